@@ -24,12 +24,12 @@ PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "torch", "nvidia-cudnn-cu13", "nvidi
 
 
 def now() -> str:
-    """UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def commit() -> str:
-    """The checkout's commit, with a plus sign where tracked files differ from it.
+    """Return the checkout's commit, with a plus sign where tracked files differ from it.
 
     Where the checkout has travelled without git, the one that was carried along.
     """
@@ -49,7 +49,7 @@ def commit() -> str:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Of those that are installed."""
+    """Return the versions of those that are installed."""
     found = {}
     for package in packages:
         try:
@@ -73,7 +73,7 @@ def where(device: Device, at: str) -> dict[str, object]:
 
 
 def nvidia_driver() -> str | None:
-    """Its version, where nvidia-smi is there to say it."""
+    """Return its version, where nvidia-smi is there to say it."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -95,7 +95,9 @@ def read(file: Path) -> list[Row]:
 
 
 def fill(text: str, begin: str, end: str, content: str) -> str:
-    """A document with what lies between its two marks replaced. ValueError where it has none."""
+    """Return a document with what lies between its two marks replaced. ValueError where it has
+    none.
+    """
     if begin not in text or end not in text:
         raise ValueError(f"the document has no {begin} and {end}")
     return f"{text[: text.index(begin)]}{begin}\n{content}\n{text[text.index(end) :]}"

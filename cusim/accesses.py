@@ -1,4 +1,4 @@
-"""What a profile recorded of a launch: which lanes touched which addresses, by which line; and the
+"""Reads what a profile recorded of a launch: lanes, addresses and source lines, and the
 wavefronts and sectors that a GPU would have needed.
 
 Rules of shared memory, 32 banks of 4 bytes:
@@ -30,7 +30,7 @@ SECTOR = 32
 
 
 class Access(IntEnum):
-    """runtime/accesses.h."""
+    """Numbers the kinds of access, as runtime/accesses.h does."""
 
     LOAD = 0
     STORE = 1
@@ -58,12 +58,12 @@ class Instruction:
 
     @property
     def space(self) -> str:
-        """Of memory."""
+        """Return the space of memory."""
         return "shared" if self.shared else "global"
 
     @property
     def executed(self) -> int:
-        """By how many warps, all times together."""
+        """Return how many warps executed it, all times together."""
         return self.patterns.total()
 
     @property
@@ -73,12 +73,12 @@ class Instruction:
 
     @property
     def least(self) -> float:
-        """What would do for as many different bytes."""
+        """Return how many would do for as many different bytes."""
         return self._mean(least_wavefronts) if self.shared else self._mean(least_sectors)
 
     @property
     def worst(self) -> Addresses:
-        """The pattern that needs most."""
+        """Return the pattern that needs most."""
         need = wavefronts if self.shared else sectors
         return max(self.patterns, key=lambda addresses: need(addresses, self.size, self.access))
 
@@ -91,7 +91,7 @@ class Instruction:
 
 
 def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """Of one instruction on shared memory."""
+    """Return the wavefronts of one instruction on shared memory."""
     if size <= 4:
         return _at_once(addresses, size)
     together = ROW // size  # lanes
@@ -103,24 +103,26 @@ def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
 
 
 def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """For as many different bytes; a load of 16 bytes never returns in fewer than 2."""
+    """Return the wavefronts that as many different bytes need; a load of 16 bytes never returns in
+    fewer than 2.
+    """
     least = -(-_distinct(addresses) * size // ROW)
     return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
 
 
 def sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """Of one instruction on global memory."""
+    """Return the sectors of one instruction on global memory."""
     touched = (range(a // SECTOR, (a + size - 1) // SECTOR + 1) for a in _present(addresses))
     return len({sector for sectors in touched for sector in sectors})
 
 
 def least_sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """For as many different bytes."""
+    """Return the sectors that as many different bytes need."""
     return -(-_distinct(addresses) * size // SECTOR)
 
 
 def banks(address: int, size: int) -> range:
-    """Those that a lane's access touches."""
+    """Return those that a lane's access touches."""
     return range(address // 4 % 32, address // 4 % 32 + max(size // 4, 1))
 
 
@@ -133,7 +135,7 @@ def _distinct(addresses: Addresses) -> int:
 
 
 def _at_once(addresses: Sequence[int | None], size: int) -> int:
-    """The most different words in one bank."""
+    """Return the most different words in one bank."""
     words = {
         word
         for address in _present(addresses)
@@ -143,7 +145,9 @@ def _at_once(addresses: Sequence[int | None], size: int) -> int:
 
 
 def _paired(addresses: Addresses, apart: int) -> bool:
-    """Whether lanes whose numbers differ in that bit have the same address, where both have one."""
+    """Return whether lanes whose numbers differ in that bit have the same address, where both have
+    one.
+    """
     return all(
         address is None or addresses[lane ^ apart] in (None, address)
         for lane, address in enumerate(addresses)
@@ -156,7 +160,9 @@ _RECORD = struct.Struct("<QQIIII32I")
 
 
 def instructions(recorded: bytes, library: Path) -> list[Instruction]:
-    """Those of a launch of the kernel in `library`, by place; several on one line are one."""
+    """Return those of a launch of the kernel in `library`, by place; several on one line are
+    one.
+    """
     records = list(_RECORD.iter_unpack(recorded))
     places = _places(library, sorted({record[0] for record in records}))
     found: dict[tuple[str, Access, int, bool], Counter[Addresses]] = {}
@@ -168,7 +174,9 @@ def instructions(recorded: bytes, library: Path) -> list[Instruction]:
 
 
 def _places(library: Path, codes: Sequence[int]) -> dict[int, str]:
-    """By offset in the library: the kernel's line, and the lines of what was inlined there."""
+    """Return, by offset in the library, the kernel's line, and the lines of what was inlined
+    there.
+    """
     asked = "\n".join(map(hex, codes))
     answer = subprocess.run(
         ["addr2line", "-a", "-i", "-e", library],

@@ -30,7 +30,7 @@ Make = Callable[[Path], None]
 
 
 class CompilerFailure(Exception):  # noqa: N818  (the code's failure, not this module's)
-    """What g++ said."""
+    """Holds what g++ said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ _RUNTIME = (*_COMMON, "-std=c++20", "-O2", f"-I{INCLUDE}")
 
 
 def runtime(build: Build) -> Path:
-    """The simulator's program."""
+    """Build the simulator's program, once a process, and return its path."""
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     files = [THIS, *sources, *(HERE / "runtime").glob("*.h"), *_headers()]
     flags = (*_RUNTIME, *processor(), *build.macros)
@@ -147,7 +147,7 @@ def _included(sources: Iterable[Path]) -> str:
 
 
 def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
-    """One kernel's library; its source lies under `root`. Raises CompileError."""
+    """Return one kernel's library; its source lies under `root`. Raises CompileError."""
     source = root / instantiation.source
     if not source.is_file():
         raise CompileError(instantiation, f"there is no {source}")
@@ -208,7 +208,7 @@ def _compiler_version() -> str:
 
 
 def _gpp(*arguments: str | Path, given: str = "") -> str:
-    """What the compiler says; raises CompilerFailure with it where it fails."""
+    """Return what the compiler says; raises CompilerFailure with it where it fails."""
     run = subprocess.run(
         ["g++", *arguments], input=given, capture_output=True, text=True, check=False
     )
@@ -221,7 +221,7 @@ _INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE
 
 
 def _including(source: Path) -> list[Path]:
-    """The source, and what it includes by a name in quotation marks, however deep."""
+    """Return the source, and what it includes by a name in quotation marks, however deep."""
     found: list[Path] = []
     waiting = [source]
     while waiting:

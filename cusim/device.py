@@ -282,7 +282,9 @@ class CusimDevice:
         self._ask(Request.BEGIN, head + self._how() + _passed(arguments))
 
     def _as_it_is(self, address: int, copies: list[CusimBuffer]) -> int:
-        """The same place in a copy of its buffer; the address itself where it is constant."""
+        """Return the same place in a copy of its buffer; the address itself where it is
+        constant.
+        """
         found = self._heap.buffer(address - self._process.base)
         if found is None or found[0] in self._constant:
             return address
@@ -340,7 +342,9 @@ class CusimDevice:
 
 
 def _kind(argument: Argument) -> str:
-    """As runtime.h's Entry writes a parameter: pointer, integer, unsigned, float, struct; bytes."""
+    """Return the kind as runtime.h's Entry writes a parameter: pointer, integer, unsigned, float,
+    struct; bytes.
+    """
     if isinstance(argument, bytes):
         return f"s{len(argument)}"
     if isinstance(argument, np.generic):
@@ -349,7 +353,7 @@ def _kind(argument: Argument) -> str:
 
 
 def _octets(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The array's own bytes."""
+    """Return the array's own bytes."""
     if not array.flags.c_contiguous:
         raise ValueError("only C-contiguous arrays can be copied to and from a device")
     return array.reshape(-1).view(np.uint8)

@@ -18,11 +18,11 @@ class Heap:
 
     @property
     def free(self) -> int:
-        """Bytes not allocated."""
+        """Return the bytes that are not allocated."""
         return self.total - sum(self._sizes.values())
 
     def allocate(self, nbytes: int) -> int | None:
-        """An offset aligned to ALIGNMENT and not more; None where there is no room."""
+        """Return an offset aligned to ALIGNMENT and not more; None where there is no room."""
         if nbytes > self.free:
             return None
         end = 0
@@ -49,5 +49,5 @@ class Heap:
 
 
 def _first_free(end: int) -> int:
-    """Where a buffer can start that comes after one that ends there."""
+    """Return where a buffer can start that comes after one that ends there."""
     return -(-(end + _GAP) // _PAGE) * _PAGE + _RED_ZONE + ALIGNMENT

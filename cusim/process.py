@@ -18,7 +18,7 @@ from cusim.build import Build
 
 
 class Request(IntEnum):
-    """What the simulator is asked to do; runtime/protocol.h has the same numbers."""
+    """Numbers the requests to the simulator, as runtime/protocol.h does."""
 
     LOAD = 1
     ALLOCATE = 2
@@ -73,7 +73,7 @@ class Process:
         return int(nanoseconds) / 1e9
 
     def ask(self, request: Request, payload: bytes) -> bytes:
-        """Raises RefusedError or ProcessFault."""
+        """Ask, and return the answer. Raises RefusedError or ProcessFault."""
         with self._lock:
             if self._fault is None:
                 try:
@@ -126,7 +126,7 @@ _CODE_ADDRESS = re.compile(r" \[(.+)\+(0x[0-9a-f]+)\]$")
 
 
 def _with_line(fault: str) -> str:
-    """Names the source line where the fault gives only an address in a library."""
+    """Return names the source line where the fault gives only an address in a library."""
     found = _CODE_ADDRESS.search(fault)
     if found is None:
         return fault

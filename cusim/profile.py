@@ -1,4 +1,4 @@
-"""What a kernel's accesses to memory would cost on a GPU, by source line, from the simulator.
+"""Counts what a kernel's accesses to memory would cost on a GPU, by source line, in the simulator.
 
 python -m cusim.profile                          the choices there are
 python -m cusim.profile "direct 64x64x16"        a table of its lines
@@ -142,7 +142,7 @@ def write(accesses: Accesses) -> None:
 
 
 def table(title: str, found: Sequence[Instruction]) -> Table:
-    """A row for each line and access, those that cost most over the least first."""
+    """Return a row for each line and access, those that cost most over the least first."""
     shown = Table(title=title, title_justify="left")
     shown.add_column("place", overflow="fold")
     for heading in ("access", "bytes", "instructions", "needed", "least", "lost"):
@@ -167,7 +167,7 @@ def lost(instruction: Instruction) -> float:
 
 
 def over_banks(instruction: Instruction) -> list[str]:
-    """Of its worst pattern: a line for each lane, a mark at each bank that it touches."""
+    """Return its worst pattern: a line for each lane, a mark at each bank that it touches."""
     lines = [f"lane  address  banks 0 to 31, {instruction.size} bytes a lane"]
     for lane, address in enumerate(instruction.worst):
         if address is None:

@@ -43,7 +43,7 @@ class PendingLaunch:
 
 
 class Queues:
-    """What the streams of one device have in common."""
+    """Holds what the streams of one device have in common."""
 
     def __init__(self, pick: Pick = min) -> None:
         self.lock = Lock()  # one thread works at a time
@@ -165,7 +165,7 @@ class CusimGraph:
 
     @property
     def early_launches(self) -> int:
-        """How many launches may begin before the one that they come after has ended."""
+        """Return how many launches may begin before the one that they come after has ended."""
         return sum(
             isinstance(node.work, PendingLaunch)
             and node.work.early

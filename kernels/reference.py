@@ -131,7 +131,7 @@ def _divisor(problem: PoolProblem, dtype: np.dtype[Any]) -> Array:
 
 
 def _padded(x: Array, window: Window, fill: float) -> Array:
-    """x with `fill` around it as far as windows reach."""
+    """Return x with `fill` around it as far as windows reach."""
     reach = [
         (p - 1) * stride + extent
         for p, stride, extent in zip(window.output, window.strides, window.extent, strict=True)
@@ -145,7 +145,9 @@ def _padded(x: Array, window: Window, fill: float) -> Array:
 
 
 def _seen_by_taps(padded: Array, window: Window) -> Iterator[Array]:
-    """For each tap of the window, r before s, the ...×P×Q elements it meets: views of `padded`."""
+    """Yield, for each tap of the window, r before s, the ...×P×Q elements it meets: views of
+    `padded`.
+    """
     for tap in np.ndindex(window.kernel):
         spans = [
             slice(d * r, d * r + stride * (p - 1) + 1, stride)
@@ -314,7 +316,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _softplus(x: Array) -> Array:
-    """log(1 + exp(x)), likewise."""
+    """Return log(1 + exp(x)), likewise."""
     return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
 
 
@@ -344,13 +346,13 @@ def top_k(scores: Array, k: int, *, logits: bool) -> Array:
 
 
 def concat(parts: Sequence[Array], axis: int) -> Array:
-    """The parts one after another along `axis`."""
+    """Return the parts one after another along `axis`."""
     _require_one_type(*parts)
     return np.concatenate(parts, axis=axis + 1)
 
 
 def slice_axis(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
-    """x[start:stop:step] along `axis`."""
+    """Return x[start:stop:step] along `axis`."""
     return x[(slice(None),) * (axis + 1) + (slice(start, stop, step),)]
 
 
@@ -371,7 +373,7 @@ def channel_shuffle(x: Array, groups: int) -> Array:
 
 
 def pad(x: Array, begin: Sequence[int], end: Sequence[int], value: float) -> Array:
-    """x with `value` around it; one entry of `begin` and `end` an axis, C first."""
+    """Return x with `value` around it; one entry of `begin` and `end` an axis, C first."""
     widths = ((0, 0), *zip(begin, end, strict=True))
     return np.pad(x, widths, constant_values=value)
 

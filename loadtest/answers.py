@@ -24,7 +24,9 @@ class Answer(NamedTuple):
 
 
 def read_answer(body: bytes) -> Answer:
-    """Raises BadAnswerError unless the body is JSON with predictions for exactly one image."""
+    """Read an answer. Raises BadAnswerError unless the body is JSON with predictions for exactly
+    one image.
+    """
     try:
         content = msgspec.json.decode(body)
         (result,) = content["results"]
@@ -39,7 +41,7 @@ def read_answer(body: bytes) -> Answer:
 
 
 def same_image(one: Answer, other: Answer) -> bool:
-    """Whether both answers may belong to one image that was in different batches.
+    """Return whether both answers may belong to one image that was in different batches.
 
     A class outside an answer's top k has at most the lowest probability listed there.
     """

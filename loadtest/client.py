@@ -85,7 +85,7 @@ class Client:
         return self._expected
 
     async def metrics(self) -> str | None:
-        """The text of /metrics; None if the server has none."""
+        """Return the text of /metrics; None if the server has none."""
         try:
             async with self._session.get(self._metrics_url) as response:
                 return await response.text() if response.status == 200 else None
@@ -118,7 +118,7 @@ class Client:
 
 
 def reason(error: Exception) -> str:
-    """The kind of a connection error, the same text for every occurrence."""
+    """Return the kind of a connection error, the same text for every occurrence."""
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number).lower()

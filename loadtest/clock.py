@@ -20,7 +20,7 @@ class Clock:
     """Waits with the event loop's timers, which fire up to a millisecond late."""
 
     def now(self) -> float:
-        """Seconds."""
+        """Return the time in seconds."""
         return perf_counter()
 
     async def until(self, moment: float) -> None:
@@ -56,7 +56,7 @@ class TimerFdClock(Clock):
 
 @contextmanager
 def precise_clock() -> Iterator[Clock]:
-    """The most precise clock of this system, for the running event loop."""
+    """Give the most precise clock of this system, for the running event loop."""
     if sys.platform != "linux":
         yield Clock()
         return

@@ -16,7 +16,7 @@ _FORMATS = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png", ".webp": "webp"}
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One request body."""
+    """Holds one request body."""
 
     name: str
     data: bytes
@@ -24,7 +24,7 @@ class ImageFile:
 
 
 def load_images(place: Path) -> list[ImageFile]:
-    """The images directly in a folder, sorted by name, or the one file.
+    """Return the images directly in a folder, sorted by name, or the one file.
 
     Raises LoadTestError if there are none, if one cannot be read, or if they exceed MAX_BYTES.
     """

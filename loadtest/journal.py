@@ -56,7 +56,7 @@ class Journal:
         self.good += kind == 0
 
     def columns(self) -> Columns:
-        """All requests recorded so far."""
+        """Return all requests recorded so far."""
         rows = np.array(self._rows).reshape(-1, _WIDTH)
         intended, sent, done, kind = rows.T[:4]
         return Columns(intended, sent, done, kind.astype(np.intp), rows[:, 4:], tuple(self._kinds))

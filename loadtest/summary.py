@@ -65,7 +65,7 @@ class Summary:
 
     @property
     def client_limited(self) -> bool:
-        """Whether the load generator, rather than the server, limits the result."""
+        """Return whether the load generator, rather than the server, limits the result."""
         lag, latency = self.send_lag_ms["p99"], self.latency_ms["p99"]
         late = lag is not None and lag > max(_MAX_LAG_MS, _MAX_LAG_SHARE * (latency or 0.0))
         return self.client_cpu > _MAX_CPU or late or TOO_LATE in self.errors
@@ -79,7 +79,7 @@ class Summary:
         }
 
     def meets(self, p99_ms: float) -> bool:
-        """Whether every request was answered and p99 is at most `p99_ms`."""
+        """Return whether every request was answered and p99 is at most `p99_ms`."""
         p99 = self.latency_ms["p99"]
         return self.failed == self.refused == 0 and p99 is not None and p99 <= p99_ms
 
@@ -133,13 +133,15 @@ def summarise(
 
 
 def enough(n: int, name: str) -> bool:
-    """Whether n values have that percentile: with fewer it is only their maximum."""
+    """Return whether n values have that percentile: with fewer it is only their maximum."""
     beyond = 1 - QUANTILES.get(name, 0.0)
     return name == "max" or round(n * beyond, 6) >= 1
 
 
 def percentiles(values: NDArray[np.float64], *names: str) -> dict[str, float | None]:
-    """Each of QUANTILES that is named: the least value that so large a share does not exceed."""
+    """Return each of QUANTILES that is named: the least value that so large a share does not
+    exceed.
+    """
     if not len(values):
         return dict.fromkeys(names)
     quantiles = [QUANTILES[name] for name in names]

@@ -28,7 +28,7 @@ class Found:
 async def find_rate(
     measure: Callable[[Load], Awaitable[Summary]], p99_ms: float, start: float
 ) -> Found:
-    """The highest rate with p99 of at most `p99_ms` and no errors, to 5%.
+    """Return the highest rate with p99 of at most `p99_ms` and no errors, to 5%.
 
     Doubles the rate while the bound holds, or halves it while it does not, then bisects between
     the highest rate that held and the lowest that did not, on a logarithmic scale.

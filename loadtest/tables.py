@@ -15,12 +15,12 @@ def left(*headings: str) -> list[Column]:
 
 
 def right(*headings: str) -> list[Column]:
-    """Columns of numbers."""
+    """Return columns of numbers, aligned to the right."""
     return [Column(heading, justify="right", no_wrap=True) for heading in headings]
 
 
 def make_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> Table:
-    """A table without borders; cells are plain text, not markup: [b] in a name is a name."""
+    """Return a table without borders; cells are plain text, not markup: [b] in a name is a name."""
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
         table.add_row(*map(Text, row))

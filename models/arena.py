@@ -29,7 +29,7 @@ class Lifetime:
             raise ValueError(f"{self} has no bytes or no life")
 
     def meets(self, other: "Lifetime") -> bool:
-        """Whether both may be alive at some step."""
+        """Return whether both may be alive at some step."""
         within = self.first <= other.last and other.first <= self.last
         return within and not (self._ends_before(other) or other._ends_before(self))
 
@@ -62,7 +62,9 @@ def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
 
 
 def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
-    """A lower bound of every layout: the largest sum of buffers alive at one step, in bytes."""
+    """Return a lower bound of every layout: the largest sum of buffers alive at one step, in
+    bytes.
+    """
     changes: dict[int, int] = {}
     for life in lifetimes:
         changes[life.first] = changes.get(life.first, 0) + aligned(life.nbytes)

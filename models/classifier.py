@@ -39,7 +39,7 @@ class Classifier:
 
     @cached_property
     def rewritten(self) -> RewriteResult:
-        """The network as Convoy's kernels run it; the ONNX Runtime engine does not use it.
+        """Return the network as Convoy's kernels run it; the ONNX Runtime engine does not use it.
 
         The layers that its precision keeps in float32 are among its refusals. Raises NoKernelsError
         if Convoy has no kernels for it.
@@ -64,7 +64,8 @@ def load_classifier(
     overrides: Mapping[str, object] | None = None,
     limits: FileLimits | None = None,
 ) -> Classifier:
-    """The classifier in `path` with its `model.toml`; `overrides` are flags under the same keys.
+    """Return the classifier in `path` with its `model.toml`; `overrides` are flags under the same
+    keys.
 
     Where neither sets a precision, it is that of the file's weights, float16 or float32.
     Raises ModelFileError, UnsupportedModelError or PreprocessingError.
@@ -101,7 +102,9 @@ def load_classifier(
 
 
 def _classes(path: Path, shape: Shape) -> int:
-    """How many scores an image gets; UnsupportedModelError for an output that is no vector."""
+    """Return how many scores an image gets; UnsupportedModelError for an output that is no
+    vector.
+    """
     classes, *others = sorted(shape, reverse=True) or [1]
     if any(size != 1 for size in others):
         raise UnsupportedModelError(

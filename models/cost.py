@@ -64,7 +64,9 @@ def _prologue_flops(graph: Graph, conv: Conv) -> int:
 
 
 def bytes_moved(graph: Graph, node: Node, n: int) -> int:
-    """Every operand read once and the output written once; weights as the output is stored."""
+    """Return every operand read once and the output written once; weights as the output is
+    stored.
+    """
     values = [name for name in node.operands() if name in graph.values]
     weights = [name for name in node.operands() if name in graph.weights]
 

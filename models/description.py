@@ -106,7 +106,7 @@ def load_preprocessing(
 def load_precision(
     model_path: Path, overrides: Mapping[str, object] | None = None
 ) -> Precision | None:
-    """The precision that flags or the file set; None where neither does. Raises as above."""
+    """Return the precision that flags or the file set; None where neither does. Raises as above."""
     path = _description_of(model_path)
     said = (_read(path) if path else {}) | _given(overrides)
     table = {key: value for key, value in said.items() if key == "precision"}
@@ -207,7 +207,9 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _parse(source: str, table: Mapping[str, object], folder: Path = Path()) -> dict[str, Any]:
-    """The values of a file or of flags, checked one by one; `size` becomes height and width."""
+    """Return the values of a file or of flags, checked one by one; `size` becomes height and
+    width.
+    """
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in _KEYS:
@@ -248,7 +250,7 @@ def _read_labels(source: str, path: Path) -> tuple[str, ...]:
 
 
 def _known(input_shape: Sequence[int | None]) -> tuple[int, ...]:
-    """The shape with 0 for what is unknown."""
+    """Return the shape with 0 for what is unknown."""
     if len(input_shape) not in (3, 4):
         raise PreprocessingError(
             f"the model's input has the shape {_shown(input_shape)}; an image has three axes "
@@ -266,7 +268,7 @@ def _guess_layout(shape: Sequence[int]) -> Layout:
 def _frames(
     source: str, depth: Sequence[int], given: int | None, shape: Sequence[int]
 ) -> int | None:
-    """How many frames a clip has; None for a model of images, which have no depth axis."""
+    """Return how many frames a clip has; None for a model of images, which have no depth axis."""
     if not depth:
         if given is not None:
             raise PreprocessingError(

@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 
 
 def operand(**options: Any) -> Any:
-    """A node field that names a tensor (`str`), perhaps none (`str | None`), or several."""
+    """Return a node field that names a tensor (`str`), perhaps none (`str | None`), or several."""
     return field(metadata={"operand": True}, **options)
 
 
@@ -58,7 +58,7 @@ class Node:
     output: str
 
     def operands(self) -> Iterator[str]:
-        """Names of the values and weights read, in field order."""
+        """Yield names of the values and weights read, in field order."""
         for f in fields(self):
             if f.metadata.get("operand"):
                 entry = getattr(self, f.name)
@@ -68,7 +68,7 @@ class Node:
                     yield from entry
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """The same node reading `names[x]` wherever it read x."""
+        """Return the same node reading `names[x]` wherever it read x."""
 
         def rename(entry: Any) -> Any:
             if isinstance(entry, tuple):
@@ -318,13 +318,15 @@ class Graph:
         check_graph(self)
 
     def shape(self, name: str) -> Shape:
-        """The shape of a value (one image's) or of a weight."""
+        """Return the shape of a value (one image's) or of a weight."""
         value = self.values.get(name)
         return value.shape if value is not None else tuple(self.weights[name].shape)
 
 
 def last_nodes(graph: Graph) -> list[Node]:
-    """From the output back, up to the first node that is neither a Reshape nor an Identity."""
+    """Return the nodes from the output back, up to the first node that is neither a Reshape nor an
+    Identity.
+    """
     writers = {node.output: node for node in graph.nodes}
     value, found = graph.outputs[0], list[Node]()
     while (node := writers.get(value)) is not None:

@@ -5,7 +5,9 @@ from models.errors import EngineError
 
 
 def open_gpu(advice: str, number: int = 0) -> Device:
-    """A GPU, by CUDA's number. EngineError where there is none; `advice` ends its message."""
+    """Return a GPU, by CUDA's number. EngineError where there is none; `advice` ends its
+    message.
+    """
     from kernels.device.cuda_device import CudaDevice  # noqa: PLC0415  only where a GPU is asked for
 
     try:
@@ -15,7 +17,7 @@ def open_gpu(advice: str, number: int = 0) -> Device:
 
 
 def count_gpus(advice: str) -> int:
-    """How many GPUs CUDA_VISIBLE_DEVICES shows; EngineError as in `open_gpu`."""
+    """Return how many GPUs CUDA_VISIBLE_DEVICES shows; EngineError as in `open_gpu`."""
     from kernels.device.cuda_device import count_devices  # noqa: PLC0415  as above
 
     try:

@@ -64,7 +64,7 @@ class Step:
     chosen: PlannedConv | None  # of a convolution
 
     def arguments(self, address: Callable[[Location], int]) -> tuple[Argument, ...]:
-        """The kernel's arguments, operands at the addresses given."""
+        """Return the kernel's arguments, operands at the addresses given."""
         return self.launch.bind({name: address(at) for name, at in self.operands.items()})
 
 
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def arena_bound(self) -> int:
-        """The least bytes of an arena that keeps these buffers' windows apart."""
+        """Return the least bytes of an arena that keeps these buffers' windows apart."""
         return lower_bound(self.buffers)
 
 
@@ -101,7 +101,8 @@ def build_plan(
     tensors: bool = False,
     pays: Pays = lambda *_: False,
 ) -> Plan:
-    """The plan of a rewritten classifier for n images; `choose` settles each Conv's algorithm.
+    """Return the plan of a rewritten classifier for n images; `choose` settles each Conv's
+    algorithm.
 
     The images are pixels, or `tensors`, which are normalised already. Branches run side by side
     where that `pays`. Raises ValueError where a tensor is too large for a kernel's indices.
@@ -148,7 +149,9 @@ def build_plan(
 
 
 def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
-    """When each buffer may be in use: within its steps' windows, but for what has ended by then."""
+    """Return when each buffer may be in use: within its steps' windows, but for what has ended by
+    then.
+    """
     ancestors = all_before(after)
     in_turn = after == in_order(len(after))
     lives: dict[str, tuple[int, int, int, int]] = {}

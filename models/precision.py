@@ -31,7 +31,8 @@ _IS_LAST = "scores are float32"
 
 
 def at_precision(graph: Graph, precision: Precision) -> Graph:
-    """The rewritten graph with every Conv at `precision`, and values stored as it stores them.
+    """Return the rewritten graph with every Conv at `precision`, and values stored as it stores
+    them.
 
     In fp16 the nodes of `kept_in_float` stay in float32.
     """
@@ -43,7 +44,9 @@ def at_precision(graph: Graph, precision: Precision) -> Graph:
 
 
 def kept_in_float(graph: Graph, precision: Precision) -> Mapping[str, str]:
-    """By name, the nodes of a rewritten graph that fp16 leaves in float32, each with the reason."""
+    """Return, by name, the nodes of a rewritten graph that fp16 leaves in float32, each with the
+    reason.
+    """
     if precision.stored == FLOAT:
         return {}
     scores = _scores(graph)
@@ -103,7 +106,7 @@ class _Halves:
             self._as_stored(value.name)
 
     def _as_float(self, name: str) -> str:
-        """The name of a value's float32 form, converted where it has none."""
+        """Return the name of a value's float32 form, converted where it has none."""
         value = self._values[name]
         if value.stored == FLOAT:
             return name
@@ -124,13 +127,15 @@ class _Halves:
 
 
 def beyond_half(graph: Graph) -> dict[str, str]:
-    """The nodes with a weight that halves would make infinite, or a constant 0: with the reason."""
+    """Return the nodes with a weight that halves would make infinite, or a constant 0: with the
+    reason.
+    """
     reasons = {node.name: _obstacle(graph, node) for node in graph.nodes}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def _obstacle(graph: Graph, node: Node) -> str | None:
-    """Of what fp16 would store as halves: biases, scales and shifts are float32 at all times."""
+    """Return the obstacle to storing halves: biases, scales and shifts are float32 at all times."""
     match node:
         case Conv() | Gemm():
             names = [node.weight]
@@ -156,7 +161,8 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
 
 
 def _scores(graph: Graph) -> set[str]:
-    """The values that are float32 for the scores' sake, the first from a kernel that reads halves.
+    """Return the values that are float32 for the scores' sake, the first from a kernel that reads
+    halves.
 
     From the last Gemm on; where there is none, from the first Softmax or activation of those nodes
     that the scores pass alone.

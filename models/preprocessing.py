@@ -71,19 +71,23 @@ class Preprocessing:
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """One image's shape as an engine takes it: H×W×C, a clip's D×H×W×C."""
+        """Return one image's shape as an engine takes it: H×W×C, a clip's D×H×W×C."""
         depth = () if self.frames is None else (self.frames,)
         return (*depth, self.height, self.width, len(self.mean))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """One image's shape as the model takes it, its channels first or last by `layout`."""
+        """Return one image's shape as the model takes it, its channels first or last by
+        `layout`.
+        """
         *spatial, channels = self.image_shape
         return self.image_shape if self.layout is Layout.NHWC else (channels, *spatial)
 
     @property
     def forms(self) -> Mapping["np.dtype[Any]", tuple[int, ...]]:
-        """One image's shape by its type: uint8 pixels, or a float32 tensor, normalised already."""
+        """Return one image's shape by its type: uint8 pixels, or a float32 tensor, normalised
+        already.
+        """
         return {np.dtype(np.uint8): self.image_shape, np.dtype(np.float32): self.input_shape}
 
 
@@ -157,7 +161,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
-    """By name, the same model's pixels by every preset of as many channels."""
+    """Return, by name, the same model's pixels by every preset of as many channels."""
     return {
         name: replace(
             preprocessing,

@@ -58,7 +58,7 @@ def run_reference(
     *,
     all_values: bool = False,
 ) -> dict[str, Array]:
-    """The graph's outputs by name, each n×(its shape), for inputs of n×(their shapes).
+    """Return the graph's outputs by name, each n×(its shape), for inputs of n×(their shapes).
 
     Weights and inputs are converted to `dtype` and every node computes in it. With `all_values`
     every value is returned, inputs included; otherwise each is freed after its last reader. Values
@@ -93,7 +93,9 @@ def _batch_size(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _home(graph: Graph, name: str) -> tuple[str, int]:
-    """The outermost value that `name` lives inside (perhaps itself), and its channel offset."""
+    """Return the outermost value that `name` lives inside (perhaps itself), and its channel
+    offset.
+    """
     offset = 0
     while (inside := graph.values[name].inside) is not None:
         name, offset = inside.parent, offset + inside.offset
@@ -101,7 +103,7 @@ def _home(graph: Graph, name: str) -> tuple[str, int]:
 
 
 def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
-    """For a node's index, the outermost values not returned that no later node uses."""
+    """Return, for a node's index, the outermost values not returned that no later node uses."""
     last: dict[str, int] = {}
     for index, node in enumerate(graph.nodes):
         for name in (node.output, *node.operands()):
@@ -125,7 +127,7 @@ class _Memory:
         self._arrays: dict[str, Array] = {}
 
     def read(self, name: str) -> Array:
-        """A value, n×(its shape), or a weight, in the run's type."""
+        """Return a value, n×(its shape), or a weight, in the run's type."""
         if name in self.graph.weights:
             return self.graph.weights[name].astype(self.dtype)
         root, offset = _home(self.graph, name)
@@ -172,7 +174,7 @@ class _Memory:
 
 
 def _rounded_to(stored: Stored, array: Array) -> Array:
-    """The nearest numbers that are stored so, in the array's own type."""
+    """Return the nearest numbers that are stored so, in the array's own type."""
     return array.astype(HALF).astype(array.dtype) if stored == HALF else array
 
 

@@ -1,4 +1,4 @@
-"""Calls of callbacks."""
+"""Calls callbacks so that their errors are logged and end nothing else."""
 
 import asyncio
 from collections.abc import Callable

@@ -78,13 +78,13 @@ class FairQueue(Generic[E]):
         return line.size if line else 0.0
 
     def lines(self) -> Iterator[Line[E]]:
-        """The lines that wait, in no order."""
+        """Yield the lines that wait, in no order."""
         for level in self._levels.values():
             for *_, line in level:
                 yield line
 
     def line(self, client: Client) -> Line[E]:
-        """A client's line, for the owner to add to; then `place` it."""
+        """Return a client's line, for the owner to add to; then `place` it."""
         line = self._lines.get(client.name)
         if line is None:
             if len(self._lines) >= self._most_lines:
@@ -152,7 +152,7 @@ class FairQueue(Generic[E]):
         line.service += cost / line.client.weight
 
     def copy(self) -> "FairQueue[E]":
-        """A queue with the same lines, to see who would go when."""
+        """Return a queue with the same lines, to see who would go when."""
         other: FairQueue[E] = FairQueue(self._due)
         other._clock, other._weight, other._numbers = self._clock, self._weight, self._numbers
         for line in self.lines():

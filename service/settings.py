@@ -162,7 +162,7 @@ class Settings(BaseModel):
 
     @property
     def places(self) -> Sequence[DeviceChoice]:
-        """Where each engine runs; EngineError: `cuda:all` without a GPU."""
+        """Return where each engine runs; EngineError: `cuda:all` without a GPU."""
         if not self.devices:
             return [DeviceChoice(self.device)]
         if self.devices == "cuda:all":
@@ -174,7 +174,9 @@ class Settings(BaseModel):
 
     @property
     def engine_threads(self) -> int:
-        """Threads of one engine on the CPU; SettingsError: there are more engines than threads."""
+        """Return threads of one engine on the CPU; SettingsError: there are more engines than
+        threads.
+        """
         engines = 1
         if self.devices and self.devices.startswith("cpu"):
             engines = len(self.places)
@@ -187,7 +189,7 @@ class Settings(BaseModel):
 
     @property
     def listens_locally(self) -> bool:
-        """Whether only this machine's clients reach the server."""
+        """Return whether only this machine's clients reach the server."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -267,7 +269,7 @@ def _unknown(key: str) -> str:
 
 
 def _explain(error: ValidationError, given: Mapping[str, tuple[str, object]]) -> Iterator[str]:
-    """One sentence per invalid setting, without Pydantic's wording of how it was parsed."""
+    """Yield one sentence per invalid setting, without Pydantic's wording of how it was parsed."""
     for problem in error.errors(include_url=False, include_context=False):
         # A rule over several settings has no location; the only one is about the queue.
         name = str(problem["loc"][0]) if problem["loc"] else "max_queue"

@@ -1,1 +1,1 @@
-"""What Convoy makes of 40 families of classifiers: docs/models.md and results/families.md."""
+"""Checks 40 families of classifiers, for docs/models.md and results/families.md."""

@@ -25,7 +25,7 @@ FOLDER = Path(".cache") / "families"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Export or check, as the command line says."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__)
     parser.add_argument("what", choices=("export", "check", "table"))
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)

@@ -1,4 +1,4 @@
-"""What Convoy makes of the exports: whether they load, launches, errors.
+"""Checks what Convoy makes of the exports: whether they load, launches, errors.
 
 Errors are from PyTorch's scores, the largest relative to the largest score of the image: of the
 model file run by ONNX Runtime alone, of the loader's normal form run by it, of the rewritten graph
@@ -57,7 +57,7 @@ class ReferenceScores:
 
 
 def check(folder: Path, families: Sequence[str] = FAMILIES) -> Iterator[Row]:
-    """A row for each export of the families, in the folder that `export` wrote."""
+    """Yield a row for each export of the families, in the folder that `export` wrote."""
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         expected = ReferenceScores(kept["images"], kept["scores"])
@@ -108,13 +108,13 @@ def _error_of(proto: onnx.ModelProto, expected: ReferenceScores, *, at_once: boo
 
 
 def _reference_error(graph: Graph, expected: ReferenceScores) -> float:
-    """Of one image: it takes a second or a minute."""
+    """Return the error of one image: it takes a second or a minute."""
     (scores,) = run_reference(graph, {graph.inputs[0]: expected.images[:1]}, np.float32).values()
     return relative_error(scores.reshape(1, -1), expected.scores[:1])
 
 
 def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
-    """A row for each family: one image on Convoy's kernels, executed on the CPU."""
+    """Yield a row for each family: one image on Convoy's kernels, executed on the CPU."""
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         proto = onnx.load(folder / f"{name}.dynamo.dynamic.onnx")

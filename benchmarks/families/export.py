@@ -131,7 +131,7 @@ def _scores(torch: Any, network: Any, images: Any) -> NDArray[np.float32]:
 
 
 def _alike(scores: NDArray[np.float32]) -> bool:
-    """Whether those of different images are the same, or nearly so."""
+    """Return whether those of different images are the same, or nearly so."""
     return relative_error(scores[1:], scores[:-1]) < _ALIKE
 
 
@@ -146,7 +146,7 @@ def _strengthen(torch: Any, network: Any) -> None:
 
 
 def _seeded(timm: Any, torch: Any, name: str) -> Any:
-    """The network for inference."""
+    """Return the network for inference."""
     torch.manual_seed(0)
     network = timm.create_model(name, pretrained=False, num_classes=CLASSES).eval()
     for module in network.modules():

@@ -24,7 +24,7 @@ one image.
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The document; a family without rows has none."""
+    """Return the document; a family without rows has none."""
     newest: dict[tuple[str, str, str], Row] = {}
     simulated: dict[str, float] = {}
     for row in rows:

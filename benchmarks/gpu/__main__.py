@@ -19,7 +19,7 @@ from benchmarks.rows import CARRIED, RESULTS, ROOT, commit, read
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""What `carry` made, on the machine that it travelled to: unpacked, and used by every command.
+"""Unpacks what `carry` made, on the machine that it travelled to; every command uses it.
 
 .gpu/COMMIT         the checkout's commit, where there is no git
 .gpu/PYTHON         the Python that wheels are for; with any other they are left alone
@@ -18,7 +18,7 @@ _NAMES = ("squeezenet1.1-fp16.onnx", "images", "imagenet_labels.txt")
 
 
 def python(carried: Path = CARRIED) -> list[str]:
-    """The command that runs Python with what was carried, and without TF32.
+    """Return the command that runs Python with what was carried, and without TF32.
 
     NVRTC is loaded before anything else loads another: the first one in a process stays.
     """
@@ -43,6 +43,6 @@ def python(carried: Path = CARRIED) -> list[str]:
 
 
 def data(carried: Path = CARRIED) -> Path | None:
-    """The folder of SqueezeNet and the photographs; None where it is nowhere."""
+    """Return the folder of SqueezeNet and the photographs; None where it is nowhere."""
     places = (carried / "data", ROOT.resolve().parent / "shared" / "data")
     return next((place for place in places if all((place / n).exists() for n in _NAMES)), None)

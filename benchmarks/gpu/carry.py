@@ -1,4 +1,4 @@
-"""What has to travel to a machine that has a GPU and no network, into one folder.
+"""Packs what has to travel to a machine that has a GPU and no network into one folder.
 
 The service's Python packages are those of this environment, pinned, for the machine's Python; what
 the machine has already stays here.
@@ -59,7 +59,9 @@ def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int
 
 
 def pins(package: str) -> list[str]:
-    """The packages that one needs at run time, as installed here, less those on the machine."""
+    """Return the packages that one needs at run time, as installed here, less those on the
+    machine.
+    """
     found: dict[str, str] = {}
     waiting = [package]
     while waiting:
@@ -137,6 +139,6 @@ def compiler(file: Path) -> None:
 
 
 def listing(folder: Path) -> list[tuple[str, int]]:
-    """Every file below, by name, with its bytes."""
+    """Return every file below, by name, with its bytes."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     return [(str(file.relative_to(folder)), file.stat().st_size) for file in files]

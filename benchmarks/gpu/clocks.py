@@ -1,4 +1,4 @@
-"""What a GPU's clocks are just now; a number without them says little."""
+"""Reads a GPU's clocks; a number without them says little."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ def clocks() -> Row:
 
 
 def clocks_of(answer: str) -> Row:
-    """The readings that are numbers in a line of nvidia-smi's."""
+    """Return the readings that are numbers in a line of nvidia-smi's."""
     readings = zip(_CLOCKS.values(), answer.partition("\n")[0].split(","), strict=False)
     return {
         name: float(text) for name, text in readings if text.strip().replace(".", "", 1).isdigit()

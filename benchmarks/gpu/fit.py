@@ -80,7 +80,7 @@ def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]
 
 
 def fit(every: Iterable[Pair]) -> Fit:
-    """Of every other pair, by estimate, checked on the rest. ValueError with fewer than LEAST."""
+    """Fit every other pair, by estimate, checked on the rest. ValueError with fewer than LEAST."""
     ordered = sorted(every, key=lambda pair: (pair.estimated_us, pair.name))
     if len(ordered) < LEAST:
         raise ValueError(f"{len(ordered)} layers are measured; a fit needs {LEAST}")

@@ -81,7 +81,7 @@ def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFF
 
 
 def rows_of(problem: ConvProblem, side: str, outcome: Outcome, effort: Effort) -> list[Row]:
-    """A row for each state of the cache; none where nothing could run."""
+    """Return a row for each state of the cache; none where nothing could run."""
     return [
         {
             "problem": str(problem),
@@ -157,7 +157,8 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
 
 
 def main(kind: str, side: str, out: Path, commit: str) -> None:
-    """A worker on the GPU. It dies with the run that started it, so the next run has the GPU alone.
+    """Measure on the GPU. The process dies with the run that started it, so the next run has the
+    GPU alone.
 
     SystemExit with what is missing, where there is no GPU or no such library.
     """

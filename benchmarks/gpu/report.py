@@ -35,7 +35,7 @@ def rows_of(lines: Iterable[Row]) -> list[Row]:
 
 
 def of_last(lines: Sequence[Row]) -> list[Row]:
-    """Those of the commit and device that were measured last."""
+    """Return those of the commit and device that were measured last."""
     last = lines[-1]
     return [line for line in lines if all(line[k] == last[k] for k in ("commit", "device"))]
 
@@ -66,7 +66,7 @@ def results(lines: Sequence[Row], folder: Path) -> str:
 
 
 def section(lines: Sequence[Row]) -> str:
-    """The README's: a line a suite and N, a line a network."""
+    """Return the README's: a line a suite and N, a line a network."""
     if not lines:
         return "Nothing has been measured on a GPU yet."
     lines = of_last(lines)
@@ -87,12 +87,14 @@ def section(lines: Sequence[Row]) -> str:
 
 
 def rows_of_layers(rows: Iterable[Row]) -> list[Row]:
-    """Those of single convolutions."""
+    """Return those of single convolutions."""
     return [row for row in rows if row["unit"].startswith(LAYER)]
 
 
 def into_readme(text: str, told: str) -> str:
-    """The README with the section between its marks replaced. ValueError where it has none."""
+    """Return the README with the section between its marks replaced. ValueError where it has
+    none.
+    """
     return fill(text, BEGIN, END, told)
 
 

@@ -53,7 +53,7 @@ class Measurer:
         return place
 
     def measure(self, unit: Unit, limit: float) -> dict[str, Any]:
-        """Its reply. Raises LostError where none comes in time, or it has died."""
+        """Return its reply. Raises LostError where none comes in time, or it has died."""
         assert self._process.stdin is not None
         fields = {name: getattr(unit, name) for name in ("kind", "subject", "n", "side")}
         try:
@@ -101,7 +101,7 @@ class Measurers:
         self.place: Row = {}
 
     def start_s(self, unit: Unit) -> float:
-        """Seconds until one is ready for the unit."""
+        """Return seconds until one is ready for the unit."""
         return 0.0 if self._measurer and self._key == (unit.kind, unit.side) else START_S
 
     def of(self, unit: Unit) -> Measurer | None:
@@ -176,7 +176,7 @@ def pack(out: Path, tar: Path) -> None:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """One run at a time; another waits."""
+    """Let one run go on at a time; another waits."""
     with (out / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

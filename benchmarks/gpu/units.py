@@ -1,4 +1,4 @@
-"""What there is to measure on a GPU, in order of worth, and what of it fits a span of time.
+"""Lists the units to measure on a GPU in order of worth, and those that fit a span of time.
 
 A unit is one side's work on one problem: measured at once, kept as one line, never repeated.
 """
@@ -78,7 +78,7 @@ class Unit:
 
 
 def problems() -> Mapping[str, ConvProblem]:
-    """Every suite's problems for N = 1, by their text."""
+    """Return every suite's problems for N = 1, by their text."""
     return {str(layer.problem): layer.problem for suite in SUITES.values() for layer in suite}
 
 
@@ -101,7 +101,7 @@ def units() -> list[Unit]:
 def missing(
     every: Iterable[Unit], lines: Iterable[Row], commit: str, device: str = ""
 ) -> list[Unit]:
-    """Those that have no line of the commit, and of the device where one is named."""
+    """Return those that have no line of the commit, and of the device where one is named."""
     there = {
         line["unit"]
         for line in lines
@@ -111,7 +111,7 @@ def missing(
 
 
 def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
-    """How long a unit takes, by its kind and side."""
+    """Return how long a unit takes, by its kind and side."""
     took: dict[tuple[str, str], list[float]] = {}
     for line in lines:
         if line["outcome"] == "measured":
@@ -122,7 +122,9 @@ def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
 def packed(
     todo: Iterable[Unit], seconds: float, takes: Mapping[tuple[str, str], float]
 ) -> list[Unit]:
-    """Those that fit, each in its turn; where one is too long, what comes later may still fit."""
+    """Return those that fit, each in its turn; where one is too long, what comes later may still
+    fit.
+    """
     chosen: list[Unit] = []
     left, worker = seconds, None
     for unit in todo:

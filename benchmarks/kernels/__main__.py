@@ -1,4 +1,4 @@
-"""What each way to compute a convolution costs, and how it errs: docs/kernels.md.
+"""Counts what each way to compute a convolution costs, and how it errs: docs/kernels.md.
 
     python -m benchmarks.kernels --costs      products, workspace and bytes (costs.py)
     python -m benchmarks.kernels --accuracy   errors (accuracy.py); --device cusim needs no GPU
@@ -19,7 +19,7 @@ from kernels.device.device import DeviceError
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.kernels", description="Costs and errors of convolutions."
     )

@@ -72,7 +72,7 @@ CUSIM_SIZE, CUSIM_FILTERS = 28, 64
 
 
 def reduced(layer: Layer) -> Layer:
-    """The layer with as many channels, but small enough for the simulator."""
+    """Return the layer with as many channels, but small enough for the simulator."""
     problem = layer.problem
     size = tuple(min(extent, CUSIM_SIZE) for extent in problem.window.input)
     small = same_padded(size, problem.window.kernel[0], problem.c, min(problem.k, CUSIM_FILTERS))
@@ -91,7 +91,8 @@ def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Of a variant's elements: the largest, their root mean square, and their mean away from 0.
+    """Holds errors of a variant's elements: the largest, their root mean square, and their mean
+    away from 0.
 
     The latter two in units of a float's epsilon, of results whose root mean square is 1.
     """
@@ -102,7 +103,7 @@ class Error:
 
 
 def error_of(y: Array, truth: NDArray[np.floating[Any]]) -> Error:
-    """The error of results."""
+    """Return the error of results."""
     apart = y - truth
     unit = EPS * float(np.sqrt(np.mean(truth**2)))
     return Error(
@@ -115,7 +116,7 @@ def error_of(y: Array, truth: NDArray[np.floating[Any]]) -> Error:
 def errors(
     device: Device, problem: ConvProblem, facts: DeviceFacts, seed: int = 0
 ) -> dict[str, tuple[ConvChoice, Error]]:
-    """By variant: which choice stood for it on a device of these facts, and its error."""
+    """Return, by variant, which choice stood for it on a device of these facts, and its error."""
     rng = np.random.default_rng(seed)
     shape = (problem.n, problem.c, *problem.window.input)
     x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, problem.filter_shape))
@@ -129,7 +130,7 @@ def errors(
 def convolve(
     device: Device, problem: ConvProblem, choice: ConvChoice, x: Array, weight: Array
 ) -> Array:
-    """The convolution of N×C×H×W by one choice; NaN where it left anything out.
+    """Return the convolution of N×C×H×W by one choice; NaN where it left anything out.
 
     Operands are rounded to what the problem's precision stores, and so is the result.
     """
@@ -175,7 +176,7 @@ def _uploaded(
 
 
 def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str) -> list[Row]:
-    """A row for each of PRECISIONS, layer and variant."""
+    """Return a row for each of PRECISIONS, layer and variant."""
     return [
         {
             "kind": "accuracy",
@@ -199,7 +200,7 @@ def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """A table a precision, the paper's numbers beside ours, what is promised of fp32, and how
+    """Print a table a precision, the paper's numbers beside ours, what is promised of fp32, and how
     3xtf32 compares with it.
     """
     by_precision = {

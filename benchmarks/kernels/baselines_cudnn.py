@@ -47,7 +47,7 @@ class Cudnn:
         return failures(tensors.runtime, self.cudnn.cudnnGraphNotSupportedError)
 
     def candidates(self, device: Device, tensors: Tensors) -> Iterator[Candidate]:
-        """Every plan of both layouts, once."""
+        """Yield every plan of both layouts, once."""
         for channels_last in (False, True):
             names: set[str] = set()
             for fill in (from_heuristics, from_engines):
@@ -74,11 +74,11 @@ class NoPlans:
     workspace_bytes: int | None = None
 
     def check(self) -> None:
-        """See contest.Candidate."""
+        """Do what contest.Candidate says."""
         raise self.reason
 
     def time(self, _: Cache, /, **_how_often: int) -> Timing:
-        """See contest.Candidate."""
+        """Do what contest.Candidate says."""
         raise self.reason
 
 
@@ -125,7 +125,7 @@ class PlanGraph:
 
 
 def from_heuristics(cudnn: Any, graph: Any) -> None:
-    """All that the heuristics propose, without engines that say they compute in less."""
+    """Add all that the heuristics propose, without engines that say they compute in less."""
     modes, notes = cudnn.heur_mode, cudnn.numerical_note
     graph.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
     graph.deselect_numeric_notes(
@@ -136,7 +136,7 @@ def from_heuristics(cudnn: Any, graph: Any) -> None:
 
 
 def from_engines(cudnn: Any, graph: Any) -> None:
-    """Every engine, with every combination of its knobs unless those are too many.
+    """Add every engine, with every combination of its knobs unless those are too many.
 
     No notes are deselected: that would take away all plans that no heuristic proposed.
     """
@@ -177,7 +177,7 @@ class PlanCandidate:
         self.name = f"{layout(graph.channels_last)} {plan}"
 
     def check(self) -> None:
-        """See contest.Candidate."""
+        """Do what contest.Candidate says."""
         graph, tensors = self._graph, self._graph.tensors
         with graph.library.failures(tensors):
             graph.graph.build_plan_at_index(self._index)
@@ -194,7 +194,7 @@ class PlanCandidate:
             tensors.check(y)
 
     def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
-        """See contest.Candidate."""
+        """Do what contest.Candidate says."""
         graph = self._graph
         with graph.library.failures(graph.tensors):
             sets = graph.tensors.sets(cache, graph.channels_last, replays)
@@ -219,5 +219,5 @@ class PlanCandidate:
 
 
 def layout(channels_last: bool) -> str:
-    """As it is usually called."""
+    """Return the layout's usual name."""
     return "NHWC" if channels_last else "NCHW"

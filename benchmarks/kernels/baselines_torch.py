@@ -32,10 +32,10 @@ class Runtime(Protocol):
     where: str  # as PyTorch names the device
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Within the block PyTorch asks `stream`."""
+        """Have PyTorch ask `stream` within the block."""
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """As Device.capture, with the memory that PyTorch allocates meanwhile kept."""
+        """Capture as Device.capture does, with the memory that PyTorch allocates meanwhile kept."""
 
     def synchronize(self) -> None:
         """Wait for all that PyTorch asked for. Raises RuntimeError."""
@@ -60,13 +60,13 @@ class CudaRuntime:
         self.torch: Any = torch
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """See Runtime."""
+        """Do what Runtime says."""
         context: AbstractContextManager[Any] = self.torch.cuda.stream(self._external(stream))
         return context
 
     @contextmanager
     def capture(self, stream: Stream) -> Iterator[Graph]:
-        """See Runtime."""
+        """Do what Runtime says."""
         graph = self.torch.cuda.CUDAGraph()
         with self.on(stream):
             # Not torch.cuda.graph: that collects garbage for each of many graphs.
@@ -77,11 +77,11 @@ class CudaRuntime:
                 graph.capture_end()
 
     def synchronize(self) -> None:
-        """See Runtime."""
+        """Do what Runtime says."""
         self.torch.cuda.synchronize()
 
     def _external(self, stream: Any) -> Any:
-        """A stream of kernels.device.cuda_device as PyTorch's."""
+        """Return a stream of kernels.device.cuda_device as PyTorch's."""
         return self.torch.cuda.ExternalStream(stream.cupy.ptr)
 
 
@@ -91,7 +91,7 @@ class _TorchGraph:
     graph: Any
 
     def replay(self, stream: Stream) -> None:
-        """See Graph."""
+        """Do what Graph says."""
         with self.runtime.on(stream):
             self.graph.replay()
 
@@ -117,7 +117,7 @@ class Tensors:
         self._norm = self._truth.norm()
 
     def convolve(self, x: Any, weight: Any) -> Any:
-        """y, by PyTorch."""
+        """Return y, computed by PyTorch."""
         problem, window = self.problem, self.problem.window
         functional = self.runtime.torch.nn.functional
         function = functional.conv3d if problem.is_3d else functional.conv2d
@@ -137,7 +137,7 @@ class Tensors:
             raise CandidateError(f"wrong: relative error {error:.1e}")
 
     def in_memory(self, tensor: Any, channels_last: bool) -> Any:
-        """The tensor with its channels last in memory, or first."""
+        """Return the tensor with its channels last in memory, or first."""
         torch = self.runtime.torch
         if not channels_last:
             return tensor.contiguous()
@@ -145,7 +145,7 @@ class Tensors:
         return tensor.contiguous(memory_format=three)
 
     def sets(self, cache: Cache, channels_last: bool, replays: int) -> Sequence[tuple[Any, Any]]:
-        """x and filter, one pair that stays in the cache, or as many as do not."""
+        """Return x and filter, one pair that stays in the cache, or as many as do not."""
         x, weight = (self.in_memory(tensor, channels_last) for tensor in (self.x, self.weight))
         if cache is Cache.WARM:
             return [(x, weight)]
@@ -196,14 +196,14 @@ class TorchCandidate:
         self.name, self.workspace_bytes = form.name, workspace_bytes
 
     def check(self) -> None:
-        """See contest.Candidate."""
+        """Do what contest.Candidate says."""
         tensors = self._tensors
         with failures(tensors.runtime):
             ((x, weight),) = tensors.sets(Cache.WARM, self._form.channels_last, 1)
             tensors.check(self._form.compute(tensors, x, weight))
 
     def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
-        """See contest.Candidate."""
+        """Do what contest.Candidate says."""
         tensors, runtime = self._tensors, self._tensors.runtime
         with failures(runtime):
             sets = tensors.sets(cache, self._form.channels_last, replays)
@@ -218,7 +218,7 @@ class TorchCandidate:
 
 
 def tensors_of(runtime: Runtime, problem: ConvProblem) -> Tensors:
-    """A problem's data. Raises CandidateError where PyTorch cannot have it."""
+    """Return a problem's data. Raises CandidateError where PyTorch cannot have it."""
     with failures(runtime, BaselineError):
         return Tensors(runtime, problem)
 

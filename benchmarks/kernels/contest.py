@@ -44,7 +44,9 @@ class Candidate(Protocol):
 
     @property
     def workspace_bytes(self) -> int | None:
-        """The memory that it needs beyond its operands, known once checked; None if it is not."""
+        """Return the memory that it needs beyond its operands, known once checked; None if it is
+        not.
+        """
 
     def check(self) -> None:
         """Run it once, and hold the result to the truth."""
@@ -74,7 +76,9 @@ class Winner:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a contest: the fastest by the cache's state, none where nothing could run."""
+    """Holds the outcome of a contest: the fastest by the cache's state, none where nothing could
+    run.
+    """
 
     winners: Mapping[Cache, Winner]
     tried: int

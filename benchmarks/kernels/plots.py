@@ -29,7 +29,7 @@ def figure_of(size: tuple[float, float]) -> "Figure":
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """A PNG of each suite's speed-ups over the fastest other side, a panel for each N.
+    """Return a PNG of each suite's speed-ups over the fastest other side, a panel for each N.
 
     Suites without comparisons have none. Raises NoMatplotlibError.
     """

@@ -1,4 +1,4 @@
-"""What rows of kernel measurements say: layer by layer, suite by suite, goal by goal."""
+"""Says what rows of kernel measurements come to: layer by layer, suite by suite, goal by goal."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,19 +23,21 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast, by the medians."""
+        """Return how many times as fast, by the medians."""
         return float(self.best["p50_us"] / self.ours["p50_us"])
 
     @property
     def of_peak(self) -> float:
-        """The direct algorithm's operations a second over the fp32 peak; Winograd may exceed 1."""
+        """Return the direct algorithm's operations a second over the fp32 peak; Winograd may exceed
+        1.
+        """
         flops = _flops(self.layer, self.n) / self.ours["p50_us"] * 1e6
         return float(flops / self.ours["peak_flops"])
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of a suite's layers for one N and state of the cache, `measured` of them."""
+    """Sums up a suite's layers for one N and state of the cache, `measured` of them."""
 
     measured: int
     layers: int
@@ -46,7 +48,9 @@ class Summary:
 
 
 def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) -> list[Comparison]:
-    """The layers that Convoy and another side were measured on; of equal rows the last counts."""
+    """Return the layers that Convoy and another side were measured on; of equal rows the last
+    counts.
+    """
     sides: dict[str, dict[str, Row]] = {}
     for row in rows:
         if row["kind"] == "measurement" and row["cache"] == cache:
@@ -62,7 +66,7 @@ def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) ->
 
 
 def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
-    """Of at least one comparison, out of `layers` that the suite has."""
+    """Sum up at least one comparison, out of `layers` that the suite has."""
     speedups = [comparison.speedup for comparison in comparisons]
     us = fsum(comparison.layer.count * comparison.ours["p50_us"] for comparison in comparisons)
     flops = fsum(
@@ -80,7 +84,7 @@ def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
 
 
 def _flops(layer: Layer, n: int) -> int:
-    """Of the direct algorithm, a multiply-add being two."""
+    """Return the operations of the direct algorithm, a multiply-add being two."""
     return 2 * layer.problem.with_batch(n).macs
 
 
@@ -115,7 +119,7 @@ class Goal:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Those that count."""
+        """Return the layers that count."""
         layers = SUITES[self.suite]
         if self.kernel is None:
             return layers

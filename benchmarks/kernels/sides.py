@@ -36,10 +36,10 @@ class Side(Protocol):
 
     @property
     def name(self) -> str:
-        """As rows have it."""
+        """Return the name that rows have."""
 
     def measure(self, problem: ConvProblem) -> Outcome:
-        """Its best, warm and cold."""
+        """Return its best, warm and cold."""
 
     def close(self) -> None:
         """Give back what it holds of the device."""
@@ -89,7 +89,7 @@ class ConvoySide:
         return self._timed(problem, winner, len(outcomes), refused)
 
     def close(self) -> None:
-        """See Side."""
+        """Do what Side says."""
         self._bench.close()
 
     def _timed(
@@ -118,7 +118,7 @@ class ContestSide:
         self._candidates, self._effort = candidates, effort
 
     def measure(self, problem: ConvProblem) -> Outcome:
-        """See Side."""
+        """Do what Side says."""
         try:
             candidates = self._candidates(problem)
         except CandidateError as error:
@@ -130,7 +130,7 @@ class ContestSide:
 
 
 def torch_side(device: Device, effort: Effort) -> ContestSide:
-    """PyTorch. Raises BaselineError."""
+    """Open PyTorch's side. Raises BaselineError."""
     runtime = CudaRuntime()
     return ContestSide(
         "torch", lambda problem: torch_candidates(device, tensors_of(runtime, problem)), effort
@@ -138,7 +138,7 @@ def torch_side(device: Device, effort: Effort) -> ContestSide:
 
 
 def im2col_side(device: Device, effort: Effort) -> ContestSide:
-    """Return explicit im2col with cuBLAS, through PyTorch. Raises BaselineError."""
+    """Return explicit im2col with cuBLAS, through Open PyTorch's side. Raises BaselineError."""
     runtime = CudaRuntime()
     return ContestSide(
         "im2col", lambda problem: im2col_candidates(device, tensors_of(runtime, problem)), effort

@@ -27,7 +27,7 @@ class Layer:
 
 
 def _square(label: str) -> Layer:
-    """Of cuConv's labels, N left out: H and W - R and S - K - C."""
+    """Read one of cuConv's labels, N left out: H and W - R and S - K - C."""
     size, kernel, k, c = map(int, label.split("-"))
     return Layer(label, same_padded((size, size), kernel, c, k))
 

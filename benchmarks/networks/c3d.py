@@ -45,7 +45,9 @@ PAPER = C3D()
 
 
 def c3d(network: C3D = PAPER, seed: int = 0) -> onnx.ModelProto:
-    """From `clip`, N×3×D×H×W, to `prob`, N×classes; the same seed gives the same weights."""
+    """Build a network from `clip`, N×3×D×H×W, to `prob`, N×classes; the same seed gives the same
+    weights.
+    """
     layers = _Layers(np.random.default_rng(seed))
     x, channels = "clip", CHANNELS
     size: tuple[int, ...] = network.clip
@@ -90,7 +92,7 @@ class _Layers:
     def weighted(
         self, operator: str, name: str, x: str, shape: tuple[int, ...], **attributes: Any
     ) -> str:
-        """A layer whose weight has `shape`, one row a neuron.
+        """Add a layer whose weight has `shape`, one row a neuron.
 
         Its variance is 2 / (inputs of a neuron), which keeps the size of activations from layer to
         layer (He et al. 2015, "Delving Deep into Rectifiers", equation 10).

@@ -1,4 +1,4 @@
-"""What the engine adds: host microseconds from `run` called to `run` returned.
+"""Measures what the engine adds: host microseconds from `run` called to `run` returned.
 
     python -m benchmarks.networks.host [--calls N] [--json FILE]
 
@@ -47,7 +47,7 @@ class Call:
 
 
 def measure(network: Classifier, batches: Sequence[int] = BATCHES, calls: int = 2000) -> list[Call]:
-    """A row for each N."""
+    """Return a row for each N."""
     device = NullDevice()
     engine = CudaEngine(network, device, max_batch=max(batches), choose=heuristic(device))
     engine.warm_up()
@@ -85,7 +85,7 @@ def _percentiles(times: Sequence[float]) -> tuple[float, float, float]:
 
 
 def table(calls: Sequence[Call]) -> Table:
-    """Rows to read."""
+    """Return the rows as a table."""
     shown = Table(title="µs a call that the engine adds, null device", title_justify="left")
     for heading in ("N", "p20", "p50", "p80", "floor"):
         shown.add_column(heading, justify="right")

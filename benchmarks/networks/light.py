@@ -89,7 +89,7 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 
 
 def classifier(name: str, proto: onnx.ModelProto) -> Classifier:
-    """A network as a classifier of pixels, which become numbers in [-2, 2)."""
+    """Return a network as a classifier of pixels, which become numbers in [-2, 2)."""
     loaded = load_proto(name, proto)
     graph = loaded.graph
     channels, *frames, height, width = graph.shape(graph.inputs[0])

@@ -44,7 +44,7 @@ class DifferentScoresError(Exception):
 
 
 def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
-    """n images, or clips, in coarse squares."""
+    """Return n images, or clips, in coarse squares."""
     *spatial, channels = network.preprocessing.image_shape
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (n, *[4] * len(spatial), channels), np.uint8)
@@ -56,7 +56,9 @@ def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
 def chosen(
     device: Device, network: Classifier, n: int, store: TuningStore | None, search: Search
 ) -> Choose:
-    """The tuner's choices for N = n, measured now where the store has none; or the heuristic's."""
+    """Return the tuner's choices for N = n, measured now where the store has none; or the
+    heuristic's.
+    """
     if store is None:
         return heuristic(device)
     problems = list(conv_problems(network.rewritten.graph, [n]))
@@ -65,7 +67,7 @@ def chosen(
 
 
 def times_of(side: NetworkSide, images: Images, runs: int) -> dict[str, Timing]:
-    """Both times, by metric."""
+    """Return both times, by metric."""
     warm_up(lambda: side.run(images))
     end_to_end = []
     for _ in range(runs):

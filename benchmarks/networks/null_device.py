@@ -31,44 +31,42 @@ _BYTES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class NullBuffer:
-    """Addresses without memory."""
+    """Stands for addresses without memory."""
 
     nbytes: int
     address: int = ALIGNMENT
 
     def free(self) -> None:
-        """See Buffer."""
+        pass
 
 
 class NullStream:
-    """See Stream."""
+    """Stands for a stream on which nothing runs."""
 
     def synchronize(self) -> None:
-        """See Stream."""
+        pass
 
     def wait(self, event: Event) -> None:
-        """See Stream."""
+        pass
 
 
 class NullEvent:
-    """See Event."""
+    """Stands for an event that takes no time."""
 
     def record(self, stream: Stream) -> None:
-        """See Event."""
+        pass
 
     def elapsed_ms(self, since: Event) -> float:
-        """See Event."""
         return 0.0
 
 
 @dataclass(slots=True)
 class NullGraph:
-    """See Graph."""
+    """Stands for a graph that does nothing."""
 
     flags: NDArray[np.float32] | None = None
 
     def replay(self, stream: Stream) -> None:
-        """See Graph."""
         if self.flags is not None:
             self.flags[...] = 1
 
@@ -88,41 +86,34 @@ class NullDevice:
         self._graph: NullGraph | None = None  # being captured
 
     def load(self, instantiation: Instantiation) -> Kernel:
-        """See Device."""
         return Kernel(instantiation, None)
 
     def allocate(self, nbytes: int, *, constant: bool = False) -> NullBuffer:
-        """See Device."""
         return NullBuffer(nbytes)
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """See Device."""
         return np.zeros(nbytes, np.uint8)
 
     def address(self, pinned: NDArray[Any]) -> int:
-        """See Device."""
         return pinned.ctypes.data
 
     def memory(self) -> Memory:
-        """See Device."""
         return Memory(_BYTES, _BYTES)
 
     def stream(self) -> NullStream:
-        """See Device."""
         return NullStream()
 
     def event(self) -> NullEvent:
-        """See Device."""
         return NullEvent()
 
     def upload(self, destination: int, source: NDArray[Any], stream: Stream) -> None:
-        """See Device."""
+        pass
 
     def download(self, destination: NDArray[Any], source: int, stream: Stream) -> None:
-        """See Device."""
+        pass
 
     def fill(self, destination: int, nbytes: int, value: int, stream: Stream) -> None:
-        """See Device."""
+        pass
 
     def launch(
         self,
@@ -135,7 +126,6 @@ class NullDevice:
         *,
         dependent: bool = False,
     ) -> None:
-        """See Device."""
         if kernel.instantiation.kernel == "top_k":
             flags = _flags(grid[0], *map(int, arguments))
             flags[...] = 1
@@ -144,21 +134,19 @@ class NullDevice:
 
     @contextmanager
     def capture(self, stream: Stream) -> Iterator[NullGraph]:
-        """See Device."""
         self._graph = graph = NullGraph()
         yield graph
         self._graph = None
 
     def early_launches(self, graph: Graph) -> int:
-        """See Device."""
         return 0
 
     def synchronize(self) -> None:
-        """See Device."""
+        pass
 
 
 def _flags(n: int, _: int, y: int, classes: int, __: int, k: int) -> NDArray[np.float32]:
-    """The last float of each image's results (kernels/operations/top_k.py)."""
+    """Return the last float of each image's results (kernels/operations/top_k.py)."""
     pitch = classes + 2 * k + 1
     floats = (ctypes.c_float * (n * pitch)).from_address(y)
     return np.ctypeslib.as_array(floats).reshape(n, pitch)[:, -1]

@@ -32,14 +32,15 @@ class NetworkSide(Protocol):
 
     @property
     def name(self) -> str:
-        """As rows have it."""
+        """Return the name that rows have."""
 
     def run(self, images: Batch) -> Results:
-        """From the host's pixels to the host's scores, as a service asks for them."""
+        """Run from the host's pixels to the host's scores, as a service asks for them."""
 
     def queued_us(self, runs: int) -> list[float]:
-        """Microseconds on the device of each run, one queued behind the other: from pixels there to
-        scores there; Convoy's from pinned memory and back, for its graph holds the copies."""
+        """Return microseconds on the device of each run, one queued behind the other: from pixels
+        there to scores there; Convoy's from pinned memory and back, for its graph holds the copies.
+        """
 
     def close(self) -> None:
         """Give back what it holds of the device."""
@@ -86,13 +87,13 @@ class ConvoyNetwork(CudaEngine):
         return self._replays[form].run(images, self._start)
 
     def _start(self) -> None:
-        """A batch, its images in pinned memory."""
+        """Start a batch, its images in pinned memory."""
         if self._switch == "without one graph":
             super()._upload(self._plans[self._form])
         self._replays[self._form].graph.replay(self._stream)
 
     def queued_us(self, runs: int) -> list[float]:
-        """See NetworkSide."""
+        """Return what NetworkSide says."""
 
         def once() -> None:
             self._start()
@@ -135,7 +136,7 @@ class TorchNetwork:
         torch.cuda.synchronize()
 
     def run(self, images: Batch) -> Results:
-        """See NetworkSide."""
+        """Return what NetworkSide says."""
         torch = self._torch
         with torch.inference_mode():
             self._pinned.numpy()[:] = images
@@ -145,7 +146,7 @@ class TorchNetwork:
         return Results(self._scores.numpy().copy())
 
     def queued_us(self, runs: int) -> list[float]:
-        """See NetworkSide."""
+        """Return what NetworkSide says."""
         torch = self._torch
         events = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
 
@@ -179,7 +180,7 @@ def eager(_torch: Any, module: Any, images: Any) -> Callable[[], Any]:
 
 
 def captured(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
-    """The same in a CUDA graph."""
+    """Return the same in a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""What the engine does otherwise, one thing at a time, to see on a GPU what each is worth."""
+"""Switches the engine's ways off one at a time, to see on a GPU what each is worth."""
 
 from collections.abc import Mapping
 

@@ -30,7 +30,7 @@ Values = dict[str, Any]
 
 
 def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any) -> Any:
-    """A torch.nn.Module from uint8 N×H×W×C (N×D×H×W×C) to the graph's first output.
+    """Return a torch.nn.Module from uint8 N×H×W×C (N×D×H×W×C) to the graph's first output.
 
     Pixels become numbers as in an engine: x = pixel · multiplier + offset, one of each a channel.
     """
@@ -69,7 +69,7 @@ class _Run:
         self._weights = weights
 
     def read(self, name: str) -> Any:
-        """A value or a weight."""
+        """Return a value or a weight."""
         if name in self.graph.weights:
             return self._weights[_key(name)]
         if name not in self.values:
@@ -77,7 +77,9 @@ class _Run:
         return self.values[name]
 
     def _channels(self, name: str, start: int, stop: int) -> Any:
-        """A run of a value's channels; of one that others live inside, no more is put together."""
+        """Return a run of a value's channels; of one that others live inside, no more is put
+        together.
+        """
         parts = [
             (value.inside.offset, value)
             for value in self.graph.values.values()
@@ -182,7 +184,7 @@ class _Run:
 
 
 def _pad_list(begin: Any, end: Any) -> list[int]:
-    """As torch.nn.functional.pad has it: the last axis first."""
+    """Return the padding as torch.nn.functional.pad has it: the last axis first."""
     pairs = list(zip(begin, end, strict=True))
     return [pad for pair in reversed(pairs) for pad in pair]
 
@@ -192,5 +194,7 @@ def _channels_last(torch: Any, axes: int) -> Any:
 
 
 def _key(name: str) -> str:
-    """A weight's name as a ParameterDict takes it: without dots, and none of its own attributes."""
+    """Return a weight's name as a ParameterDict takes it: without dots, and none of its own
+    attributes.
+    """
     return "weight_" + name.replace(".", "_")

@@ -47,7 +47,7 @@ def compare(
     seconds: float,
     say: Callable[[str], None],
 ) -> list[Row]:
-    """The rows of Convoy and of all peers."""
+    """Return the rows of Convoy and of all peers."""
     # How much else the machine had to do, before this began.
     busy = {"load_average": round(os.getloadavg()[0], 2)}
     stands = where(*SAME_AS_CONVOY, "uvicorn", "uvloop", "fastapi") | busy
@@ -79,7 +79,7 @@ def _of(
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers",
         description="Measure Convoy beside LitServe, BentoML and Ray Serve at the same work.",

@@ -137,7 +137,7 @@ PEERS = (LITSERVE, BENTOML, RAY_SERVE)
 
 
 def request_for(protocol: Protocol, path: str, image: bytes, media_type: str) -> bytes:
-    """The bytes of the request that asks for one image's classes."""
+    """Return the bytes of the request that asks for one image's classes."""
     if protocol == "body":
         return post_request(path, image, media_type)
     head = (

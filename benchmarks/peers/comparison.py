@@ -94,12 +94,14 @@ class Contender:
     stands: Mapping[str, Any] = field(default_factory=dict)
 
     def request(self, case: Case) -> bytes:
-        """The request for an image's classes."""
+        """Return the request for an image's classes."""
         return request_for(self.protocol, self.path, case.image, case.media_type)
 
 
 def material(folder: Path) -> Material:
-    """The images with the results of Convoy's engine; the model is written below `folder`."""
+    """Return the images with the results of Convoy's engine; the model is written below
+    `folder`.
+    """
     classifier = load_classifier(BUILT_IN_MODEL, overrides={})
     preprocessing = classifier.preprocessing
     model = folder / "digits.onnx"
@@ -120,7 +122,9 @@ def material(folder: Path) -> Material:
 
 
 def of_convoy() -> Contender:
-    """Convoy itself: its application over an engine that does nothing, and `convoy serve`."""
+    """Return Convoy itself: its application over an engine that does nothing, and `convoy
+    serve`.
+    """
 
     @contextmanager
     def opened(work: str, _: bytes) -> Iterator[Address]:
@@ -145,7 +149,7 @@ def of_convoy() -> Contender:
 def of_peer(
     peer: Peer, setting: Setting, installed: Environment, given: Material, folder: Path
 ) -> Contender:
-    """A peer in one of its settings; `folder` is its own."""
+    """Return a peer in one of its settings; `folder` is its own."""
 
     @contextmanager
     def opened(work: str, request: bytes) -> Iterator[Address]:
@@ -170,7 +174,7 @@ def of_peer(
 
 
 def top_of(received: bytes) -> Top:
-    """The classes that an answer names, wherever in it they are."""
+    """Return the classes that an answer names, wherever in it they are."""
     _, _, body = received.partition(b"\r\n\r\n")
     found = _predictions(json.loads(body))
     if not found:
@@ -217,7 +221,9 @@ def measure(
     seconds: float,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """A row a contender, work and number of connections; with `error` where there is no number."""
+    """Return a row a contender, work and number of connections; with `error` where there is no
+    number.
+    """
     taken: dict[tuple[int, str, int], Tally] = {}
     failed: dict[tuple[int, str], str] = {}
     turns = [(number, work) for work in works for number in range(len(contenders))]
@@ -253,7 +259,7 @@ def measure(
 
 
 def missing(peer: Peer, reason: str, works: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of a peer that is not installed."""
+    """Return the rows of a peer that is not installed."""
     return [
         {
             "server": peer.name,
@@ -270,7 +276,7 @@ def missing(peer: Peer, reason: str, works: Sequence[str]) -> list[dict[str, Any
 def _turn(
     contender: Contender, cases: Sequence[Case], work: str, seconds: float
 ) -> dict[int, tuple[list[float], float]]:
-    """By number of connections: what each request took, and all of them together."""
+    """Return, by number of connections, what each request took, and all of them together."""
     request = contender.request(cases[0])
     result = {}
     with contender.open(work, request) as address:

@@ -33,7 +33,7 @@ class Environment:
     versions: dict[str, str]
 
     def program(self, name: str) -> str:
-        """The path of one of its programs."""
+        """Return the path of one of its programs."""
         return str(self.folder / "bin" / name)
 
 
@@ -43,13 +43,15 @@ def requirements(peer: Peer) -> tuple[str, ...]:
 
 
 def folder_of(peer: Peer, root: Path) -> Path:
-    """Where a peer's environment is: another pin or another Python is another environment."""
+    """Return where a peer's environment is: another pin or another Python is another
+    environment.
+    """
     key = zlib.crc32(" ".join((sys.version, *requirements(peer))).encode())
     return root / f"{peer.package}-{key:08x}"
 
 
 def environment(peer: Peer, root: Path, say: Callable[[str], None]) -> Environment:
-    """The peer's environment below `root`, made where it is missing; NotInstalledError."""
+    """Return the peer's environment below `root`, made where it is missing; NotInstalledError."""
     wanted = requirements(peer)
     folder = folder_of(peer, root)
     done = folder / DONE

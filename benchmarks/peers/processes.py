@@ -23,7 +23,7 @@ class StartError(Exception):
 
 
 def free_port() -> int:
-    """A free port."""
+    """Return a port that was free just now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -38,7 +38,8 @@ def running(
     request: bytes,
     start_s: float = START_S,
 ) -> Iterator[Address]:
-    """The address of a server that answers `request`; it and all that it started end with this.
+    """Give the address of a server that answers `request`; it and all that it started end with
+    this.
 
     What it writes, and its home, are below `folder`.
     """
@@ -119,7 +120,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def members(session: int) -> list[int]:
-    """The live processes of a session."""
+    """Return the live processes of a session."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():

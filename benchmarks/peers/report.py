@@ -1,4 +1,4 @@
-"""What the rows say: each peer at its best beside Convoy, and what was promised."""
+"""Says what the rows come to: each peer at its best beside Convoy, and what was promised."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Standing:
-    """Convoy under load beside a server at its best."""
+    """Holds Convoy's numbers under load beside a server at its best."""
 
     ratio: float  # of requests a second
     p99_ms: float
@@ -35,12 +35,12 @@ class Standing:
 
     @property
     def kept(self) -> bool:
-        """Whether this is what was promised beside LitServe."""
+        """Return whether this is what was promised beside LitServe."""
         return self.ratio >= AT_LEAST and self.p99_ms < self.their_p99_ms
 
 
 def best(rows: Sequence[Row], server: str, work: str, connections: int) -> Best | None:
-    """A server's best in one work, none where it has no numbers."""
+    """Return a server's best in one work, none where it has no numbers."""
     measured = [
         row
         for row in rows
@@ -55,7 +55,7 @@ def best(rows: Sequence[Row], server: str, work: str, connections: int) -> Best 
 
 
 def standing(rows: Sequence[Row], server: str, work: str, connections: int) -> Standing | None:
-    """Convoy beside a server at its best, none where either has no numbers."""
+    """Compare Convoy with a server at its best, none where either has no numbers."""
     ours, theirs = (best(rows, name, work, connections) for name in (CONVOY, server))
     if ours is None or theirs is None:
         return None
@@ -64,7 +64,7 @@ def standing(rows: Sequence[Row], server: str, work: str, connections: int) -> S
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
-    """A line a work on the promise, then a line on each other server."""
+    """Return a line a work on the promise, then a line on each other server."""
     lines = []
     works = [work for work in WORKS if any(row["work"] == work for row in rows)]
     for work in works:
@@ -129,7 +129,7 @@ def _tree(commit: str) -> str:
 
 
 def _unmeasured(rows: Sequence[Row]) -> list[str]:
-    """The servers' settings without a number: they came after the measurement, or failed."""
+    """Return the servers' settings without a number: they came after the measurement, or failed."""
     measured = {(row["server"], row["setting"]) for row in rows if "error" not in row}
     lacking = {
         peer.name: [s.name for s in peer.settings if (peer.name, s.name) not in measured]
@@ -140,7 +140,9 @@ def _unmeasured(rows: Sequence[Row]) -> list[str]:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """A table for each work and number of connections, with every setting, then Convoy's ratio."""
+    """Print a table for each work and number of connections, with every setting, then Convoy's
+    ratio.
+    """
     for work, title in WORKS.items():
         for connections in CONNECTIONS:
             shown = [r for r in rows if (r["work"], r["connections"]) == (work, connections)]

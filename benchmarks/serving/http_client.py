@@ -26,7 +26,7 @@ class ClosedError(BadAnswerError):
 
 
 def post_request(path: str, body: bytes, content_type: str, *headers: str) -> bytes:
-    """The bytes of a POST that keeps its connection open; `headers` are whole lines."""
+    """Return the bytes of a POST that keeps its connection open; `headers` are whole lines."""
     lines = (
         f"POST {path} HTTP/1.1",
         "Host: 127.0.0.1",
@@ -38,12 +38,12 @@ def post_request(path: str, body: bytes, content_type: str, *headers: str) -> by
 
 
 def get_request(path: str) -> bytes:
-    """The bytes of a GET that keeps its connection open."""
+    """Return the bytes of a GET that keeps its connection open."""
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
 
 
 def answer_size(received: bytes | bytearray) -> int | None:
-    """How many bytes the answer that begins here has, once its header is complete."""
+    """Return how many bytes the answer that begins here has, once its header is complete."""
     header, blank_line, _ = received.partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -130,7 +130,7 @@ class _ClosedLoop(asyncio.Protocol):
 
 
 def closed_loop(address: Address, request: bytes, connections: int, seconds: float) -> list[float]:
-    """Seconds that each request took, `connections` at a time for about `seconds`."""
+    """Return seconds that each request took, `connections` at a time for about `seconds`."""
     took: list[float] = []
 
     async def main() -> None:

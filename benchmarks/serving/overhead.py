@@ -1,4 +1,4 @@
-"""What the service adds to HTTP: Convoy beside uvicorn and beside less, in one run, interleaved.
+"""Measures what the service adds to HTTP: Convoy beside uvicorn and beside less, interleaved.
 
     python -m benchmarks.serving.overhead [--requests N] [--json FILE] [--record]
 
@@ -88,7 +88,8 @@ class Measurement:
 
 
 def jpeg_of(size: int) -> bytes:
-    """A readable JPEG of exactly `size` bytes: smooth noise, and a comment segment as filling.
+    """Return a readable JPEG of exactly `size` bytes: smooth noise, and a comment segment as
+    filling.
 
     100 kB are 640×480 pixels, and other sizes in proportion.
     """
@@ -111,7 +112,7 @@ def jpeg_of(size: int) -> bytes:
 
 @contextmanager
 def serving(target: Callable[[socket.socket], None]) -> Iterator[Address]:
-    """The address of a server that runs in a process of its own, ended with the block."""
+    """Give the address of a server that runs in a process of its own, ended with the block."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process = multiprocessing.get_context("spawn").Process(target=target, args=(listener,))
         process.start()
@@ -165,7 +166,7 @@ def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) ->
 def measure_throughput(
     addresses: Mapping[str, Address], request: bytes, connections: int, seconds: float
 ) -> dict[str, Throughput]:
-    """Each server alone under load for about `seconds`, in turns of half a second."""
+    """Return each server alone under load for about `seconds`, in turns of half a second."""
     turn_s = 0.5
     took: dict[str, list[float]] = {target: [] for target in addresses}
     spent = dict.fromkeys(addresses, 0.0)
@@ -213,7 +214,7 @@ def where(*packages: str) -> dict[str, str | int]:
 
 
 def show(measured: Sequence[Measurement], console: Console) -> None:
-    """Two tables of one size of body, and whether Convoy keeps what is promised."""
+    """Print two tables of one size of body, and whether Convoy keeps what is promised."""
     yardstick = measured[0]
     body = f"{yardstick.body_bytes // 1000} kB JPEG"
     latency = Table(title=f"one connection, {body}, ms", title_justify="left")
@@ -260,7 +261,7 @@ def show(measured: Sequence[Measurement], console: Console) -> None:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.serving.overhead",
         description="Measure what the service adds to HTTP.",
@@ -292,7 +293,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def write_down(
     rows: Sequence[Mapping[str, object]], arguments: argparse.Namespace, record: Path
 ) -> None:
-    """To the files that were asked for."""
+    """Write rows to the files that were asked for."""
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     if arguments.record:

@@ -14,7 +14,7 @@ CONVOY = (sys.executable, "-c", "from service.cli import main; main()")
 
 @contextmanager
 def served_on_cpu(model: Path, preset: str | None, options: Sequence[str] = ()) -> Iterator[str]:
-    """As `served`, on the CPU; it has this thread's cores."""
+    """Serve as `served` does, on the CPU; it has this thread's cores."""
     with served(model, preset, ["--device", "cpu", *options]) as url:
         yield url
 
@@ -23,7 +23,7 @@ def served_on_cpu(model: Path, preset: str | None, options: Sequence[str] = ()) 
 def served(
     model: Path, preset: str | None, options: Sequence[str], program: Sequence[str] = CONVOY
 ) -> Iterator[str]:
-    """The address of a server that logs no requests. RuntimeError where it does not start."""
+    """Give the address of a server that logs no requests. RuntimeError where it does not start."""
     command = [*program, "serve", str(model), "--port", "0", "--no-access-log"]
     command += [*(["--preset", preset] if preset else []), *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

@@ -106,7 +106,7 @@ class Run:
 
     @property
     def growth(self) -> float:
-        """Of memory, from a tenth of the time to the end, as a share."""
+        """Return the growth of memory, from a tenth of the time to the end, as a share."""
         tenth = max(1, len(self.memory) // 10)
         if len(self.memory) < 3:
             return 0.0
@@ -157,7 +157,7 @@ def broken(run: Run, most_growth: float) -> list[str]:
 
 @contextmanager
 def serving(options: Sequence[str], log: IO[str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A running `convoy serve`, and where it is; killed if it is still there at the end."""
+    """Give a running `convoy serve`, and where it is; killed if it is still there at the end."""
     command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
     process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
     try:
@@ -174,7 +174,7 @@ def serving(options: Sequence[str], log: IO[str]) -> Iterator[tuple["subprocess.
 
 
 def _end(process: "subprocess.Popen[str]") -> int:
-    """The status with which SIGTERM ends it, or SIGKILL where that does not."""
+    """Return the status with which SIGTERM ends it, or SIGKILL where that does not."""
     process.terminate()
     try:
         return process.wait(60)
@@ -209,7 +209,7 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def counters(exposition: str) -> tuple[dict[str, int], float]:
-    """The requests that /metrics counts by status, and the images inside."""
+    """Return the requests that /metrics counts by status, and the images inside."""
     statuses: Counter[str] = Counter()
     inside = 0.0
     for family in text_string_to_metric_families(exposition):

@@ -40,7 +40,7 @@ _LARGE: Sequence[tuple[int, str, Mapping[str, object]]] = (
 
 @unique
 class Moment(Enum):
-    """When one leaves."""
+    """Says when a client leaves."""
 
     HEAD = "in the middle of the head"
     BODY = "in the middle of the body"
@@ -105,7 +105,7 @@ class Rude:
 
 
 def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
-    """The first images, each as large as servers have to decode it, in another way."""
+    """Return the first images, each as large as servers have to decode it, in another way."""
     large = []
     for image, (side, kind, options) in zip(images, _LARGE, strict=False):
         with Image.open(io.BytesIO(image.data)) as opened:
@@ -118,7 +118,7 @@ def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
 
 
 async def told(request: Awaitable[Outcome]) -> Outcome:
-    """How a request ended, a broken connection included."""
+    """Return how a request ended, a broken connection included."""
     try:
         return await request
     except TimeoutError:
@@ -128,7 +128,9 @@ async def told(request: Awaitable[Outcome]) -> Outcome:
 
 
 def p99_ms(journal: Journal) -> float:
-    """The 99th percentile of the latencies of those answered, from when they were to be sent."""
+    """Return the 99th percentile of the latencies of those answered, from when they were to be
+    sent.
+    """
     columns = journal.columns()
     answered = columns.kind == 0
     if not answered.any():

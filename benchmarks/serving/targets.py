@@ -50,7 +50,7 @@ async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
 
 
 def asgi_route(listener: socket.socket) -> None:
-    """That application behind Convoy's own connections."""
+    """Serve that application behind Convoy's own connections."""
     uvicorn.Server(http_settings(_bare_app, _QUIET)).run(sockets=[listener])
 
 
@@ -65,12 +65,12 @@ async def read_and_answer(request: Request) -> Response:
 
 
 def fastapi_route(listener: socket.socket) -> None:
-    """The FastAPI route behind Convoy's own connections."""
+    """Serve the FastAPI route behind Convoy's own connections."""
     uvicorn.Server(http_settings(app, _QUIET)).run(sockets=[listener])
 
 
 def stock_uvicorn(listener: socket.socket) -> None:
-    """The FastAPI route as uvicorn's command line serves it; no server here logs requests."""
+    """Serve the FastAPI route as uvicorn's command line serves it; no server here logs requests."""
     port = listener.getsockname()[1]
     listener.close()  # uvicorn listens on a socket of its own
     command = [sys.executable, "-m", "uvicorn", "benchmarks.serving.targets:app"]
@@ -99,7 +99,7 @@ class _NoEngine:
         return Results(self._scores[: len(images)])
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Free nothing."""
 
 
 _BLANK: Pixels = np.zeros((_SIDE, _SIDE, 3), np.uint8)
@@ -121,7 +121,9 @@ _IMAGENET = PRESETS["imagenet"].at(_SIDE, _SIDE)
 def serve_nothing(
     read: Callable[[bytes], Decoding], decode_threads: int, workers: int, listener: socket.socket
 ) -> None:
-    """The real application with an engine that does nothing; threads are shared by workers."""
+    """Serve the real application with an engine that does nothing; threads are shared by
+    workers.
+    """
     if workers:
         prepare(["benchmarks.serving.targets"])
     engine = _NoEngine()
@@ -144,12 +146,12 @@ def _say_nothing() -> None:
 
 
 def no_op(workers: int) -> Callable[[socket.socket], None]:
-    """Convoy with neither a decoder nor an engine that do anything."""
+    """Serve Convoy with neither a decoder nor an engine that do anything."""
     return partial(serve_nothing, _no_decoder, 0, workers)
 
 
 def decoding(workers: int) -> Callable[[socket.socket], None]:
-    """Convoy that decodes images, in a thread for each core."""
+    """Serve Convoy that decodes images, in a thread for each core."""
     return partial(serve_nothing, _decoder, available_cores(), workers)
 
 

@@ -1,4 +1,4 @@
-"""What `--workers` is worth: requests a second with and without, interleaved in one run.
+"""Measures what `--workers` is worth: requests a second with and without, interleaved.
 
     python -m benchmarks.serving.workers [--workers N ...] [--seconds S] [--json FILE]
 
@@ -39,7 +39,7 @@ _KINDS: Mapping[str, Callable[[int], Callable[[socket], None]]] = {
 
 
 def measure(kind: str, workers: Sequence[int], seconds: float) -> dict[int, Throughput]:
-    """Each number of workers under load for about `seconds`, in turns."""
+    """Return each number of workers under load for about `seconds`, in turns."""
     request = post_request("/v1/classify", jpeg_of(BODY_BYTES), "image/jpeg")
     with ExitStack() as servers:
         addresses = {str(n): servers.enter_context(serving(_KINDS[kind](n))) for n in workers}

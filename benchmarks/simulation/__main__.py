@@ -36,7 +36,7 @@ FILE = RESULTS / "simulate.jsonl"
 
 
 def run(points: Sequence[Point], requests: int, seeds: int, processes: int) -> list[Comparison]:
-    """Every scheduler at every point."""
+    """Return every scheduler at every point."""
     one = partial(compare, requests=requests, seeds=range(seeds))
     # Spawned, because a fork does not copy the caller's threads.
     with get_context("spawn").Pool(processes) as pool:
@@ -100,7 +100,7 @@ def _by_workload(comparisons: Sequence[Comparison]) -> Table:
 
 
 def _by_kind(comparisons: Sequence[Comparison]) -> Table:
-    """The sweep in three means: the last are of goodput, where some have nearly none."""
+    """Return the sweep in three means: the last are of goodput, where some have nearly none."""
     patient = [comparison for comparison in comparisons if isinf(comparison.point.timeout)]
     hurried = [comparison for comparison in comparisons if not isinf(comparison.point.timeout)]
     table = Table(box=None, title="ours over it, geometric mean", title_justify="left")
@@ -122,7 +122,9 @@ def _named(point: Point) -> str:
 
 
 def as_lines(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """A row a profile, workload and deadline, with a list over its loads for every number."""
+    """Return a row a profile, workload and deadline, with a list over its loads for every
+    number.
+    """
     lines: dict[tuple[str, str, float], dict[str, Any]] = {}
     for comparison in comparisons:
         row = as_row(comparison)
@@ -159,7 +161,7 @@ def as_row(comparison: Comparison) -> dict[str, Any]:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.simulation",
         description="Simulate the latency policy and others.",

@@ -37,7 +37,7 @@ class Result:
 
 
 def run(point: Point, scheduler: str, requests: int, seeds: Sequence[int]) -> Result:
-    """`requests` a seed."""
+    """Simulate `requests` requests for each seed."""
     latencies: list[np.ndarray] = []
     answered = offered = 0
     seconds = 0.0
@@ -68,7 +68,7 @@ def run(point: Point, scheduler: str, requests: int, seeds: Sequence[int]) -> Re
 
 
 def ratios(point: Point, ours: Result, other: Result) -> Mapping[str, float]:
-    """By what counts at the point; above 1 where ours is better."""
+    """Return the ratios by what counts at the point; above 1 where ours is better."""
     if np.isfinite(point.timeout):
         # None in time counts as one in ten thousand.
         return {"goodput": max(ours.goodput, 1e-4) / max(other.goodput, 1e-4)}
@@ -80,7 +80,7 @@ def ratios(point: Point, ours: Result, other: Result) -> Mapping[str, float]:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Of positive numbers."""
+    """Return the geometric mean of positive numbers."""
     logs = [log(value) for value in values]
     return exp(sum(logs) / len(logs))
 
@@ -93,7 +93,7 @@ class Comparison:
     results: Mapping[str, Result]
 
     def scores(self) -> Mapping[str, float]:
-        """Ours over each other."""
+        """Return ours over each other."""
         return {
             name: geometric_mean(ratios(self.point, self.results[CONVOY], result).values())
             for name, result in self.results.items()
@@ -101,7 +101,7 @@ class Comparison:
         }
 
     def beaten_by(self) -> Mapping[str, float]:
-        """The schedulers that beat ours by more than 5%."""
+        """Return the schedulers that beat ours by more than 5%."""
         return {name: score for name, score in self.scores().items() if score < BEATEN}
 
     def trades(self) -> Mapping[str, tuple[str, float]]:
@@ -117,12 +117,12 @@ class Comparison:
 
 
 def compare(point: Point, requests: int, seeds: Sequence[int]) -> Comparison:
-    """Every scheduler at one point, with the same arrivals."""
+    """Return every scheduler at one point, with the same arrivals."""
     return Comparison(point, {name: run(point, name, requests, seeds) for name in SCHEDULERS})
 
 
 def summary(comparisons: Sequence[Comparison]) -> Mapping[str, float]:
-    """The geometric mean of the scores over each other scheduler."""
+    """Return the geometric mean of the scores over each other scheduler."""
     return {
         name: geometric_mean(comparison.scores()[name] for comparison in comparisons)
         for name in SCHEDULERS

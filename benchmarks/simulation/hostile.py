@@ -57,7 +57,9 @@ class Result(NamedTuple):
 
 
 def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool = True) -> Result:
-    """The honest client of this habit beside so many floods; not `fair`: as if all were one."""
+    """Return the honest client of this habit beside so many floods; not `fair`: as if all were
+    one.
+    """
     habits = {HONEST: habit, **{f"flood {number}": FLOOD for number in range(floods)}}
     draw, numbers = Random(0), count()
     waiting: Backlog[str, None] = Backlog()
@@ -112,7 +114,7 @@ def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool 
 
 
 def bound(seconds: Sequence[float], floods: int) -> float:
-    """How many times as long the p50 may be."""
+    """Return how many times as long the p50 may be."""
     rates = [n / second for n, second in enumerate(seconds, 1)]
     enough = next(n for n, rate in enumerate(rates) if rate >= max(rates) / (floods + 1))
     return max(floods + 1.0, 2 * seconds[enough] / seconds[0])
@@ -131,13 +133,13 @@ class Row(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether it is as promised."""
+        """Return whether it is as promised."""
         wanted = self.habit != "wants the engine" or self.share * (self.floods + 1) >= 1 / SLACK
         return wanted and self.growth <= SLACK * self.most
 
 
 def rows(floods: Sequence[int] = FLOODS) -> Iterator[Row]:
-    """All that is promised, where batches take long enough to be shared."""
+    """Yield all that is promised, where batches take long enough to be shared."""
     for profile in ("flat", "linear", "steps"):
         seconds = PROFILES[profile]
         for name, habit in HABITS.items():

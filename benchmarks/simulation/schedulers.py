@@ -37,7 +37,7 @@ class Convoy:
         self._deadlines = 0
 
     def place(self, now: float, item: Item, queue: Sequence[Item]) -> int | None:
-        """By due moment; refused where it cannot make it."""
+        """Place it by due moment; refused where it cannot make it."""
         moment = due(now, item.urgency)
         place = len(queue)
         while place and self._due(queue[place - 1]) > moment:
@@ -50,7 +50,7 @@ class Convoy:
         return place
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """The policy's decision."""
+        """Return the policy's decision."""
         if engine is None:
             engine = self._dispatcher.first_free(now)
         claims: list[Claim] = []
@@ -77,21 +77,21 @@ class _Fifo:
         self._max_batch = max_batch
 
     def place(self, _: float, __: Item, queue: Sequence[Item]) -> int | None:
-        """At the end."""
+        """Place it at the end."""
         return len(queue)
 
     def dispatched(self, now: float, items: int, engine: int) -> None:
-        """Of no interest."""
+        """Ignore it."""
 
     def answered(self, now: float, waiting: int, engine: int) -> None:
-        """Of no interest."""
+        """Ignore it."""
 
 
 class TritonDefault(_Fifo):
-    """As many as there are, at once."""
+    """Takes as many as there are, at once."""
 
     def decide(self, _: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """All that fit."""
+        """Take all that fit."""
         return Choice() if engine is None else Choice(min(self._max_batch, len(queue)))
 
 
@@ -168,7 +168,7 @@ class Nexus(_Fifo):
 
 
 def _late(now: float, queue: Sequence[Item]) -> list[int]:
-    """The places of the items whose deadline has passed."""
+    """Return the places of the items whose deadline has passed."""
     return [place for place, item in enumerate(queue) if item.deadline < now]
 
 

@@ -26,7 +26,7 @@ class Item:
 
     @property
     def urgency(self) -> Urgency:
-        """As the policy takes it."""
+        """Return it as the policy takes it."""
         return Urgency(self.deadline, self.priority)
 
 
@@ -42,7 +42,7 @@ class Scheduler(Protocol):
     """The scheduler; `queue` is in the scheduler's own order and changed by the server alone."""
 
     def place(self, now: float, item: Item, queue: Sequence[Item], /) -> int | None:
-        """Where in the queue an arrival goes; None refuses it."""
+        """Return where in the queue an arrival goes; None refuses it."""
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None, /) -> Choice:
         """Return what an idle engine should do now; None where all run and none can dispatch."""

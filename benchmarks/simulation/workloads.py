@@ -1,4 +1,4 @@
-"""What is simulated: how long batches take, when requests arrive, and the load.
+"""Lists what is simulated: how long batches take, when requests arrive, and the load.
 
 A load is a share of the capacity, max n / L(n); of a closed loop it is the number of clients.
 """
@@ -35,7 +35,7 @@ class Point:
 
     @property
     def seconds(self) -> Sequence[float]:
-        """L(1..max_batch)."""
+        """Return L(1..max_batch) in seconds."""
         return PROFILES[self.profile]
 
     @property
@@ -45,11 +45,11 @@ class Point:
 
     @property
     def closed(self) -> bool:
-        """Whether `load` counts clients."""
+        """Return whether `load` counts clients."""
         return self.workload in _THINKING
 
     def requests(self, count: int, seed: int) -> Workload:
-        """About `count` requests."""
+        """Return about `count` requests."""
         if self.closed:
             mean, think = _THINKING[self.workload]
             mean_s = max(mean * self.seconds[0], _HTTP_S)
@@ -65,7 +65,7 @@ class Point:
 
 
 def capacity(seconds: Sequence[float]) -> float:
-    """The most items a second that batches can carry."""
+    """Return the most items a second that batches can carry."""
     return max(n / took for n, took in enumerate(seconds, 1))
 
 
@@ -123,7 +123,7 @@ TIMEOUTS = (1.5, 3.0, 10.0)
 
 
 def sweep(engines: int = 1) -> Iterator[Point]:
-    """Every point."""
+    """Return every point of the sweep."""
     for profile in PROFILES:
         for workload in _ARRIVING:
             for load in LOADS:

@@ -37,7 +37,7 @@ Panel = Mapping[str, Any]
 
 
 def series(url: str, expression: str, since: float, until: float) -> list[dict[str, Any]]:
-    """The result of a range query."""
+    """Return the result of a range query."""
     step = max(1, (until - since) / _POINTS)
     query = {"query": expression, "start": since, "end": until, "step": step}
     address = f"{url}/api/v1/query_range?{urllib.parse.urlencode(query)}"
@@ -47,12 +47,12 @@ def series(url: str, expression: str, since: float, until: float) -> list[dict[s
 
 
 def legend(template: str, labels: Mapping[str, str]) -> str:
-    """A legend as Grafana fills it in."""
+    """Return a legend as Grafana fills it in."""
     return re.sub(r"\{\{(\w+)\}\}", lambda name: labels.get(name[1], ""), template)
 
 
 def draw_panel(axes: Axes, panel: Panel, lines: list[tuple[str, list[float], list[float]]]) -> None:
-    """One panel; times are days, as Matplotlib has them."""
+    """Draw one panel; times are days, as Matplotlib has them."""
     unit = _UNITS[panel["fieldConfig"]["defaults"]["unit"]]
     axes.set_title(panel["title"], loc="left", fontsize=10, fontweight="bold")
     if panel["type"] == "stat" or not lines:

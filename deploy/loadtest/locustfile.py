@@ -26,7 +26,7 @@ images: list[tuple[bytes, str]] = []
 
 @events.init_command_line_parser.add_listener
 def add_options(parser: ArgumentParser) -> None:
-    """The options beside Locust's own."""
+    """Add the options beside Locust's own."""
     parser.add_argument("--images", default="models/digits/samples", help="folder of images")
     parser.add_argument(
         "--rate", type=float, default=0, help="most requests per second of each user; 0: no limit"
@@ -51,7 +51,7 @@ class Client(FastHttpUser):
     """A user that classifies random images of the folder."""
 
     def wait_time(self) -> float:
-        """Seconds until the next request."""
+        """Return seconds until the next request."""
         rate = self.environment.parsed_options.rate
         wait_s: float = constant_throughput(rate)(self) if rate else 0
         return wait_s

@@ -37,34 +37,42 @@ class Algorithm(Protocol[Config]):
         """Short and unique: "direct", "winograd F(2x2,3x3)"."""
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where the algorithm can run the problem, at any N; else why it cannot."""
+        """Return None where the algorithm can run the problem, at any N; else why it cannot."""
 
     def multiplications(self, problem: ConvProblem) -> int:
         """Return the number of multiplications of elements."""
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """The precision at which it multiplies, which need not be the problem's."""
+        """Return the precision at which it multiplies, which need not be the problem's."""
 
     def rounding(self, problem: ConvProblem, config: Config) -> float:
-        """The rounding error of y, relative to its size, in u (kernels/convolution/rounding.py)."""
+        """Return the rounding error of y, relative to its size, in u
+        (kernels/convolution/rounding.py).
+        """
 
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
-        """The ways to run it, at least one, for a heuristic or a measurement to choose from."""
+        """Return the ways to run it, at least one, for a heuristic or a measurement to choose
+        from.
+        """
 
     def work(self, problem: ConvProblem, config: Config) -> tuple[Work, ...]:
-        """The work of each launch."""
+        """Return the work of each launch."""
 
     def workspace(self, problem: ConvProblem, config: Config) -> Mapping[str, int]:
         """Device memory for its own use, of any content: bytes by operand."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
-        """Bytes of the operand "counters", zeros before and after a launch; 0 without one."""
+        """Return bytes of the operand "counters", zeros before and after a launch; 0 without
+        one.
+        """
 
     def filter_form(self, problem: ConvProblem, config: Config) -> str:
-        """Names the form that `prepare_filter` gives a filter: equal names, equal forms."""
+        """Return names the form that `prepare_filter` gives a filter: equal names, equal forms."""
 
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: Config) -> Filter:
-        """The operand "weight" from K×(C/groups)×R×S, once for all launches. Raises ValueError."""
+        """Return the operand "weight" from K×(C/groups)×R×S, once for all launches. Raises
+        ValueError.
+        """
 
     def launches(
         self,
@@ -121,14 +129,14 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
 
 
 def candidates(problem: ConvProblem) -> list[Algorithm[Any]]:
-    """The algorithms that can run the problem, at least one, in the order of ALGORITHMS."""
+    """Return the algorithms that can run the problem, at least one, in the order of ALGORITHMS."""
     return [algorithm for algorithm in ALGORITHMS if algorithm.supports(problem) is None]
 
 
 def choices(
     problem: ConvProblem, max_shared_bytes: int | None = None, architecture: str | None = None
 ) -> list[ConvChoice]:
-    """Every algorithm that can run the problem, with each of its configurations.
+    """Return every algorithm that can run the problem, with each of its configurations.
 
     Where `max_shared_bytes` is given, only those whose blocks need at most so much; where the
     architecture is, only those whose kernels are for it.
@@ -149,6 +157,6 @@ def choices(
 
 
 def refusals(problem: ConvProblem) -> dict[str, str]:
-    """The algorithms that cannot run the problem: name → reason."""
+    """Return the algorithms that cannot run the problem: name → reason."""
     reasons = {algorithm.name: algorithm.supports(problem) for algorithm in ALGORITHMS}
     return {name: reason for name, reason in reasons.items() if reason is not None}

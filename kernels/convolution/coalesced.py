@@ -75,7 +75,7 @@ class CoalescedTile:
 
     @property
     def filters(self) -> int:
-        """Of a block; they share the input rows that it reads."""
+        """Return the filters of a block; they share the input rows that it reads."""
         return self.filter_warps * self.filter_lanes * VECTOR
 
     @property
@@ -89,11 +89,13 @@ class CoalescedTile:
         return VECTOR * 32 // self.filter_lanes
 
     def patch(self, taps: Taps) -> int:
-        """Input pixels that a block's taps read, padding included."""
+        """Return how many input pixels a block's taps read, padding included."""
         return (self.rows + taps[0] - 1) * (self.columns + taps[1] - 1)
 
     def shared_bytes(self, taps: Taps) -> int:
-        """Of a block: the chunks, or later the sums; and the offsets of the input pixels."""
+        """Return the bytes of shared memory that a block uses: the chunks, or later the sums; and
+        the offsets of the input pixels.
+        """
         stage = self.chunk * (prod(taps) * self.filters + self.patch(taps))
         return 4 * (max(self.stages * stage, self.pixels * self.filters) + self.patch(taps))
 
@@ -148,7 +150,7 @@ class CoalescedConv:
     name: str = "coalesced"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where 2-D 1×1, 3×3 or 5×5, at stride 1, dilation 1, one group."""
+        """Return None where 2-D 1×1, 3×3 or 5×5, at stride 1, dilation 1, one group."""
         return (
             not_float(problem)
             or after_prologue(problem)
@@ -173,7 +175,9 @@ class CoalescedConv:
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
-        """Every tile with all taps in a block, a row of them, or one in the workspace limit."""
+        """Return every tile with all taps in a block, a row of them, or one in the workspace
+        limit.
+        """
         r, s = problem.window.kernel
         in_one = [
             CoalescedConfig(tile, taps, strips)
@@ -189,7 +193,9 @@ class CoalescedConv:
         )
 
     def work(self, problem: ConvProblem, config: CoalescedConfig) -> tuple[Work, ...]:
-        """Every block multiplies its chunks, which are prefetched; then the planes are added."""
+        """Count the work: every block multiplies its chunks, which are prefetched; then the planes
+        are added.
+        """
         tile, taps, split = config.tile, config.taps, planes(problem, config)
         window, filters = _flat(problem, tile).window, min(tile.filters, padded(problem.k))
         chunks = ceil(ceil(problem.c / tile.chunk) / config.strips)
@@ -219,12 +225,12 @@ class CoalescedConv:
         return (first, _second_work(problem, split))
 
     def workspace(self, problem: ConvProblem, config: CoalescedConfig) -> Mapping[str, int]:
-        """The planes, each N·P·Q × K; nothing where there is only one."""
+        """Return the planes, each N·P·Q × K; nothing where there is only one."""
         split = planes(problem, config)
         return {"planes": 4 * split * _outputs(problem)} if split > 1 else {}
 
     def counter_bytes(self, problem: ConvProblem, config: CoalescedConfig) -> int:
-        """A counter for each tile where its last block adds the planes."""
+        """Return a counter for each tile where its last block adds the planes."""
         fused = config.fused and planes(problem, config) > 1
         return 4 * tiles(problem, config.tile) if fused else 0
 
@@ -328,21 +334,23 @@ def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
 
 
 def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
-    """How many tiles cover the output of all images."""
+    """Return how many tiles cover the output of all images."""
     flat = _flat(problem, tile)
     (p, q), filters = flat.window.output, ceil(problem.k / tile.filters)
     return flat.n * ceil(p / tile.rows) * ceil(q / tile.columns) * filters
 
 
 def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
-    """The numbers of parts to split the channels into; each leaves a block fewer chunks."""
+    """Return the numbers of parts to split the channels into; each leaves a block fewer chunks."""
     chunks = ceil(problem.c / tile.chunk)
     by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
     return tuple(reversed(by_chunks.values()))
 
 
 def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
-    """A pointwise problem as one image of all pixels, as wide as the tile; others unchanged."""
+    """Return a pointwise problem as one image of all pixels, as wide as the tile; others
+    unchanged.
+    """
     if not problem.window.is_pointwise:
         return problem
     size = (ceil(problem.n * problem.window.output_volume / tile.columns), tile.columns)
@@ -356,7 +364,7 @@ def _outputs(problem: ConvProblem) -> int:
 
 
 def _second_work(problem: ConvProblem, split: int) -> Work:
-    """A thread adds 4 filters of a pixel, 4 planes at a time."""
+    """Return a thread adds 4 filters of a pixel, 4 planes at a time."""
     return Work(
         kernel=_sum_planes(),
         blocks=ceil(_outputs(problem) / VECTOR / THREADS),

@@ -65,7 +65,7 @@ class DepthwiseConv:
     name: str = "depthwise"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where groups = C > 1 and 2-D; else why not."""
+        """Return None where groups = C > 1 and 2-D; else why not."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; it runs one channel a group"
         return wrong_axes(problem, 2) or after_prologue(problem)
@@ -125,7 +125,7 @@ class DepthwiseConv:
         return 0
 
     def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """The same for all configurations and all N."""
+        """Return the same for all configurations and all N."""
         return f"taps x filters, {problem.precision.stored}"
 
     def prepare_filter(
@@ -210,6 +210,6 @@ def _instantiation(
 
 
 def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:
-    """Threads with something to do: runs of outputs by vectors of channels."""
+    """Return threads with something to do: runs of outputs by vectors of channels."""
     p, q = problem.window.output
     return problem.n * p * -(-q // config.run) * -(-problem.k // VECTOR)

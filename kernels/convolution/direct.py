@@ -22,5 +22,5 @@ class DirectConv(FloatGemm):
     name: str = "direct"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where tensors are float32, with no prologue and no projection."""
+        """Return None where tensors are float32, with no prologue and no projection."""
         return not_float(problem) or after_prologue(problem) or projecting(problem)

@@ -29,7 +29,7 @@ class GemmConv(FloatGemm):
     name: str = "gemm"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where the kernel covers one position, at stride 1, unpadded, one group.
+        """Return None where the kernel covers one position, at stride 1, unpadded, one group.
 
         After a prologue it computes in strict float32 only.
         """

@@ -32,7 +32,7 @@ from kernels.problems.precision import Precision
 
 
 class AnyTile(Protocol):
-    """A block's."""
+    """Any of the tiles that a block may compute."""
 
     @property
     def bm(self) -> int:
@@ -44,7 +44,7 @@ class AnyTile(Protocol):
 
     @property
     def bk(self) -> int:
-        """Of the inner dimension, in a chunk."""
+        """Return the elements of the inner dimension in a chunk."""
 
     @property
     def threads(self) -> int:
@@ -52,15 +52,15 @@ class AnyTile(Protocol):
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block, static and dynamic."""
+        """Return the bytes of shared memory that a block uses, static and dynamic."""
 
     @property
     def dynamic_bytes(self) -> int:
-        """Those that a launch asks for."""
+        """Return those that a launch asks for."""
 
     @property
     def sums(self) -> int:
-        """Floats of a block's sums in memory."""
+        """Return floats of a block's sums in memory."""
 
 
 _PRODUCTS_A_TURN = 256  # of a thread, in a turn of the innermost loop: implicit_gemm.cu
@@ -91,7 +91,9 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: the chunks, and the window's start for each pixel."""
+        """Return the bytes that a block uses for the chunks, and the window's start for each
+        pixel.
+        """
         pitch = self.bk if self.bk % 32 == 16 else self.bk + VECTOR  # as X_PITCH of the kernel
         return 4 * self.stages * (self.bm * pitch + self.bk * self.bn) + 16 * self.bm
 
@@ -102,7 +104,7 @@ class Tile:
 
     @property
     def sums(self) -> int:
-        """Floats of a block's sums in memory."""
+        """Return floats of a block's sums in memory."""
         return self.bm * self.bn
 
     def __str__(self) -> str:
@@ -120,14 +122,18 @@ TILES = (
 
 
 def unit(problem: ConvProblem) -> int:
-    """The channels that are copied at once: 16 bytes, or 8 where fewer half channels suffice."""
+    """Return the channels that are copied at once: 16 bytes, or 8 where fewer half channels
+    suffice.
+    """
     wide = 16 // problem.precision.stored.itemsize
     every = problem.c // problem.groups, problem.projected
     return wide if all(padded(channels) % wide == 0 for channels in every) else VECTOR
 
 
 def inner_size(problem: ConvProblem) -> int:
-    """The length of the matrix product's sums: T·R·S · C/groups + C', the channels padded."""
+    """Return the length of the matrix product's sums: T·R·S · C/groups + C', the channels
+    padded.
+    """
     channels, projected = (
         padded(channels, unit(problem))
         for channels in (problem.c // problem.groups, problem.projected)
@@ -241,7 +247,9 @@ class FloatGemm(ImplicitGemm[Tile]):
         return prologue_arguments(problem.prologue)
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
-        """Every block multiplies its chunks, which are prefetched; a tile's last block adds up."""
+        """Count the work: every block multiplies its chunks, which are prefetched; a tile's last
+        block adds up.
+        """
         tile = config.tile
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
         moved = tile.bk * (tile.bm + tile.bn) * chunks + tile.bm * tile.bn
@@ -264,7 +272,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         )
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[Tile]) -> str:  # noqa: ARG002  (one layout serves all)
-        """The same for all configurations and all N."""
+        """Return the same for all configurations and all N."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(

@@ -49,12 +49,14 @@ class TensorTile:
 
     @property
     def sums(self) -> int:
-        """Floats of a block's sums in memory."""
+        """Return floats of a block's sums in memory."""
         return self.bm * (self.bn + 8)
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: the chunks or the sums, and the window's start for each pixel."""
+        """Return the bytes that a block uses for the chunks or the sums, and the window's start for
+        each pixel.
+        """
         return max(self.stages * (self.bm + self.bn) * _ROW_BYTES, 4 * self.sums) + 16 * self.bm
 
     @property
@@ -101,7 +103,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
     name: str = "tensor"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where the precision is one of tensor cores."""
+        """Return None where the precision is one of tensor cores."""
         return without_tensor_cores(problem) or after_prologue(problem)
 
     @override
@@ -141,7 +143,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     @override
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
-        """The projection, of no channels where there is none."""
+        """Return the projection, of no channels where there is none."""
         axes = len(problem.window.input)
         projection = problem.projection or Projection(0, (1,) * axes, (1,) * axes)
         size, strides = (
@@ -153,7 +155,9 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return {"projection": given}
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
-        """Every block multiplies its chunks, which are prefetched; a tile's last block adds up."""
+        """Count the work: every block multiplies its chunks, which are prefetched; a tile's last
+        block adds up.
+        """
         tile, split = config.tile, config.split > 1
         itemsize = problem.precision.stored.itemsize
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
@@ -177,7 +181,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         )
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """The same for all configurations and all N."""
+        """Return the same for all configurations and all N."""
         return f"{problem.groups} x filters x taps x channels, {problem.precision.value}"
 
     def prepare_filter(

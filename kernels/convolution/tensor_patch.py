@@ -62,7 +62,7 @@ class PatchTile:
 
     @property
     def sums(self) -> int:
-        """Floats of a block's sums in memory."""
+        """Return floats of a block's sums in memory."""
         return self.bm * (self.bn + 8)
 
     def __str__(self) -> str:
@@ -93,7 +93,9 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     name: str = "tensor patch"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where 2-D of 4 taps or more, one group, in fp16, and patches fit shared memory."""
+        """Return None where 2-D of 4 taps or more, one group, in fp16, and patches fit shared
+        memory.
+        """
         return (
             not_half(problem)
             or after_prologue(problem)
@@ -131,7 +133,9 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return slices_of(problem).count
 
     def work(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> tuple[Work]:
-        """Every block copies its patches and multiplies its chunks; a tile's last block adds up."""
+        """Count the work: every block copies its patches and multiplies its chunks; a tile's last
+        block adds up.
+        """
         tile, split, slices = config.tile, config.split > 1, slices_of(problem)
         patch, of_block = patch_of(problem, tile.bm), ceil(slices.count / config.split)
         chunks = of_block * slices.chunks
@@ -191,7 +195,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return self._tables(problem, config) + tables + 8 * config.tile.bm
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """The same for all configurations and all N."""
+        """Return the same for all configurations and all N."""
         taps = "pairs of taps" if paired(problem) else "taps"
         return f"filters x slices x {taps} x channels, {problem.precision.value}"
 
@@ -248,17 +252,17 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         )
 
     def _regions(self, problem: ConvProblem, tile: PatchTile) -> tuple[int, ...]:
-        """How many regions cover the images, and the outputs of one along either axis."""
+        """Return how many regions cover the images, and the outputs of one along either axis."""
         sizes = (problem.n, *problem.window.output)
         region = patch_of(problem, tile.bm).region
         return tuple(ceil(size / part) for size, part in zip(sizes, region, strict=True))
 
     def _patches(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """In shared memory: two, where a block has several slices."""
+        """Return how many patches lie in shared memory: two, where a block has several slices."""
         return min(2, ceil(slices_of(problem).count / config.split))
 
     def _tables(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Where they begin in shared memory: after the weights and patches, and all sums."""
+        """Return where they begin in shared memory: after the weights and patches, and all sums."""
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
         row_bytes = 2 * (CHUNK + HALVES)  # an odd number of vectors

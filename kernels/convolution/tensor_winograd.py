@@ -50,7 +50,7 @@ class TensorWinogradTile:
 
     @property
     def threads(self) -> int:
-        """Of a block: each transforms 2 channels of one tile of each chunk."""
+        """Return the threads of a block: each transforms 2 channels of one tile of each chunk."""
         return 8 * self.bm
 
     def __str__(self) -> str:
@@ -93,11 +93,11 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @property
     def name(self) -> str:
-        """As in the papers: "tensor winograd F(2x2,3x3)"."""
+        """Return the papers' name: "tensor winograd F(2x2,3x3)"."""
         return f"tensor {self._winograd.name}"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where the kernel is r×r, at stride 1, dilation 1, one group, in fp16."""
+        """Return None where the kernel is r×r, at stride 1, dilation 1, one group, in fp16."""
         return not_half(problem) or self._winograd.misfit(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
@@ -148,7 +148,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return max(chunks, 4 * tile.bn * (positions * _AT_ONCE + outputs * tile.bm))
 
     def work(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> tuple[Work]:
-        """Every block multiplies its chunks and transforms the next ones."""
+        """Count the work: every block multiplies its chunks and transforms the next ones."""
         tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
         split, channels = config.split > 1, padded(problem.c, 8)
         chunks = ceil(ceil(problem.c / _CHUNK) / config.split)
@@ -191,7 +191,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> str:  # noqa: ARG002  (always fp16)
-        """One for all configurations with the same points."""
+        """Return one for all configurations with the same points."""
         return f"F({self.m},{self.r}) {config.points.name} fp16"
 
     def prepare_filter(
@@ -236,16 +236,18 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @property
     def _winograd(self) -> WinogradConv:
-        """The algorithm in float32, which has the same windows, tiles, positions and points."""
+        """Return the algorithm in float32, which has the same windows, tiles, positions and
+        points.
+        """
         return WinogradConv(self.m, self.r, self.axes)
 
     def _region(self, problem: ConvProblem, tile: TensorWinogradTile) -> Region:
-        """The tiles of a block."""
+        """Return the tiles of a block."""
         _, rows, columns = self._winograd.tiles_along(problem.window)
         return region_of(problem.n, rows, columns, tile.bm, self.m, self.r)
 
     def _regions(self, problem: ConvProblem, tile: TensorWinogradTile) -> tuple[int, ...]:
-        """How many regions cover the images, and the tiles of one along either axis."""
+        """Return how many regions cover the images, and the tiles of one along either axis."""
         region = self._region(problem, tile)
         _, rows, columns = self._winograd.tiles_along(problem.window)
         return (
@@ -276,7 +278,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
 @cache
 def region_of(n: int, rows: int, columns: int, bm: int, m: int, r: int) -> Region:
-    """At most bm tiles of n images of rows × columns, which read at most 8 bm pixels.
+    """Return at most bm tiles of n images of rows × columns, which read at most 8 bm pixels.
 
     So that few regions cover a layer; of equally many, those which read fewest pixels.
     """

@@ -54,13 +54,13 @@ class WinogradTile:
         return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
 
     def dynamic_shared_bytes(self, positions: int) -> int:
-        """Of a block: two chunks of V and of U and one of the data; later the products."""
+        """Return the bytes for two chunks of V and U and one of the data; later the products."""
         v = self.bc * (positions * self.bm + 32 // self.bc)
         u, data = positions * self.bc * self.bn, positions * self.bm * self.bc
         return 4 * max(2 * v + 2 * u + data, positions * self.bm * self.bn)
 
     def shared_bytes(self, positions: int) -> int:
-        """Of a block: also the tiles' places, which the compiler aligns to 128 bytes."""
+        """Return the same and the tiles' places, which the compiler aligns to 128 bytes."""
         return self.dynamic_shared_bytes(positions) + -(-(16 * self.bm + 4) // 128) * 128
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @property
     def name(self) -> str:
-        """As in the papers: "winograd F(2x2,3x3)"."""
+        """Return the papers' name: "winograd F(2x2,3x3)"."""
         m, r = ("x".join([str(size)] * self.axes) for size in (self.m, self.r))
         return f"winograd F({m},{r})"
 
@@ -116,26 +116,32 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @property
     def positions(self) -> int:
-        """Of an input tile: alpha² or alpha³, one product per channel and filter each."""
+        """Return the positions of an input tile: alpha² or alpha³, one product per channel and
+        filter each.
+        """
         positions: int = self.alpha**self.axes
         return positions
 
     @property
     def points(self) -> tuple[Points, ...]:
-        """The more accurate first. F(2, 3) has one set: its three points are in both."""
+        """Return the more accurate first. F(2, 3) has one set: its three points are in both."""
         return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
     def image_tiles(self, problem: ConvProblem) -> int:
-        """Output tiles of one image and filter; the last along an axis may be partial."""
+        """Return the output tiles of one image and filter; the last along an axis may be
+        partial.
+        """
         return prod(self.tiles_along(problem.window))
 
     def tiles_along(self, window: Window) -> tuple[int, ...]:
-        """Those of an image along each of three axes; in 2-D the first is 1."""
+        """Return those of an image along each of three axes; in 2-D the first is 1."""
         along = tuple(-(-size // self.m) for size in window.output)
         return (1,) * (3 - len(along)) + along
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where the kernel is r along every axis, at stride 1, dilation 1, one group."""
+        """Return None where the kernel is r along every axis, at stride 1, dilation 1, one
+        group.
+        """
         return not_float(problem) or self.misfit(problem)
 
     def misfit(self, problem: ConvProblem) -> str | None:
@@ -192,7 +198,9 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return config.tile.dynamic_shared_bytes(self.positions)
 
     def work(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> tuple[Work]:
-        """Every block multiplies its chunks, while some of its warps transform the next."""
+        """Count the work: every block multiplies its chunks, while some of its warps transform
+        the next.
+        """
         tile, positions, outputs = config.tile, self.positions, self.m**self.axes
         chunks = ceil(ceil(problem.c / tile.bc) / config.split)
         threads = tile.threads(positions)
@@ -234,7 +242,9 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> str:  # noqa: ARG002  (one serves all)
-        """The same for all configurations with the same points, and for the non-fused algorithm."""
+        """Return the same for all configurations with the same points, and for the non-fused
+        algorithm.
+        """
         return f"F({self.m},{self.r}) {config.points.name}"
 
     def prepare_filter(

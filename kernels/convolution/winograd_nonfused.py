@@ -76,7 +76,7 @@ class _BatchedProducts(FloatGemm):
 
 
 def _product(products: ConvProblem) -> TensorConv | _BatchedProducts:
-    """The multiplying algorithm: on tensor cores but in strict fp32."""
+    """Return the multiplying algorithm: on tensor cores but in strict fp32."""
     return _BatchedProducts() if products.precision is Precision.FP32 else TensorConv()
 
 
@@ -96,11 +96,13 @@ class NonfusedWinogradConv:
 
     @property
     def name(self) -> str:
-        """As in the papers: "winograd F(2x2,3x3) non-fused"."""
+        """Return the papers' name: "winograd F(2x2,3x3) non-fused"."""
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where the kernel is r along every axis, at stride 1, dilation 1, one group."""
+        """Return None where the kernel is r along every axis, at stride 1, dilation 1, one
+        group.
+        """
         return self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
@@ -127,7 +129,7 @@ class NonfusedWinogradConv:
         return self._winograd.multiplications(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
-        """All tiles at once, or few enough for the cache.
+        """Return all tiles at once, or few enough for the cache.
 
         F(4, 3) only with its more accurate points: with integer points its error is over 20 times
         that of direct convolution where C = 512 is one sum, and they save almost no time here.
@@ -187,7 +189,7 @@ class NonfusedWinogradConv:
         return _product(products).counter_bytes(products, config.gemm)
 
     def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
-        """One for all configurations with the same points, and for the fused algorithm."""
+        """Return one for all configurations with the same points, and for the fused algorithm."""
         form = f"F({self.m},{self.r}) {config.points.name}"
         precision = self.arithmetic(problem)
         return form if precision is Precision.FP32 else f"{form} {precision.value}"
@@ -275,7 +277,7 @@ class NonfusedWinogradConv:
 
     @property
     def _winograd(self) -> WinogradConv:
-        """The fused algorithm, which has the same problems, tiles, positions and points."""
+        """Return the fused algorithm, which has the same problems, tiles, positions and points."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
@@ -287,14 +289,14 @@ class NonfusedWinogradConv:
         return ceil(total / ceil(total / limit) / _STEP) * _STEP
 
     def _chunks(self, problem: ConvProblem, config: NonfusedConfig) -> list[tuple[int, int]]:
-        """The first tile and the number of tiles of each chunk."""
+        """Return the first tile and the number of tiles of each chunk."""
         total = problem.n * self._winograd.image_tiles(problem)
         return [
             (first, min(config.chunk, total - first)) for first in range(0, total, config.chunk)
         ]
 
     def _products(self, problem: ConvProblem, count: int) -> ConvProblem:
-        """The batched products of `count` tiles, as a 1×1 convolution on a row of pixels."""
+        """Return the batched products of `count` tiles, as a 1×1 convolution on a row of pixels."""
         positions, one, none = self._winograd.positions, (1, 1), (0, 0)
         return ConvProblem(
             n=1,
@@ -317,7 +319,7 @@ class NonfusedWinogradConv:
         return tuple(filter(pays, _product(products).configs(products)))
 
     def _channels(self, problem: ConvProblem) -> int:
-        """Of the data between the transforms: filled up to 16 bytes."""
+        """Return the channels of the data between the transforms, filled up to 16 bytes."""
         return padded(problem.c)
 
     def _instantiate(

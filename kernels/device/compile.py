@@ -64,7 +64,7 @@ class Cubin:
 
 
 def architecture(compute_capability: tuple[int, int]) -> str:
-    """The architecture to compile for: "80", "120"; "90a" where the chip is Hopper.
+    """Return the architecture to compile for: "80", "120"; "90a" where the chip is Hopper.
 
     Exactly the chip's, not an older one that it could also run.
     """
@@ -78,7 +78,7 @@ def compile_kernel(
     cache: Path = DEFAULT_CACHE,
     root: Path = SOURCE_ROOT,
 ) -> Cubin:
-    """The cubin of one instantiation for `arch` ("80", "90a"), from the cache or compiled.
+    """Return the cubin of one instantiation for `arch` ("80", "90a"), from the cache or compiled.
 
     A damaged entry is compiled again; where the cache cannot be written, a warning is logged. Any
     number of threads and processes may share a cache. Raises CompileError, and
@@ -101,7 +101,7 @@ def compile_all(
     workers: int | None = None,
     root: Path = SOURCE_ROOT,
 ) -> dict[tuple[Instantiation, str], Cubin]:
-    """The cubin of every instantiation for every architecture that it is for.
+    """Return the cubin of every instantiation for every architecture that it is for.
 
     Compiled on `workers` threads (all cores). `progress(done, total)` is called after each, from
     the calling thread. Raises the first CompileError at once; kernels compiled before it stay in
@@ -125,13 +125,13 @@ def compile_all(
 
 
 def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:
-    """A digest of these files, of all that they include, and of the flags."""
+    """Return a digest of these files, of all that they include, and of the flags."""
     texts = {source: _sources(root, source) for source in sources}
     return hashlib.sha256(json.dumps([FLAGS, texts], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def include_names(source: str, root: Path = SOURCE_ROOT) -> tuple[str, ...]:
-    """A source and every file under `root` that it includes, however deep."""
+    """Return a source and every file under `root` that it includes, however deep."""
     return tuple(_sources(root, source))
 
 
@@ -157,7 +157,7 @@ def _sources(root: Path, source: str) -> dict[str, str]:
 
 
 def _digest(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> str:
-    """The cache's key of a result: a digest of all that it depends on."""
+    """Return the cache's key of a result: a digest of all that it depends on."""
     flags = (*FLAGS, *instantiation.macros)
     depends_on = [nvrtc.version(), arch, flags, instantiation.expression, texts]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
@@ -181,7 +181,7 @@ def _compile(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> 
 
 
 def _resources(compiled: nvrtc.CompilerOutput) -> Resources | None:
-    """The report of ptxas on the kernel; None where the log has none."""
+    """Return the report of ptxas on the kernel; None where the log has none."""
     _, _, report = compiled.log.partition(f"Compiling entry function '{compiled.lowered_name}'")
     frame = re.search(
         r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report
@@ -198,7 +198,7 @@ def _resources(compiled: nvrtc.CompilerOutput) -> Resources | None:
 
 
 def _read(entry: Path) -> Cubin | None:
-    """The cached cubin; None where it is missing or damaged."""
+    """Return the cached cubin; None where it is missing or damaged."""
     try:
         content = entry.read_bytes()
     except FileNotFoundError:

@@ -95,11 +95,9 @@ class CudaDevice:
 
     @property
     def compiler(self) -> str:
-        """See Device."""
         return "NVRTC {}.{}".format(*nvrtc.version())
 
     def load(self, instantiation: Instantiation) -> Kernel:
-        """See Device."""
         if instantiation not in self._kernels:
             cubin = compile_kernel(instantiation, self.architecture, self._cache)
             with self._lock:
@@ -123,7 +121,6 @@ class CudaDevice:
             )
 
     def allocate(self, nbytes: int, *, constant: bool = False) -> "CudaBuffer":  # noqa: ARG002
-        """See Device."""
         self._use()
         try:
             return CudaBuffer(self._cuda.memory.Memory(nbytes), nbytes)
@@ -131,7 +128,6 @@ class CudaDevice:
             raise self._allocation_error(error, nbytes) from error
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """See Device."""
         self._use()
         try:
             memory = self._cuda.alloc_pinned_memory(nbytes)
@@ -149,28 +145,23 @@ class CudaDevice:
         return FaultError(str(error))
 
     def memory(self) -> Memory:
-        """See Device."""
         with self._faults():
             return Memory(*self._cuda.runtime.memGetInfo())
 
     def stream(self) -> "CudaStream":
-        """See Device."""
         with self._faults():
             # Non-blocking: it does not wait for work on the default stream.
             ended = self._cuda.Event(block=True, disable_timing=True)
             return CudaStream(self._cuda.Stream(non_blocking=True), ended, self._faults)
 
     def event(self) -> "CudaEvent":
-        """See Device."""
         with self._faults():
             return CudaEvent(self._cuda.Event(), self._cuda.get_elapsed_time, self._faults)
 
     def upload(self, destination: int, source: NDArray[Any], stream: Stream) -> None:
-        """See Device."""
         self._copy(destination, _address(source), source, "memcpyHostToDevice", stream)
 
     def download(self, destination: NDArray[Any], source: int, stream: Stream) -> None:
-        """See Device."""
         self._copy(_address(destination), source, destination, "memcpyDeviceToHost", stream)
 
     def _copy(self, to: int, source: int, array: NDArray[Any], kind: str, stream: Stream) -> None:
@@ -181,7 +172,6 @@ class CudaDevice:
             graph.arrays.append(array)
 
     def fill(self, destination: int, nbytes: int, value: int, stream: Stream) -> None:
-        """See Device."""
         with self._faults():
             self._cuda.runtime.memsetAsync(destination, value, nbytes, _own(stream).cupy.ptr)
 
@@ -196,7 +186,6 @@ class CudaDevice:
         *,
         dependent: bool = False,
     ) -> None:
-        """See Device."""
         geometry = f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
         if min(*grid, *block) < 1:  # RawKernel would launch 1 instead of 0
             raise LaunchError(kernel, f"no threads ({geometry})")
@@ -224,7 +213,6 @@ class CudaDevice:
             raise FaultError(f"{error}, found when launching {kernel} ({geometry})") from error
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """See Device."""
         return self._capture(_own(stream))
 
     @contextmanager
@@ -250,7 +238,6 @@ class CudaDevice:
             graph.cupy.upload(stream.cupy)  # or the first replay would pay for it
 
     def early_launches(self, graph: Graph) -> int:
-        """See Device."""
         if not isinstance(graph, CudaGraph):
             raise TypeError(f"{graph!r} is another device's graph")
         self._use()
@@ -260,7 +247,6 @@ class CudaDevice:
             raise DeviceError(f"a graph's edges cannot be counted: {error}") from error
 
     def synchronize(self) -> None:
-        """See Device."""
         with self._faults():
             self._cuda.runtime.deviceSynchronize()
 
@@ -289,7 +275,7 @@ Faults = Callable[[], AbstractContextManager[None]]
 
 
 class CudaBuffer:
-    """See Buffer."""
+    """Holds memory that CuPy allocated."""
 
     def __init__(self, memory: Any, nbytes: int) -> None:
         self._memory = memory
@@ -302,7 +288,7 @@ class CudaBuffer:
 
 
 class CudaStream:
-    """See Stream."""
+    """Wraps a stream of CuPy's."""
 
     def __init__(self, cupy: Any, ended: Any, faults: Faults) -> None:
         self.cupy = cupy
@@ -316,13 +302,12 @@ class CudaStream:
             self._ended.synchronize()
 
     def wait(self, event: Event) -> None:
-        """See Stream."""
         with self._faults():
             self.cupy.wait_event(_own_event(event).cupy)
 
 
 class CudaEvent:
-    """See Event."""
+    """Wraps an event of CuPy's."""
 
     def __init__(self, cupy: Any, elapsed: Callable[[Any, Any], float], faults: Faults) -> None:
         self.cupy = cupy
@@ -330,18 +315,16 @@ class CudaEvent:
         self._faults = faults
 
     def record(self, stream: Stream) -> None:
-        """See Event."""
         with self._faults():
             self.cupy.record(_own(stream).cupy)
 
     def elapsed_ms(self, since: Event) -> float:
-        """See Event."""
         with self._faults():
             return self._elapsed(_own_event(since).cupy, self.cupy)
 
 
 class CudaGraph:
-    """See Graph."""
+    """Wraps a captured graph of CuPy's."""
 
     def __init__(self, faults: Faults) -> None:
         self.cupy: Any = None  # until the capture has ended
@@ -349,7 +332,6 @@ class CudaGraph:
         self._faults = faults
 
     def replay(self, stream: Stream) -> None:
-        """See Graph."""
         if self.cupy is None:
             raise DeviceError("a graph was replayed before its capture had ended")
         with self._faults():
@@ -357,7 +339,9 @@ class CudaGraph:
 
 
 def count_devices() -> int:
-    """How many GPUs CUDA_VISIBLE_DEVICES shows; DeviceError where CuPy or a GPU is missing."""
+    """Return how many GPUs CUDA_VISIBLE_DEVICES shows; DeviceError where CuPy or a GPU is
+    missing.
+    """
     runtime = _cupy().cuda.runtime
     try:
         return int(runtime.getDeviceCount())
@@ -378,7 +362,9 @@ def _own_event(event: Event) -> CudaEvent:
 
 
 def _raw_argument(argument: Argument) -> Any:
-    """As RawKernel takes it: a struct's bytes as one NumPy record, all others as they are."""
+    """Return it as RawKernel takes it: a struct's bytes as one NumPy record, all others as they
+    are.
+    """
     return np.frombuffer(argument, f"V{len(argument)}") if isinstance(argument, bytes) else argument
 
 

@@ -85,7 +85,9 @@ class Instantiation:
 
     @classmethod
     def of(cls, source: str, kernel: str, configuration: "DataclassInstance") -> "Instantiation":
-        """The template's arguments are the fields of a frozen dataclass, in their order."""
+        """Return an instantiation whose template arguments are the fields of a frozen dataclass, in
+        their order.
+        """
         arguments = [
             (field.name, getattr(configuration, field.name)) for field in fields(configuration)
         ]
@@ -93,14 +95,14 @@ class Instantiation:
 
     @property
     def expression(self) -> str:
-        """The C++ name of the instantiation: `conv_direct<64, 32, true>`."""
+        """Return the C++ name of the instantiation: `conv_direct<64, 32, true>`."""
         if not self.arguments:
             return self.kernel
         return f"{self.kernel}<{', '.join(_cpp(value) for _, value in self.arguments)}>"
 
     @property
     def macros(self) -> tuple[str, ...]:
-        """The compiler's flags that define macros; none for the defaults."""
+        """Return the compiler's flags that define macros; none for the defaults."""
         chosen = self.trigger is not Trigger.START
         return (
             *([f"-DTRIGGER={self.trigger.value}"] if chosen else []),
@@ -136,7 +138,7 @@ class Kernel:
 
 
 def encode(argument: Argument) -> bytes:
-    """The argument's bytes as the kernel's parameter holds them."""
+    """Return the argument's bytes as the kernel's parameter holds them."""
     if isinstance(argument, bytes):
         return argument
     if isinstance(argument, np.generic):
@@ -156,7 +158,9 @@ class Buffer(Protocol):
 
     @property
     def address(self) -> int:
-        """Of the first byte, aligned to ALIGNMENT; `address + offset` is an address too."""
+        """Return the address of the first byte, aligned to ALIGNMENT; `address + offset` is an
+        address too.
+        """
 
     @property
     def nbytes(self) -> int:
@@ -183,7 +187,7 @@ class Event(Protocol):
         """Happen when all work of `stream` so far is done."""
 
     def elapsed_ms(self, since: "Event") -> float:
-        """Milliseconds on the device from `since` to this; both must have happened."""
+        """Return milliseconds on the device from `since` to this; both must have happened."""
 
 
 class Graph(Protocol):
@@ -198,11 +202,11 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """Its product name: "NVIDIA H200"."""
+        """Return its product name: "NVIDIA H200"."""
 
     @property
     def architecture(self) -> str:
-        """The architecture of its kernels: "80", "90a" ("sm_" left out), or "cusim"."""
+        """Return the architecture of its kernels: "80", "90a" ("sm_" left out), or "cusim"."""
 
     @property
     def multiprocessors(self) -> int:
@@ -210,15 +214,17 @@ class Device(Protocol):
 
     @property
     def max_shared_bytes(self) -> int:
-        """The most shared memory of a block, static and dynamic together."""
+        """Return the most shared memory of a block, static and dynamic together."""
 
     @property
     def driver(self) -> str:
-        """Its driver with its version: "CUDA 13.0". Measurements are valid for one driver."""
+        """Return its driver with its version: "CUDA 13.0". Measurements are valid for one
+        driver.
+        """
 
     @property
     def compiler(self) -> str:
-        """Its kernels' compiler with its version. Raises CompilerNotFoundError."""
+        """Return its kernels' compiler with its version. Raises CompilerNotFoundError."""
 
     @property
     def peak_flops(self) -> float:
@@ -226,11 +232,11 @@ class Device(Protocol):
 
     @property
     def peak_bandwidth(self) -> float:
-        """Bytes a second to and from its memory, at its highest clock."""
+        """Return bytes a second to and from its memory, at its highest clock."""
 
     @property
     def overlaps(self) -> bool:
-        """Whether dependent launches begin before the one ahead of them has ended."""
+        """Return whether dependent launches begin before the one ahead of them has ended."""
 
     def load(self, instantiation: Instantiation) -> Kernel:
         """Compile, or find in the cache, and load. Raises CompileError with the compiler's log.
@@ -248,16 +254,16 @@ class Device(Protocol):
         """Pinned host memory: copies to and from the device are asynchronous."""
 
     def address(self, pinned: NDArray[Any]) -> int:
-        """Where kernels read and write pinned memory, or a part of it."""
+        """Return where kernels read and write pinned memory, or a part of it."""
 
     def memory(self) -> Memory:
-        """The memory free now, and in all."""
+        """Return the memory free now, and in all."""
 
     def stream(self) -> Stream:
         """Return a new stream."""
 
     def event(self) -> Event:
-        """A new event, not recorded yet."""
+        """Return a new event, not recorded yet."""
 
     def upload(self, destination: int, source: NDArray[Any], stream: Stream) -> None:
         """Copy a C-contiguous array to a device address; it must not change until then."""

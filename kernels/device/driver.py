@@ -30,7 +30,7 @@ class Attribute(ctypes.Structure):
 
 
 class Config(ctypes.Structure):
-    """CUlaunchConfig."""
+    """Mirrors CUlaunchConfig."""
 
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
@@ -43,7 +43,7 @@ class Config(ctypes.Structure):
 
 
 class EdgeData(ctypes.Structure):
-    """CUgraphEdgeData."""
+    """Mirrors CUgraphEdgeData."""
 
     _fields_ = (
         ("from_port", ctypes.c_ubyte),
@@ -97,5 +97,5 @@ def _call(function: str, *arguments: Any) -> None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """The driver, which CuPy has loaded already."""
+    """Return the driver, which CuPy has loaded already."""
     return ctypes.CDLL("libcuda.so.1")

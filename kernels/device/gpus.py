@@ -22,7 +22,7 @@ class Architecture:
 
     @property
     def block_bytes(self) -> int:
-        """The most shared memory of a block."""
+        """Return the most shared memory of a block."""
         return self.block_kb << 10
 
     def rate(self, precision: Precision) -> float:
@@ -72,7 +72,7 @@ class Gpu:
 
     @property
     def max_shared_bytes(self) -> int:
-        """The most shared memory of a block."""
+        """Return the most shared memory of a block."""
         return ARCHITECTURES[self.architecture].block_bytes
 
     @property
@@ -82,7 +82,7 @@ class Gpu:
 
     @property
     def clock_hz(self) -> float:
-        """The highest clock of the multiprocessors."""
+        """Return the highest clock of the multiprocessors."""
         return 1e6 * self.clock_mhz
 
     @property

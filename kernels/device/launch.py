@@ -43,7 +43,7 @@ class Launch:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The names to bind, in the order of the arguments."""
+        """Return the names to bind, in the order of the arguments."""
         return tuple(argument for argument in self.arguments if isinstance(argument, str))
 
     @property
@@ -58,30 +58,32 @@ class Launch:
 
     @property
     def writes(self) -> frozenset[str]:
-        """The operands that the kernel may write: its pointers that are not to const."""
+        """Return the operands that the kernel may write: its pointers that are not to const."""
         return frozenset(operand for operand, each in self._pointers() if each.written)
 
     @property
     def restricted(self) -> frozenset[str]:
-        """The operands that no launch may write: kernels/src/dependent.cuh, on `__restrict__`."""
+        """Return the operands that no launch may write: kernels/src/dependent.cuh, on
+        `__restrict__`.
+        """
         return frozenset(operand for operand, each in self._pointers() if each.restricted)
 
     def _pointers(self) -> Iterator[tuple[str, Declaration]]:
-        """Each operand, and how the kernel declares it."""
+        """Yield each operand, and how the kernel declares it."""
         declared = parameters(SOURCE_ROOT / self.instantiation.source, self.instantiation.kernel)
         for parameter, argument in zip(declared, self.arguments, strict=True):
             if isinstance(argument, str):
                 yield argument, parameter
 
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
-        """The arguments, with addresses for the operands' names. Raises KeyError."""
+        """Return the arguments, with addresses for the operands' names. Raises KeyError."""
         return tuple(
             addresses[argument] if isinstance(argument, str) else argument
             for argument in self.arguments
         )
 
     def renamed(self, names: Mapping[str, str]) -> "Launch":
-        """The same launch on other operands: old name → new name."""
+        """Return the same launch on other operands: old name → new name."""
         arguments = (
             names.get(argument, argument) if isinstance(argument, str) else argument
             for argument in self.arguments
@@ -110,12 +112,12 @@ def template_arguments(config: Any) -> Mapping[str, TemplateArgument]:
 
 
 def blocks_of_threads(threads: int) -> tuple[Dim3, Dim3]:
-    """The grid and block for one thread per work item."""
+    """Return the grid and block for one thread per work item."""
     return (-(-threads // THREADS), 1, 1), (THREADS, 1, 1)
 
 
 def int32(number: int) -> np.int32:
-    """A C++ `int`. Raises ValueError where it does not fit: kernels index with 32 bits."""
+    """Return a C++ `int`. Raises ValueError where it does not fit: kernels index with 32 bits."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} is beyond 32 bits; the tensor is too large for a kernel")
     return np.int32(number)
@@ -129,7 +131,7 @@ def launch(
     /,
     **arguments: Value,
 ) -> Launch:
-    """A launch; its arguments have the names and the order of the kernel's parameters.
+    """Return a launch; its arguments have the names and the order of the kernel's parameters.
 
     For a pointer pass an operand's name or 0, for an `int`, a `float` or a Divisor a number, for a
     struct the result of `struct`. Raises TypeError, which names the first argument or template
@@ -144,7 +146,8 @@ def launch(
 
 
 def struct(source: str, name: str, /, **members: int | Iterable[int]) -> bytes:
-    """A C++ struct of integers, Divisors and arrays; its members have the fields' names and order.
+    """Return a C++ struct of integers, Divisors and arrays; its members have the fields' names and
+    order.
 
     For a Divisor pass its number. Raises TypeError, which names the first member that differs from
     the source, in its name or its length; ValueError as `int32` and `divisor`.

@@ -41,12 +41,12 @@ class Instruction:
 
     @property
     def base(self) -> str:
-        """The opcode without its modifiers."""
+        """Return the opcode without its modifiers."""
         return self.opcode.partition(".")[0]
 
 
 def machine_code(cubin: Cubin) -> bytes:
-    """The kernel's instructions as they lie in the cubin."""
+    """Return the kernel's instructions as they lie in the cubin."""
     # Elf64_Ehdr and Elf64_Shdr: System V ABI, "Object files".
     begin, size, count, names = struct.unpack_from("<40xQ10xHHH", cubin.code)
     headers = [struct.unpack_from("<I20xQQ", cubin.code, begin + i * size) for i in range(count)]
@@ -59,7 +59,7 @@ def machine_code(cubin: Cubin) -> bytes:
 
 
 def disassemble(cubin: Cubin) -> tuple[Instruction, ...]:
-    """The kernel's instructions in order. Raises DisassemblerNotFoundError."""
+    """Return the kernel's instructions in order. Raises DisassemblerNotFoundError."""
     code = machine_code(cubin)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin.code)

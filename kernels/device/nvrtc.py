@@ -36,7 +36,7 @@ class CompilerOutput:
 
 @cache
 def version() -> tuple[int, int]:
-    """The compiler's version: (13, 0) for CUDA 13.0. Raises CompilerNotFoundError."""
+    """Return the compiler's version: (13, 0) for CUDA 13.0. Raises CompilerNotFoundError."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return major.value, minor.value

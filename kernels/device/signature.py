@@ -32,7 +32,9 @@ class Declaration:
 
 @cache
 def parameters(source: Path, kernel: str) -> tuple[Declaration, ...]:
-    """The parameters of a kernel in a file. Raises TypeError where the file has no such kernel."""
+    """Return the parameters of a kernel in a file. Raises TypeError where the file has no such
+    kernel.
+    """
     declared = _TEMPLATE_ARGUMENTS.sub("", _kernel(source, kernel)["parameters"])
     return _declared(declared.split(","))
 
@@ -46,7 +48,7 @@ def check_template(instantiation: Instantiation, source: Path) -> None:
 
 @cache
 def fields(source: Path, struct: str) -> tuple[Declaration, ...]:
-    """The fields of a struct in a file or in what it includes, those of its base first.
+    """Return the fields of a struct in a file or in what it includes, those of its base first.
 
     Raises TypeError where there is no such struct.
     """

@@ -54,7 +54,9 @@ class Patch:
         return self.images, self.rows, self.columns
 
     def place(self, row: int, column: int) -> int:
-        """Of one that it reads of the first image; columns are counted in places."""
+        """Return the place of one that it reads of the first image; columns are counted in
+        places.
+        """
         (down, row_phase), (right, column_phase) = map(divmod, (row, column), self.apart)
         line = row_phase * self.phase[0] + down
         return line * self.row_places + column_phase * self.phase[1] + right
@@ -66,7 +68,9 @@ class Patch:
 
 
 def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) -> Patch:
-    """Of a region. The 8 neighbouring outputs of a matrix read places that differ modulo 8."""
+    """Return the patch of a region. The 8 neighbouring outputs of a matrix read places that differ
+    modulo 8.
+    """
     stride, extent = window.strides, window.extent
     high, wide = (
         (length - 1) * step + taps
@@ -81,7 +85,9 @@ def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) 
 
 
 def _congruent(least: int, outputs: int) -> int:
-    """At least so many places, as many as the outputs modulo 8 where those are no multiple."""
+    """Return at least so many places, as many as the outputs modulo 8 where those are no
+    multiple.
+    """
     return least if outputs % 8 == 0 else least + (outputs - least) % 8
 
 
@@ -105,23 +111,25 @@ class Slices:
 
     @property
     def used_vectors(self) -> int:
-        """Of a place: one has zeros where chunks are not whole."""
+        """Return the vectors of a place that are used: one has zeros where chunks are not whole."""
         return self.tap_vectors + (self.vectors * HALVES % CHUNK != 0)
 
     @property
     def place_bytes(self) -> int:
-        """An odd number of vectors."""
+        """Return an odd number of vectors."""
         return 16 * (self.used_vectors | 1)
 
 
 def paired(problem: ConvProblem) -> bool:
-    """Whether a vector has 4 channels of two pixels: where strides are whole vectors then."""
+    """Return whether a vector has 4 channels of two pixels: where strides are whole vectors
+    then.
+    """
     window = problem.window
     return problem.c <= VECTOR and window.strides[1] % 2 == 0 and window.dilations[1] == 1
 
 
 def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
-    """Of each vector of a slice, as the kernel's table has them.
+    """Return the offset of each vector of a slice, as the kernel's table has them.
 
     The bytes from where a window begins to the vector, or to the zeros. An mma has two vectors, of
     which the half warps take one each; a chunk has 4 times two. The lowest bits, of both, are set
@@ -150,7 +158,7 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
 
 
 def slices_of(problem: ConvProblem) -> Slices:
-    """As equal as possible, of at most 64 channels."""
+    """Return slices as equal as possible, of at most 64 channels."""
     (r, s), pair = problem.window.kernel, paired(problem)
     row_taps = ceil(s / 2) if pair else s
     channels = min(CHUNK, MAX_VECTORS // (r * row_taps) * HALVES)  # of a slice
@@ -160,7 +168,7 @@ def slices_of(problem: ConvProblem) -> Slices:
 
 
 def patch_of(problem: ConvProblem, outputs: int) -> Patch:
-    """Of at most so many outputs, in regions that few cover the images.
+    """Return a patch of at most so many outputs, in regions that few cover the images.
 
     Of equally many regions, those that read fewest pixels.
     """
@@ -169,7 +177,7 @@ def patch_of(problem: ConvProblem, outputs: int) -> Patch:
 
 
 def window_bytes(problem: ConvProblem) -> int:
-    """Of the patch of one output."""
+    """Return the bytes of the patch of one output."""
     patch = _of_region(problem.window, _pair(problem), 1, 1, 1)
     return patch.places * slices_of(problem).place_bytes
 

@@ -34,7 +34,7 @@ class Pixels:
 
 
 def vector_width(*tensors: Pixels) -> int:
-    """The channels that a thread can move at once in all of them: 4 or 1."""
+    """Return the channels that a thread can move at once in all of them: 4 or 1."""
     numbers = [
         number for tensor in tensors for number in (tensor.channels, tensor.pitch, tensor.offset)
     ]

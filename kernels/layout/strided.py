@@ -80,16 +80,18 @@ class Walk:
 
     @property
     def rank(self) -> int:
-        """How many axes are left, at least 1."""
+        """Return how many axes are left, at least 1."""
         return len(self.extents)
 
     @property
     def steps(self) -> int:
-        """The number of vectors of `v` elements, one per thread."""
+        """Return the number of vectors of `v` elements, one per thread."""
         return prod(self.extents)
 
     def struct(self) -> bytes:
-        """The argument of the kernel. Raises ValueError where a tensor exceeds 32-bit indices."""
+        """Return the argument of the kernel. Raises ValueError where a tensor exceeds 32-bit
+        indices.
+        """
         reach = [
             sum((extent - 1) * stride for extent, stride in zip(self.extents, strides, strict=True))
             for strides in self.strides
@@ -100,7 +102,8 @@ class Walk:
 
 
 def walk(written: StridedTensor, *read: StridedTensor, vectors: bool = True) -> Walk:
-    """The loops that write one tensor and read others; neighbouring threads write neighbours.
+    """Return the loops that write one tensor and read others; neighbouring threads write
+    neighbours.
 
     All have one shape. Axes that are contiguous in every tensor are merged. Without `vectors`, v is
     1. Raises ValueError for shapes that differ, and where several elements to be written are the
@@ -118,7 +121,8 @@ def walk(written: StridedTensor, *read: StridedTensor, vectors: bool = True) -> 
 def walk_rows(
     axis: int, written: StridedTensor, *read: StridedTensor
 ) -> tuple[Walk, tuple[int, ...]]:
-    """The loops over the rows along `axis`, element by element, and each tensor's stride along it.
+    """Return the loops over the rows along `axis`, element by element, and each tensor's stride
+    along it.
 
     Otherwise as `walk`.
     """
@@ -147,7 +151,7 @@ def _without(axis: int, tensor: StridedTensor) -> StridedTensor:
 
 
 def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
-    """The axes by falling stride of what is written; those of one element are left out."""
+    """Return the axes by falling stride of what is written; those of one element are left out."""
     every = zip(written.shape, written.strides, *(tensor.strides for tensor in read), strict=True)
     axes = [(extent, strides) for extent, *strides in every if extent > 1]
     axes.sort(key=lambda axis: axis[1][0], reverse=True)
@@ -161,7 +165,7 @@ def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
 
 
 def _vectorises(axes: Axes, offsets: list[int]) -> bool:
-    """Whether a vector of the innermost axis can be moved at once, in every tensor."""
+    """Return whether a vector of the innermost axis can be moved at once, in every tensor."""
     *outer, (extent, inner) = axes
     if extent % VECTOR or inner[0] != 1:
         return False

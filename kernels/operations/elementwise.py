@@ -77,7 +77,7 @@ def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups
 
 
 def _alike(*tensors: StridedTensor) -> dict[str, TemplateArgument]:
-    """The type that tensors are stored in. Raises ValueError where they differ."""
+    """Return the type that tensors are stored in. Raises ValueError where they differ."""
     return {"t": element(one_type(*(tensor.stored for tensor in tensors)))}
 
 

@@ -18,13 +18,17 @@ _CLAMP, _ANY = "Finish::CLAMP", "Finish::ANY"
 
 
 def finish(activation: Activation | None) -> str:
-    """The template argument `finish`: whether a kernel clamps, or ends in any other activation."""
+    """Return the template argument `finish`: whether a kernel clamps, or ends in any other
+    activation.
+    """
     clamps = activation is None or activation.kind in (*_BOUNDS, ActivationKind.CLIP)
     return _CLAMP if clamps else _ANY
 
 
 def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
-    """The last arguments of a kernel with an epilogue: the enumerator's number, `a` and `b`."""
+    """Return the last arguments of a kernel with an epilogue: the enumerator's number, `a` and
+    `b`.
+    """
     kind = activation.kind if activation else None
     arguments = activation_arguments(activation)
     if kind in _BOUNDS:
@@ -33,7 +37,9 @@ def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
 
 
 def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
-    """The kernel that clamps, and the one for all other activations; itself without an epilogue."""
+    """Return the kernel that clamps, and the one for all other activations; itself without an
+    epilogue.
+    """
     if "finish" not in dict(kernel.arguments):
         return (kernel,)
     others = kernel.arguments[:-1]
@@ -43,5 +49,5 @@ def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
 
 
 def commonest(kernel: Instantiation) -> Instantiation:
-    """The kernel that clamps, which is profiled for all activations."""
+    """Return the kernel that clamps, which is profiled for all activations."""
     return variants(kernel)[0]

@@ -6,7 +6,7 @@ from kernels.problems.prologue import Prologue
 
 
 def prologue_template(prologue: Prologue | None) -> dict[str, str]:
-    """The template arguments `prologue` and `before`, its activation."""
+    """Return the template arguments `prologue` and `before`, its activation."""
     if prologue is None:
         kind = "NONE"
     else:
@@ -16,7 +16,9 @@ def prologue_template(prologue: Prologue | None) -> dict[str, str]:
 
 
 def prologue_arguments(prologue: Prologue | None) -> dict[str, Value]:
-    """The arguments: operands scale and shift, if there is one; epsilon and the activation's."""
+    """Return the arguments: operands scale and shift, if there is one; epsilon and the
+    activation's.
+    """
     activation = activation_arguments(prologue.activation if prologue else None)
     return {
         "scale": "scale" if prologue else 0,

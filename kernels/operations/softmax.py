@@ -1,4 +1,4 @@
-"""Launch of kernels/src/softmax.cu."""
+"""Launches kernels/src/softmax.cu."""
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, launch

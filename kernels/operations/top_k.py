@@ -31,7 +31,7 @@ class Results:
 
     @property
     def k(self) -> int:
-        """How many of the largest classes there are."""
+        """Return how many of the largest classes there are."""
         return min(_MOST_K, self.classes)
 
     @property

@@ -20,7 +20,7 @@ class Projection:
 
     @property
     def output(self) -> tuple[int, ...]:
-        """P×Q."""
+        """Return the extents of an output image, P×Q."""
         return tuple(-(-h // u) for h, u in zip(self.input, self.strides, strict=True))
 
 
@@ -58,17 +58,17 @@ class ConvProblem:
             )
 
     def with_batch(self, n: int) -> "ConvProblem":
-        """The same layer for N = n images."""
+        """Return the same layer for N = n images."""
         return replace(self, n=n)
 
     @property
     def is_3d(self) -> bool:
-        """Whether the window has a depth axis."""
+        """Return whether the window has a depth axis."""
         return len(self.window.input) == 3
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether every input channel is filtered by itself (K may be a multiple of C)."""
+        """Return whether every input channel is filtered by itself (K may be a multiple of C)."""
         return self.groups == self.c and self.groups > 1
 
     @property
@@ -83,7 +83,7 @@ class ConvProblem:
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """N×K×P×Q."""
+        """Return the shape of the output, N×K×P×Q."""
         return (self.n, self.k, *self.window.output)
 
     @property

@@ -15,14 +15,14 @@ HALF: Stored = np.dtype(np.float16)
 
 
 def one_type(first: Stored, *others: Stored) -> Stored:
-    """The type that all are. Raises ValueError where they differ."""
+    """Return the type that all are. Raises ValueError where they differ."""
     if any(other != first for other in others):
         raise ValueError(f"tensors of {first} and of {', '.join(map(str, others))}")
     return first
 
 
 def element(stored: Stored) -> str:
-    """Its C++ type (kernels/src/half.cuh)."""
+    """Return its C++ type (kernels/src/half.cuh)."""
     return "Half" if stored == HALF else "float"
 
 
@@ -41,12 +41,12 @@ class Precision(Enum):
 
     @property
     def stored(self) -> Stored:
-        """The type in which activations and a convolution's weights are stored."""
+        """Return the type in which activations and a convolution's weights are stored."""
         return HALF if self is Precision.FP16 else FLOAT
 
     @property
     def architectures(self) -> Architectures:
-        """Those of which the tensor cores compute it; float32 needs none."""
+        """Return those of which the tensor cores compute it; float32 needs none."""
         if self is Precision.FP32:
             return ALL
         return Architectures(75 if self is Precision.FP16 else 80)

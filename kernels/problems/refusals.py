@@ -14,19 +14,19 @@ def wrong_axes(problem: ConvProblem, axes: int) -> str | None:
 
 
 def wrong_kernel(problem: ConvProblem, *kernels: tuple[int, ...]) -> str | None:
-    """Its kernel R×S is none of these."""
+    """Refuse a problem whose kernel R×S is none of these."""
     kernel = problem.window.kernel
     return None if kernel in kernels else f"kernel {by_axis(kernel)}; it runs {_listed(kernels)}"
 
 
 def strided(problem: ConvProblem) -> str | None:
-    """Its stride is not 1."""
+    """Refuse a problem whose stride is not 1."""
     strides = problem.window.strides
     return None if set(strides) == {1} else f"stride {by_axis(strides)}; it runs stride 1"
 
 
 def dilated(problem: ConvProblem) -> str | None:
-    """Its dilation is not 1."""
+    """Refuse a problem whose dilation is not 1."""
     dilations = problem.window.dilations
     return None if set(dilations) == {1} else f"dilation {by_axis(dilations)}; it runs dilation 1"
 
@@ -38,24 +38,24 @@ def padded(problem: ConvProblem) -> str | None:
 
 
 def grouped(problem: ConvProblem) -> str | None:
-    """Its groups are more than one."""
+    """Refuse a problem of more than one group."""
     return None if problem.groups == 1 else f"groups {problem.groups}; it runs 1 group"
 
 
 def not_float(problem: ConvProblem) -> str | None:
-    """Its tensors are not float32."""
+    """Refuse a problem whose tensors are not float32."""
     stored = problem.precision.stored
     return None if stored == np.float32 else f"{stored} tensors; it runs float32"
 
 
 def not_half(problem: ConvProblem) -> str | None:
-    """Its tensors are not float16."""
+    """Refuse a problem whose tensors are not float16."""
     stored = problem.precision.stored
     return None if stored == HALF else f"{stored} tensors; it runs float16"
 
 
 def after_prologue(problem: ConvProblem) -> str | None:
-    """Its input is normalised, or scaled and shifted, first."""
+    """Refuse a problem whose input is normalised, or scaled and shifted, first."""
     return f"{problem.prologue} ahead of it; it runs none" if problem.prologue else None
 
 

@@ -34,7 +34,9 @@ class Window:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Input positions a window spans an axis, dilation included: d (k - 1) + 1."""
+        """Return the input positions that a window spans an axis, dilation included: d (k - 1) +
+        1.
+        """
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     @property
@@ -49,7 +51,7 @@ class Window:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether every output position reads exactly the input position below it."""
+        """Return whether every output position reads exactly the input position below it."""
         return self.kernel_volume == 1 and set(self.strides) == {1} and self.input == self.output
 
 

@@ -86,7 +86,7 @@ def autotune(
     progress: Progress,
     timer: Timer = time_launches,
 ) -> dict[ConvProblem, Outcomes]:
-    """The outcomes of each problem, after measuring those that the store did not have.
+    """Return the outcomes of each problem, after measuring those that the store did not have.
 
     Raises TuningStoreError, and DeviceError: a candidate that broke the device (FaultError) is left
     out the next time. Earlier measurements are in the store, also after Ctrl-C.
@@ -194,7 +194,9 @@ def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
 def _trigger(
     known: Outcome, problem: ConvProblem, choice: ConvChoice, bench: Bench, _: Candidate
 ) -> Outcome:
-    """The trigger with which a row of the launches takes the least time, as launches overlap."""
+    """Return the trigger with which a row of the launches takes the least time, as launches
+    overlap.
+    """
 
     def us(trigger: Trigger) -> float:
         candidate = bench.candidate(problem, choice._replace(trigger=trigger))

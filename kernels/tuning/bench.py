@@ -80,7 +80,9 @@ class Bench:
             room.free()
 
     def candidate(self, problem: ConvProblem, choice: ConvChoice) -> Candidate:
-        """Raises ValueError where the choice cannot be launched."""
+        """Return the choice as a candidate. Raises ValueError where the choice cannot be
+        launched.
+        """
         algorithm, config = choice.algorithm, choice.config
         launches = measured_launches(problem, choice)
         exam = exam_of(problem.with_batch(1))
@@ -180,7 +182,7 @@ class Bench:
         )
 
     def _upload(self, candidate: Candidate) -> dict[str, int]:
-        """The exam's operands; x is shared by all candidates of a problem."""
+        """Return the exam's operands; x is shared by all candidates of a problem."""
         exam, n = candidate.exam, candidate.problem.n
         inputs = {name: candidate.read[name] for name in (*exam.images, "bias")}
         (at,) = operand_sets(self._x.at_least(set_bytes(inputs)), inputs, 1)
@@ -195,7 +197,7 @@ class Bench:
         return at
 
     def _clear(self, candidate: Candidate) -> dict[str, int]:
-        """The operands to be written, poisoned, and the counters."""
+        """Return the operands to be written, poisoned, and the counters."""
         nbytes = set_bytes(candidate.written)
         begin = self._written.at_least(nbytes)
         self.device.fill(begin, nbytes, _POISON, self._stream)
@@ -235,7 +237,7 @@ class _Room:
         self._buffer: Buffer | None = None
 
     def at_least(self, nbytes: int) -> int:
-        """Its address; its contents are lost where it grows. Raises OutOfMemoryError."""
+        """Return its address; its contents are lost where it grows. Raises OutOfMemoryError."""
         if self._buffer is None or self._buffer.nbytes < nbytes:
             self.free()
             self._buffer = self._device.allocate(max(nbytes, 1), constant=self._constant)

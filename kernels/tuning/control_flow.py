@@ -17,12 +17,12 @@ class Loop:
     last: int
 
     def holds(self, index: int) -> bool:
-        """Whether the instruction is in it."""
+        """Return whether the instruction is in it."""
         return self.first <= index <= self.last
 
 
 def loops(code: Sequence[Instruction]) -> list[Loop]:
-    """Every branch back to an instruction that the way to the branch leads through.
+    """Return every branch back to an instruction that the way to the branch leads through.
 
     Other branches back return from code out of line, as do those over the kernel's end.
     """
@@ -41,7 +41,7 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
 
 
 def outermost(found: Sequence[Loop]) -> list[Loop]:
-    """Those that lie in no other of them."""
+    """Return those that lie in no other of them."""
 
     def within(loop: Loop, other: Loop) -> bool:
         return loop != other and other.holds(loop.first) and other.holds(loop.last)
@@ -50,7 +50,7 @@ def outermost(found: Sequence[Loop]) -> list[Loop]:
 
 
 def _reached(code: Sequence[Instruction], without: int) -> set[int]:
-    """The instructions that a warp may come to, but not through this one."""
+    """Return the instructions that a warp may come to, but not through this one."""
     reached, ahead = {without}, [0]
     while ahead:
         i = ahead.pop()
@@ -68,7 +68,7 @@ def path(
     *,
     leaving: bool = False,
 ) -> list[int]:
-    """The instructions from the first to the last, loops inside taken once.
+    """Return the instructions from the first to the last, loops inside taken once.
 
     Of all ways that with the most weight, summed over its instructions, of which `weight` is given
     the indices. Those that are `leaving` end at any EXIT.
@@ -95,7 +95,9 @@ def path(
 def leading_to(
     code: Sequence[Instruction], loop: Loop, wanted: Callable[[Instruction], bool]
 ) -> set[int]:
-    """The instructions from which a warp may still come to a wanted one; those themselves."""
+    """Return the instructions from which a warp may still come to a wanted one; those
+    themselves.
+    """
     found: set[int] = set()
     for i in range(loop.last, loop.first - 1, -1):
         if wanted(code[i]) or not found.isdisjoint(_next(code, i)):
@@ -104,7 +106,9 @@ def leading_to(
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:
-    """Where the warp may go on, but back. BRA.DIV is taken where lanes have parted: never, here."""
+    """Return where the warp may go on, but back. BRA.DIV is taken where lanes have parted: never,
+    here.
+    """
     each = code[i]
     ahead = [i + 1]
     if each.target is not None and ".DIV" not in each.opcode:

@@ -40,14 +40,14 @@ class Exam:
     expected: Floats  # P×Q×K
 
     def inputs(self, n: int) -> dict[str, Floats]:
-        """N×H×W×C each."""
+        """Return the operands that a launch reads, each N×H×W×C."""
         return {
             name: np.stack([image * scale for scale in _scales(n, image.dtype)])
             for name, image in self.images.items()
         }
 
     def fault(self, y: Floats) -> str | None:
-        """The error in y, N×P×Q×K with K padded; None where it is right."""
+        """Return the error in y, N×P×Q×K with K padded; None where it is right."""
         for index, (scale, image) in enumerate(zip(_scales(len(y), y.dtype), y, strict=True)):
             expected = self.expected * scale + self.bias
             error = np.abs(image[..., : len(self.bias)] - expected)
@@ -70,7 +70,7 @@ def _scales(n: int, stored: Stored) -> Floats:
 
 @lru_cache(maxsize=2)
 def exam_of(layer: ConvProblem) -> Exam:
-    """The exam of a layer; `layer` is for N = 1."""
+    """Return the exam of a layer; `layer` is for N = 1."""
     rng = np.random.default_rng(1)
     numbers = np.array([-3, -2, -1, 1, 2, 3])  # no zeros: a missing term must change y
     shapes = {"x": (layer.c, *layer.window.input)}

@@ -60,11 +60,13 @@ class DeviceFacts(Protocol):
 
     @property
     def max_shared_bytes(self) -> int:
-        """The most shared memory of a block, static and dynamic together."""
+        """Return the most shared memory of a block, static and dynamic together."""
 
     @property
     def architecture(self) -> str:
-        """The architecture of its kernels: "80", "90a", or "cusim", which has all tensor cores."""
+        """Return the architecture of its kernels: "80", "90a", or "cusim", which has all tensor
+        cores.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
 def choose(
     problem: ConvProblem, candidates: Sequence[ConvChoice], device: DeviceFacts
 ) -> ConvChoice:
-    """The candidate with the least cost, the first where several are equal.
+    """Return the candidate with the least cost, the first where several are equal.
 
     Of those that cost little more than the least, the first that fills the device, if one does.
     """
@@ -110,7 +112,7 @@ def choose(
 
 
 def fills(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> bool:
-    """Whether the largest launch gives nearly every multiprocessor a block."""
+    """Return whether the largest launch gives nearly every multiprocessor a block."""
     works = choice.algorithm.work(problem, choice.config)
     return max(work.blocks for work in works) >= FULL * device.multiprocessors
 
@@ -145,7 +147,7 @@ def launch_cycles(
 def parts(
     work: Work, device: DeviceFacts, warm: bool, constants: Constants = ASSUMED
 ) -> dict[str, float]:
-    """The parts of one launch's estimated cycles, which add up to its time."""
+    """Return the parts of one launch's estimated cycles, which add up to its time."""
     profile = profile_of(work.kernel)
     blocks = ceil(work.blocks / device.multiprocessors)  # of the busiest one
     # A block too large for an H100 fits, alone, on the device that it is for.

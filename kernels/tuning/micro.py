@@ -92,7 +92,7 @@ class Laboratory:
 
     @property
     def multiprocessors(self) -> int:
-        """The number of the device's multiprocessors."""
+        """Return the number of the device's multiprocessors."""
         return self.device.multiprocessors
 
     def enqueues(self, launched: Launch, *, dependent: bool = False) -> Callable[[Stream], None]:

@@ -35,7 +35,7 @@ class UnprofiledKernelError(LookupError):
 
 @cache
 def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile:
-    """The committed profile of a kernel, whatever activation it ends in.
+    """Return the committed profile of a kernel, whatever activation it ends in.
 
     Raises UnprofiledKernelError.
     """
@@ -49,7 +49,7 @@ def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile
 
 
 def name_of(kernel: Instantiation) -> str:
-    """A kernel's in the table."""
+    """Return a kernel's in the table."""
     return f"{kernel.source} {kernel.expression}"
 
 
@@ -76,7 +76,7 @@ def _profiles() -> Mapping[tuple[str, str], StaticProfile]:
 
 
 def read() -> tuple[str, Table]:
-    """The compiler that the table is from, and the table."""
+    """Return the compiler that the table is from, and the table."""
     header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
     made_with, _, *columns = header.split("\t")
     rows = (line.split("\t") for line in lines)
@@ -94,7 +94,7 @@ def write(compiler: str, table: Table) -> None:
 
 
 def row_of(profile: StaticProfile) -> Row:
-    """A profile's cells by column."""
+    """Return a profile's cells by column."""
     stretches = {name: getattr(profile, name) for name in _STRETCHES}
     return {
         "registers": str(profile.registers),
@@ -117,7 +117,7 @@ def row_of(profile: StaticProfile) -> Row:
 
 
 def profile_in(row: Row) -> StaticProfile:
-    """The profile whose row this is."""
+    """Return the profile whose row this is."""
     return StaticProfile(
         registers=int(row["registers"]),
         blocks=int(row["blocks"]),
@@ -132,7 +132,7 @@ def profile_in(row: Row) -> StaticProfile:
 
 
 def counts(cell: str) -> dict[str, int]:
-    """A cell's numbers by the names before them: "FFMA 512 LDS.128 32"."""
+    """Return a cell's numbers by the names before them: "FFMA 512 LDS.128 32"."""
     words = cell.split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True)) if cell != NONE else {}
 

@@ -21,12 +21,13 @@ Find = Callable[[ConvProblem], ConvChoice | None]
 
 
 def conditions_of(device: Device) -> Conditions:
-    """The conditions of a measurement: the device, its driver and its compiler."""
+    """Return the conditions of a measurement: the device, its driver and its compiler."""
     return Conditions(device.name, device.architecture, device.driver, device.compiler)
 
 
 def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch, ...]:
-    """The launches to measure, on separate buffers: with a bias, but no prologue or activation.
+    """Return the launches to measure, on separate buffers: with a bias, but no prologue or
+    activation.
 
     A prologue, a residual, an activation or a place in a Concat costs each candidate about the
     same. Raises ValueError where an index does not fit 32 bits.
@@ -45,7 +46,7 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
 
 
 def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiation]:
-    """The kernels of `measured_launches`; empty where it raises ValueError."""
+    """Return the kernels of `measured_launches`; empty where it raises ValueError."""
     try:
         launches = measured_launches(problem, choice)
     except ValueError:  # reported where the choice is measured
@@ -59,7 +60,7 @@ def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
 
 
 def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
-    """Each problem's key.
+    """Return the key of each problem.
 
     Its digest covers the sources of all candidates: if one changes, or one is added, the winner may
     change. It does not cover the Python code.
@@ -85,7 +86,7 @@ def shortlist(
     top: int | None = None,
     known: Collection[str] = (),
 ) -> dict[str, ConvChoice]:
-    """The `top` candidates with the least estimated cost, all where it is None.
+    """Return the `top` candidates with the least estimated cost, all where it is None.
 
     Also the first `top` / 4 of each algorithm, since the estimate compares algorithms less well,
     and all candidates with known outcomes.
@@ -102,7 +103,7 @@ def shortlist(
 
 
 def finalists(candidates: Mapping[str, ConvChoice], outcomes: Outcomes, count: int) -> list[str]:
-    """The `count` fastest in the screening, and the fastest of each algorithm."""
+    """Return the `count` fastest in the screening, and the fastest of each algorithm."""
     screened = {
         name: outcome.screened_us
         for name, outcome in outcomes.items()
@@ -131,7 +132,7 @@ def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
 
 
 def finder(measurements: Measurements, conditions: Conditions) -> Find:
-    """Each problem's winner; None where it was not measured under these conditions.
+    """Return each problem's winner; None where it was not measured under these conditions.
 
     Also None where the sources of its kernels have changed, or its configuration is gone.
     """

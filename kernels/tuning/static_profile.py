@@ -51,7 +51,7 @@ _WAVEFRONTS = {"LDS.64": 2, "LDS.32": 1, "LDSM": 4, "STS": 1, "STS.64": 2, "LDGS
 
 
 def kind(instruction: Instruction) -> str:
-    """The class of an instruction: "FFMA", "LDS.128", "integer"."""
+    """Return the class of an instruction: "FFMA", "LDS.128", "integer"."""
     base, opcode = instruction.base, instruction.opcode
     if base == "LDS":
         if instruction.predicate == "@!PT":
@@ -110,12 +110,13 @@ class StaticProfile:
 
     @property
     def share(self) -> float | None:
-        """Of instructions that multiply, among the multiplying warps'."""
+        """Return the share of instructions that multiply, among the multiplying warps'."""
         return self.products / sum(self.loop.values()) if self.loop else None
 
     @property
     def ceiling(self) -> float | None:
-        """The share of the peak rate that the busiest scheduler leaves; None where nothing fits.
+        """Return the share of the peak rate that the busiest scheduler leaves; None where nothing
+        fits.
 
         What data warps multiply is not of the convolution.
         """
@@ -123,7 +124,9 @@ class StaticProfile:
 
     @property
     def shared_ceiling(self) -> float | None:
-        """The share of the peak rate that shared memory leaves; None where it is not accessed."""
+        """Return the share of the peak rate that shared memory leaves; None where it is not
+        accessed.
+        """
         return self._of_peak(self.blocks * self.wavefronts)
 
     def busiest(self, blocks: int) -> int:
@@ -146,12 +149,12 @@ class StaticProfile:
 
     @property
     def wavefronts_a_product(self) -> float | None:
-        """Of those, for each FFMA or mma of a warp; None without a loop."""
+        """Return the wavefronts of those, for each FFMA or mma of a warp; None without a loop."""
         multiplying = self.products * (self.warps - self.data_warps)
         return self.wavefronts / multiplying if multiplying else None
 
     def _of_peak(self, cycles: float) -> float | None:
-        """The share that a turn's products at their peak rate are of these cycles."""
+        """Return the share that a turn's products at their peak rate are of these cycles."""
         of_warp = self.products * _MULTIPLIES[self._multiplies]
         at_peak = self.blocks * (self.warps - self.data_warps) * of_warp / SCHEDULERS
         return at_peak / cycles if at_peak and cycles else None
@@ -160,7 +163,8 @@ class StaticProfile:
 def static_profile(
     cubin: Cubin, arch: str, threads: int, shared_bytes: int, trips: Trips
 ) -> StaticProfile:
-    """The profile of a kernel launched with blocks of so many threads and dynamic shared bytes.
+    """Return the profile of a kernel launched with blocks of so many threads and dynamic shared
+    bytes.
 
     `cubin` is for `arch`, one of PROFILED. Raises DisassemblerNotFoundError.
     """
@@ -176,7 +180,7 @@ def profile_of_code(
     threads: int,
     trips: Trips,
 ) -> StaticProfile:
-    """The profile of a kernel's instructions, of which so many blocks are resident."""
+    """Return the profile of a kernel's instructions, of which so many blocks are resident."""
     first = next((i for i, instruction in enumerate(code) if _copies(instruction)), 0)
     end = max(i for i, instruction in enumerate(code) if instruction.base == "EXIT")
     hot = hot_loop(code)
@@ -220,7 +224,7 @@ def profile_of_code(
 
 
 def _usual(code: Sequence[Instruction], through: Loop) -> list[int]:
-    """The path that warps usually take."""
+    """Return the path that warps usually take."""
     return path(code, through, lambda i: weight(code[i]))
 
 
@@ -245,7 +249,7 @@ def resident(registers: int, threads: int, shared_bytes: int, architecture: str)
 
 
 def _wide(instruction: Instruction) -> bool:
-    """Whether it accesses 4 elements at once: floats, or halves."""
+    """Return whether it accesses 4 elements at once: floats, or halves."""
     return ".128" in instruction.opcode or ".64" in instruction.opcode
 
 
@@ -254,7 +258,9 @@ def _copies(instruction: Instruction) -> bool:
 
 
 def _narrow(instruction: Instruction) -> bool:
-    """Whether it copies a part of 4 elements; never where a predicate chooses between the two."""
+    """Return whether it copies a part of 4 elements; never where a predicate chooses between the
+    two.
+    """
     slow = instruction.base in ("LDGSTS", "LDG") and not _wide(instruction)
     return slow and not (instruction.base == "LDGSTS" and instruction.predicate)
 
@@ -264,7 +270,9 @@ def _stores(instruction: Instruction) -> bool:
 
 
 def _sums_parts(instruction: Instruction) -> bool:
-    """Whether only the sum over several blocks has it: the counter, or a load past the L1 cache."""
+    """Return whether only the sum over several blocks has it: the counter, or a load past the L1
+    cache.
+    """
     past_l1 = instruction.base == "LDG" and ".STRONG.GPU" in instruction.opcode
     return past_l1 or instruction.base in ("ATOMG", "MEMBAR")
 
@@ -277,8 +285,8 @@ def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
 
 
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
-    """The loop that multiplies most what it loads, with all around it that neither stores nor
-    activates.
+    """Return the loop that multiplies most what it loads, with all around it that neither stores
+    nor activates.
     """
 
     def multiplied(loop: Loop) -> int:
@@ -309,14 +317,16 @@ def turn(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> C
 def _repeated(
     code: Sequence[Instruction], around: Loop, trips: Mapping[str, int]
 ) -> Callable[[int], int]:
-    """How often an instruction is executed, by the loops inside that it is in."""
+    """Return how often an instruction is executed, by the loops inside that it is in."""
     inner = [loop for loop in loops(code) if around.holds(loop.first) and loop != around]
     times = [(loop, n) for loop in inner for name, n in trips.items() if name in _names(code, loop)]
     return lambda i: max((n for loop, n in times if loop.holds(i)), default=1)
 
 
 def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
-    """That of the warps that copy and transform: the widest beside the one that multiplies."""
+    """Return the loop of the warps that copy and transform: the widest beside the one that
+    multiplies.
+    """
     beside = [
         loop
         for loop in loops(code)
@@ -344,7 +354,9 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
 
 
 def weight(instruction: Instruction) -> Weight:
-    """Of a way through a loop: the most of the first, where that is equal of the second, ..."""
+    """Return the weight of a way through a loop: the most of the first, where that is equal of the
+    second, ...
+    """
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),
@@ -357,7 +369,9 @@ def weight(instruction: Instruction) -> Weight:
 
 
 def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
-    """Of a way to the end: whole vectors, no activation, and not over what is `split`."""
+    """Return the weight of a way to the end: whole vectors, no activation, and not over what is
+    `split`.
+    """
     is_of, base = kind(instruction), instruction.base
     return (
         -(base == "STG" and not _wide(instruction)),

@@ -58,14 +58,14 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """With all operands in the second-level cache, and with none of them."""
+    """Holds times with all operands in the second-level cache, and with none of them."""
 
     warm: Timing
     cold: Timing
 
     @property
     def us(self) -> float:
-        """The time that decides: the mean of the medians.
+        """Return the time that decides: the mean of the medians.
 
         In a network a layer reads its activations mostly from the cache and its weights from
         memory, so its time lies between warm and cold.
@@ -99,7 +99,7 @@ class TuningStore:
         self.path = path.expanduser().resolve()
 
     def read(self) -> Measurements:
-        """All measurements; none where there is no file. Raises TuningStoreError."""
+        """Return all measurements; none where there is no file. Raises TuningStoreError."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -174,7 +174,7 @@ def merged(known: Outcomes, later: Outcomes) -> Outcomes:
 
 
 def _text(measurements: Measurements) -> str:
-    """One line per candidate, to be readable."""
+    """Return one line per candidate, to be readable."""
     rows = []
     for key, outcomes in measurements.items():
         head = asdict(key)
@@ -189,7 +189,7 @@ def _text(measurements: Measurements) -> str:
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:
-    """The fields that are set, times to the nanosecond."""
+    """Return the fields that are set, times to the nanosecond."""
     fields: dict[str, Any] = {}
     if outcome.screened_us is not None:
         fields["screened_us"] = round(outcome.screened_us, 3)
@@ -208,7 +208,9 @@ def _rounded(timing: Timing) -> list[float]:
 
 
 def _measurement(row: Mapping[str, Any]) -> tuple[Key, Outcomes]:
-    """Raises KeyError, TypeError, ValueError, AttributeError where it is not one."""
+    """Read a measurement. Raises KeyError, TypeError, ValueError, AttributeError where it is not
+    one.
+    """
     fields = dict(row)
     candidates = fields.pop("candidates")
     own = [_str(fields.pop(name)) for name in ("precision", "sources", "problem")]

@@ -49,7 +49,7 @@ class Timing:
 
     @classmethod
     def of(cls, samples_us: Sequence[float]) -> "Timing":
-        """The percentiles of at least two samples."""
+        """Return the percentiles of at least two samples."""
         cuts = statistics.quantiles(samples_us, n=10, method="inclusive")
         return cls(cuts[1], cuts[4], cuts[7])
 
@@ -86,7 +86,9 @@ class Copies:
         self._next = 0
 
     def samples_us(self, replays: int = REPLAYS) -> list[float]:
-        """Microseconds that one run takes in each of `replays` replays, graph after graph."""
+        """Return microseconds that one run takes in each of `replays` replays, graph after
+        graph.
+        """
         # The last graph alone: the other graphs' operands stay cold.
         last = self._graphs[-1]
         began, ended = self._device.event(), self._device.event()
@@ -214,7 +216,7 @@ def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[
 
 
 def set_bytes(sizes: Mapping[str, int]) -> int:
-    """Bytes that one set of operands takes, each aligned as a Buffer is."""
+    """Return bytes that one set of operands takes, each aligned as a Buffer is."""
     return sum(map(_aligned, sizes.values()))
 
 

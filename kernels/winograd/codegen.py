@@ -41,7 +41,9 @@ _FUNCTION = "static __device__ __forceinline__ void"
 
 
 def header() -> str:
-    """The text of winograd_transforms.cuh; raises ValueError where a coefficient is no float."""
+    """Return the text of winograd_transforms.cuh; raises ValueError where a coefficient is no
+    float.
+    """
     return _PREAMBLE + "".join(
         specialisation(winograd_matrices(m, r, points), points.name) for m, r, points in GENERATED
     )
@@ -72,7 +74,7 @@ struct Winograd<{m}, {r}, Points::{points}> {{
 
 
 def _body(transform: Program, source: str, target: str) -> str:
-    """One statement per step, on the function's arrays `source` and `target`."""
+    """Return one statement per step, on the function's arrays `source` and `target`."""
     arrays = {Kind.INPUT: source, Kind.OUTPUT: target}
 
     def name(value: Value) -> str:
@@ -89,7 +91,9 @@ def _body(transform: Program, source: str, target: str) -> str:
 
 
 def _expression(terms: dict[str, Fraction]) -> str:
-    """The sum in C++: first the terms without multiplication, then an fmaf for every other."""
+    """Return the sum in C++: first the terms without multiplication, then an fmaf for every
+    other.
+    """
     plain = sorted((name for name, c in terms.items() if abs(c) == 1), key=lambda n: terms[n] < 0)
     text = "".join(f" {'-' if terms[name] < 0 else '+'} {name}" for name in plain)
     text = text.removeprefix(" + ").replace(" - ", "-", text.startswith(" - "))
@@ -100,7 +104,7 @@ def _expression(terms: dict[str, Fraction]) -> str:
 
 
 def _literal(c: Fraction) -> str:
-    """The coefficient as a `float`; raises ValueError where that is not exact."""
+    """Return the coefficient as a `float`; raises ValueError where that is not exact."""
     if Fraction(float(np.float32(float(c)))) != c:
         raise ValueError(f"{c} is no float: choose points of which every product is one")
     return f"{float(c)}f"

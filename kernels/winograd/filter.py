@@ -41,12 +41,14 @@ def filter_rows(weight: Filter, m: int, points: Points, stored: Stored) -> Filte
 
 
 def nested(matrix: Array, x: Array, axes: int) -> Array:
-    """The matrix by x along each of x's last axes: G g Gᵀ in 2-D, Lavin & Gray, equation 8."""
+    """Return the matrix by x along each of x's last axes: G g Gᵀ in 2-D, Lavin & Gray, equation
+    8.
+    """
     for axis in range(x.ndim - axes, x.ndim):
         x = np.moveaxis(np.tensordot(x, matrix, axes=(axis, 1)), -1, axis)
     return x
 
 
 def as_array(matrix: Matrix) -> NDArray[np.float64]:
-    """The exact matrix, rounded to float64."""
+    """Return the exact matrix, rounded to float64."""
     return np.array([[float(c) for c in row] for row in matrix])

@@ -75,7 +75,7 @@ class WinogradMatrices:
 
     @property
     def at(self) -> Matrix:
-        """The inverse transform Aᵀ, m×alpha."""
+        """Return the inverse transform Aᵀ, m×alpha."""
         return tuple(
             (
                 *(Fraction(point) ** j for point in self.points),
@@ -86,7 +86,7 @@ class WinogradMatrices:
 
     @property
     def g(self) -> Matrix:
-        """The filter transform G, alpha×r."""
+        """Return the filter transform G, alpha×r."""
         return (
             *(
                 tuple(Fraction(point) ** k / (self._sign(i) * self._f(i)) for k in range(self.r))
@@ -97,7 +97,7 @@ class WinogradMatrices:
 
     @property
     def bt(self) -> Matrix:
-        """The data transform Bᵀ, alpha×alpha."""
+        """Return the data transform Bᵀ, alpha×alpha."""
         return (
             *(
                 (*(self._sign(i) * c for c in _monic(self._others(i))), Fraction(0))

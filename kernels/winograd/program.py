@@ -69,11 +69,11 @@ class Program:
         return max(depths.values())
 
     def matrix(self) -> Matrix:
-        """The matrix that the steps compute."""
+        """Return the matrix that the steps compute."""
         return self._expanded(absolute=False)
 
     def magnitudes(self) -> Matrix:
-        """The same without signs: |matrix|, or more where shared values cancel in part.
+        """Return the same without signs: |matrix|, or more where shared values cancel in part.
 
         It bounds the share of each input in the output's sums, which their rounding depends on.
         """
@@ -92,13 +92,13 @@ class Program:
 
 
 def instructions(terms: Terms) -> int:
-    """The cost of a combination."""
+    """Return the cost of a combination."""
     return len(terms) - any(abs(c) == 1 for c in terms.values())
 
 
 @cache
 def program(matrix: Matrix) -> Program:
-    """The product with the fewest instructions over all choices of even and odd rows."""
+    """Return the product with the fewest instructions over all choices of even and odd rows."""
     steps = {
         Value(Kind.OUTPUT, i): {Value(Kind.INPUT, j): c for j, c in enumerate(row) if c}
         for i, row in enumerate(matrix)
@@ -109,7 +109,7 @@ def program(matrix: Matrix) -> Program:
 
 
 def _pairings(steps: Steps) -> Iterator[list[tuple[Value, Value]]]:
-    """Every set of disjoint pairs of values whose even and odd halves have fewer terms."""
+    """Yield every set of disjoint pairs of values whose even and odd halves have fewer terms."""
     pairs = [
         (a, b)
         for a, b in combinations(steps, 2)
@@ -150,14 +150,16 @@ def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
 
 
 def _unit(terms: Terms) -> Fraction:
-    """The factor to take out of the coefficients: a sum without a 1 costs one more."""
+    """Return the factor to take out of the coefficients: a sum without a 1 costs one more."""
     sizes = sorted(map(abs, terms.values()))
     exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
     return next(exact, Fraction(1))
 
 
 def _with_common_pairs(steps: Steps) -> Steps:
-    """The same values, with every a + c·b that two of them have a multiple of computed once."""
+    """Return the same values, with every a + c·b that two of them have a multiple of computed
+    once.
+    """
     result = {value: dict(terms) for value, terms in steps.items()}
     while True:
         result = _without_copies(result)
@@ -199,7 +201,7 @@ def _is_binary(c: Fraction) -> bool:
 
 
 def _without_copies(steps: Steps) -> Steps:
-    """The same without shared values that are only a multiple of another, or 0."""
+    """Return the same without shared values that are only a multiple of another, or 0."""
     result = dict(steps)
     while True:
         copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]
@@ -216,7 +218,7 @@ def _without_copies(steps: Steps) -> Steps:
 
 
 def _ordered(steps: Steps) -> Steps:
-    """Each step once its operands are computed; first the last to use most of them.
+    """Order the steps: each once its operands are computed; first the last to use most of them.
 
     Shared values are renumbered in that order.
     """

@@ -37,7 +37,7 @@ def winograd_conv(
 def winograd_terms(
     x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
 ) -> Array:
-    """The scale of a kernel's rounding errors, N×K×P×Q: winograd_conv without signs.
+    """Return the scale of a kernel's rounding errors, N×K×P×Q: winograd_conv without signs.
 
         |Aᵀ| [Σ_c (|G| |g| |Gᵀ|) ⊙ (|Bᵀ| |d| |B|)] |A|
 
@@ -51,7 +51,7 @@ def winograd_terms(
 
 
 def winograd_roundings(problem: ConvProblem, matrices: WinogradMatrices) -> int:
-    """An upper bound of the roundings of a term of y, for any order of the sums.
+    """Return an upper bound of the roundings of a term of y, for any order of the sums.
 
     Once in U, which is rounded from float64, and C times in the products and their sum.
     """
@@ -66,7 +66,7 @@ def _in_stages(
     matrices: WinogradMatrices,
     transforms: Sequence[Array],
 ) -> Array:
-    """The algorithm with G, Bᵀ and Aᵀ, or other matrices instead, rounded to x's type."""
+    """Return the algorithm with G, Bᵀ and Aᵀ, or other matrices instead, rounded to x's type."""
     _require_problem(x, weight, problem, matrices)
     g, bt, at = (transform.astype(x.dtype) for transform in transforms)
     axes = len(problem.window.input)
@@ -132,7 +132,7 @@ def _require_problem(
 
 
 def winograd_growth(matrices: WinogradMatrices) -> float:
-    """How much larger the sums of F(m, r) are, as Aᵀ weighs them, than y: κ along one axis.
+    """Return how much larger the sums of F(m, r) are, as Aᵀ weighs them, than y: κ along one axis.
 
         κ² = mean_j Σ_i (Aᵀ[j][i] ‖G[i]‖ ‖Bᵀ[i]‖)² / r
 

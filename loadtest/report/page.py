@@ -37,7 +37,7 @@ _PAGE = """<!doctype html>
 def as_html(
     runs: Sequence[Run], conditions: Mapping[str, Any], bound_ms: float | None = None
 ) -> str:
-    """The plots of all runs, then the tables of each; `conditions` are the first run's."""
+    """Return the plots of all runs, then the tables of each; `conditions` are the first run's."""
     parts = ["<h2>Latency</h2>", _svg(latency_plot(runs, bound_ms))]
     if any(step.phases_ms for run in runs for step in run.found.steps):
         parts += ["<h2>Where the time goes</h2>", _svg(phase_plot(runs))]

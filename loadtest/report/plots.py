@@ -16,7 +16,7 @@ _COMPARED = ("p50", "p99")  # of several runs
 
 
 def title(runs: Sequence[Run]) -> str:
-    """The model, its device and the machine; a line for each run where they differ."""
+    """Return the model, its device and the machine; a line for each run where they differ."""
     subjects = [str(run.subject) for run in runs]
     if len(set(subjects)) == 1:
         return subjects[0]
@@ -56,7 +56,7 @@ def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
 
 
 def phase_plot(runs: Sequence[Run]) -> Figure:
-    """The median time in each phase of a request in the server: a bar for each load."""
+    """Return the median time in each phase of a request in the server: a bar for each load."""
     rows = [
         (f"{run.name}, {step.load}" if len(runs) > 1 else str(step.load), step.phases_ms)
         for run in runs
@@ -80,7 +80,7 @@ def phase_plot(runs: Sequence[Run]) -> Figure:
 
 
 def _draw(panel: Axes, run: Run, name: str, colour: str) -> bool:
-    """One percentile's line; False if no load has enough answers for it."""
+    """Return one percentile's line; False if no load has enough answers for it."""
     points = [
         (step.throughput, value, bool(step.failed or step.client_limited))
         for step in sorted(
@@ -99,7 +99,7 @@ def _draw(panel: Axes, run: Run, name: str, colour: str) -> bool:
 
 
 def _in_plain_numbers(panel: Axes) -> None:
-    """Milliseconds as 5, 10 and 20, without powers of ten."""
+    """Show milliseconds as 5, 10 and 20, without powers of ten."""
     panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     panel.yaxis.set_minor_formatter(NullFormatter())

@@ -17,7 +17,7 @@ from models import __version__
 
 @dataclass(frozen=True)
 class Run:
-    """One load test."""
+    """Holds one load test and its conditions."""
 
     name: str
     subject: Subject
@@ -25,7 +25,7 @@ class Run:
 
 
 def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
-    """The test and every load, with the properties of its `Summary`, as indented JSON."""
+    """Return the test and every load, with the properties of its `Summary`, as indented JSON."""
     found = run.found
     loads = [
         {
@@ -60,7 +60,7 @@ class _File:
 
 
 def read_run(path: Path) -> Run:
-    """A run that `as_json` wrote, named after its file; LoadTestError if it did not."""
+    """Return a run that `as_json` wrote, named after its file; LoadTestError if it did not."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, ValueError) as error:

@@ -12,7 +12,9 @@ from loadtest.tables import left, make_table, right
 
 
 def as_table(found: Found) -> Group:
-    """One row for each load, and notes on some; for the best or last load also its phases."""
+    """Return one row for each load, and notes on some; for the best or last load also its
+    phases.
+    """
     headings = ("requests", "answers/s", "p50 ms", "p90", "p99", "p99.9", "max", "errors")
     columns = [*left("load"), *right(*headings, "mean batch", "send lag, p99 ms")]
     rows = (
@@ -43,7 +45,7 @@ def as_table(found: Found) -> Group:
 
 
 def milliseconds(value: float | None) -> str:
-    """Two decimals below 100; a dash for None."""
+    """Return two decimals below 100; a dash for None."""
     if value is None:
         return "-"
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"

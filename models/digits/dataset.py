@@ -32,7 +32,7 @@ class Handwriting:
 
 
 def handwriting() -> tuple[Handwriting, Handwriting]:
-    """The 1437 to train on and the 360 to test with, always the same."""
+    """Return the 1437 to train on and the 360 to test with, always the same."""
     data = load_digits()
     images = np.rint(data.images * (255 / 16)).astype(np.uint8)
     learnt, held_out, learnt_labels, held_out_labels = train_test_split(
@@ -42,7 +42,8 @@ def handwriting() -> tuple[Handwriting, Handwriting]:
 
 
 def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Image.Image:
-    """An 8×8 digit, cut to its ink, as if written in sharp strokes: 1 / sharpness is the edge.
+    """Return an 8×8 digit, cut to its ink, as if written in sharp strokes: 1 / sharpness is the
+    edge.
 
     The lower the threshold (0..1), the thicker the strokes.
     """
@@ -56,7 +57,7 @@ def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Ima
 def enlarged_digit(
     image: NDArray[np.uint8], placement: Placement, side: int, rng: np.random.Generator
 ) -> Coverage:
-    """A square image, side × side, of a digit of the handwriting, enlarged."""
+    """Return a square image, side × side, of a digit of the handwriting, enlarged."""
     glyph = enlarge(image, rng.uniform(0.3, 0.6), rng.uniform(2, 8))
     return place(glyph, placement, side, aspect=glyph.width / glyph.height)
 
@@ -74,7 +75,7 @@ class Amounts:
 def coverage_maps(
     learnt: Handwriting, amounts: Amounts, rng: np.random.Generator
 ) -> tuple[Coverage, NDArray[np.int64]]:
-    """n coverage maps of SIDE × SIDE with the digits they show."""
+    """Return n coverage maps of SIDE × SIDE with the digits they show."""
     maps: list[Coverage] = []
     labels: list[int] = []
     for image, label in zip(learnt.images, learnt.labels.tolist(), strict=True):
@@ -92,7 +93,7 @@ def coverage_maps(
 
 
 def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
-    """The 8×8 pixels filling the image, as in a request, slightly moved."""
+    """Return the 8×8 pixels filling the image, as in a request, slightly moved."""
     placement = Placement(
         height=rng.uniform(0.85, 1.1),
         aspect=1.0,
@@ -112,7 +113,7 @@ def _small(coverage: Coverage) -> Coverage:
 
 
 def photograph(maps: Coverage, rng: np.random.Generator) -> NDArray[np.float32]:
-    """n coverage maps as n images 0..1: ink on paper, lit unevenly, blurred, with noise."""
+    """Return n coverage maps as n images 0..1: ink on paper, lit unevenly, blurred, with noise."""
     n = len(maps)
 
     def per_image(low: float, high: float) -> NDArray[np.float32]:

@@ -100,7 +100,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Colours:
-    """Of paper and ink, RGB 0..255, and the standard deviation of the noise on both."""
+    """Holds the colours of paper and ink, RGB 0..255, and the standard deviation of the noise on
+    both.
+    """
 
     paper: tuple[float, float, float]
     ink: tuple[float, float, float]
@@ -117,7 +119,7 @@ class Colours:
 
 
 def pen_digit(digit: int, placement: Placement, side: int, rng: np.random.Generator) -> Coverage:
-    """A square image, side × side, of a digit written with a round pen."""
+    """Return a square image, side × side, of a digit written with a round pen."""
     hands = _HANDS[digit]
     strokes = hands[rng.integers(len(hands))].split(" | ")
     width = max(2, round(side * placement.height * rng.uniform(0.05, 0.2)))
@@ -138,7 +140,7 @@ def pen_digit(digit: int, placement: Placement, side: int, rng: np.random.Genera
 def printed_digit(
     digit: int, placement: Placement, side: int, rng: np.random.Generator
 ) -> Coverage:
-    """A square image, side × side, of a digit in Pillow's own typeface, light to heavy."""
+    """Return a square image, side × side, of a digit in Pillow's own typeface, light to heavy."""
     font = ImageFont.load_default(side)
     stroke = int(rng.integers(0, side // 16 + 1))
     left, top, right, bottom = font.getbbox(str(digit), stroke_width=stroke)
@@ -149,7 +151,7 @@ def printed_digit(
 
 
 def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) -> Coverage:
-    """A square image, side × side, of a grey image of a digit, of proportions `aspect`."""
+    """Return a square image, side × side, of a grey image of a digit, of proportions `aspect`."""
     matrix = np.vstack([replace(placement, aspect=aspect).matrix(), [0, 0, 1]])
     # Pillow needs the inverse: for each pixel of the result, its place in the glyph.
     back = np.diag([glyph.width, glyph.height, 1]) @ np.linalg.inv(
@@ -167,7 +169,7 @@ def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) ->
 def on_paper(
     coverage: Coverage, size: tuple[int, int], colours: Colours, rng: np.random.Generator
 ) -> Image.Image:
-    """An RGB image of `size` (width, height) with a square coverage map in its middle.
+    """Return an RGB image of `size` (width, height) with a square coverage map in its middle.
 
     Lit unevenly across, with a camera's noise; `size` is at least the map's in both directions.
     """
@@ -202,7 +204,7 @@ def _move(
 
 
 def _spline(points: NDArray[np.float64], steps: int = 8) -> NDArray[np.float64]:
-    """A Catmull-Rom spline through the points, `steps` samples a piece."""
+    """Return a Catmull-Rom spline through the points, `steps` samples a piece."""
     p = np.vstack([points[:1], points, points[-1:]])
     t = np.linspace(0, 1, steps, endpoint=False)[:, None]
     pieces = [

@@ -52,19 +52,19 @@ class Operations(Protocol[T]):
     """The network's operations, on values of any kind."""
 
     def conv(self, name: str, x: T) -> T:
-        """The layer CONVS[name], its BatchNormalization included."""
+        """Return the layer CONVS[name], its BatchNormalization included."""
 
     def relu(self, x: T) -> T:
-        """max(x, 0)."""
+        """Return max(x, 0)."""
 
     def pool(self, x: T) -> T:
-        """The largest of 2×2."""
+        """Return the largest of 2×2."""
 
     def concat(self, a: T, b: T) -> T:
-        """The channels of a, then those of b."""
+        """Return the channels of a, then those of b."""
 
     def add(self, a: T, b: T) -> T:
-        """a + b."""
+        """Return a + b."""
 
     def classify(self, x: T) -> T:
         """FEATURES numbers to CLASSES logits."""
@@ -84,7 +84,7 @@ def network(op: Operations[T], x: T) -> T:
 def to_onnx(
     weights: Mapping[str, NDArray[np.float32]], notes: Mapping[str, str]
 ) -> onnx.ModelProto:
-    """The network as ONNX with a symbolic batch.
+    """Return the network as ONNX with a symbolic batch.
 
     `weights` are named as PyTorch names them: "stem.weight", "stem_bn.running_mean". `notes`
     become the model's metadata. Equal arguments give equal bytes.

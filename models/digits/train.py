@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def train(epochs: int, amounts: Amounts) -> onnx.ModelProto:
-    """The trained model; its metadata has its accuracy on the test set."""
+    """Return the trained model; its metadata has its accuracy on the test set."""
     torch.manual_seed(_SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -70,7 +70,7 @@ def train(epochs: int, amounts: Amounts) -> onnx.ModelProto:
 
 
 def accuracy(model: onnx.ModelProto, digits: Handwriting) -> float:
-    """Its accuracy on 8×8 digits, enlarged to the model's input."""
+    """Return its accuracy on 8×8 digits, enlarged to the model's input."""
     resized = [
         np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BILINEAR))
         for image in digits.images

@@ -160,22 +160,22 @@ class CudaEngine:
 
     @property
     def max_batch(self) -> int:
-        """The largest N that `run` takes."""
+        """Return the largest N that `run` takes."""
         return self._max_batch
 
     @property
     def classes(self) -> int:
-        """How many scores an image gets."""
+        """Return how many scores an image gets."""
         return self._classes
 
     @property
     def device(self) -> str:
-        """Where it runs, for display."""
+        """Return where it runs, for display."""
         return f"{self._device.name} (Convoy's kernels, sm_{self._device.architecture})"
 
     @property
     def plans(self) -> Mapping[int, Plan]:
-        """The plan of each N, for pixels."""
+        """Return the plan of each N, for pixels."""
         return {n: plan for (dtype, n), plan in self._plans.items() if dtype == np.uint8}
 
     def warm_up(self) -> Engine:
@@ -214,11 +214,13 @@ class CudaEngine:
             self.run(np.zeros((n, *self._forms[dtype]), dtype))
 
     def run(self, images: Batch) -> Results:
-        """N pixels or tensors → N×classes; EngineError for a shape the model does not take."""
+        """Classify N pixels or tensors → N×classes; EngineError for a shape the model does not
+        take.
+        """
         return self._run(images, step_by_step=False)
 
     def run_step_by_step(self, images: Batch) -> Results:
-        """As `run`, without the captured graph: a step that fails is named."""
+        """Run as `run` does, without the captured graph: a step that fails is named."""
         return self._run(images, step_by_step=True)
 
     def early_launches(self, n: int) -> tuple[int, int]:
@@ -231,7 +233,8 @@ class CudaEngine:
         return planned, self._device.early_launches(self._replays[form].graph)
 
     def timeline(self, n: int, runs: int = 20) -> Timeline:
-        """When each launch on n images' pixels runs: medians, the images being the last batch's.
+        """Return when each launch on n images' pixels runs: medians, the images being the last
+        batch's.
 
         Raises EngineError.
         """
@@ -248,7 +251,9 @@ class CudaEngine:
         return Timeline(self._name, n, self._device.name, bars, replay_us)
 
     def _times_ms(self, plan: Plan, graph: Graph) -> list[float]:
-        """Of a replay, and from the first step's begin to the begin and the end of each."""
+        """Return the times of a replay, and from the first step's begin to the begin and the end of
+        each.
+        """
         begin, end = self._device.event(), self._device.event()
         for _ in range(_AHEAD):
             graph.replay(self._stream)

@@ -29,7 +29,7 @@ class TopClasses(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What a batch gave, in arrays that later batches do not change."""
+    """Holds what a batch gave, in arrays that later batches do not change."""
 
     scores: Scores
     ranked: TopClasses | None = None  # where the device ranks them; else that is left to the reader
@@ -40,23 +40,27 @@ class Engine(Protocol):
 
     @property
     def max_batch(self) -> int:
-        """The largest N that `run` takes; warming up may lower it."""
+        """Return the largest N that `run` takes; warming up may lower it."""
 
     @property
     def classes(self) -> int:
-        """How many scores an image gets."""
+        """Return how many scores an image gets."""
 
     @property
     def device(self) -> str:
-        """Where it runs, with what in parentheses, for display: "cpu (ONNX Runtime 1.23)"."""
+        """Return where it runs, with what in parentheses, for display: "cpu (ONNX Runtime
+        1.23)".
+        """
 
     @property
     def precision(self) -> Precision:
-        """How exactly it computes convolutions."""
+        """Return how exactly it computes convolutions."""
 
     @property
     def fallback_reason(self) -> str:
-        """Why it runs on the CPU though `auto` looked for a GPU; empty where it was asked to."""
+        """Return why it runs on the CPU though `auto` looked for a GPU; empty where it was asked
+        to.
+        """
 
     def warm_up(self) -> "Engine":
         """Run what no request is to pay for, and return the engine that serves.

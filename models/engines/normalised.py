@@ -11,13 +11,14 @@ TENSORS = "convoy/tensors"  # float32, M×C×H×W or M×H×W×C, as the model ta
 
 
 def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
-    """A copy of `model` with the input PIXELS."""
+    """Return a copy of `model` with the input PIXELS."""
     nodes = _normalise(preprocessing, model.graph.input[0].name)
     return _before(model, preprocessing, nodes, [_pixels(preprocessing)])
 
 
 def with_either_input(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
-    """A copy of `model` for N + M images, with the inputs PIXELS and TENSORS; one may be empty.
+    """Return a copy of `model` for N + M images, with the inputs PIXELS and TENSORS; one may be
+    empty.
 
     The scores are those of the pixels, then those of the tensors. One session serves both: without
     tensors, the copy that joins them is not made.
@@ -73,7 +74,7 @@ def _before(
     nodes: Sequence[NodeProto],
     inputs: Sequence[ValueInfoProto],
 ) -> ModelProto:
-    """A copy of `model` with other inputs, and nodes that make the model's own of them."""
+    """Return a copy of `model` with other inputs, and nodes that make the model's own of them."""
     multiplier, offset = normalisation(preprocessing)
     result = ModelProto()
     result.CopyFrom(model)

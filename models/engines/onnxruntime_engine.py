@@ -100,17 +100,17 @@ class OnnxRuntimeEngine:
 
     @property
     def max_batch(self) -> int:
-        """The largest N that `run` takes."""
+        """Return the largest N that `run` takes."""
         return self._max_batch
 
     @property
     def classes(self) -> int:
-        """How many scores an image gets."""
+        """Return how many scores an image gets."""
         return self._classes
 
     @property
     def device(self) -> str:
-        """Where it runs, for display."""
+        """Return where it runs, for display."""
         return f"cpu (ONNX Runtime {ort.__version__})"
 
     def warm_up(self) -> Engine:
@@ -133,7 +133,9 @@ class OnnxRuntimeEngine:
         return self
 
     def run(self, images: Batch) -> Results:
-        """N pixels or tensors → N×classes; EngineError for a shape the model does not take."""
+        """Classify N pixels or tensors → N×classes; EngineError for a shape the model does not
+        take.
+        """
         n = batch_size(images, self._preprocessing.forms, self._max_batch)
         if self._session is None:
             raise EngineError("the engine is closed")
@@ -193,7 +195,7 @@ class OnnxRuntimeEngine:
         return np.reshape(scores, (len(pixels) + len(tensors), self._classes))
 
     def _gather(self, images: Images | Sequence[Pixels]) -> Images:
-        """The images as one array; several are copied into a buffer that is reused."""
+        """Return the images as one array; several are copied into a buffer that is reused."""
         if isinstance(images, np.ndarray):
             return images
         if len(images) == 1:

@@ -32,7 +32,7 @@ class DeviceChoice:
 
 
 def every_gpu() -> Sequence[DeviceChoice]:
-    """All GPUs; EngineError where there is none."""
+    """Return all GPUs; EngineError where there is none."""
     return [DeviceChoice(DeviceKind.CUDA, number) for number in range(count_gpus(_NO_GPU))]
 
 
@@ -45,7 +45,7 @@ def open_engines(
     tuning: Path | None = None,
     progress: Progress = iter,
 ) -> Sequence[Engine]:
-    """An engine for each place, as `open_engine` opens one; `threads` are one engine's.
+    """Return an engine for each place, as `open_engine` opens one; `threads` are one engine's.
 
     Engines in the same place share what they can: weights, plans, kernels. AUTO is one engine's.
     """
@@ -67,7 +67,7 @@ def open_engine(
     tuning: Path | None = None,
     progress: Progress = iter,
 ) -> Engine:
-    """An engine for batches of 1..max_batch images, not yet warm.
+    """Return an engine for batches of 1..max_batch images, not yet warm.
 
     `threads` is for the CPU, 0 leaving their number to ONNX Runtime. A GPU's engine chooses its
     convolutions by the measurements in `tuning`, or by those in the default file if there is one;
@@ -89,7 +89,7 @@ def _open(
     progress: Progress,
     beside: Engine | None = None,
 ) -> Engine:
-    """`beside` is an engine of the classifier in the same place that is not warm yet."""
+    """Open an engine; `beside` is one of the classifier in the same place that is not warm yet."""
 
     def on_cpu(reason: str = "") -> Engine:
         return OnnxRuntimeEngine(

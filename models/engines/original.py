@@ -37,7 +37,7 @@ class Original:
             raise EngineError(f"ONNX Runtime cannot open {path}: {error}") from error
 
     def run(self, image: Pixels) -> NDArray[np.float32]:
-        """The scores of one image, as the decoder gives it; EngineError."""
+        """Return the scores of one image, as the decoder gives it; EngineError."""
         (x,) = self._session.get_inputs()
         kind = np.float16 if x.type == "tensor(float16)" else np.float32
         tensor = normalised(image[np.newaxis], self._classifier.preprocessing).astype(kind)

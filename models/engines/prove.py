@@ -20,7 +20,7 @@ _log = logging.getLogger("convoy")
 
 
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
-    """n images, or clips, of coarse squares: networks tell them apart, unlike noise."""
+    """Return n images, or clips, of coarse squares: networks tell them apart, unlike noise."""
     *spatial, channels = image_shape
     images = np.random.default_rng(seed).integers(0, 256, (n, *[4] * len(spatial), channels))
     for axis, size in enumerate(spatial, 1):

@@ -30,7 +30,7 @@ COPY_NODE_US = 1.8
 
 
 def kernel_reads_host(nbytes: int) -> bool:
-    """Whether the first kernel reads images faster from pinned memory than after a copy.
+    """Return whether the first kernel reads images faster from pinned memory than after a copy.
 
     A model of time, with the rates above: yes up to 60 kB. A kernel reads each byte once.
     """
@@ -58,7 +58,7 @@ class Replay:
     def run(
         self, images: Sequence[Image], start: Callable[[], None] | None = None
     ) -> NDArray[np.float32]:
-        """The results that the graph computes, or what `start` launches instead: n rows.
+        """Return the results that the graph computes, or what `start` launches instead: n rows.
 
         Raises DeviceError.
         """
@@ -78,7 +78,7 @@ class Replay:
         return self._results.copy()
 
     def _spin(self, until: float) -> bool:
-        """Whether every image's flag is set before then."""
+        """Return whether every image's flag is set before then."""
         for place in range(len(self._seen)):
             while not self._seen[place]:
                 if perf_counter() > until:

@@ -11,7 +11,8 @@ from models.tuning.measured import choose_for
 
 
 def measure_timeline(classifier: Classifier, n: int, tuning: Path | None = None) -> Timeline:
-    """When the engine's launches run for n images; its convolutions are chosen as in serving.
+    """Return when the engine's launches run for n images; its convolutions are chosen as in
+    serving.
 
     Raises EngineError where there is no GPU, or it lacks the precision.
     """

@@ -19,7 +19,8 @@ Choice = Callable[[ConvProblem], ConvChoice]
 
 
 def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
-    """The largest difference allowed between computed and float64 scores, over the largest score.
+    """Return the largest difference allowed between computed and float64 scores, over the largest
+    score.
 
     A sum of L products whose rounding errors are independent errs by about √L·u relative to its
     size, u = eps / 2 (Higham and Mary 2019, "A new approach to probabilistic rounding error
@@ -53,7 +54,8 @@ def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
 def score_tolerance(
     classifier: Classifier, smallest: float, choose: Choice | None = None, n: int = 1
 ) -> float:
-    """How far scores of n images may lie from ONNX Runtime's, relative to an image's largest.
+    """Return how far scores of n images may lie from ONNX Runtime's, relative to an image's
+    largest.
 
     Both sides round. An error of δ in the logits z becomes one of at most 2δ·p in a softmax, and
     δ is relative to the largest |z|, for which the largest |ln p| stands, of the `smallest` score.
@@ -64,7 +66,8 @@ def score_tolerance(
 
 
 def repeat_tolerance(classifier: Classifier, smallest: float) -> float:
-    """How far two scores that ONNX Runtime gives an image may lie apart, as `score_tolerance`.
+    """Return how far two scores that ONNX Runtime gives an image may lie apart, as
+    `score_tolerance`.
 
     It may sum in another order in a batch than for the image alone.
     """
@@ -87,7 +90,7 @@ def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
 
 
 def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
-    """The largest error of an image, relative to its largest score.
+    """Return the largest error of an image, relative to its largest score.
 
     Equal scores have none, whatever they are: 0, infinite, not a number.
     """

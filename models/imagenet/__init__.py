@@ -8,6 +8,6 @@ CLASSES = 1000
 
 @cache
 def labels() -> tuple[str, ...]:
-    """One label a class; a few classes share one."""
+    """Return one label a class; a few classes share one."""
     text = Path(__file__).with_name("labels.txt").read_text(encoding="utf-8")
     return tuple(text.splitlines())

@@ -43,7 +43,7 @@ __all__ = [
 def lower(
     graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, *, tensors: bool = False
 ) -> Tape:
-    """The launches for n images, from INPUT to OUTPUT.
+    """Return the launches for n images, from INPUT to OUTPUT.
 
     The images are pixels, or `tensors`, which are normalised already.
     """

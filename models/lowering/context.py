@@ -49,20 +49,21 @@ class Context:
         return place
 
     def fresh(self, root: str, shape: tuple[int, ...], stored: Stored) -> Place:
-        """A place in a new buffer."""
+        """Return a place in a new buffer."""
         made = placement.new_buffer(root, self.n, shape, stored)
         self.tape.buffer(root, made.nbytes)
         return made.place
 
     def row_major(self, like: Place, shape: tuple[int, ...]) -> Place:
-        """A place in a new buffer for what lies at `like`, its last axis fastest."""
+        """Return a place in a new buffer for what lies at `like`, its last axis fastest."""
         root = f"{like.root}/rows/{len(self.tape.steps)}/{len(self.tape.buffers)}"
         stored = like.strided.stored
         self.tape.buffer(root, stored.itemsize * prod(shape))
         return Place(root, 0, StridedTensor.contiguous(shape, stored), None)
 
     def output(self, value: str, over: str | None = None, reads: Sequence[Place] = ()) -> Place:
-        """Where to write a value: inside its parent, over the value `over`, or in a new buffer.
+        """Return where to write a value: inside its parent, over the value `over`, or in a new
+        buffer.
 
         A thread may read an element of `reads` just before it writes the same element of the
         output: a place of `reads` in the output's buffer must be the output's own place.
@@ -78,7 +79,7 @@ class Context:
         return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
 
     def may_overwrite(self, over: str, value: str, reads: Sequence[Place]) -> bool:
-        """Whether `value` is laid out as `over` is, whose buffer no later node reads."""
+        """Return whether `value` is laid out as `over` is, whose buffer no later node reads."""
         place = self.places.get(over)
         if place is None or self.graph.shape(over) != self.graph.shape(value):
             return False
@@ -103,7 +104,7 @@ class Context:
         self.tape.copy(x.strided, at(x), y.strided, at(y))
 
     def pixels(self, value: str) -> tuple[Place, Pixels]:
-        """A value as pixels; copied where it has another layout."""
+        """Return a value as pixels; copied where it has another layout."""
         place = self.places[value]
         if place.pixels is None:
             lies = place
@@ -113,7 +114,7 @@ class Context:
         return place, pixels_of(place)
 
     def tensor(self, name: str, stored: Stored) -> tuple[StridedTensor, Operand]:
-        """An operand that may be a value, or a weight to be stored so."""
+        """Return an operand that may be a value, or a weight to be stored so."""
         if name in self.graph.weights:
             return StridedTensor.contiguous(self.graph.shape(name), stored), self.weight(
                 name, stored
@@ -121,20 +122,20 @@ class Context:
         return self.places[name].strided, at(self.places[name])
 
     def weight(self, name: str, stored: Stored = FLOAT) -> WeightOperand:
-        """A weight of the graph as it is, stored so."""
+        """Return a weight of the graph as it is, stored so."""
         weight = self.graph.weights[name]
         form = "" if stored == FLOAT else str(stored)
         made = self.tape.weight(name, lambda: weight.astype(stored, copy=False), form)
         return replace(made, stored=stored)
 
     def vectors(self, name: str) -> WeightOperand:
-        """A weight of one axis, filled up to whole vectors with zeros."""
+        """Return a weight of one axis, filled up to whole vectors with zeros."""
         weight = self.graph.weights[name]
         filled = np.pad(weight, (0, -weight.size % VECTOR))
         return replace(self.tape.weight(name, lambda: filled, "in vectors"), stored=FLOAT)
 
     def dense(self, value: str) -> Place:
-        """Where a value lies in one axis, each image's elements side by side."""
+        """Return where a value lies in one axis, each image's elements side by side."""
         lies, classes = self.places[value], (prod(self.graph.shape(value)),)
         place = placement.with_single_axes(lies, classes)
         if place is None or place.strided.strides[1] != 1:
@@ -144,7 +145,9 @@ class Context:
         return place
 
     def rank(self, value: str, kind: ScoreKind) -> None:
-        """The results of every image, from its scores or from what they are the softmax of."""
+        """Compute the results of every image, from its scores or from what they are the softmax
+        of.
+        """
         x = self.dense(value)
         results = Results(*x.strided.shape)
         elements = self.n * results.classes
@@ -155,7 +158,7 @@ class Context:
         self.tape.emit(top_k_launch(x.strided, kind), x=at(x), y=results_at)
 
     def preprocess(self, p: Preprocessing, *, tensors: bool = False) -> None:
-        """From uint8 images to the network's input: x = pixel · multiplier + offset.
+        """Turn uint8 images into the network's input: x = pixel · multiplier + offset.
 
         Tensors are the input already; theirs may only lie otherwise.
         """
@@ -212,14 +215,16 @@ class Context:
 
 
 def pixels_of(place: Place) -> Pixels:
-    """How a place's pixels lie. Raises ValueError where it has none."""
+    """Return how a place's pixels lie. Raises ValueError where it has none."""
     if place.pixels is None:
         raise ValueError(f"{place.root} was not placed as pixels")
     return place.pixels
 
 
 def _last_reads(graph: Graph) -> dict[str, int]:
-    """For each value the index of the last node that reads it; outputs are read after all nodes."""
+    """Return for each value the index of the last node that reads it; outputs are read after all
+    nodes.
+    """
     last = dict.fromkeys(graph.values, -1)
     for index, node in enumerate(graph.nodes):
         for name in node.operands():

@@ -13,7 +13,7 @@ from models.graph import Graph, Softmax, last_nodes
 
 
 def without_last_softmax(graph: Graph) -> Graph | None:
-    """The graph of the logits, where the output is a softmax of them over all classes.
+    """Return the graph of the logits, where the output is a softmax of them over all classes.
 
     Reshapes may follow the softmax; None where anything else reads it.
     """

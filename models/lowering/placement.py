@@ -37,7 +37,7 @@ class NewBuffer:
 
 
 def new_buffer(root: str, n: int, shape: Shape, stored: Stored = FLOAT) -> NewBuffer:
-    """A buffer for n images of `shape`."""
+    """Return a buffer for n images of `shape`."""
     if len(shape) not in PIXEL_RANKS:
         place = Place(root, 0, StridedTensor.contiguous((n, *shape), stored), None)
         return NewBuffer(place, stored.itemsize * n * prod(shape))
@@ -55,7 +55,7 @@ def aligned_elements(stored: Stored) -> int:
 
 
 def pixels_place(root: str, offset: int, n: int, spatial: Sequence[int], pixels: Pixels) -> Place:
-    """n images of pixels, `offset` elements into a buffer."""
+    """Return the place of n images of pixels, `offset` elements into a buffer."""
     pixels = replace(pixels, offset=offset % aligned_elements(pixels.stored))
     return Place(root, offset, pixels.strided(n, spatial), pixels)
 
@@ -76,7 +76,7 @@ def cut(place: Place, axis: int, start: int, stop: int, step: int = 1) -> Place:
 
 
 def flattened(place: Place, n: int) -> Place | None:
-    """The place of an image's elements as one vector, in the order in which they lie.
+    """Return the place of an image's elements as one vector, in the order in which they lie.
 
     None where they are not contiguous: padded channels, or channels of a wider pixel.
     """
@@ -91,7 +91,8 @@ def flattened(place: Place, n: int) -> Place | None:
 
 
 def with_single_axes(place: Place, shape: Shape) -> Place | None:
-    """The same elements under a shape that differs only in axes of size 1; None where it does not.
+    """Return the same elements under a shape that differs only in axes of size 1; None where it
+    does not.
 
     `shape` is one image's.
     """
@@ -120,7 +121,8 @@ def with_single_axes(place: Place, shape: Shape) -> Place | None:
 
 
 def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
-    """The axes from which both shapes result by merging neighbours; None where there are none.
+    """Return the axes from which both shapes result by merging neighbours; None where there are
+    none.
 
     (6, 4) and (2, 12) → (2, 3, 4); (4, 9) and (6, 6) → None.
     """
@@ -139,7 +141,7 @@ def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | N
 
 
 def refined(strided: StridedTensor, axes: tuple[int, ...]) -> StridedTensor:
-    """An image's axes split into `axes`, their common refinement; the batch stays first.
+    """Return an image's axes split into `axes`, their common refinement; the batch stays first.
 
     Axes of size 1 fall away.
     """

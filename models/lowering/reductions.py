@@ -12,7 +12,7 @@ from models.lowering.tape import Operand, at
 
 
 def lower_normalise(to: Context, node: Normalise) -> None:
-    """One launch, each row a block's."""
+    """Add one launch, in which a block computes a row."""
     x, y = to.places[node.x], to.output(node.output)
 
     def by_group(tensor: StridedTensor) -> StridedTensor:
@@ -53,7 +53,7 @@ def lower_resample(to: Context, node: Resample) -> None:
 
 
 def lower_expand(to: Context, node: Expand) -> None:
-    """A copy that reads elements again and again."""
+    """Add a copy that reads elements again and again."""
     x, y = to.places[node.x], to.output(node.output)
     missing = (1,) * (len(y.strided.shape) - len(x.strided.shape))
     n, *rest = x.strided.shape

@@ -33,7 +33,7 @@ class BufferOperand:
 
     @property
     def part(self) -> Part:
-        """Of the buffer, that is touched."""
+        """Return the part of the buffer that is touched."""
         begin = self.offset % self.pitch if self.pitch else 0
         if not self.pitch or begin + self.width > self.pitch:
             return Part(self.root)
@@ -125,7 +125,7 @@ class Tape:
                 )
 
     def buffer(self, root: str, nbytes: int) -> BufferOperand:
-        """A buffer of its own."""
+        """Return a buffer of its own."""
         self.buffers[root] = nbytes
         return BufferOperand(root)
 
@@ -141,7 +141,7 @@ class Tape:
         return operands
 
     def weight(self, name: str, make: MakeWeight, form: str = "") -> WeightOperand:
-        """A weight, named after the graph's weight and the form that the kernel reads."""
+        """Return a weight, named after the graph's weight and the form that the kernel reads."""
         key = f"{name}@{form}" if form else name
         self.weights.setdefault(key, make)
         return WeightOperand(key)

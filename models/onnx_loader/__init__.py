@@ -44,7 +44,9 @@ class LoadedModel:
 
 
 def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
-    """One image's shape as the model's only input declares it; None where it leaves a size open."""
+    """Return one image's shape as the model's only input declares it; None where it leaves a size
+    open.
+    """
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in initializers]
     if len(inputs) != 1:
@@ -58,7 +60,7 @@ def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
 
 
 def weighs_halves(proto: ModelProto) -> bool:
-    """Whether a model's weights are float16, most of their elements at least."""
+    """Return whether a model's weights are float16, most of their elements at least."""
     elements = Counter[int]()
     for tensor in proto.graph.initializer:
         elements[tensor.data_type] += prod(tensor.dims)
@@ -79,7 +81,7 @@ def load_model(
 def load_proto(
     name: str, proto: ModelProto, input_shape: Shape | None = None, *, opaque: bool = False
 ) -> LoadedModel:
-    """A checked ModelProto, normalised; NoKernelsError lists all that is missing.
+    """Return a checked ModelProto, normalised; NoKernelsError lists all that is missing.
 
     With `opaque`, a model that typed nodes cannot express is loaded as it is, for ONNX Runtime.
     """

@@ -21,7 +21,7 @@ _UNBOUNDED = {"Loop", "Scan"}
 def as_it_is(
     name: str, proto: ModelProto, model: ir.Model, reason: str
 ) -> tuple[Graph, ModelProto]:
-    """The model in one node, and the file's graph to run.
+    """Return the model in one node, and the file's graph to run.
 
     `model` is its normal form, whose shapes are known. Raises UnsupportedModelError, with `reason`,
     where ONNX Runtime could not run it image by image in bounded time.

@@ -43,7 +43,9 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
 
 
 def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int:
-    """The number of bytes `tensor` keeps in another file; ModelFileError unless that is safe."""
+    """Return the number of bytes `tensor` keeps in another file; ModelFileError unless that is
+    safe.
+    """
     info = ExternalDataInfo(tensor)
     offset, length = info.offset or 0, info.length
     where = f"{path}: external data of {tensor.name} in {shortened(ascii(info.location))}"

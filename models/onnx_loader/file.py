@@ -40,7 +40,9 @@ class FileLimits:
 
 
 def read_model(path: Path, limits: FileLimits) -> ModelProto:
-    """The model in `path`, complete and valid; ModelFileError or UnsupportedModelError if not."""
+    """Return the model in `path`, complete and valid; ModelFileError or UnsupportedModelError if
+    not.
+    """
     model = _parse(path, _read(path, limits.max_bytes))
     if not model.HasField("graph") or not model.opset_import:
         raise ModelFileError(f"{path} is not an ONNX model: it has no graph or no opset")
@@ -87,7 +89,7 @@ def _parse(path: Path, data: bytes) -> ModelProto:
 
 
 def _refuse(path: Path, check: Callable[[_Checked], None], what: _Checked) -> None:
-    """Within this block, errors about a file's content name the file."""
+    """Have errors about a file's content name the file, within this block."""
     try:
         check(what)
     except ModelError as error:

@@ -53,7 +53,7 @@ class _IntoGemm(_OfInference, FuseBatchNormIntoGemm):
 
 
 def _trains(node: ir.Node | None) -> bool:
-    """Whether a BatchNormalization normalises by the mean and variance of its own input."""
+    """Return whether a BatchNormalization normalises by the mean and variance of its own input."""
     training = None if node is None else node.attributes.get("training_mode")
     return training is not None and training.as_int() == 1
 
@@ -168,7 +168,9 @@ def _keep_batch(node: ir.Node) -> None:
 
 
 def _undo_strides(node: ir.Node) -> None:
-    """A Gather of all of a flattened tensor in its order, PyTorch's as_strided, is a Reshape."""
+    """Replace strides: a Gather of all of a flattened tensor in its order, PyTorch's as_strided, is
+    a Reshape.
+    """
     if node.op_type != "Gather" or len(node.inputs) != 2:
         return
     flat, indices = node.inputs
@@ -204,7 +206,9 @@ def _check_divisor(node: ir.Node) -> None:
 
 
 def _is_standardisation(node: ir.Node) -> bool:
-    """Whether a constant is normalised by its own mean and variance, as a batch in training."""
+    """Return whether a constant is normalised by its own mean and variance, as a batch in
+    training.
+    """
     return (
         node.op_type == "BatchNormalization"
         and _trains(node)

@@ -17,7 +17,7 @@ class RefusedError(Exception):
 
 
 class ImpossibleError(RefusedError):
-    """As RefusedError, of a node that ONNX Runtime could not run either."""
+    """Refuses, as RefusedError does, a node that ONNX Runtime could not run either."""
 
 
 class UnknownShapeError(RefusedError):
@@ -34,7 +34,9 @@ class Importer:
     nodes: list[Node] = field(default_factory=list)
 
     def declare(self, value: ir.Value) -> str:
-        """The name of a computed value, its shape noted; axis 0 of an ONNX shape is the batch."""
+        """Return the name of a computed value, its shape noted; axis 0 of an ONNX shape is the
+        batch.
+        """
         name = str(value.name)
         shape = static_shape(value)
         if not shape:
@@ -43,13 +45,13 @@ class Importer:
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
-        """Names a value between two nodes that one ONNX node becomes."""
+        """Return names a value between two nodes that one ONNX node becomes."""
         name = next(n for n in _numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name
 
     def shape(self, name: str) -> Shape:
-        """The shape of a value (one image's) or of a weight."""
+        """Return the shape of a value (one image's) or of a weight."""
         return self.values[name].shape if name in self.values else self.weights[name].shape
 
     def weight(self, name: str, array: NDArray[np.generic]) -> str:
@@ -66,7 +68,7 @@ class Importer:
         return name
 
     def operand(self, value: ir.Value, rank: int) -> str:
-        """A value's name, or a constant's as a weight that meets tensors of `rank` axes."""
+        """Return a value's name, or a constant's as a weight that meets tensors of `rank` axes."""
         name = str(value.name)
         if value.const_value is None:
             return name
@@ -77,7 +79,7 @@ class Importer:
         return name in self.reserved or name in self.values
 
     def graph(self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
-        """The graph of all that was collected."""
+        """Return the graph of all that was collected."""
         return Graph(name, inputs, outputs, self.values, tuple(self.nodes), self.weights)
 
 
@@ -108,33 +110,33 @@ class OnnxNode:
 
     @property
     def output_shape(self) -> Shape:
-        """The first output's shape, batch axis included."""
+        """Return the first output's shape, batch axis included."""
         return static_shape(self.output)
 
     def has(self, index: int) -> bool:
-        """Whether input `index` is given."""
+        """Return whether input `index` is given."""
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
     def input(self, index: int) -> ir.Value:
-        """Input `index`, which must be given."""
+        """Return input `index`, which must be given."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         if value is None:
             raise RefusedError(f"input {index} is missing")
         return value
 
     def input_shape(self, index: int) -> Shape:
-        """Input `index`'s shape, batch axis included."""
+        """Return input `index`'s shape, batch axis included."""
         return static_shape(self.input(index))
 
     def x(self, index: int = 0) -> str:
-        """The name of input `index`, which must be computed, not constant."""
+        """Return the name of input `index`, which must be computed, not constant."""
         value = self.input(index)
         if value.const_value is not None:
             raise RefusedError(f"input {index} is a constant; only computed tensors are supported")
         return str(value.name)
 
     def constant(self, index: int) -> NDArray[np.generic]:
-        """Input `index`, which must be constant."""
+        """Return input `index`, which must be constant."""
         value = self.input(index)
         if value.const_value is None:
             raise RefusedError(f"input {index} ({value.name}) must be constant, but is computed")
@@ -150,7 +152,7 @@ class OnnxNode:
         return float(self.constant(index).item()) if self.has(index) else default
 
     def gives(self, index: int) -> bool:
-        """Whether output `index` is read by another node or is the model's."""
+        """Return whether output `index` is read by another node or is the model's."""
         outputs = self.node.outputs
         return index < len(outputs) and bool(
             outputs[index].uses() or outputs[index].is_graph_output()
@@ -185,13 +187,13 @@ class OnnxNode:
 
 
 def extends(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether a constant of this shape repeats along axes until it is as large as `to`."""
+    """Return whether a constant of this shape repeats along axes until it is as large as `to`."""
     last = to[len(to) - len(shape) :]
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape, last, strict=True))
 
 
 def drop_batch_axis(name: str, array: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
-    """One image's part of a constant that meets a tensor of `rank` axes, batch included.
+    """Return one image's part of a constant that meets a tensor of `rank` axes, batch included.
 
     A constant with fewer axes, or of size 1 there, serves every image alike; one with equal rows
     is cut to the first. UnsupportedModelError where it differs from image to image.
@@ -207,7 +209,7 @@ def drop_batch_axis(name: str, array: NDArray[np.generic], rank: int) -> NDArray
 
 
 def static_shape(value: ir.Value) -> Shape:
-    """A value's shape, every size known."""
+    """Return a value's shape, every size known."""
     if value.const_value is not None:
         return tuple(value.const_value.shape.numpy())
     shape = value.shape

@@ -37,7 +37,7 @@ def slice_(to: Importer, node: OnnxNode) -> None:
 
 
 def gather(to: Importer, node: OnnxNode) -> None:
-    """One index, or several, as Slices of the runs in them (x[:, 0] in PyTorch)."""
+    """Import one index, or several, as Slices of the runs in them (x[:, 0] in PyTorch)."""
     shape, indices = node.input_shape(0), np.asarray(node.constant(1))
     rank, given = len(shape), node.integer("axis", 0)
     if not -rank <= given < rank:
@@ -72,7 +72,7 @@ def gather(to: Importer, node: OnnxNode) -> None:
 
 
 def _cut(to: Importer, node: OnnxNode, cuts: Sequence[Cut]) -> None:
-    """A chain of slices, then a Reshape where the output has fewer axes."""
+    """Add a chain of slices, then a Reshape where the output has fewer axes."""
     x, shape = node.x(), list(node.input_shape(0)[1:])
     output = to.declare(node.output)
     squeezed = len(to.values[output].shape) < len(shape)

@@ -43,7 +43,7 @@ _CONTRADICTIONS = (
 
 
 def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
-    """The model with static shapes at its own batch size (1 where that is symbolic).
+    """Return the model with static shapes at its own batch size (1 where that is symbolic).
 
     `input_shape` is one image's shape, without the batch axis, for a model whose own input leaves
     axes open. Raises UnsupportedModelError where it is needed and missing, or contradicts the

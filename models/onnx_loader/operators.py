@@ -70,7 +70,7 @@ def _gelu(to: Importer, node: OnnxNode) -> None:
 
 
 def _broadcast_operands(to: Importer, node: OnnxNode) -> list[str]:
-    """The inputs of an elementwise node; none may be broadcast along the batch axis."""
+    """Return the inputs of an elementwise node; none may be broadcast along the batch axis."""
     rank = len(node.output_shape)
     for index in range(len(node.node.inputs)):
         if node.input(index).const_value is None and len(node.input_shape(index)) != rank:
@@ -90,7 +90,7 @@ def _binary(op: BinaryOp) -> Operator:
 
 
 def _all_of(op: BinaryOp) -> Operator:
-    """A chain of operations on any number of tensors; of one tensor, it is that tensor."""
+    """Return a chain of operations on any number of tensors; of one tensor, it is that tensor."""
 
     def read(to: Importer, node: OnnxNode) -> None:
         _chain(to, node, op)
@@ -135,7 +135,7 @@ def _selu(to: Importer, node: OnnxNode) -> None:
 
 
 def _pow(to: Importer, node: OnnxNode) -> None:
-    """By whole numbers that products give, and by 1/2."""
+    """Import powers by whole numbers that products give, and by 1/2."""
     exponents = np.unique(node.constant(1))
     exponent = float(exponents[0]) if exponents.size == 1 else None
     output, x = to.declare(node.output), node.x()
@@ -163,7 +163,7 @@ def _with_number(op: BinaryOp, number: float, *, first: bool = False) -> Operato
 
 
 def _abs(to: Importer, node: OnnxNode) -> None:
-    """The larger of x and -x."""
+    """Import Abs as the larger of x and -x."""
     output, x = to.declare(node.output), node.x()
     minus = to.temporary(f"{output}/minus", to.shape(x))
     weight = to.weight(f"{node.name}/number", np.array(-1.0))

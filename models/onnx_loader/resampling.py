@@ -56,7 +56,9 @@ def _check_left(shape: Sequence[int]) -> None:
 
 
 def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
-    """Output size by input size along each axis; given scales may differ a little from that."""
+    """Return output size by input size along each axis; given scales may differ a little from
+    that.
+    """
     factors = [wanted / size for size, wanted in zip(before, after, strict=True)]
     given = node.constant(2).reshape(-1) if node.has(2) else np.zeros(0)
     if given.size:
@@ -68,7 +70,9 @@ def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> lis
 
 
 def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Positions:
-    """Where output positions lie in the input (ONNX Resize, coordinate_transformation_mode)."""
+    """Return where output positions lie in the input (ONNX Resize,
+    coordinate_transformation_mode).
+    """
     mode = node.text("coordinate_transformation_mode", "half_pixel")
     half, i = np.float32(0.5), np.arange(wanted, dtype=np.float32)
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and wanted > 1):

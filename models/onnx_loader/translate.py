@@ -105,7 +105,7 @@ _REASONS = 50
 
 
 def _report(problems: list[_Problem]) -> str:
-    """All causes at once, without the unknown shapes that follow from them."""
+    """Return all causes at once, without the unknown shapes that follow from them."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
     return "\n".join(
         [

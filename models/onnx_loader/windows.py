@@ -12,7 +12,7 @@ from models.onnx_loader.importer import Importer, ImpossibleError, OnnxNode, Ref
 
 
 def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
-    """The window of a Conv or Pool node over one image.
+    """Return the window of a Conv or Pool node over one image.
 
     auto_pad becomes explicit pads (the ONNX operator text's equations). The output size is the
     one ONNX infers, so ceil_mode needs no attribute of its own.
@@ -56,7 +56,9 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
 
 
 def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
-    """The values to read and to write; for rows, C×W, images of height 1 between two Reshapes."""
+    """Return the values to read and to write; for rows, C×W, images of height 1 between two
+    Reshapes.
+    """
     output = to.declare(node.output)
     if len(node.output_shape) != 3:
         return node.x(), output

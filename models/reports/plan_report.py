@@ -69,18 +69,18 @@ class PlanReport:
 
     @property
     def roofline_us(self) -> float:
-        """Of all launches, one after another."""
+        """Return the roofline of all launches, one after another."""
         return sum(step.roofline_us for step in self.steps)
 
     @property
     def timeline(self) -> Timeline:
-        """When each launch runs, by the model of time."""
+        """Return when each launch runs, by the model of time."""
         bars = [Bar(step.name, step.start_us, step.end_us, step.after) for step in self.steps]
         return Timeline(self.name, self.n, self.gpu.name, bars)
 
 
 def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = None) -> PlanReport:
-    """The plan of a classifier for n images on a GPU.
+    """Return the plan of a classifier for n images on a GPU.
 
     Convolutions are chosen by the measurements in `tuning`, if it is given, else by the heuristic.
     Raises EngineError where the file has none for that GPU, or cannot be read; and where the GPU

@@ -57,7 +57,7 @@ class NetworkReport:
 
     @property
     def kept(self) -> tuple[tuple[str, str], ...]:
-        """The nodes that the precision leaves in float32, each with the reason."""
+        """Return the nodes that the precision leaves in float32, each with the reason."""
         return tuple(
             (node.name, reason)
             for node in self.nodes
@@ -77,7 +77,7 @@ class NetworkReport:
 
 
 def report(classifier: Classifier, n: int = 1) -> NetworkReport:
-    """A classifier's rewritten network and its cost for n images."""
+    """Return a classifier's rewritten network and its cost for n images."""
     loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph
     return NetworkReport(
@@ -91,7 +91,9 @@ def report(classifier: Classifier, n: int = 1) -> NetworkReport:
 
 
 def _weight_bytes(graph: Graph) -> int:
-    """As kernels read them: a Conv's and a Gemm's weights are stored as the values they read."""
+    """Return the bytes of weights as kernels read them: a Conv's and a Gemm's weights are stored as
+    the values they read.
+    """
     stored = {
         node.weight: graph.values[node.x].stored
         for node in graph.nodes

@@ -100,7 +100,9 @@ class RewriteResult:
     refused: tuple[RuleRefusal, ...]
 
     def made_by(self, node: str) -> tuple[RewriteStep, ...]:
-        """The rewrites that made a node of `graph`, oldest first; empty where it is as loaded."""
+        """Return the rewrites that made a node of `graph`, oldest first; empty where it is as
+        loaded.
+        """
         return tuple(self.applied[index] for index in sorted(self._made.get(node, ())))
 
     @cached_property

@@ -60,7 +60,9 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
 
 
 def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]:
-    """The parts, the first with what precedes it in the output of merged siblings; how much."""
+    """Return the parts, the first with what precedes it in the output of merged siblings; how
+    much.
+    """
     first, *others = node.parts
     last = view.producer(first)
     if not isinstance(last, Slice) or not isinstance(view.producer(last.x), Conv):
@@ -76,7 +78,7 @@ def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]
 
 
 def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) -> str | None:
-    """Why part `index` cannot be written at its place."""
+    """Return why part `index` cannot be written at its place."""
     part = parts[index]
     if part in view.inputs:
         return "it is an input of the network"
@@ -96,7 +98,9 @@ def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) ->
 
 
 def _view_of_one_run(view: GraphView, part: str) -> str | None:
-    """Why `part` must be contiguous; inside a larger value there are gaps between its pixels."""
+    """Return why `part` must be contiguous; inside a larger value there are gaps between its
+    pixels.
+    """
     if prod(view.shape(part)[1:]) == 1:
         return None
     for reader in view.readers(part):

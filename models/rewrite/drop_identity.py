@@ -41,7 +41,7 @@ def drop_identity(view: GraphView, node: Node) -> Outcome:
 
 
 def _same(view: GraphView, node: Node) -> str | None:
-    """The value that `node` copies; None where it does more."""
+    """Return the value that `node` copies; None where it does more."""
     match node:
         case Identity(x=x):
             return x
@@ -66,7 +66,7 @@ def _same(view: GraphView, node: Node) -> str | None:
 
 
 def _cannot_be_called(view: GraphView, x: str) -> str | None:
-    """Why x cannot take the name of a network output."""
+    """Return why x cannot take the name of a network output."""
     if x in view.inputs:
         return "is an input"
     if x in view.outputs:

@@ -51,7 +51,7 @@ class Editor(GraphView):
         return Change(tuple(removed), rewrite.nodes)
 
     def graph(self) -> Graph:
-        """The current graph, without unused values and weights."""
+        """Return the current graph, without unused values and weights."""
         nodes = tuple(self.nodes())
         used = {*self.inputs, *self.outputs}
         for node in nodes:

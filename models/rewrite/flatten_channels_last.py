@@ -18,7 +18,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
-    """The rule, at the Reshape."""
+    """Return the rule, at the Reshape."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     shape, vector = view.shape(node.x), view.shape(node.output)
@@ -39,14 +39,14 @@ def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
 
 
 def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:
-    """The filter, K×(C·H·W), with its columns in the order H, W, C."""
+    """Return the filter, K×(C·H·W), with its columns in the order H, W, C."""
     filters, columns = view.shape(gemm.weight)
     by_axis = weight_of(view, gemm.weight).reshape(filters, *shape)
     return np.moveaxis(by_axis, 1, -1).reshape(filters, columns)
 
 
 def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
-    """The Gemms that read a vector, also through activations; or why its order must stay."""
+    """Return the Gemms that read a vector, also through activations; or why its order must stay."""
     gemms: list[Gemm] = []
     pending = [vector]
     while pending:

@@ -18,7 +18,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
-    """The rule, at what follows the normalisation."""
+    """Return the rule, at what follows the normalisation."""
     if not isinstance(node, ScaleShift | Binary):
         return None
     found = _found(view, node)

@@ -17,7 +17,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_scale_shift_ahead(view: GraphView, node: Node) -> Outcome:
-    """The rule, at the Conv or Gemm."""
+    """Return the rule, at the Conv or Gemm."""
     if not isinstance(node, Conv | Gemm):
         return None
     before = view.producer(node.x)
@@ -48,7 +48,7 @@ def _pads(conv: Conv) -> bool:
 
 
 def _per_filter(vector: Float64, node: Conv | Gemm, shape: tuple[int, ...]) -> Any:
-    """One number per input channel, as K×(C/groups)×1×1, to be multiplied by the filters."""
+    """Return one number per input channel, as K×(C/groups)×1×1, to be multiplied by the filters."""
     groups = node.problem.groups if isinstance(node, Conv) else 1
     per_group = np.repeat(vector.reshape(groups, -1), shape[0] // groups, axis=0)
     return per_group.reshape(*per_group.shape, *(1,) * (len(shape) - 2))

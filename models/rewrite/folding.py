@@ -14,7 +14,7 @@ Float64: TypeAlias = NDArray[np.float64]
 
 
 def weight_of(view: GraphView, name: str) -> Weight:
-    """The weight that an operand names. Raises GraphError where it names a value."""
+    """Return the weight that an operand names. Raises GraphError where it names a value."""
     weight = view.weight(name)
     if weight is None:
         raise GraphError(f"{name} must be a weight, but is a value")
@@ -27,7 +27,7 @@ def weight64(view: GraphView, name: str) -> Float64:
 
 
 def bias64(view: GraphView, node: Conv | Gemm) -> Float64:
-    """The bias, K numbers, of a node that may have none (then zeros)."""
+    """Return the bias, K numbers, of a node that may have none (then zeros)."""
     if node.bias is None:
         return np.zeros(view.shape(node.weight)[0])
     return weight64(view, node.bias)

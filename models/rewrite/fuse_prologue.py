@@ -20,7 +20,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fuse_prologue(view: GraphView, node: Node) -> Outcome:
-    """The rule, at the Conv."""
+    """Return the rule, at the Conv."""
     if not isinstance(node, Conv) or node.problem.prologue is not None:
         return None
     before = view.producer(node.x)
@@ -63,7 +63,7 @@ def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
 
 
 def _obstacle(view: GraphView, name: str, prologue: Prologue) -> str | None:
-    """Why the normalised value must exist."""
+    """Return why the normalised value must exist."""
     if name in view.outputs:
         return f"{name} is an output of the network"
     if (inside := view.value(name).inside) is not None:

@@ -15,7 +15,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def group_normalisation(view: GraphView, node: Node) -> Outcome:
-    """The rule, at the last of the three."""
+    """Return the rule, at the last of the three."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     normalised = view.producer(node.x)

@@ -10,7 +10,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal
 
 
 def merge_scale_shifts(view: GraphView, node: Node) -> Outcome:
-    """The rule, at the second of the two."""
+    """Return the rule, at the second of the two."""
     if not isinstance(node, ScaleShift):
         return None
     first = view.producer(node.x)

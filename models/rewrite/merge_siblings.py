@@ -20,7 +20,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def merge_siblings(view: GraphView, node: Node) -> Outcome:
-    """The rule, at the first of them."""
+    """Return the rule, at the first of them."""
     if not isinstance(node, Conv) or not _may_merge(view, node):
         return None
     alike = [
@@ -58,7 +58,7 @@ def _concats(view: GraphView, conv: Conv) -> list[Concat]:
 
 
 def _is_first(view: GraphView, concat: Concat, part: str) -> bool:
-    """Whether `part` begins it, and the Concat itself is no part of another."""
+    """Return whether `part` begins it, and the Concat itself is no part of another."""
     return (
         concat.axis == 0
         and concat.parts.index(part) == 0

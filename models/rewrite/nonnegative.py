@@ -28,7 +28,9 @@ _ALWAYS = {
 
 
 def is_nonnegative(view: GraphView, name: str) -> bool:
-    """Whether every element of the value is proved to be at least 0; False where it is unknown."""
+    """Return whether every element of the value is proved to be at least 0; False where it is
+    unknown.
+    """
     pending, seen = [name], set[str]()
     while pending:
         name = pending.pop()

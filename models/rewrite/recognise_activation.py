@@ -28,7 +28,7 @@ _HARD_SIGMOID = Activation(ActivationKind.HARD_SIGMOID, 1 / 6, 1 / 2)
 
 
 def recognise_activation(view: GraphView, node: Node) -> Outcome:
-    """The rule, at the last Mul or Div."""
+    """Return the rule, at the last Mul or Div."""
     if not isinstance(node, Binary) or node.activation is not None:
         return None
     product = _product(view, node)
@@ -87,7 +87,7 @@ def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Fou
 
 
 def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | None:
-    """x where coefficient · y = Clip(x + 3, 0, 6) / 6."""
+    """Return x where coefficient · y = Clip(x + 3, 0, 6) / 6."""
     clip = view.producer(y)
     if not isinstance(clip, Activate) or not _near(coefficient, 1 / 6):
         return None
@@ -98,7 +98,7 @@ def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | No
 
 
 def _one_plus_erf_input(view: GraphView, y: str) -> str | None:
-    """x where y = 1 + Erf(x / √2)."""
+    """Return x where y = 1 + Erf(x / √2)."""
     erf_output, slope, offset = _affine(view, y)
     erf = view.producer(erf_output)
     if (slope, offset) != (1, 1) or not isinstance(erf, Activate):
@@ -119,7 +119,7 @@ def _is(view: GraphView, y: str, outer: ActivationKind, inner: ActivationKind, x
 
 
 def _is_one_plus_tanh(view: GraphView, y: str, x: str) -> bool:
-    """Whether y = 1 + Tanh(√(2/π)·(x + 0.044715·x³))."""
+    """Return whether y = 1 + Tanh(√(2/π)·(x + 0.044715·x³))."""
     tanh_output, slope, offset = _affine(view, y)
     tanh = view.producer(tanh_output)
     if (slope, offset) != (1, 1) or not isinstance(tanh, Activate):
@@ -134,7 +134,9 @@ def _is_one_plus_tanh(view: GraphView, y: str, x: str) -> bool:
 
 
 def _polynomial(view: GraphView, y: str, x: str, depth: int = 8) -> NDArray[np.float64] | None:
-    """The coefficients of y as a polynomial of x, the constant first; None where it is none."""
+    """Return the coefficients of y as a polynomial of x, the constant first; None where it is
+    none.
+    """
     if y == x:
         return np.array([0.0, 1.0])
     number = _scalar(view, y)
@@ -160,7 +162,7 @@ def _is_hard_sigmoid(activation: Activation) -> bool:
 
 
 def _product(view: GraphView, node: Binary) -> _Product | None:
-    """The factors of the node's value, through values that only this product reads."""
+    """Return the factors of the node's value, through values that only this product reads."""
     coefficient, factors = 1.0, []
     pending: list[tuple[Node, str]] = []
 
@@ -213,11 +215,11 @@ def _affine(view: GraphView, name: str) -> tuple[str, float, float]:
 
 
 def _scalar(view: GraphView, name: str) -> float | None:
-    """The number that a weight of one element is; None for anything else."""
+    """Return the number that a weight of one element is; None for anything else."""
     weight = view.weight(name)
     return float(weight.item()) if weight is not None and weight.size == 1 else None
 
 
 def _near(number: float, exact: float) -> bool:
-    """Whether `number` is `exact` as float32 holds it, or as float32 arithmetic made it."""
+    """Return whether `number` is `exact` as float32 holds it, or as float32 arithmetic made it."""
     return isclose(number, exact, rel_tol=1e-6)

@@ -17,7 +17,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def recognise_normalisation(view: GraphView, node: Node) -> Outcome:
-    """The rule, at the division."""
+    """Return the rule, at the division."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.DIV or node.activation is not None:
         return None
     centred, root = view.producer(node.a), view.producer(node.b)

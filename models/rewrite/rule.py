@@ -67,35 +67,39 @@ class GraphView:
                 self._readers.setdefault(name, []).append(node.output)
 
     def nodes(self) -> Iterator[Node]:
-        """Every node, in order; a node replaced during the iteration is yielded as replaced."""
+        """Yield every node, in order; a node replaced during the iteration is yielded as
+        replaced.
+        """
         for place in self._places:
             for output in tuple(place):
                 if output in self._nodes:
                     yield self._nodes[output]
 
     def producer(self, name: str) -> Node | None:
-        """The node that writes a value; None for a network input, a weight, a sum of slices."""
+        """Return the node that writes a value; None for a network input, a weight, a sum of
+        slices.
+        """
         return self._nodes.get(name)
 
     def readers(self, name: str) -> tuple[Node, ...]:
-        """The nodes that read a value or weight, each as often as it reads it."""
+        """Return the nodes that read a value or weight, each as often as it reads it."""
         return tuple(self._nodes[output] for output in self._readers.get(name, ()))
 
     def value(self, name: str) -> Value:
-        """The value of that name."""
+        """Return the value of that name."""
         return self._values[name]
 
     def weight(self, name: str) -> Weight | None:
-        """The weight of that name, None where it names a value."""
+        """Return the weight of that name, None where it names a value."""
         return self._weights.get(name)
 
     def shape(self, name: str) -> Shape:
-        """The shape of a value (one image's) or of a weight."""
+        """Return the shape of a value (one image's) or of a weight."""
         value = self._values.get(name)
         return value.shape if value is not None else tuple(self._weights[name].shape)
 
     def pieces(self, name: str) -> tuple[str, ...]:
-        """The values that live inside this one, in the order of their channels."""
+        """Return the values that live inside this one, in the order of their channels."""
 
         def offset(piece: str) -> int:
             inside = self._values[piece].inside
@@ -104,7 +108,7 @@ class GraphView:
         return tuple(sorted(self._pieces.get(name, ()), key=offset))
 
     def precedes(self, first: Node, second: Node) -> bool:
-        """Whether `first` runs before `second`."""
+        """Return whether `first` runs before `second`."""
         return self._position(first) < self._position(second)
 
     def fresh(self, stem: str) -> str:
@@ -115,7 +119,7 @@ class GraphView:
         return name
 
     def tie(self, name: str, reader: Node) -> str | None:
-        """Why `name` must exist in memory and not be fused into `reader`, or None."""
+        """Return why `name` must exist in memory and not be fused into `reader`, or None."""
         if name in self.outputs:
             return f"{name} is an output of the network"
         inside = self._values[name].inside
@@ -143,6 +147,6 @@ class Rule(Protocol):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a message, each once: "a, b and c"."""
+    """Return names for a message, each once: "a, b and c"."""
     *others, last = dict.fromkeys(names)
     return f"{', '.join(others)} and {last}" if others else last

@@ -39,7 +39,7 @@ Axes = tuple[int, ...]
 
 
 def sink_transpose(view: GraphView, node: Node) -> Outcome:
-    """The rule, at the reader."""
+    """Return the rule, at the reader."""
     if isinstance(node, Transpose):
         return _one_transpose(view, node)
     axes = _axes_read(view, node)
@@ -68,7 +68,7 @@ def _one_transpose(view: GraphView, node: Transpose) -> Outcome:
 
 
 def _axes_read(view: GraphView, node: Node) -> Axes | None:
-    """The axes by which all values that the node reads are transposed."""
+    """Return the axes by which all values that the node reads are transposed."""
     found = set()
     for name in node.operands():
         if view.weight(name) is None:
@@ -138,7 +138,7 @@ def _binary(view: GraphView, node: Binary, axes: Axes) -> Moved:
 
 
 def _gemm(view: GraphView, node: Gemm, axes: Axes) -> Moved:
-    """A product along the channels of each pixel: a Conv, 1×1."""
+    """Return a product along the channels of each pixel: a Conv, 1×1."""
     x = _source(view, node.x)
     c, *spatial = view.shape(x)
     if axes[-1] != 0 or len(spatial) not in (2, 3):

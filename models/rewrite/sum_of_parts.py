@@ -35,7 +35,7 @@ class _Made:
 
 
 def sum_of_parts(view: GraphView, node: Node) -> Outcome:
-    """The rule, at the sum."""
+    """Return the rule, at the sum."""
     if not isinstance(node, Reduce) or node.kind is not ReduceKind.SUM or node.axes != (0,):
         return None
     shape = view.shape(node.x)
@@ -53,7 +53,9 @@ def sum_of_parts(view: GraphView, node: Node) -> Outcome:
 
 
 def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
-    """The value cut along axis 0, each part without that axis; None where that would copy."""
+    """Return the value cut along axis 0, each part without that axis; None where that would
+    copy.
+    """
     view = made.view
     producer, shape = view.producer(name), view.shape(name)
     rest = shape[1:]

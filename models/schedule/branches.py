@@ -24,7 +24,7 @@ class Part:
     pitch: int = 0
 
     def meets(self, other: "Part") -> bool:
-        """Whether they may have a byte in common."""
+        """Return whether they may have a byte in common."""
         if self.root != other.root:
             return False
         alike = self.pitch == other.pitch != 0
@@ -87,7 +87,7 @@ def _reduced(before: Sequence[Collection[int]]) -> After:
 
 
 def all_before(after: After) -> list[int]:
-    """For each step a bit for every step that it must come after."""
+    """Return for each step a bit for every step that it must come after."""
     ancestors = [0] * len(after)
     for step, awaited in enumerate(after):
         for other in awaited:
@@ -96,7 +96,8 @@ def all_before(after: After) -> list[int]:
 
 
 def windows(before: Sequence[int]) -> list[tuple[int, int]]:
-    """For each step the first and the last place that it may have in any order that is allowed.
+    """Return for each step the first and the last place that it may have in any order that is
+    allowed.
 
     `before` is what `all_before` gives. Of two steps whose windows are apart, the earlier always
     ends before the later begins.
@@ -107,7 +108,7 @@ def windows(before: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def streams(after: After) -> list[int]:
-    """A stream for each step, the first step's and the last one's being 0.
+    """Return a stream for each step, the first step's and the last one's being 0.
 
     A step goes on where one that it waits for was the last, or where nothing runs that it does not
     wait for: so streams make no step wait for more than it must.
@@ -127,7 +128,7 @@ def streams(after: After) -> list[int]:
 
 
 def dependents(after: After) -> list[bool]:
-    """Whether a step waits for nothing but the one right before it on its stream.
+    """Return whether a step waits for nothing but the one right before it on its stream.
 
     As a launch it may then overlap with that one (kernels/src/dependent.cuh).
     """

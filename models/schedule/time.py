@@ -45,11 +45,11 @@ class Machine(Protocol):
 
     @property
     def max_shared_bytes(self) -> int:
-        """The most shared memory of a block."""
+        """Return the most shared memory of a block."""
 
     @property
     def architecture(self) -> str:
-        """The architecture of its kernels."""
+        """Return the architecture of its kernels."""
 
     @property
     def peak_flops(self) -> float:
@@ -84,7 +84,7 @@ class PlannedConv:
 
 
 class TimedStep(Protocol):
-    """A step."""
+    """Is a launch whose time can be estimated."""
 
     @property
     def launch(self) -> Launch:
@@ -116,7 +116,7 @@ class Span:
 
 
 def estimate(step: TimedStep, machine: Machine) -> Estimate:
-    """How long a step takes alone."""
+    """Return how long a step takes alone."""
     if step.chosen is not None:
         clock_hz = machine.peak_flops / (2 * _LANES * machine.multiprocessors)
         cycles = launch_cycles(step.chosen.problem, step.chosen.choice, machine)
@@ -145,7 +145,9 @@ def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> lis
 def spans(
     estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
 ) -> list[Span]:
-    """When each step runs; each GAP_US after what it waits for, unless `gaps_us` says otherwise."""
+    """Return when each step runs; each GAP_US after what it waits for, unless `gaps_us` says
+    otherwise.
+    """
     gaps_us = gaps_us or [GAP_US] * len(after)
     left = [estimate.us for estimate in estimates]
     start, end = [0.0] * len(left), [0.0] * len(left)
@@ -176,7 +178,7 @@ def spans(
 
 
 def pays(steps: Sequence[TimedStep], after: After, machine: Machine) -> bool:
-    """Whether the steps end clearly earlier in this order than one after another."""
+    """Return whether the steps end clearly earlier in this order than one after another."""
     estimates = [estimate(step, machine) for step in steps]
 
     def us(order: After) -> float:

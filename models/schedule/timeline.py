@@ -30,12 +30,12 @@ class Timeline:
 
     @property
     def us(self) -> float:
-        """To the last launch's end."""
+        """Return the microseconds to the last launch's end."""
         return max(bar.end_us for bar in self.bars)
 
     @property
     def gaps_us(self) -> float:
-        """Of these, while no launch runs."""
+        """Return those while no launch runs."""
         idle = end = 0.0
         for bar in sorted(self.bars, key=lambda bar: bar.start_us):
             idle += max(0.0, bar.start_us - end)

@@ -18,7 +18,7 @@ _log = logging.getLogger("convoy")
 
 
 def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, list[str]]:
-    """Every problem of a rewritten graph at every N, with the nodes that have it.
+    """Return every problem of a rewritten graph at every N, with the nodes that have it.
 
     A layer's problems for all N are adjacent.
     """
@@ -31,7 +31,7 @@ def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, lis
 
 
 def read_measurements(tuning: Path | None) -> Measurements:
-    """The measurements in a file; None is the default file, which may be missing.
+    """Return the measurements in a file; None is the default file, which may be missing.
 
     Raises EngineError where a named file is missing, or is not a file of measurements.
     """
@@ -44,7 +44,8 @@ def read_measurements(tuning: Path | None) -> Measurements:
 
 
 def find_on(gpu: str, tuning: Path) -> Find:
-    """The winners in a file for a GPU by its short name ("H200"), under the latest conditions.
+    """Return the winners in a file for a GPU by its short name ("H200"), under the latest
+    conditions.
 
     Raises EngineError where it has none, or as `read_measurements`.
     """
@@ -58,7 +59,8 @@ def find_on(gpu: str, tuning: Path) -> Find:
 
 
 def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None) -> Choose:
-    """The choice measured to be fastest on this device; the estimate where none was measured.
+    """Return the choice measured to be fastest on this device; the estimate where none was
+    measured.
 
     Measures nothing; logs how many choices were measured. Raises EngineError as
     `read_measurements`, and where the device has no compiler.

@@ -58,7 +58,7 @@ def precompile(
 
 
 def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:
-    """The choices measured to be fastest, per measured device of these architectures."""
+    """Yield the choices measured to be fastest, per measured device of these architectures."""
     if tuning is None:
         return
     measurements = read_measurements(tuning)
@@ -70,7 +70,7 @@ def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Cho
 
 
 def _gpus_of(name: str) -> Iterator[Facts]:
-    """The GPUs of an architecture, as far as plans tell them apart."""
+    """Yield the GPUs of an architecture, as far as plans tell them apart."""
     architecture = ARCHITECTURES[name]
     for multiprocessors in architecture.multiprocessors:
         yield Facts(multiprocessors, architecture.block_bytes, name)

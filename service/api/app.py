@@ -55,7 +55,9 @@ class App(FastAPI):
 
     @override
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, with the schemas of V2's requests, which FastAPI does not parse."""
+        """Return the OpenAPI document, with the schemas of V2's requests, which FastAPI does not
+        parse.
+        """
         document = super().openapi()
         document["components"]["schemas"].update(v2.REQUEST_SCHEMAS)
         return document
@@ -67,7 +69,7 @@ def create_app(
     metrics: bool = True,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> App:
-    """The routes over the repository's models; the caller warms up, drains and closes it.
+    """Return the routes over the repository's models; the caller warms up, drains and closes it.
 
     Without `metrics`, /metrics answers 404: they have a port of their own. `lifespan` is what an
     ASGI server other than ours runs the application in.
@@ -127,5 +129,5 @@ async def _on_invalid_request(_: Request, error: RequestValidationError) -> Resp
 
 
 async def _on_crash(_: Request, __: Exception) -> Response:
-    """A defect: the server logs its traceback, which the client must not see."""
+    """Answer a defect: the server logs its traceback, which the client must not see."""
     return error_response(500, CRASHED)

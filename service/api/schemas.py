@@ -40,7 +40,7 @@ class ClassifyAnswer(TypedDict):
 
 
 class ModelDescription(TypedDict):
-    """A served model."""
+    """Describes a served model."""
 
     name: str
     default: Annotated[bool, Field(description="whether `POST /v1/classify` asks this model")]
@@ -66,7 +66,7 @@ class ModelDescription(TypedDict):
 
 
 def broken_model(broken: FailedModel) -> ModelDescription:
-    """A model that could not be opened, of which its name and the reason are known."""
+    """Return a model that could not be opened, of which its name and the reason are known."""
     return ModelDescription(
         name=broken.name,
         default=False,

@@ -69,7 +69,7 @@ _timeout, _priority = _Timeout.validator.validate_python, _Priority.validator.va
 
 
 def model_path(name: str) -> str:
-    """The path that classifies with the model of that name."""
+    """Return the path that classifies with the model of that name."""
     return f"/v1/models/{name}/classify"
 
 
@@ -167,20 +167,20 @@ class Classify:
         )
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Whether reading a body of `length` bytes is faster than handing it to a thread."""
+        """Return whether reading a body of `length` bytes is faster than handing it to a thread."""
         return (
             length <= _LONG_FORM or b"multipart/" not in headers.get(b"content-type", b"").lower()
         )
 
     def read(self, asked: _ClassifyParameters, body: bytes) -> ImageRequest:
-        """The images of the body."""
+        """Return the images of the body."""
         max_images = self.pipeline.admission.max_images_a_request
         return ImageRequest(
             images_of(body, asked.boundary, max_images), None, asked.urgency, asked.classes
         )
 
     def answer(self, classes: int, scored: Scored, count: Callable[[], Phases]) -> Response:
-        """The likeliest classes of each image."""
+        """Return the likeliest classes of each image."""
         info = self.pipeline.info
         results = [
             ImageResult(predictions=top_k(row, classes, info.output, info.labels))
@@ -239,7 +239,7 @@ def _parameters(classes: int | None) -> list[dict[str, Any]]:
 
 
 def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
-    """The urgency of a request that began to arrive at `started` (clock seconds).
+    """Return the urgency of a request that began to arrive at `started` (clock seconds).
 
     InvalidParameterError: a header's value is not what `_Timeout` or `_Priority` allows.
     """
@@ -257,7 +257,9 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
 
 
 def validated(validate: Callable[[bytes | str], T], value: bytes | str, rule: str) -> T:
-    """A parameter's parsed value; InvalidParameterError, with the `rule`, if it is invalid."""
+    """Return a parameter's parsed value; InvalidParameterError, with the `rule`, if it is
+    invalid.
+    """
     try:
         return validate(value)
     except ValidationError:

@@ -92,7 +92,7 @@ class Batcher(Generic[T, R]):
 
     @property
     def busy_until(self) -> float:
-        """When an engine should be free, in clock seconds; 0 where one is."""
+        """Return when an engine should be free, in clock seconds; 0 where one is."""
         if self._any_free():
             return 0.0
         return self._dispatcher.ends(self._dispatcher.first_free(self._clock()))
@@ -102,7 +102,7 @@ class Batcher(Generic[T, R]):
         return self._consumers[engine].ran
 
     def latency(self, engine: int = 0) -> Latency:
-        """An engine's measured latency by batch size."""
+        """Return an engine's measured latency by batch size."""
         return self._dispatcher.latency(engine)
 
     def learn(self, latency: Latency, engine: int = 0) -> None:
@@ -197,7 +197,7 @@ class Batcher(Generic[T, R]):
             raise DeadlineError(done - now, urgency.deadline - now)
 
     def expected_wait_s(self) -> float:
-        """Seconds until all items that wait or run now will be done."""
+        """Return seconds until all items that wait or run now will be done."""
         wait_s = self._dispatcher.wait_s(self._clock(), self.depth)
         shares = [consumer.turn.share for consumer in self._consumers if consumer.turn]
         return wait_s * len(shares) / sum(shares) if shares else wait_s
@@ -305,7 +305,7 @@ class Batcher(Generic[T, R]):
         return self._consumers[self._dispatcher.first_free(now)]
 
     def _any_free(self) -> bool:
-        """Whether an engine could run a batch now."""
+        """Return whether an engine could run a batch now."""
         return any(consumer.free for consumer in self._consumers)
 
     def _wake(self) -> None:

@@ -31,7 +31,7 @@ class Batch(Generic[T, R]):
     def answers(
         self, results: list[R], compute_s: float
     ) -> list[tuple[Request[T, R], BatchResult[R]]]:
-        """The requests of which this batch has the last results, and their answers."""
+        """Return the requests of which this batch has the last results, and their answers."""
         answers: list[tuple[Request[T, R], BatchResult[R]]] = []
         begins, size = 0, len(self.items)
         for request, first, count in self.parts:
@@ -61,21 +61,23 @@ class Consumer(Generic[T, R]):
 
     @property
     def alone(self) -> bool:
-        """Whether no other model uses the device."""
+        """Return whether no other model uses the device."""
         return self.turn is None or self.turn.alone
 
     @property
     def free(self) -> bool:
-        """Whether it serves, runs nothing, and does not wait for its device."""
+        """Return whether it serves, runs nothing, and does not wait for its device."""
         return self.serves and not self.batch and not (self.turn and self.turn.waits)
 
     @property
     def cancelled(self) -> bool:
-        """Whether `close` or the event loop has cancelled the task."""
+        """Return whether `close` or the event loop has cancelled the task."""
         return self.task is not None and self.task.cancelling() > 0
 
     def ends_by(self, error: BaseException) -> bool:
-        """Whether an error from `run` is meant for the consumer or the process, not the batch."""
+        """Return whether an error from `run` is meant for the consumer or the process, not the
+        batch.
+        """
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)

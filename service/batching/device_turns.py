@@ -22,7 +22,7 @@ class Turns:
         self.waiting: list[Turn] = []
 
     def join(self, on_granted: Callable[[], None], weight: float = 1.0) -> "Turn":
-        """A new model's turn; `on_granted` is called when a wait for the device ends."""
+        """Return a new model's turn; `on_granted` is called when a wait for the device ends."""
         if not weight > 0:
             raise ValueError(f"a weight must be above 0, not {weight}")
         self.members += 1
@@ -43,18 +43,20 @@ class Turn:
 
     @property
     def alone(self) -> bool:
-        """Whether no other model uses the device, so that it may run without asking."""
+        """Return whether no other model uses the device, so that it may run without asking."""
         return self._turns.members == 1
 
     @property
     def busy_until(self) -> float | None:
-        """When another model's batch should be done; None if no other model has the device."""
+        """Return when another model's batch should be done; None if no other model has the
+        device.
+        """
         holder = self._turns.holder
         return None if holder is None or holder is self else holder.until
 
     @property
     def share(self) -> float:
-        """Its part of the device while the models that want it now continue to."""
+        """Return its part of the device while the models that want it now continue to."""
         holder, others = self._turns.holder, self._turns.waiting
         if not others and (holder is None or holder is self):
             return 1.0
@@ -62,7 +64,7 @@ class Turn:
         return self.weight / sum(active.values())
 
     def take(self) -> bool:
-        """Whether it may run a batch now; if not, `on_granted` is called later."""
+        """Return whether it may run a batch now; if not, `on_granted` is called later."""
         turns = self._turns
         if turns.holder is self:
             if not self._used:

@@ -47,11 +47,13 @@ class _Engine:
 
     @property
     def ends(self) -> float | None:
-        """When the running batch should end, of this model or another; None: none runs."""
+        """Return when the running batch should end, of this model or another; None: none runs."""
         return self.started + self.latency.of(self.items) if self.items else self.held
 
     def free(self, now: float) -> float:
-        """When it should be free; what is overdue is expected to be overdue as long again."""
+        """Return when it should be free; what is overdue is expected to be overdue as long
+        again.
+        """
         ends = self.ends
         return now if ends is None else max(ends, 2 * now - ends)
 
@@ -83,7 +85,7 @@ class Dispatcher:
 
     @property
     def short(self) -> bool:
-        """Whether batches are too short to wait for more items."""
+        """Return whether batches are too short to wait for more items."""
         return self._short
 
     def latency(self, engine: int = 0) -> Latency:
@@ -145,11 +147,11 @@ class Dispatcher:
         self._traffic.answered(now, items, took_s, shortest_s, alone=not depth, engine=engine)
 
     def ends(self, engine: int = 0) -> float:
-        """When the engine's batch should end; 0 where none runs."""
+        """Return when the engine's batch should end; 0 where none runs."""
         return self._engines[engine].ends or 0.0
 
     def first_free(self, now: float) -> int:
-        """The engine that should be free first."""
+        """Return the engine that should be free first."""
         if len(self._engines) == 1:
             return 0
         _, engine = min((each.free(now), number) for number, each in self._counted())
@@ -177,11 +179,11 @@ class Dispatcher:
         return decision
 
     def completion(self, now: float, ahead: int, items: int) -> float:
-        """When `items` that arrive now would be done, behind `ahead` items."""
+        """Return when `items` that arrive now would be done, behind `ahead` items."""
         return completion(self._view(now, ahead, (), self.first_free(now)), ahead, items)
 
     def wait_s(self, now: float, depth: int) -> float:
-        """Seconds until the running batches and `depth` waiting items will be done.
+        """Return seconds until the running batches and `depth` waiting items will be done.
 
         An overdue batch is assumed to take as long again as it has taken, and so are those after
         it on its engine.
@@ -197,7 +199,7 @@ class Dispatcher:
         return max(slots[0].free + seconds_of(slots, depth), slots[-1].free) - now
 
     def _counted(self) -> Iterator[tuple[int, _Engine]]:
-        """The engines that serve; all where none does, as they will again."""
+        """Return the engines that serve; all where none does, as they will again."""
         none = not any(engine.serves for engine in self._engines)
         return ((n, engine) for n, engine in enumerate(self._engines) if engine.serves or none)
 

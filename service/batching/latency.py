@@ -46,7 +46,7 @@ class Latency(NamedTuple):
 
     @staticmethod
     def measured(seconds: Mapping[int, float], max_batch: int) -> "Latency":
-        """From the times of some sizes, with the others interpolated linearly.
+        """Begin from the times of some sizes, with the others interpolated linearly.
 
         A single known size gives its time to all.
         """
@@ -57,7 +57,7 @@ class Latency(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether anything was measured or observed."""
+        """Return whether anything was measured or observed."""
         return self.seconds[0] > 0
 
     @property
@@ -67,22 +67,24 @@ class Latency(NamedTuple):
 
     @property
     def most_rivals(self) -> float:
-        """How many clients can bear to wait for the largest batch, twice, beside one item alone."""
+        """Return how many clients can bear to wait for the largest batch, twice, beside one item
+        alone.
+        """
         return 2 * self.seconds[-1] / self.seconds[0] if self.known else 0.0
 
     def of(self, items: int) -> float:
-        """Seconds to run `items` in the fewest batches, one after another."""
+        """Return seconds to run `items` in the fewest batches, one after another."""
         if items <= len(self.seconds):
             return self.seconds[items - 1] if items else 0.0
         full, rest = divmod(items, len(self.seconds))
         return full * self.seconds[-1] + self.of(rest)
 
     def within(self, items: int) -> float:
-        """Seconds that nearly always suffice for `items`, by the errors so far."""
+        """Return seconds that nearly always suffice for `items`, by the errors so far."""
         return self.of(items) * (1 + _MARGIN * self.error)
 
     def observed(self, n: int, took_s: float) -> "Latency":
-        """The table after a batch of `n` that took `took_s` seconds."""
+        """Return the table after a batch of `n` that took `took_s` seconds."""
         if not self.known:
             return Latency((max(took_s, 0.0),) * len(self.seconds))
         if took_s <= 0:
@@ -136,7 +138,7 @@ def _spread(max_batch: int) -> list[int]:
 
 
 def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> float:
-    """The time of n on the line through its neighbours in `known`, which is sorted."""
+    """Return the time of n on the line through its neighbours in `known`, which is sorted."""
     if len(known) == 1:
         return seconds[known[0]]
     above = min(max(bisect_left(known, n), 1), len(known) - 1)

@@ -74,7 +74,7 @@ class Urgency(NamedTuple):
 
     @property
     def level(self) -> int:
-        """The priority, with the default for 0, and everything below the lowest as that."""
+        """Return the priority, with the default for 0, and everything below the lowest as that."""
         return min(self.priority or DEFAULT_PRIORITY, LOWEST_PRIORITY)
 
 
@@ -113,7 +113,7 @@ class View(NamedTuple):
 
     @property
     def slots(self) -> list[Slot]:
-        """All engines, the one that takes the next batch first."""
+        """Return all engines, the one that takes the next batch first."""
         return [Slot(_free(self), self.latency), *self.others]
 
 
@@ -127,14 +127,14 @@ class Decision(NamedTuple):
 
 
 def urgency_of(started: float, timeout_s: float | None, priority: int) -> Urgency:
-    """The urgency of a request that began to arrive at `started`; None and 0: not given."""
+    """Return the urgency of a request that began to arrive at `started`; None and 0: not given."""
     if timeout_s is None and not priority:
         return NO_HURRY
     return Urgency(inf if timeout_s is None else started + timeout_s, priority)
 
 
 def due(now: float, urgency: Urgency = NO_HURRY) -> float:
-    """When an item that arrives now is due."""
+    """Return when an item that arrives now is due."""
     if urgency is NO_HURRY:
         return now + PATIENCE_S
     level = urgency.level - DEFAULT_PRIORITY
@@ -142,12 +142,12 @@ def due(now: float, urgency: Urgency = NO_HURRY) -> float:
 
 
 def completion(view: View, ahead: int, items: int) -> float:
-    """When `items` that arrive now would be done, behind `ahead` items."""
+    """Return when `items` that arrive now would be done, behind `ahead` items."""
     return _free(view) + seconds_of(view.slots, ahead + items)
 
 
 def seconds_of(slots: Sequence[Slot], items: int) -> float:
-    """Seconds until `items` are done, after the first of `slots`, the earliest, is free.
+    """Return seconds until `items` are done, after the first of `slots`, the earliest, is free.
 
     Each batch goes to the engine that is free first.
     """
@@ -178,12 +178,12 @@ def decide(view: View) -> Decision:
 
 
 def _free(view: View) -> float:
-    """When the next batch can begin."""
+    """Return when the next batch can begin."""
     return view.now if view.busy_until is None else max(view.now, view.busy_until)
 
 
 def _bearable(view: View) -> int:
-    """The most items of a batch that the lightest client can bear to wait for."""
+    """Return the most items of a batch that the lightest client can bear to wait for."""
     latency, (clients, lightest) = view.latency, view.rivals
     seconds = latency.seconds
     if clients == 1 or latency.most_rivals <= clients:
@@ -198,7 +198,7 @@ def _bearable(view: View) -> int:
 
 
 def _size(view: View, most: int) -> int:
-    """The best size of a batch of at most `most` items."""
+    """Return the best size of a batch of at most `most` items."""
     seconds = view.latency.seconds
     most = min(most, _bearable(view))
     if most == 1 or not view.latency.known or view.batches % _EXPLORE == 0:
@@ -220,7 +220,7 @@ def _size(view: View, most: int) -> int:
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
-    """Until when waiting pays (None: it does not), and how many items should wait then."""
+    """Return until when waiting pays (None: it does not), and how many items should wait then."""
     latency = view.latency
     most = _bearable(view)
     best, moment, enough = _GAIN, None, 0
@@ -307,7 +307,7 @@ def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
 
 
 def _fitting(latency: Latency, deadlines: Sequence[float], first: int, start: float) -> int:
-    """How many items from index `first` can run in one batch from `start`, all in time."""
+    """Return how many items from index `first` can run in one batch from `start`, all in time."""
     earliest = inf
     for n, deadline in enumerate(deadlines[first : first + latency.max_batch], 1):
         earliest = min(earliest, deadline)
@@ -317,7 +317,7 @@ def _fitting(latency: Latency, deadlines: Sequence[float], first: int, start: fl
 
 
 def _made(slots: list[Slot], deadlines: Sequence[float], first: int) -> int:
-    """How many items from index `first` are in time, in the largest possible batches."""
+    """Return how many items from index `first` are in time, in the largest possible batches."""
     heapify(slots)
     made = 0
     while first < len(deadlines):

@@ -52,7 +52,7 @@ class Request(Generic[T, R]):
 
     @property
     def deadline(self) -> float:
-        """Until when it has to be done, in clock seconds; inf: there is no hurry."""
+        """Return until when it has to be done, in clock seconds; inf: there is no hurry."""
         return self.urgency.deadline
 
     def gather(self, first: int, results: list[R]) -> list[R]:
@@ -94,12 +94,12 @@ class Backlog(Generic[T, R]):
         return self.depth > 0
 
     def all(self) -> Sequence[Request[T, R]]:
-        """The requests, each client's in order."""
+        """Return the requests, each client's in order."""
         self._join()
         return [request for line in self._queue.lines() for request in line.entries]
 
     def ahead_of(self, items: int, client: Client, due: float, urgency: Urgency) -> int:
-        """How many items go before the last of a request that comes now and is due then."""
+        """Return how many items go before the last of a request that comes now and is due then."""
         if not self.depth:
             return 0
         self._join()
@@ -218,7 +218,9 @@ class Backlog(Generic[T, R]):
 
 
 def _goes_behind(last: Request[T, R], request: Request[T, R]) -> bool:
-    """Whether a request without a hurry is of the same client as the last, and due no sooner."""
+    """Return whether a request without a hurry is of the same client as the last, and due no
+    sooner.
+    """
     return (
         request.urgency is NO_HURRY
         and request.client.name == last.client.name
@@ -258,6 +260,6 @@ def _level(line: Line[Request[T, R]]) -> int:
 
 
 def _due_by_turns(line: Line[Request[T, R]]) -> float:
-    """When a line's head is due, counted from the line's last turn."""
+    """Return when a line's head is due, counted from the line's last turn."""
     head = line.entries[0]
     return due(max(head.submitted, line.since), head.urgency)

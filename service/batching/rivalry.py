@@ -43,7 +43,9 @@ class Rivalry:
                 self._clients[client] = (now, *self._clients.pop(client)[1:])
 
     def rivals(self, now: float, most: float) -> Rivals:
-        """The clients of the last second; with `most` of them it does not matter who they are."""
+        """Return the clients of the last second; with `most` of them it does not matter who they
+        are.
+        """
         clients = self._clients
         while clients and next(iter(clients.values()))[0] < now - _RECENT_S:
             clients.popitem(last=False)

@@ -58,11 +58,11 @@ class Echo:
 
     @property
     def expecting(self) -> bool:
-        """Whether there is evidence of arrivals."""
+        """Return whether there is evidence of arrivals."""
         return bool(self._sure)
 
     def is_open(self, now: float) -> bool:
-        """Whether the last window is not over."""
+        """Return whether the last window is not over."""
         return now < self._opened + self._window
 
     def happened(self, now: float, weight: int, window_s: float) -> None:
@@ -82,7 +82,7 @@ class Echo:
         self._counts = [0] * _BINS
 
     def prospect(self, now: float) -> Prospect | None:
-        """The arrivals to expect; None without evidence."""
+        """Return the arrivals to expect; None without evidence."""
         if not self._sure or not self.is_open(now):
             return None
         passed = int((now - self._opened) / self._window * _BINS)
@@ -140,12 +140,14 @@ class Traffic:
 
     @property
     def idle(self) -> float:
-        """The recent share of an engine's time with nothing to do."""
+        """Return the recent share of an engine's time with nothing to do."""
         both = self._busy_s + self._idle_s
         return self._idle_s / both if both else 0.0
 
     def expecting(self, engine: int = 0) -> bool:
-        """Whether there is evidence of arrivals after an answer of this engine, or in bursts."""
+        """Return whether there is evidence of arrivals after an answer of this engine, or in
+        bursts.
+        """
         return self._answers[engine].expecting or self._bursts.expecting
 
     def arrived(self, now: float, items: int, shortest_s: float) -> None:
@@ -193,6 +195,6 @@ class Traffic:
         self._bursts.forget()
 
     def prospects(self, now: float, engine: int = 0) -> Sequence[Prospect]:
-        """The arrivals that a batch of this engine may expect."""
+        """Return the arrivals that a batch of this engine may expect."""
         both = (self._answers[engine].prospect(now), self._bursts.prospect(now))
         return [prospect for prospect in both if prospect is not None]

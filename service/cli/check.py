@@ -55,7 +55,7 @@ class _ImageComparison:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """The cells of a table."""
+        """Return the cells of a table."""
         return (
             str(self.file),
             self.ours["label"],
@@ -147,7 +147,7 @@ def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -
 
 
 def _allowed(classifier: Classifier, engine: Engine, compared: Sequence[_ImageComparison]) -> float:
-    """By how much scores may differ in the precision that the engine really computes in."""
+    """Return by how much scores may differ in the precision that the engine really computes in."""
     if engine.device.startswith("cpu"):
         classifier = replace(classifier, precision=Precision.FP32)
     smallest = min((image.smallest for image in compared), default=1.0)

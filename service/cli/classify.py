@@ -77,7 +77,7 @@ def classify(
 
 
 def read_image(file: Path, settings: Settings) -> bytes:
-    """A file's bytes, at most one more than a request may have."""
+    """Return a file's bytes, at most one more than a request may have."""
     with file.open("rb") as opened:
         return opened.read(settings.max_body_bytes + 1)
 

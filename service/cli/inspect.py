@@ -113,7 +113,7 @@ def _to_json(report: NetworkReport | PlanReport) -> str:
 
 
 def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
-    """The totals, then a row per node that fits into 80 columns."""
+    """Return the totals, then a row per node that fits into 80 columns."""
     chosen = {step.name: step.chosen for step in plan.steps if step.chosen}
     rows = (
         (
@@ -157,7 +157,7 @@ def _precision(report: NetworkReport) -> Iterator[str]:
 
 
 def _network_table(report: NetworkReport) -> RenderableType:
-    """One row per node, the totals, and every refusal with its reason."""
+    """Return one row per node, the totals, and every refusal with its reason."""
     columns = [
         *left("node", "operation", "output", "fused"),
         *right("MFLOP", "kB"),
@@ -187,7 +187,7 @@ def _network_table(report: NetworkReport) -> RenderableType:
 
 
 def _refusals(report: NetworkReport) -> list[RenderableType]:
-    """Why algorithms and rules refused, one row per reason."""
+    """Return why algorithms and rules refused, one row per reason."""
     nodes_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in report.nodes:
         by_algorithm = ((c.algorithm, c.refusal) for c in node.choices if c.refusal is not None)
@@ -203,7 +203,7 @@ def _refusals(report: NetworkReport) -> list[RenderableType]:
 
 
 def _plan_table(report: PlanReport) -> RenderableType:
-    """One row per launch, and the totals."""
+    """Return one row per launch, and the totals."""
     columns = [
         *left("node", "precision", "algorithm", "kernel"),
         *right("grid", "threads", "MFLOP", "kB", "roofline us", "bound by"),
@@ -235,7 +235,7 @@ def _plan_table(report: PlanReport) -> RenderableType:
 
 
 def _code_table(report: PlanReport) -> RenderableType:
-    """One row per kernel whose machine code was counted."""
+    """Return one row per kernel whose machine code was counted."""
 
     def percent(share: float | None) -> str:
         return "" if share is None else f"{share:.0%}"

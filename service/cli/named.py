@@ -10,7 +10,7 @@ _NUMBERED = re.compile(r"^n\d{8}[ _-]")
 
 
 def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
-    """Each name of a label, in plain words; a name of two labels is the first's."""
+    """Return each name of a label, in plain words; a name of two labels is the first's."""
     names: dict[str, str] = {}
     for label in labels:
         for name in label_names(label):
@@ -19,7 +19,7 @@ def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
 
 
 def expected_of(file: Path, names: Mapping[str, str]) -> list[str]:
-    """The names of the label that a file's folder has, or else its own name begins with.
+    """Return the names of the label that a file's folder has, or else its own name begins with.
 
     Empty where neither is a label. The longest name counts: `tiger_cat.jpg` is no tiger.
     """

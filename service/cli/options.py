@@ -50,7 +50,7 @@ def with_settings(
 
 
 def _parameter(name: str, *, required: bool) -> inspect.Parameter:
-    """A setting as a parameter of a Typer command; None: not given."""
+    """Return a setting as a parameter of a Typer command; None: not given."""
     field = Settings.model_fields[name]
     option: Any
     annotation: Any = field.annotation
@@ -90,7 +90,9 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
 
 @contextmanager
 def progress(*columns: ProgressColumn) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error, from its first update: an earlier error is one line without it."""
+    """Draw a bar on standard error, from its first update: an earlier error is one line without
+    it.
+    """
     with ExitStack() as shown:
         bar = Progress(*columns, console=Console(stderr=True))
         task = bar.add_task("", total=None)

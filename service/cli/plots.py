@@ -13,7 +13,7 @@ _NAME = 32
 
 
 def shortened(name: str) -> str:
-    """The end of a long name, where names differ."""
+    """Return the end of a long name, where names differ."""
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
@@ -76,7 +76,7 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
 
 
 def _figure(flag: str, width: float, height: float) -> Any:
-    """An empty figure in inches; SettingsError, naming the flag, without matplotlib."""
+    """Return an empty figure in inches; SettingsError, naming the flag, without matplotlib."""
     if find_spec("matplotlib") is None:
         raise SettingsError(
             f"{flag}: matplotlib is not installed; from a checkout run "

@@ -74,7 +74,7 @@ def serve(
 
 
 def _keys(settings: Settings) -> Keys | None:
-    """The API keys; SettingsError: a bad file of keys, or no OpenTelemetry."""
+    """Return the API keys; SettingsError: a bad file of keys, or no OpenTelemetry."""
     if settings.otel:
         try:
             import_module("service.telemetry.tracing")

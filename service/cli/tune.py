@@ -65,7 +65,7 @@ def tune(
 
 
 def tuning_table(report: TuningReport) -> RenderableType:
-    """One row per problem, and the totals of each batch size."""
+    """Return one row per problem, and the totals of each batch size."""
     columns = [
         *left("layers", "problem", "winner"),
         *right("us warm", "us cold"),
@@ -95,7 +95,7 @@ def _row(problem: ProblemReport) -> list[str]:
 
 
 def _total(n: int, problems: list[ProblemReport]) -> str:
-    """A batch's convolutions together; problems count once per node that has them."""
+    """Return a batch's convolutions together; problems count once per node that has them."""
     measured = [problem for problem in problems if problem.ranked]
     us = sum(len(problem.nodes) * problem.ranked[0].us for problem in measured)
     flops = sum(len(problem.nodes) * problem.flops for problem in measured)

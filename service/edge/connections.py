@@ -77,7 +77,7 @@ class Connections:
             del self._by_address[old.address]
 
     def full(self) -> TooManyConnectionsError:
-        """The error of a connection over the server's limit."""
+        """Return the error of a connection over the server's limit."""
         return TooManyConnectionsError(
             f"all {self._max_open} connections of the server are in use; try again in a second"
         )
@@ -96,7 +96,7 @@ def _displace(among: Iterable[Connection], before: float) -> bool:
 
 
 def network_of(host: str) -> str:
-    """The address that limits apply to: an IPv4 address, or an IPv6 network of 64 bits."""
+    """Return the address that limits apply to: an IPv4 address, or an IPv6 network of 64 bits."""
     if ":" not in host:
         return host
     try:

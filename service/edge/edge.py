@@ -89,7 +89,9 @@ class Edge:
         return Client(address, 1.0, self.limits.highest_priority)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
-        """The client's request id if it is sane, otherwise a new one, unique across servers."""
+        """Return the client's request id if it is sane, otherwise a new one, unique across
+        servers.
+        """
         given = headers.get(b"x-request-id")
         if given is not None and _SANE_ID(given):
             return given
@@ -206,7 +208,7 @@ class Edge:
             self._holders[record] += more
 
     def _pace(self, client: Client, images: int = 1, taken: int = 0) -> ServiceError | None:
-        """Why a client sends more images than its rate allows, if it does."""
+        """Return why a client sends more images than its rate allows, if it does."""
         if self._rates is None:
             return None
         wait_s = self._rates.take(client.name, asyncio.get_running_loop().time(), images, taken)

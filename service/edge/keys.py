@@ -40,7 +40,9 @@ class Keys:
         self._digests = _read(file)
 
     def find(self, presented: bytes) -> Client | None:
-        """The client that has a key, named by its line; None if the file does not have it."""
+        """Return the client that has a key, named by its line; None if the file does not have
+        it.
+        """
         digest = sha256(presented).digest()  # equally long for every key
         found = None
         for client, expected in self._digests:  # no early exit: time must not depend on the key
@@ -59,7 +61,7 @@ class Keys:
 
 
 def _read(file: Path) -> list[tuple[Client, bytes]]:
-    """The client and digest of each key."""
+    """Return the client and digest of each key."""
     try:
         text = file.read_text("utf-8")
         mode = file.stat().st_mode
@@ -83,7 +85,7 @@ def _read(file: Path) -> list[tuple[Client, bytes]]:
 
 
 def _client(name: str, rights: Sequence[str], where: str) -> Client:
-    """The holder of a key; SettingsError, with `where`, if what follows the key is wrong."""
+    """Return the holder of a key; SettingsError, with `where`, if what follows the key is wrong."""
     weight, priority = 1.0, DEFAULT_PRIORITY
     for right in rights:
         if (heavy := _WEIGHT(right)) and float(heavy[1]) > 0:

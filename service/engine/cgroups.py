@@ -27,17 +27,19 @@ def cpu_quota(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
 
 
 def memory_limit(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Bytes of memory; inf without a limit."""
+    """Return bytes of memory; inf without a limit."""
     return min(_limits("memory", groups, mount), default=inf)
 
 
 def available_memory() -> int:
-    """Bytes of memory that this process may use: the machine's, or less if a group limits it."""
+    """Return bytes of memory that this process may use: the machine's, or less if a group limits
+    it.
+    """
     return int(min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit()))
 
 
 def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
-    """The limits of the process's own groups and of each group above them."""
+    """Yield the limits of the process's own groups and of each group above them."""
     version_2, version_1 = _FILES[controller]
     try:
         lines = groups.read_text().splitlines()
@@ -62,7 +64,9 @@ def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
 
 
 def _limit(text: str) -> float:
-    """The first number, over the second if there is one; inf for "max", -1 or anything else."""
+    """Return the first number, over the second if there is one; inf for "max", -1 or anything
+    else.
+    """
     try:
         limit, period = map(float, f"{text} 1".split()[:2])
     except ValueError:

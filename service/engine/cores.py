@@ -16,14 +16,14 @@ from service.engine.cgroups import cpu_quota
 
 
 def available_cores() -> int:
-    """How many cores this process may use, at least one."""
+    """Return how many cores this process may use, at least one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # Rounded up: half a core is worth another thread.
     return max(1, ceil(min(cores or 1, cpu_quota())))
 
 
 def cpu_model() -> str:
-    """The processor's name, as the kernel has it."""
+    """Return the processor's name, as the kernel has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -40,7 +40,7 @@ if hasattr(os, "sched_setaffinity"):
 
 
 def this_core() -> int | None:
-    """The core that the calling thread runs on; None where unknown or of no use."""
+    """Return the core that the calling thread runs on; None where unknown or of no use."""
     core = _getcpu() if _getcpu is not None else -1
     return core if core >= 0 else None
 

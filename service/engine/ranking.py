@@ -49,7 +49,7 @@ class _Batch:
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
-        """The likeliest classes of each image, by the engine or else RANKED of them.
+        """Return the likeliest classes of each image, by the engine or else RANKED of them.
 
         None: unusual scores, to be ranked singly.
         """
@@ -68,7 +68,7 @@ class ScoreRow:
 
     @property
     def ranking(self) -> Ranking | None:
-        """The likeliest classes; None where the batch has no rankings."""
+        """Return the likeliest classes; None where the batch has no rankings."""
         rankings = None if self.batch is None else self.batch.rankings
         return None if rankings is None else rankings[self.place]
 
@@ -87,7 +87,7 @@ def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
 
 
 def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> list[Prediction]:
-    """The k likeliest classes, likeliest first; of equals, the lower index first.
+    """Return the k likeliest classes, likeliest first; of equals, the lower index first.
 
     1 <= k <= classes. Logits become probabilities by softmax in float64. A class without a label
     is named by its index. EngineFailedError where a score is NaN or infinite.
@@ -133,7 +133,7 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
 
 
 def _read(ranked: TopClasses) -> Sequence[Ranking] | None:
-    """An engine's rankings; None where it had scores that are not finite."""
+    """Return an engine's rankings; None where it had scores that are not finite."""
     probabilities = ranked.probabilities.astype(np.float64)
     if not math.isfinite(np.add.reduce(probabilities, axis=None)):
         return None
@@ -154,14 +154,14 @@ def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking
 
 
 def _rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The nearest multiples of a power of ten, as Python's `round` gives."""
+    """Return the nearest multiples of a power of ten, as Python's `round` gives."""
     scale = 10.0**_DECIMALS
     rounded: NDArray[np.float64] = np.rint(probabilities * scale) / scale
     return rounded
 
 
 def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    """One image's scores in float64; EngineFailedError where one is NaN or infinite."""
+    """Return one image's scores in float64; EngineFailedError where one is NaN or infinite."""
     row = scores.astype(np.float64)
     # A NaN or infinity makes the sum one too; finite float32 cannot overflow a float64.
     if not math.isfinite(np.add.reduce(row)):

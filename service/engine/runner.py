@@ -96,22 +96,22 @@ class EngineRunner:
 
     @property
     def max_batch(self) -> int:
-        """The most images that an engine takes at once."""
+        """Return the most images that an engine takes at once."""
         return max(engine.engine.max_batch for engine in self._engines)
 
     @property
     def device(self) -> str:
-        """The devices' names, each once."""
+        """Return the devices' names, each once."""
         return ", ".join(dict.fromkeys(engine.device for engine in self.engines))
 
     @property
     def precision(self) -> str:
-        """The engines' precisions, each once."""
+        """Return the engines' precisions, each once."""
         return ", ".join(dict.fromkeys(engine.precision for engine in self.engines))
 
     @property
     def engines(self) -> Sequence[EngineStatus]:
-        """Each engine now, in the order of the devices."""
+        """Return each engine now, in the order of the devices."""
         return [
             EngineStatus(
                 engine.engine.device,

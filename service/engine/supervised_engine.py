@@ -121,7 +121,7 @@ class SupervisedEngine:
         self.state = State.READY
 
     async def run(self, images: Sequence[Image]) -> Sequence[ScoreRow]:
-        """The scores of a batch."""
+        """Return the scores of a batch."""
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
         thread, size = self._thread, len(images)
@@ -255,7 +255,7 @@ class _Thread:
 
     @property
     def closed(self) -> bool:
-        """Whether the engine is closed."""
+        """Return whether the engine is closed."""
         return self._closing is not None and self._closing.done()
 
     def _close(self, _: None) -> None:

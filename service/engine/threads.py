@@ -198,7 +198,7 @@ class ThreadPool:
         bound_s: float | None = None,
         patience_s: float = 0.0,
     ) -> "asyncio.Future[R]":
-        """As `post`, with a future; cancelling the future withdraws the job."""
+        """Post as `post` does, with a future; cancelling the future withdraws the job."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
         def settle(result: R, error: Exception | None) -> None:

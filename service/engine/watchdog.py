@@ -28,13 +28,13 @@ class Bounds:
     warm_up_s: float = 0.0
 
     def batch(self, latency: Latency, size: int) -> float:
-        """The bound of a batch of `size`; inf: unbounded."""
+        """Return the bound of a batch of `size`; inf: unbounded."""
         if self.batch_s is not None:
             return self.batch_s or inf
         return max(_LEAST_S, _TIMES * latency.of(size)) if latency.known else inf
 
     def restart(self, first_s: float) -> float:
-        """The bound of a restart, where the first warm-up took `first_s`."""
+        """Return the bound of a restart, where the first warm-up took `first_s`."""
         return max(_RESTART_LEAST_S, _RESTART_TIMES * first_s)
 
 
@@ -45,7 +45,7 @@ class Restarts:
         self._times: deque[float] = deque(maxlen=_TOO_MANY - 1)
 
     def another(self, now: float) -> bool:
-        """Whether to restart once more now, which then counts."""
+        """Return whether to restart once more now, which then counts."""
         times = self._times
         if len(times) == times.maxlen and now - times[0] <= _WITHIN_S:
             return False

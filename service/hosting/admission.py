@@ -46,7 +46,7 @@ class Admission:
         self._images += images
 
     def lacking(self, images: int) -> int:
-        """How many places are missing for more images; 0 or less: none."""
+        """Return how many places are missing for more images; 0 or less: none."""
         return self.images + images - self.max_images
 
     async def emptied(self) -> None:
@@ -158,7 +158,9 @@ class Reservation:
             raise QueueFullError("this request has given way to another client's")
 
     def _images_giving_way(self, images: int) -> "Sequence[Reservation]":
-        """The requests that have to give way to so many images; QueueFullError: too few do."""
+        """Return the requests that have to give way to so many images; QueueFullError: too few
+        do.
+        """
         admission = self._admission
         lacking = admission.lacking(images)
         if lacking <= 0:
@@ -186,7 +188,7 @@ class Reservation:
 def _giving_way(
     lacking: int, asking: "Reservation", count: int, amounts: "Mapping[Reservation, int]"
 ) -> "Sequence[Reservation] | None":
-    """The requests to refuse so that `lacking` is free for `count` more; None: too few.
+    """Return the requests to refuse so that `lacking` is free for `count` more; None: too few.
 
     Always the newest of the client that holds the most for its weight, as long as that is more than
     the asking one's would hold. `amounts` are in the order in which the requests came.

@@ -64,7 +64,9 @@ _ALIKE, _FEWEST_LETTERS = 0.8, 3
 
 
 def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
-    """All entries by name; those of the file `more` come first. ModelFileError: it is invalid."""
+    """Return all entries by name; those of the file `more` come first. ModelFileError: it is
+    invalid.
+    """
     entries: dict[str, Entry] = {}
     for path in (_SHIPPED, more):
         if path is None:
@@ -84,7 +86,7 @@ def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
 
 
 def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
-    """The entry of that name; ModelFileError names similar ones."""
+    """Return the entry of that name; ModelFileError names similar ones."""
     if name in entries:
         return entries[name]
     raise ModelFileError(f"there is no model {name} in the catalogue; {near_names(name, entries)}")
@@ -105,7 +107,7 @@ def near_names(name: str, names: Iterable[str]) -> str:
 
 
 def pulled(name: str, folder: Path = PULLED) -> Path | None:
-    """The file of a model that was pulled; None if it was not."""
+    """Return the file of a model that was pulled; None if it was not."""
     path = _file(name, folder) if _NAME.fullmatch(name) else None
     return path if path is not None and path.is_file() else None
 
@@ -148,7 +150,7 @@ def pull(name: str, entry: Entry, progress: Callable[[int], None], folder: Path 
 
 
 def _file(name: str, folder: Path) -> Path:
-    """Where the model of that name is, or would be; never outside the folder."""
+    """Return where the model of that name is, or would be; never outside the folder."""
     check_name(name, name)
     return folder.expanduser() / name / "model.onnx"
 

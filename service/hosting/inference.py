@@ -164,7 +164,7 @@ def _prepare(files: Sequence[bytes], prepare: Callable[[bytes], Decoding]) -> li
 
 
 def _named(error: Exception, place: int, images: int) -> Exception:
-    """The error, saying which image where there are several."""
+    """Return the error, saying which image where there are several."""
     if images == 1 or not isinstance(error, ServiceError):
         return error
     named = type(error)(f"image {place + 1} of {images}: {error}")

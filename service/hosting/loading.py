@@ -106,7 +106,7 @@ def open_models(
 
 
 def find_models(settings: Settings) -> list[ModelFile]:
-    """The models that the settings name: one file, or the folders in a folder, by name.
+    """Return the models that the settings name: one file, or the folders in a folder, by name.
 
     ModelFileError: no model, or a name that cannot be part of a URL; of a folder of folders it is
     logged, and the folder left out, unless `strict` is set.
@@ -136,7 +136,7 @@ def find_models(settings: Settings) -> list[ModelFile]:
 
 
 def find_model(settings: Settings) -> ModelFile:
-    """The one model that the settings name; ModelFileError where there are several."""
+    """Return the one model that the settings name; ModelFileError where there are several."""
     first, *others = find_models(settings)
     if others:
         names = ", ".join(file.name for file in (first, *others))
@@ -148,12 +148,12 @@ def find_model(settings: Settings) -> ModelFile:
 
 
 def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
-    """The one model that the settings name."""
+    """Return the one model that the settings name."""
     return _load(find_model(settings), settings, expectations)
 
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
-    """An engine for a model of images; UnsupportedModelError for a model of clips."""
+    """Return an engine for a model of images; UnsupportedModelError for a model of clips."""
     (engine,) = open_places(classifier, settings, max_batch, [DeviceChoice(settings.device)])
     return engine
 
@@ -161,7 +161,9 @@ def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) 
 def open_places(
     classifier: Classifier, settings: Settings, max_batch: int, places: Sequence[DeviceChoice]
 ) -> Sequence[Engine]:
-    """As `open_classifier`, an engine for each place; EngineError where one cannot be opened."""
+    """Open, as `open_classifier` does, an engine for each place; EngineError where one cannot be
+    opened.
+    """
     if classifier.preprocessing.frames is not None:
         raise UnsupportedModelError(
             f"{classifier.name} takes clips of {classifier.preprocessing.frames} frames, and "
@@ -178,7 +180,7 @@ def open_places(
 
 
 def doubt_guess(classifier: Classifier, settings: Settings) -> str:
-    """Why a guessed preset is probably wrong; empty where it is not.
+    """Return why a guessed preset is probably wrong; empty where it is not.
 
     The photographs that tell run on the CPU, on an engine of their own that is closed again.
     """
@@ -193,13 +195,13 @@ def doubt_guess(classifier: Classifier, settings: Settings) -> str:
 
 
 def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
-    """A function that reads an image file for a model of such preprocessing."""
+    """Return a function that reads an image file for a model of such preprocessing."""
     limits = ImageLimits(settings.max_body_bytes, settings.max_pixels)
     return lambda file, meaning: prepare_image(file.read_bytes(), meaning, limits).run()
 
 
 def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Decoding]:
-    """A function that prepares an image file for decoding to the model's input."""
+    """Return a function that prepares an image file for decoding to the model's input."""
     return partial(
         prepare_image,
         preprocessing=classifier.preprocessing,
@@ -208,7 +210,7 @@ def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Dec
 
 
 def _model_file(settings: Settings) -> Path:
-    """The one model's file; that of a folder is model.onnx."""
+    """Return the one model's file; that of a folder is model.onnx."""
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
         return BUILT_IN_MODEL
@@ -226,7 +228,7 @@ def _model_file(settings: Settings) -> Path:
 
 
 def _highest(place: Path) -> ModelFile:
-    """The model of a folder, of its highest version where it has versions."""
+    """Return the model of a folder, of its highest version where it has versions."""
     versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
     version = str(max(versions, default=1))
     if (place / _FILE).is_file():

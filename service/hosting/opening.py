@@ -15,7 +15,7 @@ _log = logging.getLogger("convoy")
 def make_repository(
     settings: Settings, *, decode_threads: int, decode_bytes: int | None = None
 ) -> Repository:
-    """A repository without models; `decode_bytes` overrides the settings."""
+    """Return a repository without models; `decode_bytes` overrides the settings."""
     return Repository(
         max_batch=settings.max_batch,
         max_queue=settings.max_queue,

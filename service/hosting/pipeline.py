@@ -15,7 +15,7 @@ from service.telemetry.metrics import ModelMetrics
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model's metadata."""
+    """Holds what is known of a model but its weights."""
 
     name: str
     version: str  # digits

@@ -89,7 +89,8 @@ def try_presets(
 
 
 def doubt(classifier: Classifier, engine: Engine, decode: Decode) -> str:
-    """Why a guessed preset is probably wrong, by the built-in photographs; empty where it is not.
+    """Return why a guessed preset is probably wrong, by the built-in photographs; empty where it is
+    not.
 
     Also where nothing was guessed, no other preset fits, or there are too few classes to tell.
     """
@@ -106,7 +107,9 @@ def doubt(classifier: Classifier, engine: Engine, decode: Decode) -> str:
 
 
 def label_names(label: str) -> list[str]:
-    """The names in a label such as "n02123045 tabby, tabby cat": plain words, the number too."""
+    """Return the names in a label such as "n02123045 tabby, tabby cat": plain words, the number
+    too.
+    """
     number, _, rest = label.partition(" ")
     numbered = len(number) == 9 and number[0] == "n" and number[1:].isdecimal()
     names = [number, *rest.split(",")] if numbered else label.split(",")
@@ -125,7 +128,9 @@ def _try(
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
 ) -> Trial:
-    """All zero where a score is not finite, as pixels beyond what the network knows may give."""
+    """Return a trial, all zero where a score is not finite, as pixels beyond what the network knows
+    may give.
+    """
     rows: list[NDArray[np.float64]] = []
     confidences, right = [], 0
     for file, expected in images.items():

@@ -133,7 +133,7 @@ class Repository:
 
     @property
     def default(self) -> Pipeline | None:
-        """The model of requests that name none: the configured one, or the only one.
+        """Return the model of requests that name none: the configured one, or the only one.
 
         None where the configured one could not be opened; `find_default` says so.
         """
@@ -143,11 +143,11 @@ class Repository:
         return next(iter(self.models.values())) if alone else None
 
     def find_default(self) -> Pipeline | None:
-        """The default model; BrokenModelError where it could not be opened."""
+        """Return the default model; BrokenModelError where it could not be opened."""
         return self.default or (self.find(self._default) if self._default is not None else None)
 
     def find(self, name: str, version: str | None = None) -> Pipeline:
-        """A model by name; ModelNotFoundError in Triton's words, or BrokenModelError."""
+        """Return a model by name; ModelNotFoundError in Triton's words, or BrokenModelError."""
         if (broken := self.broken.get(name)) and version in (None, broken.version):
             raise BrokenModelError(f"the model {name} could not be opened: {broken.error}")
         pipeline = self.models.get(name)
@@ -158,17 +158,19 @@ class Repository:
 
     @property
     def requests(self) -> int:
-        """How many requests are inside."""
+        """Return how many requests are inside."""
         return sum(pipeline.admission.requests for pipeline in self.models.values())
 
     @property
     def waiting(self) -> int:
-        """How many images wait for a batch."""
+        """Return how many images wait for a batch."""
         return sum(pipeline.runner.batcher.depth for pipeline in self.models.values())
 
     @property
     def ready(self) -> bool:
-        """Whether every model accepts requests, but for those that are broken from the start."""
+        """Return whether every model accepts requests, but for those that are broken from the
+        start.
+        """
         states = {pipeline.runner.state for pipeline in self.models.values()}
         return states <= {State.READY, State.BROKEN}
 
@@ -185,7 +187,9 @@ class Repository:
         self._leaving = True
 
     def exposition(self) -> "asyncio.Future[bytes]":
-        """Every metric in Prometheus' text format, made in a thread: GPU drivers may be slow."""
+        """Return every metric in Prometheus' text format, made in a thread: GPU drivers may be
+        slow.
+        """
         return self._teller.run(Metrics.exposition, self.metrics)
 
     async def warm_up(self) -> None:

@@ -25,7 +25,7 @@ class ErrorReply:
         self.answered = False
 
     def begin(self) -> None:
-        """Answer."""
+        """Answer with the error."""
         self.answered = True
         self._respond(refusal(self._error))
 

@@ -81,7 +81,7 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
 
 
 def _record(scope: Scope) -> RequestRecord:
-    """The record of a connection of ours, or a new one."""
+    """Return the record of a connection of ours, or a new one."""
     record: RequestRecord | None = scope.get("state", {}).get("record")
     if record is not None:
         return record

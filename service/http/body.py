@@ -51,13 +51,15 @@ _LENGTH_DIGITS = 20
 
 
 def content_length(headers: Headers) -> int | None:
-    """The length that the headers declare; None if they do not."""
+    """Return the length that the headers declare; None if they do not."""
     length = headers.get(b"content-length", b"")
     return int(length) if len(length) <= _LENGTH_DIGITS and length.isdigit() else None
 
 
 def is_short(headers: Headers) -> bool:
-    """Whether an unwanted body is short, and comes unasked: then the connection need not close."""
+    """Return whether an unwanted body is short, and comes unasked: then the connection need not
+    close.
+    """
     if b"transfer-encoding" in headers or b"expect" in headers:
         return False
     length = content_length(headers) if b"content-length" in headers else 0
@@ -80,7 +82,7 @@ def content_coding(headers: Headers) -> str:
 
 
 def form_boundary(headers: Headers) -> bytes:
-    """The boundary of a form; empty if the body is an image.
+    """Return the boundary of a form; empty if the body is an image.
 
     UnsupportedMediaTypeError: it is neither, or compressed. BadRequestError: a form without one.
     """
@@ -114,7 +116,7 @@ def form_boundary(headers: Headers) -> bytes:
 
 
 def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
-    """The bytes of each image, in upload order; at least one, none empty.
+    """Return the bytes of each image, in upload order; at least one, none empty.
 
     BadRequestError: empty, malformed or truncated. TooManyImagesError: more than `max_images`.
     InvalidParameterError: an unknown form field.

@@ -64,7 +64,7 @@ def inflate(data: bytes, coding: str, max_bytes: int) -> bytes:
 
 
 def wanted_coding(accept_encoding: str, size: int) -> str | None:
-    """The compression of an answer of `size` bytes, by the request's Accept-Encoding."""
+    """Return the compression of an answer of `size` bytes, by the request's Accept-Encoding."""
     if size < _WORTH_IT or len(accept_encoding) > _MAX_ACCEPT_BYTES:
         return None
     weights = dict.fromkeys(CODINGS, 0.0)

@@ -335,7 +335,7 @@ class Connection(asyncio.Protocol):
         self._loop.call_later(_ASK_S, partial(self._ask, asked=True))
 
     def _reports(self, event: int = 0) -> bool:
-        """Whether the system reports this event of the connection, or that it was reset."""
+        """Return whether the system reports this event of the connection, or that it was reset."""
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket"), event)
         return bool(poll.poll(0))

@@ -34,7 +34,9 @@ class Endpoint(Protocol):
         """Read the head, for `read`; ServiceError if it is wrong."""
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Whether reading a body of this length takes no longer than handing it to a thread."""
+        """Return whether reading a body of this length takes no longer than handing it to a
+        thread.
+        """
 
     def read(self, asked: Any, body: bytes) -> ImageRequest:
         """Read the body; ServiceError if it is wrong."""
@@ -61,7 +63,7 @@ class Exchange:
 
     @property
     def answered(self) -> bool:
-        """Whether it is answered or abandoned."""
+        """Return whether it is answered or abandoned."""
         return self._call.ended
 
     def begin(self) -> None:

@@ -43,7 +43,7 @@ class Head(NamedTuple):
 
 
 class OnRequest(Protocol):
-    """What a parser tells its connection of each request, in this order."""
+    """Receives what a parser finds of a request, in this order."""
 
     def on_begin(self) -> None:
         """Take the first byte of a head."""
@@ -155,7 +155,9 @@ class Parser:
         return llhttp
 
     def _stay(self) -> bytes:
-        """A head without its request to upgrade, for another llhttp: this one takes no body."""
+        """Return a head without its request to upgrade, for another llhttp: this one takes no
+        body.
+        """
         was, self._llhttp = self._llhttp, self._new()
         version = was.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]
@@ -196,7 +198,7 @@ def _head_too_large() -> HeadTooLargeError:
 
 
 def _not_http(reason: str) -> ServiceError:
-    """The error of bytes that llhttp rejects, by its message."""
+    """Return the error of bytes that llhttp rejects, by its message."""
     if reason in _OTHER_VERSION:
         return HttpVersionError("this server speaks HTTP/1.1; send the request in that version")
     return BadRequestError(f"malformed HTTP/1.1 request: {reason}")

@@ -43,7 +43,7 @@ class _Json(Response):
 
 
 def json_response(answer: Any) -> Response:
-    """A successful answer, of a type in `service/api/schemas.py`."""
+    """Return a successful answer, of a type in `service/api/schemas.py`."""
     return _Json(msgspec.json.encode(answer), 200, ())
 
 

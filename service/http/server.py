@@ -64,7 +64,7 @@ class ListenError(Exception):
 
 
 def bind(host: str, port: int, settings: str = "--host and --port") -> socket.socket:
-    """A socket bound to the address; not listening yet, so no client waits for the model.
+    """Return a socket bound to the address; not listening yet, so no client waits for the model.
 
     ListenError, naming the settings: the address is in use, forbidden or unknown.
     """
@@ -122,7 +122,9 @@ def http_settings(
     keys: Keys | None = None,
     endpoints: Mapping[str, Endpoint] | None = None,
 ) -> ConvoyConfig:
-    """The settings of uvicorn for any application; benchmarks compare Convoy with a bare one."""
+    """Return the settings of uvicorn for any application; benchmarks compare Convoy with a bare
+    one.
+    """
     on_end: list[OnEnd] = []
     if settings.access_log:
         on_end.append(AccessLog(line_writer(settings.log_format)))
@@ -318,7 +320,7 @@ def run_server(
 
 
 def outcome_of(server: Server) -> bool:
-    """Whether every accepted request was answered. Exits the process if an engine is stuck.
+    """Return whether every accepted request was answered. Exits the process if an engine is stuck.
 
     Raises what the engine raised if it could not warm up or failed for good, or ListenError.
     """

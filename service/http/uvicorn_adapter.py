@@ -83,7 +83,7 @@ class AsgiCall(RequestResponseCycle):
     def __init__(
         self, peers: Peers, record: RequestRecord, head: Head, answers: AnswerProgress
     ) -> None:
-        """Raises BadRequestError where the target is malformed."""
+        """Begin a cycle. Raises BadRequestError where the target is malformed."""
         super().__init__(
             scope=_scope(peers, record, head),
             transport=peers.transport,
@@ -103,7 +103,7 @@ class AsgiCall(RequestResponseCycle):
 
     @property
     def answered(self) -> bool:
-        """Whether the answer is written."""
+        """Return whether the answer is written."""
         return self.response_complete
 
     def begin(self) -> None:
@@ -154,7 +154,7 @@ class AsgiCall(RequestResponseCycle):
 
 
 def _scope(peers: Peers, record: RequestRecord, head: Head) -> Any:
-    """The ASGI scope of a request; BadRequestError if its target is malformed."""
+    """Return the ASGI scope of a request; BadRequestError if its target is malformed."""
     try:
         url = httptools.parse_url(head.target)
     except httptools.HttpParserInvalidURLError as error:

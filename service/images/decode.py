@@ -102,7 +102,7 @@ def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
 
 
 def _span(side: int, resized: int, cropped: int, *, reverse: bool) -> tuple[float, float]:
-    """The first and last stored pixel of a centre crop along one axis."""
+    """Return the first and last stored pixel of a centre crop along one axis."""
     scale = side / resized
     offset = round((resized - cropped) / 2)
     # Rounding must not move an edge past the image.

@@ -110,7 +110,7 @@ class _Lane:
         self._go_on()
 
     def ahead_s(self, client: Client) -> float:
-        """The estimated seconds of one core that go before an image of this client."""
+        """Return the estimated seconds of one core that go before an image of this client."""
         own = self.waiting.size(client)
         others = sum(
             min(line.size, share + line.entries[0].decoding.cost.seconds)
@@ -179,7 +179,7 @@ class DecodePool:
 
     @property
     def lost(self) -> int:
-        """Threads given up so far."""
+        """Return threads given up so far."""
         return self._quick.pool.lost + self._large.pool.lost
 
     @property
@@ -224,12 +224,12 @@ class DecodePool:
         return cost.seconds <= _QUICK_S and cost.bytes <= self.quick_bytes
 
     def _has_thread(self, cost: Cost) -> bool:
-        """Whether a thread is free for a quick image, or will be in a moment."""
+        """Return whether a thread is free for a quick image, or will be in a moment."""
         lane = self._quick
         soon = lane.seconds + cost.seconds <= _MOMENT_S * self._threads
         return soon or lane.running < self._threads
 
     def _has_memory(self, cost: Cost) -> bool:
-        """Whether there is a thread and memory for a large image."""
+        """Return whether there is a thread and memory for a large image."""
         lane = self._large
         return lane.running < self._large_threads and lane.bytes + cost.bytes <= self.large_bytes

@@ -27,7 +27,7 @@ _LENGTH = struct.Struct("=Q")
 
 
 class DecodeProcesses:
-    """As many processes as threads call `run` at once; each starts when it is first needed.
+    """Keeps as many processes as threads call `run` at once; each starts when it is first needed.
 
     A process has the niceness of the thread that starts it, and ends with this one, however that
     ends: it reads from a pipe that closes then.

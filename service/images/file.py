@@ -30,15 +30,15 @@ class ImageFormat(Enum):
     WEBP = "WebP"
 
     def truncated(self) -> ImageError:
-        """The file ends too early."""
+        """Return the error of a file that ends too early."""
         return ImageError(f"the {self.value} is truncated: the file ends too early; send it whole")
 
     def broken(self, what: str) -> ImageError:
-        """The file contradicts its format."""
+        """Return the file contradicts its format."""
         return ImageError(f"the {self.value} is broken: {what}; save the image again")
 
     def animated(self) -> UnsupportedMediaTypeError:
-        """The file has several frames; the request does not say which one to classify."""
+        """Return the error of several frames: the request does not say which one to classify."""
         return UnsupportedMediaTypeError(f"this is an animated {self.value}; send a still image")
 
     def check_size(self, width: int, height: int) -> None:
@@ -84,7 +84,9 @@ class ImageFile(NamedTuple):
 
 
 def exif_orientation(exif: bytes | memoryview) -> int:
-    """The orientation in EXIF data, 1 if there is none; broken EXIF is common, and has none."""
+    """Return the orientation in EXIF data, 1 if there is none; broken EXIF is common, and has
+    none.
+    """
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(exif[:4]))
     if order is None:
         return 1

@@ -36,7 +36,7 @@ class _Frame(NamedTuple):
 
 
 def parse_jpeg(data: bytes) -> ImageFile:
-    """A JPEG's size, orientation, scans and decoding cost.
+    """Return a JPEG's size, orientation, scans and decoding cost.
 
     ImageError: truncated or broken. UnsupportedMediaTypeError: arithmetic coding, lossless,
     hierarchical or 12-bit.
@@ -98,7 +98,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _scans(data: bytes, start: int) -> int:
-    """How many scans begin from `start` on; ImageError for more than MAX_SCANS."""
+    """Return how many scans begin from `start` on; ImageError for more than MAX_SCANS."""
     mark = bytes([0xFF, _SOS])
     scans = 0
     for piece in range(start, len(data), _PIECE):  # a search holds the interpreter's lock
@@ -137,7 +137,7 @@ def _frame(marker: int, payload: bytes) -> _Frame:
 
 
 def _blocks(samples: int, divisor: int) -> int:
-    """How many blocks of 8 samples hold `samples / divisor`, each division rounded up."""
+    """Return how many blocks of 8 samples hold `samples / divisor`, each division rounded up."""
     return ceil(ceil(samples / divisor) / 8)
 
 

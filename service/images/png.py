@@ -29,7 +29,7 @@ _WIDE_NS = 2  # times as long, for twice as many bytes
 
 
 def parse_png(data: bytes) -> ImageFile:
-    """A PNG's size, orientation and decoding cost; `check_png` verifies the checksums.
+    """Return a PNG's size, orientation and decoding cost; `check_png` verifies the checksums.
 
     ImageError: truncated or broken. UnsupportedMediaTypeError: an animation.
     """

@@ -19,7 +19,7 @@ _WEIGHT = Weight(held_bytes=0.0, drawn_bytes=17.3, ns=50)
 
 
 def parse_webp(data: bytes) -> ImageFile:
-    """A WebP's size, orientation and decoding cost.
+    """Return a WebP's size, orientation and decoding cost.
 
     ImageError: truncated or broken. UnsupportedMediaTypeError: an animation.
     """
@@ -48,7 +48,7 @@ def parse_webp(data: bytes) -> ImageFile:
 
 
 def _chunks(view: memoryview, file_bytes: int) -> Iterator[tuple[bytes, memoryview]]:
-    """The type and payload of every chunk."""
+    """Yield the type and payload of every chunk."""
     position = 12
     for _ in _FORMAT.segment_numbers(file_bytes):
         if position + 8 > len(view):

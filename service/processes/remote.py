@@ -106,28 +106,28 @@ class RemoteRunner:
 
     @property
     def max_batch(self) -> int:
-        """The most images that an engine takes at once."""
+        """Return the most images that an engine takes at once."""
         return max((engine.max_batch for engine in self.engines), default=self._before.max_batch)
 
     @property
     def device(self) -> str:
-        """The devices' names, each once."""
+        """Return the devices' names, each once."""
         of_engines = dict.fromkeys(engine.device for engine in self.engines)
         return ", ".join(of_engines) or self._before.device
 
     @property
     def precision(self) -> str:
-        """The engines' precisions, each once."""
+        """Return the engines' precisions, each once."""
         of_engines = dict.fromkeys(engine.precision for engine in self.engines)
         return ", ".join(of_engines) or self._before.precision
 
     @property
     def state(self) -> State:
-        """Whether it takes requests, and why not."""
+        """Return whether it takes requests, and why not."""
         return State.DRAINING if self._refusing or self.link.lost else self._state
 
     def expected_wait_s(self) -> float:
-        """Seconds until all that is waiting or running now will have been run."""
+        """Return seconds until all that is waiting or running now will have been run."""
         return self._wait_s
 
     def check_deadline(self, count: int, urgency: Urgency, _client: Client = ANYONE) -> None:
@@ -187,7 +187,7 @@ class RemoteRunner:
 
 
 def status_of(runner: EngineRunner) -> Sequence[Any]:
-    """How it is now, as `RemoteRunner.update` takes it."""
+    """Return how it is now, as `RemoteRunner.update` takes it."""
     queue = runner.batcher
     load = queue.depth, queue.expected_wait_s(), queue.busy_until, queue.latency().of(1)
     return runner.state.name, runner.failure, runner.engines, *load

@@ -48,7 +48,9 @@ class Memory:
         return np.ndarray(shape, kind, mmap.mmap(self._file, size, offset=offset))
 
     def rows(self, count: int, width: int) -> list[Any]:
-        """The next rows of whole numbers, as memoryviews: faster than arrays, number by number."""
+        """Return the next rows of whole numbers, as memoryviews: faster than arrays, number by
+        number.
+        """
         array = self.array((count, -(-width // _LINE) * _LINE), np.int64)
         return [memoryview(row) for row in array]
 
@@ -121,14 +123,14 @@ class SharedAdmission(Admission):
 
 
 class Crew(Collector):
-    """For each worker: whether it listens, its connections, replacements and lost threads."""
+    """Holds for each worker whether it listens, its connections, replacements and lost threads."""
 
     def __init__(self, memory: Memory, workers: int) -> None:
         rows = memory.rows(4, workers)
         self.listening, self.connections, self.replaced, self.lost_threads = rows
 
     def has_most(self, worker: int) -> bool:
-        """Whether another worker that listens has fewer connections."""
+        """Return whether another worker that listens has fewer connections."""
         own = self.connections[worker]
         others = zip(self.listening, self.connections, strict=True)
         return any(listens and connections < own for listens, connections in others)

@@ -67,7 +67,7 @@ def prepare(modules: list[str]) -> None:
 def run_workers(
     repository: Repository, listener: socket.socket, options: Options, announce: Callable[[], None]
 ) -> bool:
-    """As `run_server`, with HTTP and decoding in processes beside this one.
+    """Run as `run_server` does, with HTTP and decoding in processes beside this one.
 
     The repository has the models, and decodes nothing. The edge's limits are each worker's.
     WorkersError: workers end as soon as they are started.
@@ -279,7 +279,7 @@ class _Supervisor(Server):
             await asyncio.sleep(short * _PAUSE_S)
 
     async def _live(self, number: int) -> int:
-        """A worker, from its start to its end; its exit status, -N where by signal N.
+        """Return a worker, from its start to its end; its exit status, -N where by signal N.
 
         0 if it said that it left: the status is unknown if the process that forked it has ended.
         """

@@ -34,7 +34,9 @@ class Wire:
         self._unsaid: list[str] = []
 
     async def messages(self, *first: Any) -> AsyncIterator[list[Any]]:
-        """All that the other end says, until it is gone; `first` is said to it first, if any."""
+        """Yield all that the other end says, until it is gone; `first` is said to it first, if
+        any.
+        """
         connecting = asyncio.open_unix_connection(sock=self._end, limit=_LONGEST)
         reader, self._writer = await connecting
         try:

@@ -38,7 +38,7 @@ _log = logging.getLogger("convoy")
 
 @dataclass(frozen=True)
 class Options:
-    """How workers serve."""
+    """Holds what the processes of `--workers` are started with."""
 
     settings: Settings
     keys: Keys | None

@@ -62,7 +62,7 @@ class Duration:
 
     @property
     def us(self) -> int:
-        """The time in whole microseconds."""
+        """Return the time in whole microseconds."""
         return self.ns // 1000
 
 
@@ -128,7 +128,7 @@ class Counts:
             self.row[place + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self) -> "Totals":
-        """The sum over all rows."""
+        """Return the sum over all rows."""
         return Totals(self.rows, self._max_batch)
 
 

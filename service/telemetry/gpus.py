@@ -30,7 +30,7 @@ class GpuCollector(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """One gauge per reading, with a value for each GPU that has it."""
+        """Return one gauge per reading, with a value for each GPU that has it."""
         for name, text, function, part, unit in _READINGS:
             gauge = GaugeMetricFamily(f"nv_gpu_{name}", text, labels=["gpu_uuid"])
             read = getattr(self._nvml, f"nvmlDeviceGet{function}")
@@ -44,14 +44,14 @@ class GpuCollector(Collector):
 
     @property
     def facts(self) -> dict[str, str]:
-        """The GPUs' names and the driver's version."""
+        """Return the GPUs' names and the driver's version."""
         nvml = self._nvml
         names = map(nvml.nvmlDeviceGetName, self._gpus.values())
         return {"gpus": ", ".join(names), "driver": str(nvml.nvmlSystemGetDriverVersion())}
 
 
 def open_gpus() -> GpuCollector | None:
-    """A collector of all GPUs; None without a binding, a driver or a GPU."""
+    """Return a collector of all GPUs; None without a binding, a driver or a GPU."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:

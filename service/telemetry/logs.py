@@ -208,7 +208,7 @@ class AccessLog:
 
 @cache
 def line_writer(log_format: LogFormat) -> LineWriter:
-    """The process's only writer to standard error, which keeps lines whole and in order."""
+    """Return the process's only writer to standard error, which keeps lines whole and in order."""
     return LineWriter(log_format)
 
 

@@ -72,7 +72,7 @@ class Metrics(Collector):
         return metrics
 
     def exposition(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry) + "".join(_triton_lines(self.models)).encode()
 
     @override
@@ -136,7 +136,7 @@ _TRITON = (
 
 
 def _triton_lines(models: Iterable[ModelMetrics]) -> Iterator[str]:
-    """The metrics under Triton's names; prometheus_client would add `_total` to them."""
+    """Yield the metrics under Triton's names; prometheus_client would add `_total` to them."""
     scraped = [(_labels(model), model.counts.sum(), model.pending()) for model in models]
     for name, text, attribute in _TRITON:
         yield f"# HELP {name} {text}\n# TYPE {name} counter\n"
@@ -154,6 +154,6 @@ def _triton_lines(models: Iterable[ModelMetrics]) -> Iterator[str]:
 
 
 def _labels(model: ModelMetrics) -> str:
-    """A model's labels in the text format, which escapes three characters."""
+    """Return a model's labels in the text format, which escapes three characters."""
     name = model.name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return f'model="{name}",version="{model.version}"'

@@ -13,13 +13,13 @@ _of_service = {key: _choices.pop(key) for key in ("threads", "workers") if key i
 
 
 class Model:
-    """The work."""
+    """Holds the model that both services classify by."""
 
     def __init__(self) -> None:
         self._work = work_of(SETTINGS)
 
     def classify(self, images: list[Image]) -> list[Answer]:
-        """A batch."""
+        """Classify a batch."""
         scores = self._work.scores([self._work.decode(image) for image in images])
         return [answer(row) for row in scores]
 
@@ -31,7 +31,7 @@ class Batched(Model):
         route="/predict", batchable=True, max_batch_size=MAX_BATCH, **_choices
     )
     def predict(self, images: list[Image]) -> list[Answer]:
-        """A batch."""
+        """Classify a batch."""
         return self.classify(images)
 
 
@@ -40,7 +40,7 @@ class Unbatched(Model):
 
     @bentoml.api(route="/predict")  # type: ignore[untyped-decorator]
     def predict(self, image: Image, /) -> Answer:
-        """One image."""
+        """Classify one image."""
         return self.classify([image])[0]
 
 

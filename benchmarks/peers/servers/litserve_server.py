@@ -1,4 +1,4 @@
-"""LitServe."""
+"""Serves the work by LitServe."""
 
 from typing import Annotated, Any
 
@@ -18,27 +18,27 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
         self._settings = settings
 
     def setup(self, device: str) -> None:  # noqa: ARG002  given by name
-        """In the worker."""
+        """Open the model in the worker."""
         self._work = work_of(self._settings)
 
     def decode_request(self, request: Annotated[bytes, Body()]) -> NDArray[np.uint8]:
-        """One image."""
+        """Return one image of a request."""
         return self._work.decode(request)
 
     def batch(self, inputs: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-        """The work stacks them itself."""
+        """Return the images as they are: the work stacks them itself."""
         return inputs
 
     def predict(self, x: Any) -> Any:
-        """A batch, or one image where there are none."""
+        """Return a batch, or one image where there are none."""
         return self._work.scores(x) if isinstance(x, list) else self._work.scores([x])[0]
 
     def unbatch(self, output: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """A row each."""
+        """Return a row of each image."""
         return list(output)
 
     def encode_response(self, output: NDArray[np.float32]) -> Answer:
-        """The five likeliest."""
+        """Return the five likeliest classes as JSON."""
         return answer(output)
 
 

@@ -1,4 +1,4 @@
-"""Ray Serve."""
+"""Serves the work by Ray Serve."""
 
 import json
 import signal
@@ -30,12 +30,12 @@ class Classifier:
 
     @serve.batch(max_batch_size=MAX_BATCH, **_choices)  # type: ignore[untyped-decorator]
     async def classify(self, bodies: list[bytes]) -> list[bytes]:
-        """A batch."""
+        """Classify a batch."""
         scores = self._work.scores([self._work.decode(body) for body in bodies])
         return [json.dumps(answer(row)).encode() for row in scores]
 
     async def __call__(self, request: Request) -> Response:
-        """One image."""
+        """Classify one image."""
         done = await self.classify(await request.body())
         return Response(done, media_type="application/json")
 

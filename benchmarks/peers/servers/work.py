@@ -34,11 +34,11 @@ class Work(Protocol):
     """A model, in the two steps that servers keep apart."""
 
     def decode(self, image: Image.Image | bytes, /) -> NDArray[np.uint8]:
-        """One image as the model takes it."""
+        """Return one image as the model takes it."""
         ...
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """The scores of up to 8 images."""
+        """Return the scores of up to 8 images."""
         ...
 
 
@@ -50,11 +50,11 @@ class NoOp:
         self._scores = np.zeros((MAX_BATCH, 1000), np.float32)
 
     def decode(self, _: Image.Image | bytes) -> NDArray[np.uint8]:
-        """The same pixels every time."""
+        """Return the same pixels every time."""
         return self._pixels
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """The same scores every time."""
+        """Return the same scores every time."""
         return self._scores[: len(pixels)]
 
 
@@ -75,7 +75,7 @@ class Digits:
             self.scores([np.zeros((side, side, 1), np.uint8)] * n)
 
     def decode(self, image: Image.Image | bytes) -> NDArray[np.uint8]:
-        """The shorter side to `side` and the square in the middle, grey, in one resample."""
+        """Return the shorter side to `side` and the square in the middle, grey, in one resample."""
         opened = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
         side, full = self._side, opened.size
         resized = (side * full[0] // min(full), side * full[1] // min(full))
@@ -89,13 +89,13 @@ class Digits:
         return np.asarray(small)[:, :, np.newaxis]
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """One run of the session."""
+        """Return one run of the session."""
         (scores,) = self._session.run(None, {self._input: np.stack(pixels)})
         return np.reshape(scores, (len(pixels), -1)).astype(np.float32, copy=False)
 
 
 def work_of(settings: Settings) -> Work:
-    """The work that was asked for."""
+    """Return the work that was asked for."""
     if settings.work == "noop":
         return NoOp()
     return Digits(settings.model, settings.side)

@@ -1,1 +1,1 @@
-"""What one hostile client costs the others: the requests that cost most for each of their bytes."""
+"""Measures what one hostile client costs the others, by the requests that cost most a byte."""

@@ -59,12 +59,12 @@ class Honest:
 
     @property
     def p50(self) -> float:
-        """The median latency, in seconds."""
+        """Return the median latency, in seconds."""
         return median(self.seconds) if self.seconds else float("inf")
 
     @property
     def worst(self) -> float:
-        """The longest."""
+        """Return the longest."""
         return max(self.seconds, default=float("inf"))
 
 
@@ -105,7 +105,7 @@ async def measure(
     connections: Sequence[int],
     seconds: float,
 ) -> tuple[Honest, list[Honest]]:
-    """The honest client alone, then beside each attack on each number of connections."""
+    """Return the honest client alone, then beside each attack on each number of connections."""
     alone, found = Honest("nobody", 0), []
     async with Client(url, images) as client:
         await client.learn()

@@ -37,7 +37,7 @@ UNANSWERED = "in progress at the end"
 
 @dataclass(frozen=True)
 class Attack:
-    """One request."""
+    """Describes one request of an attacker."""
 
     name: str
     path: str
@@ -54,7 +54,7 @@ class Attackers:
 
 
 def attacks_on(url: str) -> Sequence[Attack]:
-    """The six requests, for the first model of a server."""
+    """Return the six requests, for the first model of a server."""
     with urlopen(f"{url}/v1/models", timeout=10) as response:
         model = json.load(response)["models"][0]
     name, shape = model["name"], model["image"]
@@ -88,7 +88,7 @@ def _files(files: Sequence[bytes]) -> bytes:
 
 
 def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
-    """A request whose numbers are all 0; of pixels, as many as JSON has room for."""
+    """Return a request whose numbers are all 0; of pixels, as many as JSON has room for."""
     numbers = 1
     for side in shape[1:]:
         numbers *= side
@@ -99,17 +99,19 @@ def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
 
 
 def webp(side: int) -> bytes:
-    """A lossless image of one colour, in as few bytes as a server takes: `method=0` has fewer."""
+    """Return a lossless image of one colour, in as few bytes as a server takes: `method=0` has
+    fewer.
+    """
     return _saved(Image.new("RGB", (side, side), (1, 2, 3)), "WebP", lossless=True, method=4)
 
 
 def png(side: int) -> bytes:
-    """An image of one bit a pixel, and of one colour."""
+    """Return an image of one bit a pixel, and of one colour."""
     return _saved(Image.new("1", (side, side)), "PNG", optimize=True)
 
 
 def scans(side: int = 2000, most: int = 100) -> bytes:
-    """A progressive JPEG of one colour whose last scan comes again and again."""
+    """Return a progressive JPEG of one colour whose last scan comes again and again."""
     file = _saved(Image.new("RGB", (side, side), (1, 2, 3)), "JPEG", progressive=True)
     mark = b"\xff\xda"
     first, last = file.index(mark), file.rindex(mark)

@@ -26,7 +26,7 @@ _OF_THE_SERVER = ("api_key_file", "cors_origin", "max_per_client", "max_rate", "
 
 
 def application(settings: Settings) -> serve.Application:
-    """What `import_path` names; its `args` are the settings of `convoy serve`.
+    """Build the application that `import_path` names; `args` are the settings of `convoy serve`.
 
     SettingsError: a setting of Convoy's own HTTP server.
     """
@@ -41,7 +41,7 @@ def application(settings: Settings) -> serve.Application:
 
 
 class Replica:
-    """What Ray asks of a replica, beside requests."""
+    """Answers what Ray asks of a replica, beside requests."""
 
     app: App  # set by `serve.ingress`
 
@@ -50,7 +50,7 @@ class Replica:
         self._repository.check_ready()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What the autoscaling policy sees of this replica."""
+        """Return what the autoscaling policy sees of this replica."""
         return {WAITING: float(self._repository.waiting)}
 
     @property
@@ -60,7 +60,7 @@ class Replica:
 
 
 def build(settings: Settings) -> App:
-    """The application of one replica; ModelError or SettingsError.
+    """Return the application of one replica; ModelError or SettingsError.
 
     Where the settings do not say how many threads: as many as the CPUs that Ray assigned.
     """

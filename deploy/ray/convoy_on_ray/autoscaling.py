@@ -26,7 +26,7 @@ class QueuePolicy:
         self._waiting_images = waiting_images
 
     def __call__(self, context: "AutoscalingContext") -> tuple[float, dict[str, Any]]:
-        """The wanted number of replicas, and no state."""
+        """Return the wanted number of replicas, and no state."""
         waiting = sum((context.aggregated_metrics or {}).get(WAITING, {}).values())
         requests = context.total_num_requests / context.config.get_target_ongoing_requests()
         return max(waiting / self._waiting_images, requests), {}

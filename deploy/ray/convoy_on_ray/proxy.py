@@ -1,4 +1,4 @@
-"""What Ray's HTTP proxies call: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names `middlewares`."""
+"""Guards Ray's HTTP proxies: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names `middlewares`."""
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,5 +35,5 @@ class LostReplicas:
 
 
 def middlewares() -> list[Middleware]:
-    """What every request passes."""
+    """Return the middlewares that every request passes."""
     return [Middleware(LostReplicas)]

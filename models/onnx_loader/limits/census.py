@@ -95,7 +95,7 @@ def check_stored(model: ModelProto) -> None:
 
 
 def tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of a model: those in attributes, subgraphs and functions too."""
+    """Yield every tensor of a model: those in attributes, subgraphs and functions too."""
     for graph in _graphs(model):
         yield from graph.initializer
     for node in _all_nodes(model):
@@ -119,7 +119,7 @@ def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
 
 
 def _with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes and those in their subgraphs, without recursion."""
+    """Yield the nodes and those in their subgraphs, without recursion."""
     pending = [iter(nodes)]
     while pending:
         for node in pending.pop():

@@ -52,7 +52,7 @@ def check_ranks(model: ir.Model) -> None:
 
 
 def _inner_first(graph: ir.Graph) -> Iterator[ir.Node]:
-    """All nodes in order, those of a subgraph before the node that holds it."""
+    """Yield all nodes in order, those of a subgraph before the node that holds it."""
     for node in graph:
         for inner in _subgraphs(node):
             yield from _inner_first(inner)
@@ -68,7 +68,7 @@ def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def _note(value: ir.Value, types: _Types) -> None:
-    """The type that the model declares for an input or a constant."""
+    """Note the type that the model declares for an input or a constant."""
     kind: ir.TypeProtocol | None = value.type
     shape: ir.ShapeProtocol | None = value.shape
     if value.const_value is not None:
@@ -82,7 +82,7 @@ def _note(value: ir.Value, types: _Types) -> None:
 
 
 def _inferred(node: ir.Node, types: _Types, opsets: Mapping[str, int]) -> dict[str, TypeProto]:
-    """The types of the node's outputs by name, as far as onnx can tell from its inputs'."""
+    """Return the types of the node's outputs by name, as far as onnx can tell from its inputs'."""
     given = [value for value in node.inputs if value is not None]
     if any(value not in types for value in given) or any(True for _ in _subgraphs(node)):
         return {}
@@ -113,14 +113,14 @@ def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int 
 
 
 def _entries(value: ir.Value | None, types: _Types) -> int:
-    """The number of axes of a shape, 0 where it is unknown."""
+    """Return the number of axes of a shape, 0 where it is unknown."""
     if value is None or value not in types:
         return 0
     return prod(dim.dim_value for dim in types[value].tensor_type.shape.dim)
 
 
 def _bound(node: ir.Node, types: _Types, ranks: Mapping[ir.Value, int]) -> int:
-    """An upper bound of the axes of an output of `node`."""
+    """Return an upper bound of the axes of an output of `node`."""
     given = [0 if value is None else _rank(value, types, ranks) or 0 for value in node.inputs]
     inner = (value for graph in _subgraphs(node) for value in graph.outputs)
     given += [_rank(value, types, ranks) or 0 for value in inner]

@@ -20,7 +20,7 @@ _WINDOWS = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": -WINDOW_LIM
 
 
 def known_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape of a value or a constant, if all of it is known."""
+    """Return the shape of a value or a constant, if all of it is known."""
     if value is None:
         return None
     if value.const_value is not None:
@@ -116,7 +116,7 @@ def check_reads(model: ir.Model, room: int) -> None:
 
 
 def too_many_axes(value: ir.Value, rank: int) -> UnsupportedModelError:
-    """The error for a value of `rank` axes."""
+    """Return the error for a value of `rank` axes."""
     return UnsupportedModelError(
         f"{value.name} has {shown(rank)} axes; at most {RANK_LIMIT} are supported"
     )

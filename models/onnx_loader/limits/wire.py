@@ -48,7 +48,7 @@ class _Message:
 
 @cache
 def _model() -> _Message:
-    """The fields of a ModelProto to look into."""
+    """Return the fields of a ModelProto to look into."""
     known: dict[str, _Message] = {}
     pending: list[Descriptor] = [ModelProto.DESCRIPTOR]
     known[ModelProto.DESCRIPTOR.full_name] = _Message()
@@ -121,7 +121,7 @@ def check_wire(data: bytes) -> None:
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """The number that starts at `position`, and where it ends."""
+    """Return the number that starts at `position`, and where it ends."""
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]

@@ -35,7 +35,7 @@ class _Files(StaticFiles):
 
     @override
     def file_response(self, *args: Any, **options: Any) -> Response:
-        """The file, or 304 if the browser's copy is current."""
+        """Return the file, or 304 if the browser's copy is current."""
         response = super().file_response(*args, **options)
         response.headers["cache-control"] = self._cache_control
         return response
@@ -74,7 +74,7 @@ def add_pages(app: FastAPI) -> None:
 
 
 def page_headers(images: str) -> dict[str, str]:
-    """The headers of a page of ours, which shows images of this source beside our own files.
+    """Return the headers of a page of ours, which shows images of this source beside our own files.
 
     It contains its files' versions, so the browser must ask whether it has changed.
     """

@@ -46,7 +46,7 @@ Models = Annotated[Repository, Depends(_repository)]
 
 
 async def _asked(request: Request, models: Models) -> Pipeline:
-    """The model that the path names; ModelNotFoundError."""
+    """Return the model that the path names; ModelNotFoundError."""
     return models.find(request.path_params["model"], request.path_params.get("version"))
 
 
@@ -54,7 +54,7 @@ Asked = Annotated[Pipeline, Depends(_asked)]
 
 
 class LiveAnswer(TypedDict):
-    """The process answers."""
+    """States that the process answers."""
 
     live: bool
 
@@ -112,7 +112,9 @@ class TensorMetadata(TypedDict):
 
 
 def has_own_input(info: ModelInfo) -> bool:
-    """Whether the model's own input is listed: clients take two inputs of one name for one."""
+    """Return whether the model's own input is listed: clients take two inputs of one name for
+    one.
+    """
     return info.tensor not in ("", INPUT)
 
 
@@ -201,14 +203,14 @@ class IndexEntry(TypedDict):
 
 
 def index_entry(pipeline: Pipeline) -> IndexEntry:
-    """A model's entry in the repository's index."""
+    """Return a model's entry in the repository's index."""
     info, state = pipeline.info, pipeline.runner.state
     reason = "" if state is State.READY else pipeline.runner.failure or state.value
     return IndexEntry(name=info.name, version=info.version, state=_STATES[state], reason=reason)
 
 
 def broken_entry(broken: FailedModel) -> IndexEntry:
-    """The entry of a model that could not be opened."""
+    """Return the entry of a model that could not be opened."""
     return IndexEntry(
         name=broken.name, version=broken.version, state="UNAVAILABLE", reason=broken.error
     )

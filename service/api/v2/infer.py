@@ -26,7 +26,9 @@ _LONG_JSON = 2**16
 
 
 def _json_length(headers: Headers) -> int | None:
-    """The length of a request's JSON, None for the whole body; BadRequestError if it is invalid."""
+    """Return the length of a request's JSON, None for the whole body; BadRequestError if it is
+    invalid.
+    """
     value = headers.get(_HEADER_LENGTH)
     if value is None:
         return None
@@ -43,18 +45,18 @@ class Infer:
         self.pipeline = pipeline
 
     def check(self, record: RequestRecord) -> RequestRecord:
-        """The record; ServiceError if its headers are invalid."""
+        """Return the record; ServiceError if its headers are invalid."""
         _json_length(record.headers)
         content_coding(record.headers)
         return record
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Whether reading a body of `length` bytes is faster than handing it to a thread."""
+        """Return whether reading a body of `length` bytes is faster than handing it to a thread."""
         json_length = _json_length(headers)
         return (length if json_length is None else json_length) <= _LONG_JSON
 
     def read(self, record: RequestRecord, body: bytes) -> ImageRequest:
-        """The tensors of the body."""
+        """Return the tensors of the body."""
         pipeline = self.pipeline
         max_images, info = pipeline.admission.max_images_a_request, pipeline.info
         asked = parse_request(body, _json_length(record.headers), info, max_images)
@@ -66,7 +68,7 @@ class Infer:
     def answer(
         self, form: tuple[InferRequest, str], scored: Scored, count: Callable[[], Phases]
     ) -> Response:
-        """The scores in the form asked for, compressed if the client accepts that."""
+        """Return the scores in the form asked for, compressed if the client accepts that."""
         asked, accepted = form
         content, json_length = format_answer(asked, scored.results, self.pipeline.info)
         count()
@@ -106,7 +108,7 @@ class InferAnswer(TypedDict, total=False):
 def format_answer(
     asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo
 ) -> tuple[bytes, int | None]:
-    """The answer's body, and the length of its JSON if a binary tensor follows.
+    """Return the answer's body, and the length of its JSON if a binary tensor follows.
 
     A score is NaN or infinite: InvalidTensorError where the client sent what the engine got,
     otherwise EngineFailedError.
@@ -153,7 +155,7 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
 
 
 def _classification(row: ScoreRow, k: int, labels: Sequence[str]) -> list[str]:
-    """The classification extension's "value:index:label" of the k largest scores."""
+    """Return the classification extension's "value:index:label" of the k largest scores."""
     texts = []
     for index in largest(row.scores.astype(np.float64), k).tolist():
         text = f"{row.scores[index]:f}:{index}"

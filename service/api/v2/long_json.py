@@ -68,7 +68,7 @@ def _has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
 
 
 def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
-    """The JSON with `[0]`, `[1]`, ... instead of each list `data`, and the lists.
+    """Return the JSON with `[0]`, `[1]`, ... instead of each list `data`, and the lists.
 
     What is inside the lists is not checked. BadRequestError: it is no JSON. PayloadTooLargeError:
     what is left is long.
@@ -93,7 +93,7 @@ def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
 
 
 def string_end(text: bytes, start: int, end: int) -> int:
-    """Where the quote is that ends a string whose first character is at `start`."""
+    """Return where the quote is that ends a string whose first character is at `start`."""
     quote = start
     while (quote := text.find(b'"', quote, end)) >= 0:
         before = text[max(start, quote - _NEAR) : quote]
@@ -107,7 +107,9 @@ def string_end(text: bytes, start: int, end: int) -> int:
 
 
 def _list_end(text: bytes, start: int, end: int) -> int:
-    """Where a list of lists, numbers and strings ends: at its last bracket before another key."""
+    """Return where a list of lists, numbers and strings ends: at its last bracket before another
+    key.
+    """
     position = start
     while True:
         quote = text.find(b'"', position, end)

@@ -69,5 +69,5 @@ async def model_trace(_: Asked) -> Response:
 @router.get("/v2/systemsharedmemory/region/{region}/status")
 @router.get("/v2/cudasharedmemory/region/{region}/status")
 async def region_status(region: str) -> Response:
-    """No region exists."""
+    """Return the regions of shared memory: none exists."""
     raise ModelNotFoundError(f"Unable to find shared memory region: '{region}'")

@@ -89,7 +89,7 @@ class OutputParameters(msgspec.Struct):
 
 
 class InputTensor(msgspec.Struct):
-    """The one input."""
+    """Holds the one input of a request."""
 
     name: Annotated[str, Meta(examples=[INPUT])]
     datatype: Annotated[str, Meta(examples=["UINT8", "BYTES", "FP32"])]
@@ -112,7 +112,7 @@ class InputTensor(msgspec.Struct):
 
 
 class OutputTensor(msgspec.Struct):
-    """The one output."""
+    """Holds what a request says of the one output."""
 
     name: str
     parameters: OutputParameters | None = None
@@ -143,7 +143,7 @@ _, REQUEST_SCHEMAS = msgspec.json.schema_components(
 
 
 def content_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """How the OpenAPI document refers to one of the structures as a request's body."""
+    """Return how the OpenAPI document refers to one of the structures as a request's body."""
     return {"application/json": {"schema": {"$ref": _SCHEMAS.format(name=kind.__name__)}}}
 
 
@@ -166,7 +166,7 @@ _decode = msgspec.json.Decoder(InferenceJson).decode
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """n images, encoded or decoded, and the form of the answer."""
+    """Holds n images, encoded or decoded, and the form of the answer."""
 
     files: list[bytes]  # n of them; empty if there are images
     images: Numbers | None  # n pixels or tensors
@@ -180,7 +180,7 @@ class InferRequest:
 def parse_request(
     body: bytes, header_length: int | None, info: ModelInfo, max_images: int
 ) -> InferRequest:
-    """A request from its body; `header_length` is None without the header.
+    """Return a request from its body; `header_length` is None without the header.
 
     The images may be a view of `body`. Takes time in proportion to the body's length.
     BadRequestError: invalid. PayloadTooLargeError: too much JSON, or more than `max_images`.
@@ -215,7 +215,7 @@ def parse_request(
 
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
-    """One image without any JSON; the answer is binary, as Triton's is."""
+    """Return one image without any JSON; the answer is binary, as Triton's is."""
     if body.startswith(_FILE_MARKS):
         return InferRequest([body], None, binary=True)
     expected = math.prod(info.image_shape)
@@ -229,7 +229,9 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
 
 
 def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo) -> _Tensor:
-    """The one tensor of the request, which has one of these names and is not in shared memory."""
+    """Return the one tensor of the request, which has one of these names and is not in shared
+    memory.
+    """
     for tensor in tensors:
         if tensor.name not in names:
             raise BadRequestError(
@@ -248,7 +250,9 @@ def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: Mod
 def _read_head(
     body: bytes, end: int, max_images: int
 ) -> tuple[InferenceJson, Sequence[Span] | None]:
-    """The JSON that ends there, and its lists `data` if it is too long to be parsed with them."""
+    """Return the JSON that ends there, and its lists `data` if it is too long to be parsed with
+    them.
+    """
     check_counts(body, end, max_images)
     if end <= PIECE:
         return read_json(_decode, body[:end]), None
@@ -257,7 +261,7 @@ def _read_head(
 
 
 def _data_of(tensor: InputTensor, lists: Sequence[Span] | None) -> Span:
-    """The list `data` of a tensor; BadRequestError if it has none."""
+    """Return the list `data` of a tensor; BadRequestError if it has none."""
     data = bytes(tensor.data)
     if data.startswith(b"["):
         if lists is None:
@@ -278,7 +282,7 @@ def _read_input(
     info: ModelInfo,
     max_images: int,
 ) -> tuple[list[bytes], Numbers | None]:
-    """The files, pixels or tensors of the input; `binary` is what follows the JSON."""
+    """Return the files, pixels or tensors of the input; `binary` is what follows the JSON."""
     n = _image_count(tensor, info)
     if n > max_images:
         raise TooManyImagesError(

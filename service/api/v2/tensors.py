@@ -43,7 +43,7 @@ _characters = msgspec.json.Decoder(str).decode
 
 
 def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) -> Any:
-    """The numbers of a JSON array, as uint8 or float32; those too large become infinite.
+    """Return the numbers of a JSON array, as uint8 or float32; those too large become infinite.
 
     The array may be flat, nested as `shape`, or nested less deep with the last axes flattened; the
     first axis may be absent if it is 1. BadRequestError: another structure, another number of
@@ -79,7 +79,7 @@ def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
 
 
 def _skeleton(data: Span, of_numbers: bytes, wrong: BadRequestError) -> bytes:
-    """The brackets and commas; raises `wrong` if there is anything else but numbers."""
+    """Return the brackets and commas; raises `wrong` if there is anything else but numbers."""
     parts = []
     last = b""
     for start in range(data.start, data.end, PIECE):
@@ -97,7 +97,7 @@ def _skeleton(data: Span, of_numbers: bytes, wrong: BadRequestError) -> bytes:
 
 
 def _elements(skeleton: bytes, data: Span, wrong: BadRequestError) -> int:
-    """How many numbers there are, if they are where the brackets and commas say."""
+    """Return how many numbers there are, if they are where the brackets and commas say."""
     commas = sum(skeleton.count(b",", at, at + PIECE) for at in range(0, len(skeleton), PIECE))
     if commas:
         return commas + 1
@@ -105,7 +105,7 @@ def _elements(skeleton: bytes, data: Span, wrong: BadRequestError) -> int:
 
 
 def _flat(data: Span, wrong: BadRequestError) -> Iterator[bytes]:
-    """The array's numbers in flat arrays; raises `wrong` where one of them is endless."""
+    """Yield the array's numbers in flat arrays; raises `wrong` where one of them is endless."""
     text, position, end = data
     while position < end:
         stop = end if end - position <= PIECE else text.rfind(b",", position, position + PIECE)
@@ -118,7 +118,9 @@ def _flat(data: Span, wrong: BadRequestError) -> Iterator[bytes]:
 def numbers_in_binary(
     data: bytes | memoryview, shape: Sequence[int], kind: type[np.generic]
 ) -> Any:
-    """The numbers, little-endian: a view of bytes; a copy of others, which may begin anywhere."""
+    """Return the numbers, little-endian: a view of bytes; a copy of others, which may begin
+    anywhere.
+    """
     stored = np.dtype(kind).newbyteorder("<")
     check_size(-(-len(data) // stored.itemsize), prod(shape))
     # NumPy lets other threads run while it copies.
@@ -126,7 +128,7 @@ def numbers_in_binary(
 
 
 def files_in_json(data: Span, n: int) -> list[bytes]:
-    """The n files of a JSON array of base64, of shape [n] or [n, 1].
+    """Return the n files of a JSON array of base64, of shape [n] or [n, 1].
 
     BadRequestError: another number of elements, or an element that is not base64.
     """
@@ -144,7 +146,9 @@ def files_in_json(data: Span, n: int) -> list[bytes]:
 
 
 def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
-    """Whether this, around and between so many strings, makes one list of them, or of lists."""
+    """Return whether this, around and between so many strings, makes one list of them, or of
+    lists.
+    """
     if any(end - start > PIECE for _, start, end in outside):
         return False
     found = b"0".join(text[start:end].translate(None, _SPACE) for text, start, end in outside)
@@ -152,7 +156,7 @@ def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
 
 
 def _file(base64: Span, number: int) -> bytes:
-    """The bytes of one file, decoded four characters at a time, as base64 is."""
+    """Return the bytes of one file, decoded four characters at a time, as base64 is."""
     text, position, end = base64
     parts, rest = [], b""
     try:
@@ -185,7 +189,7 @@ def _not_base64(number: int) -> BadRequestError:
 
 
 def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
-    """The n files, a length of four bytes before each."""
+    """Return the n files, a length of four bytes before each."""
     files = []
     end = 0
     for number in range(1, n + 1):
@@ -210,7 +214,7 @@ def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
 
 
 def _copy(data: memoryview) -> bytes:
-    """The bytes, copied without holding the interpreter's lock for long."""
+    """Return the bytes, copied without holding the interpreter's lock for long."""
     parts = range(0, len(data), _COPIED)
     return b"".join([bytes(data[start : start + _COPIED]) for start in parts])
 
@@ -222,7 +226,7 @@ def check_size(got: int, expected: int) -> None:
 
 
 def _is_nested_as(skeleton: bytes, shape: Sequence[int]) -> bool:
-    """Whether the brackets and commas are those of lists nested as the shape."""
+    """Return whether the brackets and commas are those of lists nested as the shape."""
     first = skeleton[: len(shape) + 1]
     depth = len(first) - len(first.lstrip(b"["))
     if depth > len(shape):
