@@ -2,14 +2,12 @@
 
 import itertools
 import json
-import os
 import re
 import shutil
 import signal
 import socket
 import statistics
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,10 +26,10 @@ from models import BUILT_IN_MODEL
 from service.http.server import bind
 from service.settings import load_settings
 from tests.deploy.container_files import ROOT, compose_services
+from tests.support.servers.forked import CONVOY, Forked
 
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
 SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
-CONVOY = [sys.executable, "-c", "from service.cli import main; main()"]
 CLIENTS = 4
 LOAD = 0.7
 OTHERS = ("/v2/health/ready", "/v1/models")
@@ -79,7 +77,7 @@ class Replica:
 
     folder: Path
     port: int
-    process: "subprocess.Popen[bytes]" = field(init=False)
+    process: Forked = field(init=False)
     runs: int = 0
 
     def start(self, **environ: str) -> None:
@@ -90,14 +88,11 @@ class Replica:
             "CONVOY_METRICS_PORT": "0",  # all on one machine
             **environ,
         }
-        command = [*CONVOY, "serve", "--device", "cpu", "--threads", "1"]
-        with (self.folder / f"{self.port}-{self.runs}.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(self.port)],
-                cwd=ROOT,
-                env={**os.environ, **settings},
-                stdout=subprocess.DEVNULL,
-                stderr=log,
+        command = ["serve", "--device", "cpu", "--threads", "1"]
+        place = ["--host", "127.0.0.1", "--port", self.port]
+        with (self.folder / f"{self.port}-{self.runs}.log").open("w") as log:
+            self.process = Forked(
+                CONVOY, *command, *place, environ=settings, stdout=subprocess.DEVNULL, stderr=log
             )
         self.runs += 1
         deadline = time.monotonic() + 60

@@ -2,13 +2,10 @@
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,15 +15,15 @@ import pytest
 from models import BUILT_IN_MODEL
 from tests.service.whole.test_server_process import until
 from tests.support.command_line import Run
+from tests.support.servers.forked import CONVOY, Forked
 
-_SERVE = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
 _SAMPLE = min((BUILT_IN_MODEL.parent / "samples").glob("*")).read_bytes()
 
 
 class Serving:
     """A running server and what it has written to its log."""
 
-    def __init__(self, process: "subprocess.Popen[str]", port: int) -> None:
+    def __init__(self, process: Forked, port: int) -> None:
         self.process = process
         self.port = port
 
@@ -82,17 +79,11 @@ def serving(
     *flags: object,
     files: int | None = None,
     environment: Mapping[str, str] | None = None,
-    command: Sequence[str] = _SERVE,
+    module: str = CONVOY,
 ) -> Iterator[Serving]:
     """A server that may have so many files open."""
-    shell = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
-    process = subprocess.Popen(
-        [*shell, *command, "--threads", "1", *map(str, flags)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    )
+    asked = ("serve", "--port", "0", "--threads", "1", *flags)
+    process = Forked(module, *asked, environ=environment, files=files)
     try:
         assert process.stdout is not None
         found = re.search(r" at http://127\.0\.0\.1:(\d+) ", process.stdout.readline())
@@ -199,17 +190,7 @@ def test_a_hangup_without_keys_is_noted_and_no_more() -> None:
 
 
 def test_a_hangup_while_models_are_loaded_ends_nothing() -> None:
-    script = (
-        "import os, signal, sys\n"
-        "from service import cli\n"
-        "from service.cli import serve as serving\n"
-        "opened = serving.add_models\n"
-        "def add_models(*args):\n"
-        "    os.kill(os.getpid(), signal.SIGHUP)\n"
-        "    return opened(*args)\n"
-        "serving.add_models = add_models; cli.main()"
-    )
-    with serving(command=[sys.executable, "-c", script, "serve", "--port", "0"]) as server:
+    with serving(module="tests.support.servers.hung_up_server") as server:
         assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 200
         server.stop()
 

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,14 +18,14 @@ import pytest
 
 from service.api.v1 import CLASSIFY_PATH
 from service.http.server import ListenError, bind
-from tests.support import ROOT
+from tests.support.servers.forked import FAKE_SERVER, Forked
 from tests.support.service.client import metric_in
 
 
 class Server:
     """A running process, with the port it serves on."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process: "subprocess.Popen[str] | Forked") -> None:
         assert process.stdout is not None
         self.process = process
         self.port = int(process.stdout.readline())
@@ -86,15 +85,9 @@ def server() -> Iterator[Server]:
         yield shared
 
 
-def start(*options: str) -> "subprocess.Popen[str]":
+def start(*options: str) -> Forked:
     """The process of a fake server."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.servers.fake_server", *options],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return Forked(FAKE_SERVER, *options)
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:

@@ -32,6 +32,7 @@ def hang(server: Server) -> None:
 
 
 def restart(server: Server) -> None:
+    assert isinstance(server.process, subprocess.Popen)
     assert server.process.stdin is not None
     server.process.stdin.write("\n")
     server.process.stdin.flush()

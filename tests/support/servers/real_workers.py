@@ -8,15 +8,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support import ROOT
+from tests.support.servers.forked import FAKE_WORKERS, Forked
 from tests.support.service.client import metric_in
 
 WORKERS = 2
@@ -54,16 +52,8 @@ class Service:
 
     def __init__(self, control: Path, *options: str) -> None:
         self._hold, self._fail = control / "hold", control / "fail"
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.support.servers.fake_workers"),
-                *("--workers", str(WORKERS), "--control", str(control), *options),
-            ],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        asked = ("--workers", WORKERS, "--control", control, *options)
+        self.process = Forked(FAKE_WORKERS, *asked)
 
     def wait_until_ready(self) -> None:
         assert self.process.stdout is not None

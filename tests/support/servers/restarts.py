@@ -7,25 +7,19 @@ the answer is 503. It obeys `connection: close`, and takes its next request to t
 import http.client
 import itertools
 import json
-import os
 import random
 import select
-import signal
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
-from multiprocessing.context import ForkServerProcess
 
 from service.http.server import ListenError, bind
-from tests.support.servers import fake_server
+from tests.support.servers.forked import FAKE_SERVER, Forked
 
 PATH = "/v1/classify"
-
-_FORKS = get_context("forkserver")
-"""A start takes 0.1 s where a fresh interpreter takes 1 s."""
 
 
 class RestartableServer:
@@ -34,31 +28,28 @@ class RestartableServer:
     def __init__(self, port: int, *options: str) -> None:
         self.port = port
         self._arguments = ["--port", str(port), *options]
-        self._process: ForkServerProcess | None = None
+        self._process: Forked | None = None
 
     def start(self) -> None:
         """Start, and wait until it is ready."""
-        self._process = _FORKS.Process(target=fake_server.main, args=(self._arguments,))
-        self._process.start()
+        self._process = Forked(FAKE_SERVER, *self._arguments, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 30
         while not self._is_ready():
-            assert self._process.is_alive()
+            assert self._process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
     def stop(self) -> None:
         """Stop it as a process manager does; it must end with status 0."""
         assert self._process is not None
-        assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGTERM)
-        self._process.join(20)
-        assert self._process.exitcode == 0
+        self._process.terminate()
+        assert self._process.wait(20) == 0
 
     def kill(self) -> None:
         """End it, if it is there."""
         if self._process is not None:
             self._process.kill()
-            self._process.join()
+            self._process.wait()
 
     def _is_ready(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
@@ -74,7 +65,6 @@ class RestartableServer:
 @contextmanager
 def pair(*options: str) -> Iterator[list[RestartableServer]]:
     """Two servers, ready."""
-    _FORKS.set_forkserver_preload([fake_server.__name__])
     servers = [RestartableServer(port, *options) for port in _ports_to_keep(2)]
     try:
         for server in servers:

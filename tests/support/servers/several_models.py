@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save_model
 
 from models import BUILT_IN_MODEL
+from tests.support.servers.forked import CONVOY, Forked
 
 SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
 CHANNELS = "channels.v2"
@@ -71,12 +70,7 @@ def save_channels(path: Path, height: int = 4, width: int = 6) -> None:
 @contextmanager
 def convoy_serve(*arguments: str | Path) -> Iterator[int]:
     """The port of a running `convoy serve`; killed if it is still there at the end."""
-    command = [sys.executable, "-c", "from service.cli import main; main()", "serve"]
-    process = subprocess.Popen(
-        [*command, *map(str, arguments), "--port", "0", "--threads", "1"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = Forked(CONVOY, "serve", *arguments, "--port", "0", "--threads", "1")
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

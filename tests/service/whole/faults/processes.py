@@ -1,10 +1,10 @@
 """What befalls the process: signals, a full log, no more files, a clock that jumps."""
 
-import os
 import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 from tests.service.whole.faults.fault import Counted, Faults, collector
 from tests.service.whole.faults.rig import Rig, parse_answers, post, read_all, until
@@ -52,7 +52,7 @@ def _(rig: Rig) -> Counted:
         rig.wait_inside(1)  # the others wait for this one
         before += rig.many(pool, [b"%d" % n for n in range(5)])
         rig.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, rig.process.pid, os.WSTOPPED | os.WNOWAIT)
+        until(lambda: " T " in Path(f"/proc/{rig.process.pid}/stat").read_text())
         during = [
             stack.enter_context(closing(rig.raw(post(b"%d" % n, "Connection: close"))))
             for n in range(6)

@@ -8,8 +8,6 @@ import re
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from service.api.v1 import CLASSIFY_PATH
-from tests.support import ROOT
+from tests.support.servers.forked import FAKE_SERVER, Forked
 from tests.support.service.client import samples_in
 
 INFER_PATH = "/v2/models/fake/infer"
@@ -30,7 +28,7 @@ _REQUESTS = "convoy_requests_total"
 class Rig:
     """A running fake server with its faults, and clients for it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", errors: Path) -> None:
+    def __init__(self, process: Forked, errors: Path) -> None:
         assert process.stdout is not None
         self.process = process
         self.errors = errors  # what the server wrote to its standard error
@@ -143,13 +141,8 @@ class Rig:
 def rigged(folder: Path, *options: str) -> Iterator[Rig]:
     """A fake server with faults; killed if it is still there at the end."""
     errors = folder / "stderr"
-    with errors.open("wb") as opened:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.servers.fake_server", "--faults", *options],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=opened,
-        )
+    with errors.open("w") as opened:
+        process = Forked(FAKE_SERVER, "--faults", *options, stderr=opened)
     try:
         yield Rig(process, errors)
     finally:
