@@ -210,7 +210,7 @@ def test_the_process_that_forks_workers_may_die(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path) -> None:
-    with running(tmp_path) as service, service.one_each() as each:
+    with running(tmp_path, "--patience", "20") as service, service.one_each() as each:
         (victim, lost), (_, kept) = each.items()
         os.kill(victim, signal.SIGSTOP)
         until(lambda: not is_there(victim), timeout_s=30)

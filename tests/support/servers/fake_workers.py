@@ -17,7 +17,7 @@ from models import EngineError, Images, Scores
 from service.engine.watchdog import Bounds
 from service.hosting.repository import Repository
 from service.http.server import bind
-from service.processes import Options, WorkersError, prepare, run_workers
+from service.processes import Options, WorkersError, prepare, run_workers, supervisor
 from service.settings import Settings
 from service.telemetry.logs import configure_logging
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free, one_hot
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--control", type=Path, help="folder of files that tell the engine how")
     parser.add_argument("--cannot-warm-up", action="store_true")
     parser.add_argument("--lenient", action="store_true", help="serve the other model then")
+    parser.add_argument("--patience", type=int, default=100, help="statuses left unanswered")
     parser.add_argument("--die", action="store_true", help="workers end as they begin")
     options = parser.parse_args()
 
@@ -51,6 +52,7 @@ def main() -> int:
     def upside_down(images: Images) -> Scores:
         return np.ascontiguousarray(one_hot(images)[:, ::-1])
 
+    vars(supervisor)["_MOST_UNKNOWN"] = options.patience
     configure_logging(verbose=False)
     prepare(["tests.support.service.fakes"])
     make_repository = partial(
