@@ -219,7 +219,7 @@ def test_the_dashboard_is_drawn_without_grafana(
 @needs_prometheus
 def test_what_is_scraped_is_what_was_served(prometheus: Prometheus, server: ServeProcess) -> None:
     server.classify(SAMPLES[0].read_bytes())
-    text = httpx.get(f"{server.url}/metrics").text
+    text = server.client.get("/metrics").text
     (count,) = re.findall(r'^convoy_images_total\{model="digits"\} (\S+)$', text, re.MULTILINE)
     deadline = time.monotonic() + 30
     while float(value(prometheus.query("convoy_images_total"))) != float(count):
