@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from service.engine.cores import available_cores
 from tests.support import ROOT
 
 # A server in a process of its own begins in half the time where what it imports is compiled. Who
@@ -33,6 +34,11 @@ with contextlib.suppress(ImportError):  # the tests that a GPU is wanted for do 
 def anyio_backend() -> str:
     """Tests marked `anyio` are coroutines and run on asyncio, as the server does."""
     return "asyncio"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one worker more than cores: tests of servers wait as long as they compute."""
+    return available_cores() + 1
 
 
 _LEFT = pytest.StashKey[Counter[str]]()
