@@ -71,23 +71,29 @@ class Truncating {
   ~Truncating() { fesetround(FE_TONEAREST); }
 };
 
-// One row of B is as long as one row of C, and both as an AVX register.
+// As many as an AVX register has doubles: g++ makes scalar code of longer vectors.
+using Floats = float __attribute__((vector_size(4 * sizeof(float))));
+using Doubles = double __attribute__((vector_size(4 * sizeof(double))));
+
 template <int K>
 struct Tiles {
-  float a[16][K], b[K][8], c[16][8];
+  float a[16][K];
+  Floats b[2][K], c[2][16];  // by columns 0 to 3 and 4 to 7
+
+  void set_b(int k, int column, float value) { b[column / 4][k][column % 4] = value; }
 
   // noipa: the compiler must not move arithmetic to where rounding is the host's.
   __attribute__((noipa)) void multiply() {
-    for (int row = 0; row < 16; row++) {
-      double sums[8];
-      for (int column = 0; column < 8; column++) sums[column] = c[row][column];
-      for (int k = 0; k < K; k++) {
-        for (int column = 0; column < 8; column++) {
-          sums[column] += double(a[row][k]) * b[k][column];
-          if (k % at_once == at_once - 1) sums[column] = float(sums[column]);
+    for (int half = 0; half < 2; half++) {
+      Doubles rows[K];
+      for (int k = 0; k < K; k++) rows[k] = __builtin_convertvector(b[half][k], Doubles);
+      for (int row = 0; row < 16; row++) {
+        for (int first = 0; first < K; first += at_once) {
+          Doubles sums = __builtin_convertvector(c[half][row], Doubles);
+          for (int k = first; k < first + at_once; k++) sums += double(a[row][k]) * rows[k];
+          c[half][row] = __builtin_convertvector(sums, Floats);
         }
       }
-      for (int column = 0; column < 8; column++) c[row][column] = float(sums[column]);
     }
   }
 };
@@ -95,12 +101,12 @@ struct Tiles {
 // c0 c1: row g, columns 2t and 2t + 1; c2 c3: row g + 8.
 template <int K, class Fill>
 void multiply_together(const uint64_t (&values)[32], Fill fill_operands) {
-  alignas(32) Tiles<K> tiles;
+  Tiles<K> tiles;
   for (int lane = 0; lane < 32; lane++) {
     const Product& product = *reinterpret_cast<const Product*>(values[lane]);
     const int g = lane / 4, t = lane % 4;
     fill_operands(tiles, product, g, t);
-    for (int i = 0; i < 4; i++) tiles.c[g + i / 2 * 8][2 * t + i % 2] = product.c[i];
+    for (int i = 0; i < 4; i++) tiles.c[t / 2][g + i / 2 * 8][2 * t % 4 + i % 2] = product.c[i];
   }
   {
     const Truncating sums;
@@ -109,7 +115,7 @@ void multiply_together(const uint64_t (&values)[32], Fill fill_operands) {
   for (int lane = 0; lane < 32; lane++) {
     const Product& product = *reinterpret_cast<const Product*>(values[lane]);
     const int g = lane / 4, t = lane % 4;
-    for (int i = 0; i < 4; i++) product.c[i] = tiles.c[g + i / 2 * 8][2 * t + i % 2];
+    for (int i = 0; i < 4; i++) product.c[i] = tiles.c[t / 2][g + i / 2 * 8][2 * t % 4 + i % 2];
   }
 }
 
@@ -120,7 +126,7 @@ void mma_tf32(const uint64_t (&values)[32]) {
     for (int i = 0; i < 4; i++) {
       tiles.a[g + i % 2 * 8][t + i / 2 * 4] = from_bits(product.a[i] & ~0x1fffu);
     }
-    for (int i = 0; i < 2; i++) tiles.b[t + i * 4][g] = from_bits(product.b[i] & ~0x1fffu);
+    for (int i = 0; i < 2; i++) tiles.set_b(t + i * 4, g, from_bits(product.b[i] & ~0x1fffu));
   });
 }
 
@@ -135,7 +141,7 @@ void mma_16bit(const uint64_t (&values)[32]) {
         tiles.a[g + i % 2 * 8][2 * t + half + i / 2 * 8] = to_float(product.a[i] >> 16 * half);
       }
       for (int i = 0; i < 2; i++) {
-        tiles.b[2 * t + half + i * 8][g] = to_float(product.b[i] >> 16 * half);
+        tiles.set_b(2 * t + half + i * 8, g, to_float(product.b[i] >> 16 * half));
       }
     }
   });
