@@ -202,7 +202,19 @@ def run(commands: list[str], folder: Path, catalogue: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("title", DONE)
+# What they start is started by other tasks too, and takes long: load tests and reports.
+LONG = {
+    "Find the p99 by phase",
+    "Find the highest rate under 50 ms",
+    "See which layers cost most",
+    "Report a bug",
+}
+
+
+@pytest.mark.parametrize(
+    "title",
+    [pytest.param(title, marks=[pytest.mark.slow] * (title in LONG)) for title in DONE],
+)
 def test_a_task_ends_as_it_should(title: str, folder: Path, catalogue: Path) -> None:
     assert re.search(DONE[title], run(TASKS[title], folder, catalogue))
 

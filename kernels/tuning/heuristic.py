@@ -11,7 +11,7 @@ the same for all.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import ceil
 from typing import Protocol
 
@@ -81,15 +81,15 @@ class Facts:
 def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
     """Return what chooses for a problem among all candidates, and knows it the next time.
 
-    It keeps only facts of the device.
+    It keeps only facts of the device; devices of the same facts share what is known.
     """
     facts = Facts(device.multiprocessors, device.max_shared_bytes, device.architecture)
+    return partial(_chosen, facts)
 
-    @cache
-    def chosen(problem: ConvProblem) -> ConvChoice:
-        return choose(problem, choices(problem, facts.max_shared_bytes, facts.architecture), facts)
 
-    return chosen
+@cache
+def _chosen(facts: Facts, problem: ConvProblem) -> ConvChoice:
+    return choose(problem, choices(problem, facts.max_shared_bytes, facts.architecture), facts)
 
 
 def choose(

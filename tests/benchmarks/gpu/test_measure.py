@@ -87,7 +87,10 @@ def test_a_network_without_a_part_has_rows_of_its_own(
 
 
 @needs_shared
-@pytest.mark.parametrize("sent", SENT)
+@pytest.mark.parametrize(
+    "sent",
+    [pytest.param(sent, marks=[pytest.mark.slow] * (sent != "JPEG")) for sent in SENT],
+)
 def test_requests_are_measured_over_http(sent: str) -> None:
     (row,) = _requests("cpu", load_s=1.0)(Unit("http", sent, 2, "convoy"))
     assert row["sent"] == sent

@@ -65,8 +65,19 @@ def wavefronts(work: Work) -> float:
     return work.blocks * turns(work) * profile_of(work.kernel).wavefronts
 
 
-@pytest.mark.parametrize("precision", Precision, ids=lambda each: each.value)
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize(
+    ("suite", "precision"),
+    [
+        # cuConv's are the most layers.
+        pytest.param(
+            suite,
+            precision,
+            marks=[pytest.mark.slow] * (suite == "cuconv" and precision is not Precision.FP32),
+            id=f"{suite}-{precision.value}",
+        )
+        for suite, precision in product(SUITES, Precision)
+    ],
+)
 def test_no_choice_is_estimated_above_a_ceiling(suite: str, precision: Precision) -> None:
     for layer, n in product(SUITES[suite], BATCHES):
         problem = replace(layer.problem.with_batch(n), precision=precision)
