@@ -33,6 +33,10 @@ $(VENV)/dev.stamp: $(VENV)/serve.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+$(VENV)/long.stamp: $(VENV)/dev.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,long]'
+	@touch $@
+
 serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a name (HOST, PORT, DEVICE)
 	$(if $(MODEL),[ -e "$(MODEL)" ] || $(BIN)/convoy pull "$(MODEL)")
 	$(BIN)/convoy serve $(SERVE_FLAGS) $(if $(MODEL),"$(MODEL)")
@@ -40,7 +44,7 @@ serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a
 test: $(VENV)/dev.stamp  ## the test suite
 	$(BIN)/pytest -m "not slow" -n auto
 
-test-all: $(VENV)/dev.stamp  ## the suite with its longer sweeps
+test-all: $(VENV)/long.stamp  ## the suite with its longer sweeps
 	HYPOTHESIS_PROFILE=search $(BIN)/pytest -n auto
 
 CUDA_SOURCES = $(shell find kernels cusim tests -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h')

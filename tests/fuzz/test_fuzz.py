@@ -100,7 +100,9 @@ def test_a_reader_that_lets_other_threads_run_is_not(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("atheris") is None, reason="atheris has no wheel for this machine")
+@pytest.mark.skipif(
+    find_spec("atheris") is None, reason="needs atheris, of the extra `long`, where it has a wheel"
+)
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_input_is_found_that_breaks_a_parser(target: str, tmp_path: Path) -> None:
     done = subprocess.run(

@@ -5,9 +5,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -17,13 +17,18 @@ from tests.support import ROOT
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-expect = playwright.expect
+sync_playwright: Any = None
+expect: Any = None
+with suppress(ImportError):
+    from playwright.sync_api import sync_playwright
 
 SAMPLES = BUILT_IN_MODEL.parent / "samples"
 SEVEN = SAMPLES / "7_faint_on_grey.jpg"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-IN_A_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to drive")
+IN_A_BROWSER = pytest.mark.skipif(
+    CHROMIUM is None or sync_playwright is None,
+    reason="needs Chromium, and playwright to drive it: pip install -e '.[long]'",
+)
 # Nothing but loopback: without these, Chromium talks to its maker at every start.
 _QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 # A camera that shows a test image, and is granted.
@@ -54,7 +59,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    with playwright.sync_playwright() as driver:
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *_QUIET, *_CAMERA]
         )

@@ -3,7 +3,7 @@
 import csv
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 @IN_A_BROWSER
 def test_all_of_many_answers_are_kept_and_errors_are_listed_apart(page: "Page") -> None:
-    bad = [{"name": f"{n}.png", "mimeType": "image/png", "buffer": b"no"} for n in range(2)]
-    good = [
+    bad: list[Any] = [
+        {"name": f"{n}.png", "mimeType": "image/png", "buffer": b"no"} for n in range(2)
+    ]
+    good: list[Any] = [
         {"name": f"{n}.jpg", "mimeType": "image/jpeg", "buffer": SEVEN.read_bytes()}
         for n in range(60)
     ]
-    page.get_by_label("Choose images").set_input_files([*bad, *good])  # type: ignore[arg-type]
+    page.get_by_label("Choose images").set_input_files([*bad, *good])
     expect(page.locator("#count")).to_have_text("62")
     expect(page.locator(".answer")).to_have_count(62)
     expect(page.locator("#progress")).to_be_hidden()
@@ -50,8 +52,8 @@ def test_all_of_many_answers_are_kept_and_errors_are_listed_apart(page: "Page") 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", " =", "\uff1d"])
 def test_no_cell_of_the_csv_is_a_formula(page: "Page", start: str) -> None:
     name = f'{start}HYPERLINK("http:x","y").jpg'
-    image = {"name": name, "mimeType": "image/jpeg", "buffer": SEVEN.read_bytes()}
-    page.get_by_label("Choose images").set_input_files([image])  # type: ignore[arg-type]
+    image: Any = {"name": name, "mimeType": "image/jpeg", "buffer": SEVEN.read_bytes()}
+    page.get_by_label("Choose images").set_input_files([image])
     expect(page.locator(".answer")).to_have_count(1)
     expect(page.locator("#progress")).to_be_hidden()
     with page.expect_download() as download:
@@ -90,7 +92,8 @@ def test_axe_finds_no_fault_names_and_contrast_among_them(
     browser: "Browser", address: str, scheme: Literal["light", "dark"]
 ) -> None:
     axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright", reason="needs axe-playwright-python"
+        "axe_playwright_python.sync_playwright",
+        reason="needs axe-playwright-python: pip install -e '.[long]'",
     )
     with opened(browser, address, scheme) as page:
         page.get_by_label("Choose images").set_input_files([SEVEN, BUILT_IN_MODEL])
