@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 sync_playwright: Any = None
 expect: Any = None
 with suppress(ImportError):
-    from playwright.sync_api import sync_playwright
+    pass
 
 SAMPLES = BUILT_IN_MODEL.parent / "samples"
 SEVEN = SAMPLES / "7_faint_on_grey.jpg"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 IN_A_BROWSER = pytest.mark.skipif(
-    CHROMIUM is None or sync_playwright is None,
+    CHROMIUM is None or _PLAYWRIGHT is None,
     reason="needs Chromium, and playwright to drive it: pip install -e '.[long]'",
 )
 # Nothing but loopback: without these, Chromium talks to its maker at every start.
@@ -59,7 +59,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    with sync_playwright() as driver:
+    with _PLAYWRIGHT.sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *_QUIET, *_CAMERA]
         )
