@@ -1,5 +1,6 @@
 """Chromium on a page of a real server, as fixtures to import into a conftest."""
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -17,10 +18,10 @@ from tests.support import ROOT
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-sync_playwright: Any = None
-expect: Any = None
+_PLAYWRIGHT: Any = None
 with suppress(ImportError):
-    pass
+    _PLAYWRIGHT = importlib.import_module("playwright.sync_api")
+expect: Any = getattr(_PLAYWRIGHT, "expect", None)
 
 SAMPLES = BUILT_IN_MODEL.parent / "samples"
 SEVEN = SAMPLES / "7_faint_on_grey.jpg"
