@@ -2,6 +2,9 @@
 
     python -m benchmarks.simulation [--requests N] [--seeds N] [--engines K]
         [--json FILE]
+    python -m benchmarks.simulation --bounds [--requests N]
+
+The second prints how far the policy is from what no policy exceeds (gaps.py).
 
 The policy is the code that serves (`service/batching/policy.py`); the engine, the arrivals and the
 clock are simulated, so this compares decisions and says nothing of any machine. The criterion is in
@@ -23,6 +26,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
+from benchmarks.simulation import gaps
 from benchmarks.simulation.comparison import (
     BEATEN,
     Comparison,
@@ -69,6 +73,23 @@ def show(comparisons: Sequence[Comparison], console: Console) -> bool:
         "(above 1)"
     )
     return met
+
+
+def show_gaps(found: Sequence[gaps.Gap], console: Console) -> None:
+    """Print a line a profile, workload and measure, with the excess over the bound at each load."""
+    table = Table(box=None, title="worse than the bound by, %", title_justify="left")
+    for heading in ("L(n)", "workload", "what", "mean", "worst", "at", "all"):
+        table.add_column(heading, justify="left" if heading in {"L(n)", "workload"} else "right")
+    groups: dict[tuple[str, str, str], list[gaps.Gap]] = {}
+    for gap in found:
+        groups.setdefault((gap.profile, gap.workload, gap.what), []).append(gap)
+    for key, group in groups.items():
+        worst = max(group, key=lambda gap: gap.ratio)
+        shown = " ".join(f"{gap.load:g}:{100 * gap.excess:.1f}" for gap in group)
+        mean = sum(gap.excess for gap in group) / len(group)
+        cells = f"{100 * mean:.1f}", f"{100 * worst.excess:.1f}", f"{worst.load:g}", shown
+        table.add_row(*key, *cells)
+    console.print(table)
 
 
 def _by_workload(comparisons: Sequence[Comparison]) -> Table:
@@ -174,6 +195,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2, help="at once (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there")
     parser.add_argument(
+        "--bounds", action="store_true", help="only: how far it is from what no policy exceeds"
+    )
+    parser.add_argument(
         "--record", action="store_true", help=f"append them to {FILE.relative_to(ROOT)}"
     )
     return parser.parse_args(arguments)
@@ -182,6 +206,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(command_line: Sequence[str] | None = None) -> None:
     """Simulate, show, and write down what was asked for; exit status 1 where it is not met."""
     arguments = parse_arguments(command_line)
+    if arguments.bounds:
+        show_gaps(list(gaps.every(arguments.requests)), Console(highlight=False, soft_wrap=True))
+        return
     comparisons = run(
         list(sweep(arguments.engines)),
         arguments.requests,

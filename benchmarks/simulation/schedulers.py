@@ -22,6 +22,7 @@ from random import Random
 
 from typing_extensions import override
 
+from benchmarks.simulation.bounds import DEPTH, poisson
 from benchmarks.simulation.server import Choice, Item, Scheduler
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency, measure
@@ -93,6 +94,23 @@ class TritonDefault(_Fifo):
     def decide(self, _: float, queue: Sequence[Item], engine: int | None) -> Choice:
         """Take all that fit."""
         return Choice() if engine is None else Choice(min(self._max_batch, len(queue)))
+
+
+class Planned(_Fifo):
+    """Runs what the plan of least mean latency says for Poisson arrivals at a rate: bounds.py."""
+
+    def __init__(self, seconds: Sequence[float], rate: float) -> None:
+        super().__init__(len(seconds))
+        _, self._sizes = poisson(tuple(seconds), rate)
+        self._end_s = 20 / rate  # without an arrival: none comes any more
+
+    def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
+        """Look the size up by how many wait; 0 waits for the next arrival."""
+        if engine is None:
+            return Choice()
+        end = queue[-1].arrived + self._end_s
+        size = self._sizes[min(len(queue), DEPTH)]
+        return Choice(size if now < end else min(self._max_batch, len(queue)), end)
 
 
 class FixedDelay(_Fifo):

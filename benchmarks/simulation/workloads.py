@@ -13,12 +13,13 @@ import numpy as np
 from benchmarks.simulation.server import Item, Workload
 
 # L(1..8) in seconds. A GPU that a single image leaves mostly idle; a CPU on which every image
-# costs the same; kernels whose tiles hold four images; a small network, done sooner than any event
-# loop could have waited for company.
+# costs the same; kernels whose tiles hold four images, or two; a small network, done sooner than
+# any event loop could have waited for company.
 PROFILES: Mapping[str, Sequence[float]] = {
     "flat": tuple(0.001 + 0.0006 * (n - 1) / 7 for n in range(1, 9)),
     "linear": tuple(0.001 + 0.007 * n for n in range(1, 9)),
     "steps": (0.004,) * 4 + (0.0072,) * 4,
+    "pairs": (0.001, 0.001, 0.0012, 0.0012, 0.0019, 0.0019, 0.002, 0.002),
     "short": tuple(30e-6 + 5e-6 * (n - 1) for n in range(1, 9)),
 }
 

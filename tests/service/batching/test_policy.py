@@ -62,7 +62,8 @@ def test_the_most_efficient_batch_that_can_be_filled_goes_at_once(
 def test_with_time_to_spare_a_linear_engine_runs_smaller_batches() -> None:
     assert decide(View(0.0, 4, LINEAR, idle=0.5)) == Decision(2)
     assert decide(View(0.0, 4, LINEAR, idle=0.05)) == Decision(4)
-    assert decide(View(0.0, 8, LINEAR, idle=0.5)) == Decision(8), "there is a backlog: no time"
+    assert decide(View(0.0, 9, LINEAR, idle=0.5)) == Decision(2)
+    assert decide(View(0.0, 10, LINEAR, idle=0.5)) == Decision(8), "there is a backlog: no time"
     assert decide(View(0.0, 4, FLAT, idle=0.5)) == Decision(4)
 
 
@@ -103,6 +104,11 @@ def test_where_batches_are_short_nobody_is_waited_for() -> None:
         coming = returning(5.0, 4, 5 + 0.1 * l1)
         decision = decide(View(5.0, 4, latency, prospects=coming))
         assert (decision.dispatch == 0) == waits
+
+
+def test_a_wait_is_judged_by_the_best_batch_of_those_that_will_wait_then() -> None:
+    # Three more would make six, in 1.8 L(1); the first of them makes four, in one.
+    assert decide(View(5.0, 3, STEPS, prospects=returning(5.0, 3, 5.1))) == waiting(5.1, 4)
 
 
 def test_a_full_batch_waits_for_nobody() -> None:

@@ -1,0 +1,168 @@
+"""Computes what no scheduler of one engine exceeds: least mean latency, most throughput, goodput.
+
+Poisson arrivals and closed loops are semi-Markov decision processes: in a state the engine runs a
+batch of some size or waits for what comes next, which takes so long, answers so many items and
+leads to other states at random. Policy iteration (Howard 1960) finds the policy of the best
+average, in 3 to 10 rounds of one linear system. Goodput is bounded by a scheduler that knows all
+arrivals. In a closed loop mean latency is clients / throughput - think time, so that the most
+throughput is the least mean latency too.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import comb, exp, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+DEPTH = 96
+"""How many waiting items are told apart: those beyond count as this many."""
+
+_BINS = 8  # of a uniform think time, in which arrivals are seen at the end
+
+# The probability that any action leads to the first state: under some policies states would fall
+# into groups that never reach each other, and have no common average.
+_LEAK = 1e-7
+
+
+class Process:
+    """A decision process: by state and action, its reward, its seconds, and what follows."""
+
+    def __init__(self, states: int, actions: int) -> None:
+        """No action is possible in any state yet."""
+        self.rewards = np.full((states, actions), -inf)
+        self.seconds = np.ones((states, actions))
+        self.moves = np.zeros((states, actions, states))
+
+    def allow(self, state: int, action: int, reward: float, seconds: float, moves: Floats) -> None:
+        """Make an action possible; `moves` has the probability of each next state."""
+        self.rewards[state, action], self.seconds[state, action] = reward, seconds
+        self.moves[state, action] = (1 - _LEAK) * moves
+        self.moves[state, action, 0] += _LEAK
+
+    def best(self) -> tuple[float, NDArray[np.int64]]:
+        """Return the most reward a second in the long run, and the action of each state for it."""
+        every = np.arange(len(self.rewards))
+        policy = self.rewards.argmax(axis=1)
+        while True:
+            # The values of states relative to the first, in whose place the average is solved for.
+            system = np.eye(len(every)) - self.moves[every, policy]
+            system[:, 0] = self.seconds[every, policy]
+            values = np.linalg.solve(system, self.rewards[every, policy])
+            average, values[0] = float(values[0]), 0.0
+            gains = self.rewards - average * self.seconds + self.moves @ values
+            now = gains[every, policy]
+            better = gains.max(axis=1) > now + 1e-9 * np.abs(now).max()
+            if not better.any():
+                return average, policy
+            policy = np.where(better, gains.argmax(axis=1), policy)
+
+
+@lru_cache(maxsize=256)
+def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, ...]]:
+    """Return the least mean latency in seconds of Poisson arrivals, and the sizes that give it.
+
+    By how many items wait, 0 to DEPTH, the size of the batch to run then; 0 is to wait.
+    """
+    process = Process(DEPTH + 1, len(seconds) + 1)
+    for waiting in range(DEPTH + 1):
+        if waiting < DEPTH:
+            moves = np.zeros(DEPTH + 1)
+            moves[waiting + 1] = 1.0
+            process.allow(waiting, 0, -waiting / rate, 1 / rate, moves)
+        for size, took in enumerate(seconds[:waiting], 1):
+            # Items times seconds inside: those that wait, and those that come, half of it.
+            inside = waiting * took + rate * took * took / 2
+            moves = np.zeros(DEPTH + 1)
+            left = waiting - size
+            moves[left:] = _arrivals(rate * took)[: DEPTH + 1 - left]
+            moves[-1] += 1 - moves.sum()
+            process.allow(waiting, size, -inside, took, moves)
+    average, policy = process.best()
+    return -average / rate, tuple(int(size) for size in policy)
+
+
+def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> float:
+    """Return the most answers a second of clients that think for exponential times, mean `think_s`.
+
+    The state is how many wait.
+    """
+    process = Process(clients + 1, len(seconds) + 1)
+    for waiting in range(clients + 1):
+        thinking = clients - waiting
+        if thinking:
+            moves = np.zeros(clients + 1)
+            moves[waiting + 1] = 1.0
+            process.allow(waiting, 0, 0.0, think_s / thinking, moves)
+        for size, took in enumerate(seconds[:waiting], 1):
+            moves = np.zeros(clients + 1)
+            left = waiting - size
+            moves[left : left + thinking + 1] = _binomial(thinking, 1 - exp(-took / think_s))
+            process.allow(waiting, size, size, took, moves)
+    return process.best()[0]
+
+
+def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s: float) -> float:
+    """Return the most answers a second of clients that think for uniform times, all below L(1).
+
+    So when a batch ends all others wait. The state is how many were answered, how many of those are
+    back, and for how many bins of their think times the engine has waited.
+    """
+    assert most_s < seconds[0]
+    most = min(len(seconds), clients)
+    keys = [
+        (answered, back, place)
+        for answered in range(1, most + 1)
+        for place in range(_BINS + 1)
+        for back in range(answered + 1)
+        if place < _BINS or back == answered  # by then all are
+    ]
+    number = {key: place for place, key in enumerate(keys)}
+    process = Process(len(keys), most + 1)
+    for state, (answered, back, place) in enumerate(keys):
+        if place < _BINS and back < answered:
+            moves = np.zeros(len(keys))
+            for more, share in enumerate(_binomial(answered - back, 1 / (_BINS - place))):
+                if share:
+                    moves[number[answered, back + more, place + 1]] = share
+            width = (most_s - least_s) / _BINS
+            process.allow(state, 0, 0.0, width if place else least_s + width, moves)
+        for size in range(1, min(most, clients - answered + back) + 1):
+            moves = np.zeros(len(keys))
+            moves[number[size, 0, 0]] = 1.0
+            process.allow(state, size, size, seconds[size - 1], moves)
+    return process.best()[0]
+
+
+def clairvoyant(arrivals: Sequence[float], timeout_s: float, seconds: Sequence[float]) -> int:
+    """Return how many of all arrivals, known in advance, can be answered within `timeout_s`.
+
+    As timeouts are equal, some optimum serves in the order of arrival, in batches of neighbours. So
+    by how many of the first arrivals were dropped, `free` has the earliest moment at which the
+    engine has done the others.
+    """
+    count = len(arrivals)
+    free = np.full(count + 1, inf)
+    free[0] = -inf
+    past = [free]  # after as many arrivals as a batch may have, the latest last
+    for newest, arrival in enumerate(arrivals):
+        free = np.full(count + 1, inf)
+        free[1:] = past[-1][:-1]  # it is dropped
+        for size, took in enumerate(seconds[: newest + 1], 1):
+            ends = np.maximum(past[-size], arrival) + took
+            ends[ends > arrivals[newest - size + 1] + timeout_s] = inf
+            np.minimum(free, ends, out=free)
+        past = [*past, free][-len(seconds) :]
+    return count - int(np.argmax(past[-1] < inf))
+
+
+def _arrivals(mean: float) -> Floats:
+    """Return the probabilities of 0 to DEPTH Poisson arrivals."""
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, DEPTH + 1)))])
+    return np.asarray(np.exp(np.arange(DEPTH + 1) * np.log(mean) - mean - logs))
+
+
+def _binomial(n: int, share: float) -> Floats:
+    return np.array([comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)])

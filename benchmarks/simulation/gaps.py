@@ -1,0 +1,122 @@
+"""How far Convoy's policy is from what no policy of one engine exceeds, point by point.
+
+The arrivals are the same for both, and what the policy knows of L(n) it has learned, but for
+deadlines, whose bound knows it exactly. docs/decisions/policy-beside-the-optimum.md says what comes of it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from benchmarks.simulation.bounds import clairvoyant, closed_random, closed_steady
+from benchmarks.simulation.schedulers import Convoy, Planned, measured
+from benchmarks.simulation.server import Item, Outcome, Scheduler, Workload, simulate
+from benchmarks.simulation.workloads import OVERLOADS, PROFILES, capacity
+from service.batching.latency import Latency
+
+LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+CLIENTS = (2, 4, 6, 8, 12, 16, 32)
+
+# Thinking clients: L(1)s on average, and the share by which it varies; None: exponential times.
+STEADY = {"steady 0.1": (0.1, 0.001), "jitter 0.1": (0.1, 0.2), "jitter 0.4": (0.4, 0.2)}
+RANDOM = {"random 0.3": 0.3, "random 2": 2.0}
+
+# Timeouts in L(max_batch): the least mean share of the clairvoyant's goodput, on Poisson arrivals.
+TIMEOUTS = {1.5: 0.95, 3.0: 0.99}
+
+_WARM_UP = 0.05
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What the policy does at a point, over its bound: less of it is better, 1 is the bound."""
+
+    profile: str
+    workload: str
+    load: float  # a share of the capacity, or clients
+    what: str  # mean, p99, throughput, goodput
+    ratio: float  # above 1 where it is worse than the bound
+
+    @property
+    def excess(self) -> float:
+        """Return by what share it is worse."""
+        return self.ratio - 1
+
+
+def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> list[Gap]:
+    """Return the gaps of mean and p99 to the plan of least mean latency."""
+    seconds = PROFILES[profile]
+    rate = load * capacity(seconds)
+    moments = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, requests))
+    workload = Workload([Item(float(moment)) for moment in moments])
+    ours, best = (
+        _latencies(simulate(scheduler, seconds, workload, seed=seed))
+        for scheduler in (_convoy(seconds, seed), Planned(seconds, rate))
+    )
+    means, tails = ours.mean() / best.mean(), np.quantile(ours, 0.99) / np.quantile(best, 0.99)
+    return [
+        Gap(profile, "Poisson", load, "mean", float(means)),
+        Gap(profile, "Poisson", load, "p99", float(tails)),
+    ]
+
+
+def closed_gap(profile: str, workload: str, clients: int, requests: int, seed: int = 0) -> Gap:
+    """Return the gap of a closed loop's throughput to the most that is possible."""
+    seconds = PROFILES[profile]
+    if workload in STEADY:
+        mean, off = STEADY[workload]
+        least_s, most_s = (mean * (1 + sign * off) * seconds[0] for sign in (-1, 1))
+        bound = closed_steady(seconds, clients, least_s, most_s)
+
+        def think(draw: Random) -> float:
+            return draw.uniform(least_s, most_s)
+    else:
+        mean_s = RANDOM[workload] * seconds[0]
+        bound = closed_random(seconds, clients, mean_s)
+
+        def think(draw: Random) -> float:
+            return mean_s * draw.expovariate(1)
+
+    offered = Workload(clients=clients, think=think, requests=requests)
+    outcome = simulate(_convoy(seconds, seed), seconds, offered, seed=seed)
+    return Gap(
+        profile, workload, clients, "throughput", bound * outcome.ended / len(outcome.latencies)
+    )
+
+
+def deadline_gap(profile: str, timeout: float, load: float, requests: int, seed: int = 0) -> Gap:
+    """Return the gap of goodput to that of a scheduler that knows all arrivals."""
+    seconds = PROFILES[profile]
+    timeout_s = timeout * seconds[-1]
+    draw = np.random.default_rng(seed)
+    moments = np.cumsum(draw.exponential(1 / (load * capacity(seconds)), requests)).tolist()
+    workload = Workload([Item(moment, moment + timeout_s) for moment in moments])
+    scheduler = Convoy(Latency(tuple(seconds)))
+    answered = len(simulate(scheduler, seconds, workload, seed=seed, noise=0.0).latencies)
+    most = clairvoyant(moments, timeout_s, seconds)
+    return Gap(profile, f"deadline {timeout:g} L(8)", load, "goodput", most / max(1, answered))
+
+
+def every(requests: int) -> Iterator[Gap]:
+    """Yield the gaps of every point; batches of the profile "short" are too short to wait."""
+    for profile in PROFILES:
+        for load in LOADS:
+            yield from poisson_gaps(profile, load, requests)
+        if profile == "short":
+            continue
+        for workload in (*STEADY, *RANDOM):
+            for clients in CLIENTS:
+                yield closed_gap(profile, workload, clients, requests // 2)
+        for timeout in TIMEOUTS:
+            for load in OVERLOADS:
+                yield deadline_gap(profile, timeout, load, min(requests, 1500))
+
+
+def _convoy(seconds: Sequence[float], seed: int) -> Scheduler:
+    return Convoy(measured(seconds, seed))
+
+
+def _latencies(outcome: Outcome) -> np.ndarray:
+    return np.array(outcome.latencies[int(_WARM_UP * len(outcome.latencies)) :])
