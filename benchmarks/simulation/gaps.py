@@ -1,4 +1,4 @@
-"""How far Convoy's policy is from what no policy of one engine exceeds, point by point.
+"""Measures how far Convoy's policy is from what no policy of one engine exceeds, point by point.
 
 The arrivals are the same for both, and what the policy knows of L(n) it has learned, but for
 deadlines, whose bound knows it exactly. docs/decisions/policy-beside-the-optimum.md says what comes of it.
@@ -31,7 +31,7 @@ _WARM_UP = 0.05
 
 @dataclass(frozen=True)
 class Gap:
-    """What the policy does at a point, over its bound: less of it is better, 1 is the bound."""
+    """Compares the policy at a point with its bound: 1 is the bound, less of it is better."""
 
     profile: str
     workload: str
