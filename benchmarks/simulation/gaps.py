@@ -1,7 +1,8 @@
 """Measures how far Convoy's policy is from what no policy of one engine exceeds, point by point.
 
 The arrivals are the same for both, and what the policy knows of L(n) it has learned, but for
-deadlines, whose bound knows it exactly. docs/decisions/policy-beside-the-optimum.md says what comes of it.
+deadlines, whose bound knows it exactly. What comes of it:
+docs/decisions/policy-beside-the-optimum.md.
 """
 
 from collections.abc import Iterator, Sequence
