@@ -63,7 +63,7 @@ _Form = tuple["np.dtype[Any]", int]  # pixels or tensors, and N
 
 
 class _Weights:
-    """Weights on a device, until the last engine that uses them releases them."""
+    """Holds weights on a device until the last engine that uses them releases them."""
 
     def __init__(self, device: Device, stream: Stream, arrays: Mapping[str, NDArray[Any]]) -> None:
         sizes = [aligned(array.nbytes) for array in arrays.values()]
@@ -76,7 +76,7 @@ class _Weights:
         stream.synchronize()
 
     def release(self) -> None:
-        """One engine fewer uses them."""
+        """Count one engine less; free the memory with the last one."""
         self.users -= 1
         if not self.users:
             self._buffer.free()
@@ -85,12 +85,12 @@ class _Weights:
 class CudaEngine:
     """Runs a classifier at its precision on a device; one thread at a time may call `run`.
 
-    A device that is lost is DeviceLostError, whatever was asked of the engine.
+    Raises DeviceLostError where the device is lost.
 
-    One allocation holds the weights, which all plans share, and so do engines on the same device,
-    together with the plans and the loaded kernels. Another holds the images, the counters and the
-    arena, each as large as the largest plan needs. Every N has a plan for pixels and one for
-    tensors; a batch of both runs one after the other.
+    One allocation holds the weights, which all plans share; engines on the same device share them,
+    the plans and the loaded kernels. Another holds the images, the counters and the arena, each as
+    large as the largest plan needs. Every N has a plan for pixels and one for tensors; of a batch
+    of both, one kind runs after the other.
     """
 
     fallback_reason = ""
@@ -108,12 +108,10 @@ class CudaEngine:
         prove: Proof = unproved,
         fallback: Fallback | None = None,
     ) -> None:
-        """`beside` is an open engine of the same classifier on the same device, to share with.
+        """Share plans, kernels and weights with `beside`, an open engine of the same classifier.
 
-        Warming up ends with the proof; where it fails and there is a fallback, that one serves.
-
-        Branches of a plan run side by side where it `pays`: by default, where the model of time
-        says so.
+        `warm_up` ends with `prove`; where either fails, `fallback`'s engine serves, if there is
+        one. Branches of a plan run in parallel where `pays` says so, by default the model of time.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -165,21 +163,24 @@ class CudaEngine:
 
     @property
     def classes(self) -> int:
-        """Return how many scores an image gets."""
+        """Return the number of scores of an image."""
         return self._classes
 
     @property
     def device(self) -> str:
-        """Return where it runs, for display."""
+        """Return the device's name for display, with its architecture."""
         return f"{self._device.name} (Convoy's kernels, sm_{self._device.architecture})"
 
     @property
     def plans(self) -> Mapping[int, Plan]:
-        """Return the plan of each N, for pixels."""
+        """Return the plans for pixels, by N."""
         return {n: plan for (dtype, n), plan in self._plans.items() if dtype == np.uint8}
 
     def warm_up(self) -> Engine:
-        """Run every N step by step, capture it, run that, the largest N first; then prove it."""
+        """Run every N, the largest first: step by step, then captured. Then prove the engine.
+
+        Returns the engine that serves: this one, or the fallback where one of these failed.
+        """
         try:
             self._capture()
             self._max_batch = self._prove(self)
@@ -214,29 +215,27 @@ class CudaEngine:
             self.run(np.zeros((n, *self._forms[dtype]), dtype))
 
     def run(self, images: Batch) -> Results:
-        """Classify N pixels or tensors → N×classes; EngineError for a shape the model does not
-        take.
-        """
+        """Return the results of N images. Raises EngineError where they have another shape."""
         return self._run(images, step_by_step=False)
 
     def run_step_by_step(self, images: Batch) -> Results:
-        """Run as `run` does, without the captured graph: a step that fails is named."""
+        """Run as `run` does, but without the captured graph, so that an error names its step."""
         return self._run(images, step_by_step=True)
 
     def early_launches(self, n: int) -> tuple[int, int]:
-        """Return how many launches for n images' pixels may begin before the one ahead has ended.
+        """Return how many launches for n images' pixels may begin before the previous one ends.
 
-        As planned, and as captured: a capture may make full edges of them. Raises DeviceError.
+        The first number is as planned, the second as captured: a capture may add dependencies that
+        prevent it. Raises DeviceError.
         """
         form = np.dtype(np.uint8), n
         planned = sum(dependents(self._plans[form].after)) if self._device.overlaps else 0
         return planned, self._device.early_launches(self._replays[form].graph)
 
     def timeline(self, n: int, runs: int = 20) -> Timeline:
-        """Return when each launch on n images' pixels runs: medians, the images being the last
-        batch's.
+        """Return when each launch on n images' pixels runs, as medians over `runs`.
 
-        Raises EngineError.
+        It runs on the images of the last batch. Raises EngineError.
         """
         form = np.dtype(np.uint8), n
         plan, graph = self._plans[form], self._replays[form].graph
@@ -251,9 +250,7 @@ class CudaEngine:
         return Timeline(self._name, n, self._device.name, bars, replay_us)
 
     def _times_ms(self, plan: Plan, graph: Graph) -> list[float]:
-        """Return the times of a replay, and from the first step's begin to the begin and the end of
-        each.
-        """
+        """Return a replay's ms, then each step's begin and end in ms after the first begin."""
         begin, end = self._device.event(), self._device.event()
         for _ in range(_AHEAD):
             graph.replay(self._stream)
@@ -320,7 +317,7 @@ class CudaEngine:
             weights.release()
 
     def _run_step_by_step(self, plan: Plan) -> None:
-        """Wait after every step, so that the error names the step."""
+        """Run a plan, waiting after every step, so that an error names its step."""
         self._upload(plan)
         for step in plan.steps:
             try:
@@ -372,9 +369,9 @@ class CudaEngine:
     ) -> tuple[list[Event], list[Event]]:
         """Launch every step on its stream, after those that it waits for.
 
-        An event after a step is recorded where a step of another stream waits for it: between
-        others it might keep launches from overlapping. Where `timed`, launches do not overlap, and
-        there are events before and after each, which are returned.
+        An event is recorded only after a step that another stream's step waits for: elsewhere it
+        might keep launches from overlapping. If `timed`, launches do not overlap, and the events
+        before and after each are returned.
         """
         chosen = streams(plan.after)
         others = [self._device.stream() for _ in range(max(chosen))]

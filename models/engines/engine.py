@@ -22,21 +22,24 @@ Scores = NDArray[np.float32]  # N×classes, one row an image
 
 
 class TopClasses(NamedTuple):
-    """The largest classes of each image, n×k: the largest first, of equals the lower index."""
+    """The classes of each image with the largest scores, n×k, the largest first.
+
+    Of equal scores the lower index comes first.
+    """
 
     indices: NDArray[np.float32]  # whole numbers
     probabilities: NDArray[np.float32]  # all NaN where one of the image's scores is not finite
 
 
 class Results(NamedTuple):
-    """Holds what a batch gave, in arrays that later batches do not change."""
+    """Holds the results of a batch, in arrays that later batches do not change."""
 
     scores: Scores
     ranked: TopClasses | None = None  # where the device ranks them; else that is left to the reader
 
 
 class Engine(Protocol):
-    """A model on a device; one thread at a time may call `run`."""
+    """Runs a model on a device; one thread at a time may call `run`."""
 
     @property
     def max_batch(self) -> int:
@@ -44,40 +47,38 @@ class Engine(Protocol):
 
     @property
     def classes(self) -> int:
-        """Return how many scores an image gets."""
+        """Return the number of scores of an image."""
 
     @property
     def device(self) -> str:
-        """Return where it runs, with what in parentheses, for display: "cpu (ONNX Runtime
-        1.23)".
-        """
+        """Return the device and the software on it, for display: "cpu (ONNX Runtime 1.23)"."""
 
     @property
     def precision(self) -> Precision:
-        """Return how exactly it computes convolutions."""
+        """Return the precision at which it computes convolutions."""
 
     @property
     def fallback_reason(self) -> str:
-        """Return why it runs on the CPU though `auto` looked for a GPU; empty where it was asked
-        to.
+        """Return why it runs on the CPU though `auto` looked for a GPU; empty where the CPU was
+        asked for.
         """
 
     def warm_up(self) -> "Engine":
-        """Run what no request is to pay for, and return the engine that serves.
+        """Do the work that no request should wait for, and return the engine that serves.
 
-        Those of `open_engine` run every N and prove it. That is this engine, or the one that takes
-        its place where it failed, warm too; this one is closed then.
+        Engines from `open_engine` run every N and are proved. The engine returned is this one, or a
+        warm replacement where this one failed and is closed.
         """
 
     def run(self, images: Batch) -> Results:
-        """Compute the scores of n images, 1 <= n <= max_batch.
+        """Return the results of n images, 1 <= n <= max_batch.
 
-        `images` may change once this returns. EngineError where the device failed,
+        `images` may change once this returns. Raises EngineError where the device failed,
         DeviceLostError where it takes no more work.
         """
 
     def close(self) -> None:
-        """Free the device's memory; the engine is not used again."""
+        """Free the device's memory; the engine may not be used again."""
 
 
 Proof = Callable[[Engine], int]
@@ -88,14 +89,14 @@ Fallback = Callable[[EngineError], Engine]
 
 
 def unproved(engine: Engine) -> int:
-    """Return the engine's own largest batch: the proof where none is asked for."""
+    """Return the engine's own largest batch; it is the proof where none is required."""
     return engine.max_batch
 
 
 def batch_size(
     images: Batch, forms: Mapping["np.dtype[Any]", tuple[int, ...]], max_batch: int
 ) -> int:
-    """N, where `images` are 1 to `max_batch` of a model's forms, or EngineError."""
+    """Return N. Raises EngineError unless `images` are 1 to `max_batch` in a form of the model."""
     n = len(images)
     if not 1 <= n <= max_batch or any(image.shape != forms.get(image.dtype) for image in images):
         got = ", ".join(sorted({f"{image.dtype}{image.shape}" for image in images}))

@@ -1,4 +1,4 @@
-"""A network as ONNX, with its normalisation inside: x = pixel · multiplier + offset."""
+"""Adds normalisation to a network as ONNX: x = pixel · multiplier + offset."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,13 @@ TENSORS = "convoy/tensors"  # float32, M×C×H×W or M×H×W×C, as the model ta
 
 
 def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
-    """Return a copy of `model` with the input PIXELS."""
+    """Return a copy of `model` that takes PIXELS and normalises them."""
     nodes = _normalise(preprocessing, model.graph.input[0].name)
     return _before(model, preprocessing, nodes, [_pixels(preprocessing)])
 
 
 def with_either_input(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
-    """Return a copy of `model` for N + M images, with the inputs PIXELS and TENSORS; one may be
-    empty.
+    """Return a copy of `model` with inputs PIXELS and TENSORS, N and M images; one may be empty.
 
     The scores are those of the pixels, then those of the tensors. One session serves both: without
     tensors, the copy that joins them is not made.
@@ -54,7 +53,7 @@ def _tensor(preprocessing: Preprocessing, name: str) -> ValueInfoProto:
 
 
 def _normalise(preprocessing: Preprocessing, output: str) -> list[NodeProto]:
-    """Nodes from PIXELS to the model's input, called `output`."""
+    """Return nodes that turn PIXELS into the model's input, named `output`."""
     transposed = preprocessing.layout is Layout.NCHW
     last = "convoy/shifted" if transposed else output
     nodes = [
@@ -74,7 +73,9 @@ def _before(
     nodes: Sequence[NodeProto],
     inputs: Sequence[ValueInfoProto],
 ) -> ModelProto:
-    """Return a copy of `model` with other inputs, and nodes that make the model's own of them."""
+    """Return a copy of `model` with the inputs `inputs`, and `nodes` that make its own input of
+    them.
+    """
     multiplier, offset = normalisation(preprocessing)
     result = ModelProto()
     result.CopyFrom(model)

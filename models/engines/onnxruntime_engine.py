@@ -40,18 +40,18 @@ class OnnxRuntimeEngine:
     """Runs a classifier on the CPU; `threads` = 0 leaves their number to ONNX Runtime.
 
     Normalisation runs inside the session, so `run` takes the decoder's bytes as they are. Pixels
-    and tensors of one batch run together. Scores are ranked by its caller.
+    and tensors of one batch run together. The caller ranks the scores.
 
     ONNX Runtime splits each layer over all threads, which wait for each other after every layer.
     Where another task (decoding, say) takes a core, all threads wait for the delayed one. If the
-    warm-up measures it to be faster, as many images as there are threads therefore run in
-    parallel, one thread each; this needs a second copy of the weights.
+    warm-up measures it to be faster, as many images as there are threads therefore run in parallel,
+    one thread each; this needs a second copy of the weights.
 
-    Of a model that is served as it is, every image runs alone: side by side where that is faster,
-    else in batches of one.
+    If the model is served as it is, every image runs alone: several in parallel where that is
+    faster, else in batches of one.
 
-    Engines of one classifier share sessions of one thread, and with them their weights; a session
-    of several threads is each engine's own, as are its threads.
+    Engines of one classifier share sessions of one thread, and with them their weights. A session
+    of several threads belongs to one engine, as do its threads.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class OnnxRuntimeEngine:
         beside: "OnnxRuntimeEngine | None" = None,
         prove: Proof = unproved,
     ) -> None:
-        """`beside` is an engine of the same classifier that is not warm yet, to share with.
+        """Share sessions with `beside`, an engine of the same classifier that is not warm yet.
 
-        Warming up ends with the proof.
+        `warm_up` ends with `prove`.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -105,12 +105,12 @@ class OnnxRuntimeEngine:
 
     @property
     def classes(self) -> int:
-        """Return how many scores an image gets."""
+        """Return the number of scores of an image."""
         return self._classes
 
     @property
     def device(self) -> str:
-        """Return where it runs, for display."""
+        """Return the device for display, with ONNX Runtime's version."""
         return f"cpu (ONNX Runtime {ort.__version__})"
 
     def warm_up(self) -> Engine:
@@ -133,8 +133,8 @@ class OnnxRuntimeEngine:
         return self
 
     def run(self, images: Batch) -> Results:
-        """Classify N pixels or tensors → N×classes; EngineError for a shape the model does not
-        take.
+        """Return the scores of N pixels or tensors. Raises EngineError where their shape is
+        another.
         """
         n = batch_size(images, self._preprocessing.forms, self._max_batch)
         if self._session is None:
@@ -152,12 +152,15 @@ class OnnxRuntimeEngine:
         return Results(scores[0] if len(scores) == 1 else np.concatenate(scores))
 
     def close(self) -> None:
-        """Free the sessions."""
+        """Release the sessions and the threads."""
         self._session = self._single = self._side_by_side = None
         self._beside.shutdown(wait=False)
 
     def _run_side_by_side(self, session: ort.InferenceSession, images: Batch) -> Scores:
-        """Each thread takes the next image until none is left, so a delayed thread takes fewer."""
+        """Return the scores of images that threads run one by one, in parallel.
+
+        Each thread takes the next image until none is left, so a delayed thread takes fewer.
+        """
         scores = np.empty((len(images), self._classes), np.float32)
         places = iter(range(len(images)))  # the GIL gives each item to one thread
 

@@ -1,4 +1,4 @@
-"""Which engine runs a classifier on a device."""
+"""Opens the engine that runs a classifier on a device."""
 
 import logging
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ _log = logging.getLogger("convoy")
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Where one engine runs."""
+    """Names the device of one engine."""
 
     kind: DeviceKind
     number: int = 0  # of the GPU
 
 
 def every_gpu() -> Sequence[DeviceChoice]:
-    """Return all GPUs; EngineError where there is none."""
+    """Return all GPUs. Raises EngineError where there is none."""
     return [DeviceChoice(DeviceKind.CUDA, number) for number in range(count_gpus(_NO_GPU))]
 
 
@@ -45,9 +45,10 @@ def open_engines(
     tuning: Path | None = None,
     progress: Progress = iter,
 ) -> Sequence[Engine]:
-    """Return an engine for each place, as `open_engine` opens one; `threads` are one engine's.
+    """Return an engine for each place, opened as by `open_engine`; each has `threads` threads.
 
-    Engines in the same place share what they can: weights, plans, kernels. AUTO is one engine's.
+    Engines in the same place share weights, plans and kernels. AUTO may be the place of one engine
+    only.
     """
     engines: list[Engine] = []
     last: dict[DeviceChoice, Engine] = {}
@@ -69,13 +70,13 @@ def open_engine(
 ) -> Engine:
     """Return an engine for batches of 1..max_batch images, not yet warm.
 
-    `threads` is for the CPU, 0 leaving their number to ONNX Runtime. A GPU's engine chooses its
+    `threads` is for the CPU; 0 leaves their number to ONNX Runtime. A GPU's engine chooses its
     convolutions by the measurements in `tuning`, or by those in the default file if there is one;
-    `progress` wraps the kernels that it compiles. As it warms up, it is proved that a batch changes
-    no image's scores, else its batch is one, and a GPU's scores are compared with ONNX Runtime's.
-    EngineError where the device cannot be had; AUTO takes the CPU then, and where the comparison
-    fails, and logs why. A model that Convoy's kernels cannot run is the CPU's on AUTO, with a
-    warning, and NoKernelsError on CUDA.
+    `progress` wraps the kernels that it compiles. Its warm-up proves that a batch changes no
+    image's scores, or else makes its largest batch 1; on a GPU it also compares the scores with
+    ONNX Runtime's. Raises EngineError where the device is not available; AUTO takes the CPU then,
+    and where the comparison fails, and logs why. A model that Convoy's kernels cannot run takes the
+    CPU on AUTO, with a warning, and raises NoKernelsError on CUDA.
     """
     return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress)
 
@@ -89,7 +90,7 @@ def _open(
     progress: Progress,
     beside: Engine | None = None,
 ) -> Engine:
-    """Open an engine; `beside` is one of the classifier in the same place that is not warm yet."""
+    """Open an engine; `beside` is one of this classifier in the same place that is not warm yet."""
 
     def on_cpu(reason: str = "") -> Engine:
         return OnnxRuntimeEngine(

@@ -1,4 +1,4 @@
-"""A model file as ONNX Runtime alone runs it: what Convoy's engines are compared with."""
+"""Runs a model file by ONNX Runtime alone, as the reference for Convoy's engines."""
 
 from pathlib import Path
 
@@ -15,14 +15,15 @@ from models.preprocessing import normalised
 
 
 class Original:
-    """The file without Convoy's loader: its own opset and nodes; one image at a time.
+    """Runs the file without Convoy's loader: its own opset and nodes, one image at a time.
 
-    Its types too, but that float16 is read as float32, which has all of its numbers: ONNX Runtime
-    would round to float16 after every node, by more than Convoy's engines may err in float32.
+    Its types are its own too, but float16 is read as float32, which has all of its numbers: ONNX
+    Runtime would round to float16 after every node, by more than Convoy's engines may err in
+    float32.
     """
 
     def __init__(self, path: Path, classifier: Classifier) -> None:
-        """EngineError: ONNX Runtime cannot open the file."""
+        """Open a session. Raises EngineError where ONNX Runtime cannot open the file."""
         options = ort.SessionOptions()
         options.log_severity_level = 3
         self._classifier = classifier
@@ -37,7 +38,7 @@ class Original:
             raise EngineError(f"ONNX Runtime cannot open {path}: {error}") from error
 
     def run(self, image: Pixels) -> NDArray[np.float32]:
-        """Return the scores of one image, as the decoder gives it; EngineError."""
+        """Return the scores of one decoded image. Raises EngineError where ONNX Runtime fails."""
         (x,) = self._session.get_inputs()
         kind = np.float16 if x.type == "tensor(float16)" else np.float32
         tensor = normalised(image[np.newaxis], self._classifier.preprocessing).astype(kind)

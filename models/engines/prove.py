@@ -1,4 +1,4 @@
-"""The self-test that ends an engine's warming up: only what it shows on the device is served.
+"""Proves an engine at the end of its warm-up: only what this shows on the device is served.
 
 warm up ─┬─ N = 1 ─ on a GPU: scores as ONNX Runtime's ── else the fallback serves, or it raises
          └─ N > 1 ─ each image's scores are those of it alone ── else the batch is one
@@ -20,7 +20,7 @@ _log = logging.getLogger("convoy")
 
 
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
-    """Return n images, or clips, of coarse squares: networks tell them apart, unlike noise."""
+    """Return n images or clips of coarse squares, which networks tell apart, unlike noise."""
     *spatial, channels = image_shape
     images = np.random.default_rng(seed).integers(0, 256, (n, *[4] * len(spatial), channels))
     for axis, size in enumerate(spatial, 1):
@@ -33,10 +33,10 @@ def prove(
 ) -> int:
     """Run a warm engine on every N, and return the largest batch that it may be given.
 
-    That is its own, or 1 with a line in the log where an image's scores depend on the others of its
-    batch, or on its place among them: they are to be those of the image alone, but for rounding.
-    With `choose`, a GPU's, ONNX Runtime on the CPU says what those are, and EngineError is raised
-    where the engine's own scores of one image are others.
+    That is its own, or 1, with a line in the log, where an image's scores depend on the others in
+    its batch or on its place there: they must be those of the image alone, up to rounding. With
+    `choose`, which a GPU's engine has, the scores of each image alone are ONNX Runtime's on the
+    CPU. Raises EngineError where the engine's scores of one image differ from those.
     """
     images = check_images(engine.max_batch, classifier.preprocessing.image_shape)
     tensors = normalised(images, classifier.preprocessing)
@@ -69,7 +69,7 @@ def prove(
 
 
 def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose: str) -> str:
-    """Return what is wrong with an engine's scores of a batch; empty where nothing is."""
+    """Return an error in an engine's scores of a batch as text; empty where there is none."""
     try:
         error = relative_error(engine.run(images).scores, expected)
     except DeviceLostError:

@@ -1,4 +1,4 @@
-"""One form of batches, captured: its images in, one replay of a graph, its results out.
+"""Runs a captured graph for one form of batch: images in, one replay, results out.
 
 The graph's last kernel writes each image's results to pinned memory, then sets the image's flag
 there. Where the last batch was short, the engine's thread polls the flags: it sees the end at once,
@@ -32,14 +32,14 @@ COPY_NODE_US = 1.8
 def kernel_reads_host(nbytes: int) -> bool:
     """Return whether the first kernel reads images faster from pinned memory than after a copy.
 
-    A model of time, with the rates above: yes up to 60 kB. A kernel reads each byte once.
+    It estimates by the rates above: True up to 60 kB. A kernel reads each byte once.
     """
     copied_us = COPY_NODE_US + nbytes / (1e3 * HOST_GB_PER_S)
     return nbytes / (1e3 * KERNEL_GB_PER_S) <= copied_us
 
 
 class Replay:
-    """A captured graph with its place in pinned memory; one thread at a time may run it."""
+    """A captured graph with its pinned memory; one thread at a time may run it."""
 
     def __init__(
         self,
@@ -48,7 +48,9 @@ class Replay:
         images: NDArray[np.uint8] | NDArray[np.float32],
         results: NDArray[np.float32],
     ) -> None:
-        """`images` and `results` are pinned, n of both: kernels/operations/top_k.py, `Results`."""
+        """Take pinned arrays of n `images` and n `results` (kernels/operations/top_k.py,
+        `Results`).
+        """
         self.graph, self._stream = graph, stream
         self._places = list(images)
         self._results, self._flags = results, results[:, -1]
@@ -58,7 +60,7 @@ class Replay:
     def run(
         self, images: Sequence[Image], start: Callable[[], None] | None = None
     ) -> NDArray[np.float32]:
-        """Return the results that the graph computes, or what `start` launches instead: n rows.
+        """Return n rows of results, computed by the graph or by what `start` launches instead.
 
         Raises DeviceError.
         """
@@ -78,7 +80,7 @@ class Replay:
         return self._results.copy()
 
     def _spin(self, until: float) -> bool:
-        """Return whether every image's flag is set before then."""
+        """Poll the flags; return whether every image's flag is set before the time `until`."""
         for place in range(len(self._seen)):
             while not self._seen[place]:
                 if perf_counter() > until:

@@ -1,4 +1,4 @@
-"""The timeline of a batch, measured on this machine's GPU."""
+"""Measures the timeline of a batch on this machine's GPU."""
 
 from pathlib import Path
 
@@ -11,8 +11,7 @@ from models.tuning.measured import choose_for
 
 
 def measure_timeline(classifier: Classifier, n: int, tuning: Path | None = None) -> Timeline:
-    """Return when the engine's launches run for n images; its convolutions are chosen as in
-    serving.
+    """Return when the engine's launches run for n images, its convolutions chosen as in serving.
 
     Raises EngineError where there is no GPU, or it lacks the precision.
     """

@@ -1,33 +1,29 @@
-"""The rounding error that correct scores may have, derived from the arithmetic, not measured."""
+"""Bounds the rounding error that correct scores may have, from the arithmetic, not measured."""
 
-from collections.abc import Callable
 from math import log, prod, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.rounding import ROUNDED, direct_rounding
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import HALF
 from models.classifier import Classifier
 from models.graph import Conv, Gemm, GlobalPool, Graph
+from models.lowering import Choose
 from models.onnx_loader import Opaque
 from models.preprocessing import OutputKind
 
-Choice = Callable[[ConvProblem], ConvChoice]
 
-
-def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
-    """Return the largest difference allowed between computed and float64 scores, over the largest
-    score.
+def network_tolerance(graph: Graph, choose: Choose | None = None) -> float:
+    """Return the largest allowed |computed - float64| of a score, relative to the largest score.
 
     A sum of L products whose rounding errors are independent errs by about √L·u relative to its
     size, u = eps / 2 (Higham and Mary 2019, "A new approach to probabilistic rounding error
     analysis", theorem 3.1), any other node by a few u. Activations have about the same size in all
     layers; then the layers' errors add up, at most linearly. A value that is stored as float16 is
-    rounded to 11 bits, 2^13 u. Without `choose` every
-    convolution sums its products directly. An opaque node errs by as much as the nodes inside.
+    rounded to 11 bits, 2^13 u. Without `choose` every convolution sums its products directly. An
+    opaque node errs by as much as the nodes inside.
     """
     u = float(np.finfo(np.float32).eps) / 2
     errors: list[float] = []
@@ -52,13 +48,13 @@ def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
 
 
 def score_tolerance(
-    classifier: Classifier, smallest: float, choose: Choice | None = None, n: int = 1
+    classifier: Classifier, smallest: float, choose: Choose | None = None, n: int = 1
 ) -> float:
     """Return how far scores of n images may lie from ONNX Runtime's, relative to an image's
     largest.
 
-    Both sides round. An error of δ in the logits z becomes one of at most 2δ·p in a softmax, and
-    δ is relative to the largest |z|, for which the largest |ln p| stands, of the `smallest` score.
+    Both sides round. An error of δ in the logits z becomes one of at most 2δ·p in a softmax. δ is
+    relative to the largest |z|, for which this takes the largest |ln p|, that of `smallest`.
     """
     at_n = choose and (lambda conv: choose(conv.with_batch(n)))
     ours = network_tolerance(classifier.rewritten.graph, at_n)
@@ -66,8 +62,8 @@ def score_tolerance(
 
 
 def repeat_tolerance(classifier: Classifier, smallest: float) -> float:
-    """Return how far two scores that ONNX Runtime gives an image may lie apart, as
-    `score_tolerance`.
+    """Return how far two results of ONNX Runtime for one image may differ, relative as in
+    score_tolerance.
 
     It may sum in another order in a batch than for the image alone.
     """
@@ -81,8 +77,8 @@ def _of_scores(classifier: Classifier, smallest: float, bound: float) -> float:
     return bound
 
 
-def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
-    """Return the error of a convolution's sums, in u."""
+def _conv_error(problem: ConvProblem, choose: Choose | None) -> float:
+    """Return the rounding error of a convolution's sums, in units of u."""
     if choose is None:
         return direct_rounding(problem)
     choice = choose(problem)
@@ -90,9 +86,9 @@ def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
 
 
 def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
-    """Return the largest error of an image, relative to its largest score.
+    """Return the largest error of an image's scores, relative to its largest score.
 
-    Equal scores have none, whatever they are: 0, infinite, not a number.
+    Equal scores have no error, even where they are infinite or not a number.
     """
     equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -44,9 +44,7 @@ class LoadedModel:
 
 
 def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
-    """Return one image's shape as the model's only input declares it; None where it leaves a size
-    open.
-    """
+    """Return one image's shape as the model's only input declares it; None for an open size."""
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in initializers]
     if len(inputs) != 1:
@@ -60,7 +58,7 @@ def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
 
 
 def weighs_halves(proto: ModelProto) -> bool:
-    """Return whether a model's weights are float16, most of their elements at least."""
+    """Return whether most elements of the model's weights are float16."""
     elements = Counter[int]()
     for tensor in proto.graph.initializer:
         elements[tensor.data_type] += prod(tensor.dims)
@@ -81,7 +79,7 @@ def load_model(
 def load_proto(
     name: str, proto: ModelProto, input_shape: Shape | None = None, *, opaque: bool = False
 ) -> LoadedModel:
-    """Return a checked ModelProto, normalised; NoKernelsError lists all that is missing.
+    """Return a checked ModelProto in both forms. NoKernelsError lists every unsupported node.
 
     With `opaque`, a model that typed nodes cannot express is loaded as it is, for ONNX Runtime.
     """

@@ -1,7 +1,7 @@
-"""A model that typed nodes cannot express, as ONNX Runtime runs it: its own nodes, opset and types.
+"""Loads a model that typed nodes cannot express for ONNX Runtime: its own nodes, opset and types.
 
-Around it are only what engines need: a float32 image in, float32 scores out, sizes known. Its nodes
-may work along the batch axis, so that engines run it on one image at a time.
+Only what engines need is put around it: a float32 image in, float32 scores out, sizes known. Its
+nodes may work along the batch axis, so engines run it on one image at a time.
 """
 
 from math import prod
@@ -21,7 +21,7 @@ _UNBOUNDED = {"Loop", "Scan"}
 def as_it_is(
     name: str, proto: ModelProto, model: ir.Model, reason: str
 ) -> tuple[Graph, ModelProto]:
-    """Return the model in one node, and the file's graph to run.
+    """Return a graph with the whole model as one node, and the ONNX model to run.
 
     `model` is its normal form, whose shapes are known. Raises UnsupportedModelError, with `reason`,
     where ONNX Runtime could not run it image by image in bounded time.
@@ -62,10 +62,11 @@ def as_it_is(
 
 
 def _terms(node: ir.Node) -> int:
-    """Return how many terms a number of a node's result sums, for most operators at most.
+    """Return how many terms are summed into one number of a node's result, at most, for most
+    operators.
 
-    A filter's, or those of the last axis (MatMul, Gemm, Softmax, LayerNormalization), or as many as
-    become one number (reductions, pooling).
+    These are the terms of a filter, or of the last axis (MatMul, Gemm, Softmax,
+    LayerNormalization), or as many as become one number (reductions, pooling).
     """
     shapes = [known_shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
     read, *filters, written = shapes
@@ -75,7 +76,7 @@ def _terms(node: ir.Node) -> int:
 
 
 def _take_floats(proto: ModelProto, image: str) -> None:
-    """Leave the image as the only input, and read it as float32."""
+    """Make the image the model's only input, read as float32."""
     graph = proto.graph
     (taken,) = (value for value in graph.input if value.name == image)
     kept = type(taken)()

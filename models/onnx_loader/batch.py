@@ -1,8 +1,8 @@
-"""The batch axis made symbolic in a model that was exported for one batch size.
+"""Makes the batch axis symbolic in a model that was exported for one batch size.
 
-Axis 0 of every computed tensor is the batch. Only constants tie a model to its exported size b:
-a Reshape target with b, an Expand to b, a constant of leading size b. Each is replaced by one that
-is equal at b and valid at every n. Typed nodes need none of this: they leave the batch axis out.
+Axis 0 of every computed tensor is the batch. Only constants tie a model to its exported size b: a
+Reshape target with b, an Expand to b, a constant of leading size b. Each is replaced by one that is
+equal at b and valid at every n. Typed nodes need none of this: they leave the batch axis out.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Sum", "Max", "Min", "PRelu"}
 
 
 def make_batch_symbolic(model: ir.Model) -> None:
-    """Edit `model`, whose shapes are static, so that it holds at every batch size."""
+    """Edit `model`, whose shapes are static, so that it is valid for every batch size."""
     for node in list(model.graph):
         if node.op_type == "Reshape":
             _copy_batch(model.graph, node)
@@ -82,7 +82,7 @@ def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _resize_without_batch(graph: ir.Graph, node: ir.Node) -> None:
-    """Sizes of the axes that are resized, which are none of the first two."""
+    """Give a Resize by sizes only the axes and sizes that are resized, never the first two."""
     sizes = node.inputs[3] if len(node.inputs) > 3 else None
     if sizes is None:
         return

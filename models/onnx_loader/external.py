@@ -1,4 +1,4 @@
-"""Weights that a model keeps in other files, which must be inside its own folder.
+"""Reads weights that a model keeps in other files, which must be inside its own folder.
 
 Files directly in the folder are always read, as exporters write them (`model.onnx.data`); those in
 folders inside it only where that is allowed.
@@ -18,9 +18,9 @@ from models.onnx_loader.limits.census import tensors
 def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_bytes: int) -> None:
     """Read the external data of `model` into its tensors.
 
-    `path` is the model's; `max_bytes` bounds its file and its external data together.
-    Raises ModelFileError where external data is not safe to read, missing, or in an inner folder
-    and that is not `allowed`.
+    `path` is the model's; `max_bytes` bounds its file and its external data together. Raises
+    ModelFileError where external data is missing or unsafe to read, or lies in an inner folder and
+    that is not `allowed`.
     """
     external = [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL]
     if not external:
@@ -43,8 +43,8 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
 
 
 def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int:
-    """Return the number of bytes `tensor` keeps in another file; ModelFileError unless that is
-    safe.
+    """Return how many bytes `tensor` keeps in another file. Raises ModelFileError where it is
+    unsafe.
     """
     info = ExternalDataInfo(tensor)
     offset, length = info.offset or 0, info.length

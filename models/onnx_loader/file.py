@@ -1,4 +1,4 @@
-"""From a path to a checked ModelProto, refusing early whatever a hostile file could do.
+"""Reads a path into a checked ModelProto, refusing early whatever a hostile file could do.
 
 read_model   size → fields, names → parse → opset → nodes, tensors → external data → onnx.checker
 """
@@ -29,7 +29,7 @@ _Checked = TypeVar("_Checked", bytes, ModelProto)
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """Limits of a model file.
+    """Bounds a model file.
 
     `external_data` allows weights in folders inside the model's own, not only directly in it;
     `max_bytes` bounds the model and its external data together.
@@ -40,9 +40,7 @@ class FileLimits:
 
 
 def read_model(path: Path, limits: FileLimits) -> ModelProto:
-    """Return the model in `path`, complete and valid; ModelFileError or UnsupportedModelError if
-    not.
-    """
+    """Return the valid model in `path`. Raises ModelFileError or UnsupportedModelError."""
     model = _parse(path, _read(path, limits.max_bytes))
     if not model.HasField("graph") or not model.opset_import:
         raise ModelFileError(f"{path} is not an ONNX model: it has no graph or no opset")
@@ -89,7 +87,7 @@ def _parse(path: Path, data: bytes) -> ModelProto:
 
 
 def _refuse(path: Path, check: Callable[[_Checked], None], what: _Checked) -> None:
-    """Have errors about a file's content name the file, within this block."""
+    """Run a check of a file's content, and name the file in its error."""
     try:
         check(what)
     except ModelError as error:

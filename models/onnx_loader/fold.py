@@ -33,7 +33,7 @@ _ITERATIONS = 4
 
 
 class _OfInference(_FuseBatchNormBase):
-    """The library's rule, which does not look whether a node is for training."""
+    """Applies the library's rule only where the node is not for training."""
 
     @override
     def check(
@@ -126,7 +126,7 @@ _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 def fold(model: ir.Model, room: int) -> None:
-    """Edit `model`, which calls no functions, whose input shapes are static.
+    """Fold `model` in place; it calls no functions and its input shapes are static.
 
     At most `room` numbers are computed of constants. Raises UnsupportedModelError where folding
     needs more, or where a shape is too large.
@@ -153,7 +153,10 @@ def fold(model: ir.Model, room: int) -> None:
 
 
 def _keep_batch(node: ir.Node) -> None:
-    """Squeeze without axes drops every axis of size 1: not the batch, whose size is not fixed."""
+    """Name the axes of a Squeeze that names none, so that it never drops the batch.
+
+    Without axes it would drop every axis of size 1, and the batch's size is not fixed.
+    """
     x = node.inputs[0] if node.inputs else None
     named = len(node.inputs) > 1 and node.inputs[1] is not None
     if node.op_type != "Squeeze" or named or x is None or x.const_value is not None:
@@ -168,8 +171,8 @@ def _keep_batch(node: ir.Node) -> None:
 
 
 def _undo_strides(node: ir.Node) -> None:
-    """Replace strides: a Gather of all of a flattened tensor in its order, PyTorch's as_strided, is
-    a Reshape.
+    """Turn a Gather of all of a flattened tensor in its order (PyTorch's as_strided) into a
+    Reshape.
     """
     if node.op_type != "Gather" or len(node.inputs) != 2:
         return
@@ -195,7 +198,7 @@ def _undo_strides(node: ir.Node) -> None:
 
 
 def _check_divisor(node: ir.Node) -> None:
-    """Refuse a division of whole numbers by 0, which NumPy folds to 0."""
+    """Refuse a division of integers by 0, which NumPy would fold to 0."""
     divisor = node.inputs[1] if node.op_type in ("Div", "Mod") and len(node.inputs) > 1 else None
     if divisor is None or divisor.const_value is None:
         return
@@ -206,9 +209,7 @@ def _check_divisor(node: ir.Node) -> None:
 
 
 def _is_standardisation(node: ir.Node) -> bool:
-    """Return whether a constant is normalised by its own mean and variance, as a batch in
-    training.
-    """
+    """Return whether a constant is normalised by its own mean and variance, as in training."""
     return (
         node.op_type == "BatchNormalization"
         and _trains(node)
@@ -219,9 +220,10 @@ def _is_standardisation(node: ir.Node) -> bool:
 
 
 def _standardise(node: ir.Node) -> None:
-    """Weight standardisation (Qiao et al. 2019) of constants, in float64; the node becomes a copy.
+    """Compute weight standardisation (Qiao et al. 2019) of constants in float64; the node copies
+    it.
 
-    Library folding leaves out nodes of several outputs.
+    The library does not fold nodes of several outputs.
     """
     x, scale, shift = (
         value.const_value.numpy().astype(np.float64)
@@ -265,7 +267,7 @@ def _integers(graph: ir.Graph | ir.Function, name: str, numbers: Sequence[int]) 
 
 
 class _Folding(FoldConstantsPass):
-    """onnxscript's folding, with bounds on each node."""
+    """Extends onnxscript's folding with bounds on each node."""
 
     def __init__(self, room: int) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""The state of one import: the tensors known and the nodes written so far."""
+"""Holds the state of one import: the tensors known and the nodes written so far."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -13,15 +13,15 @@ from models.graph import Graph, Node, Shape, Value, Weight
 
 
 class RefusedError(Exception):
-    """Why one ONNX node cannot become typed nodes; the loader collects them all."""
+    """Says why one ONNX node cannot become typed nodes; the loader collects all of them."""
 
 
 class ImpossibleError(RefusedError):
-    """Refuses, as RefusedError does, a node that ONNX Runtime could not run either."""
+    """Refuses a node, as RefusedError does, that ONNX Runtime could not run either."""
 
 
 class UnknownShapeError(RefusedError):
-    """A shape that inference could not find, most often because a node before it is unknown."""
+    """Names a value whose shape cannot be inferred, mostly because a node before it is unknown."""
 
 
 @dataclass
@@ -34,9 +34,7 @@ class Importer:
     nodes: list[Node] = field(default_factory=list)
 
     def declare(self, value: ir.Value) -> str:
-        """Return the name of a computed value, its shape noted; axis 0 of an ONNX shape is the
-        batch.
-        """
+        """Record a computed value's shape without axis 0, the batch, and return its name."""
         name = str(value.name)
         shape = static_shape(value)
         if not shape:
@@ -45,7 +43,7 @@ class Importer:
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
-        """Return names a value between two nodes that one ONNX node becomes."""
+        """Add a value between two of the nodes that one ONNX node becomes, and return its name."""
         name = next(n for n in _numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name
@@ -55,7 +53,9 @@ class Importer:
         return self.values[name].shape if name in self.values else self.weights[name].shape
 
     def weight(self, name: str, array: NDArray[np.generic]) -> str:
-        """Keep a weight, float32 and contiguous; its name is `name`, numbered if that is taken."""
+        """Keep a weight as contiguous float32, and return its name: `name`, numbered where it is
+        taken.
+        """
         # Not np.ascontiguousarray, which gives a scalar an axis.
         weight = np.asarray(array, np.float32, order="C")
         # Several nodes may read one weight, each in its own shape.
@@ -68,7 +68,9 @@ class Importer:
         return name
 
     def operand(self, value: ir.Value, rank: int) -> str:
-        """Return a value's name, or a constant's as a weight that meets tensors of `rank` axes."""
+        """Return a value's name; a constant becomes a weight for operations with tensors of `rank`
+        axes.
+        """
         name = str(value.name)
         if value.const_value is None:
             return name
@@ -94,13 +96,13 @@ def _same(a: Weight, b: Weight) -> bool:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """An ONNX node of the normal form, read through its attributes' defaults."""
+    """Reads an ONNX node of the normal form, with the defaults of its attributes."""
 
     node: ir.Node
 
     @property
     def name(self) -> str:
-        """Unique in the graph: the node's own name, or its first output's."""
+        """Return the node's own name or its first output's; it is unique in the graph."""
         return self.node.name or str(self.node.outputs[0].name)
 
     @property
@@ -114,11 +116,11 @@ class OnnxNode:
         return static_shape(self.output)
 
     def has(self, index: int) -> bool:
-        """Return whether input `index` is given."""
+        """Return whether the node has input `index`."""
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
     def input(self, index: int) -> ir.Value:
-        """Return input `index`, which must be given."""
+        """Return input `index`. Raises RefusedError where it is missing."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         if value is None:
             raise RefusedError(f"input {index} is missing")
@@ -129,14 +131,14 @@ class OnnxNode:
         return static_shape(self.input(index))
 
     def x(self, index: int = 0) -> str:
-        """Return the name of input `index`, which must be computed, not constant."""
+        """Return the name of input `index`. Raises RefusedError where it is a constant."""
         value = self.input(index)
         if value.const_value is not None:
             raise RefusedError(f"input {index} is a constant; only computed tensors are supported")
         return str(value.name)
 
     def constant(self, index: int) -> NDArray[np.generic]:
-        """Return input `index`, which must be constant."""
+        """Return the constant at input `index`. Raises RefusedError where it is computed."""
         value = self.input(index)
         if value.const_value is None:
             raise RefusedError(f"input {index} ({value.name}) must be constant, but is computed")
@@ -144,15 +146,15 @@ class OnnxNode:
         return array
 
     def constant_integers(self, index: int) -> list[int]:
-        """Constant input `index` as integers."""
+        """Return the constant at input `index` as integers."""
         return [int(entry) for entry in np.atleast_1d(self.constant(index))]
 
     def scalar(self, index: int, default: float) -> float:
-        """Constant input `index` as a number; `default` where it is not given."""
+        """Return the constant at input `index` as a number, or `default` where there is none."""
         return float(self.constant(index).item()) if self.has(index) else default
 
     def gives(self, index: int) -> bool:
-        """Return whether output `index` is read by another node or is the model's."""
+        """Return whether output `index` is read by another node or is an output of the model."""
         outputs = self.node.outputs
         return index < len(outputs) and bool(
             outputs[index].uses() or outputs[index].is_graph_output()
@@ -179,7 +181,9 @@ class OnnxNode:
         return tuple(default if attribute is None else attribute.as_ints())
 
     def axis(self, axis: int, rank: int) -> int:
-        """`axis` of a tensor of `rank` axes, counted without the batch; it may not be the batch."""
+        """Return `axis` of a tensor of `rank` axes, counted without the batch. Refuses the
+        batch's.
+        """
         axis = axis + rank if axis < 0 else axis
         if axis == 0:
             raise RefusedError("it works along the batch axis; axis 0 must stay the batch")
@@ -187,16 +191,16 @@ class OnnxNode:
 
 
 def extends(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Return whether a constant of this shape repeats along axes until it is as large as `to`."""
+    """Return whether a constant of this shape broadcasts to the shape `to`."""
     last = to[len(to) - len(shape) :]
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape, last, strict=True))
 
 
 def drop_batch_axis(name: str, array: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
-    """Return one image's part of a constant that meets a tensor of `rank` axes, batch included.
+    """Return a constant without its batch axis, for an operation with a tensor of `rank` axes.
 
-    A constant with fewer axes, or of size 1 there, serves every image alike; one with equal rows
-    is cut to the first. UnsupportedModelError where it differs from image to image.
+    `rank` includes the batch. A constant with fewer axes is returned as it is; of equal rows the
+    first is kept. Raises UnsupportedModelError where the rows of a batch differ.
     """
     if array.ndim == 0 or array.ndim < rank:
         return array
@@ -209,7 +213,7 @@ def drop_batch_axis(name: str, array: NDArray[np.generic], rank: int) -> NDArray
 
 
 def static_shape(value: ir.Value) -> Shape:
-    """Return a value's shape, every size known."""
+    """Return a value's shape. Raises UnknownShapeError where a size is unknown."""
     if value.const_value is not None:
         return tuple(value.const_value.shape.numpy())
     shape = value.shape
@@ -219,7 +223,7 @@ def static_shape(value: ir.Value) -> Shape:
 
 
 def attributes_only(node: OnnxNode, allowed: Mapping[str, object]) -> None:
-    """Refuse attributes whose value is not the one given, the only one supported."""
+    """Refuse a node whose attributes have other values than those `allowed`."""
     for name, value in allowed.items():
         attribute = node.node.attributes.get(name)
         if attribute is not None and attribute.value != value:

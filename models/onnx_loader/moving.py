@@ -17,7 +17,7 @@ Cut = tuple[int, int, int, int]
 
 
 def slice_(to: Importer, node: OnnxNode) -> None:
-    """Slice forwards, of any axes of an image."""
+    """Import a Slice with positive steps, along any axes of an image."""
     shape = node.input_shape(0)
     rank = len(shape)
     starts, stops = node.constant_integers(1), node.constant_integers(2)
@@ -37,7 +37,7 @@ def slice_(to: Importer, node: OnnxNode) -> None:
 
 
 def gather(to: Importer, node: OnnxNode) -> None:
-    """Import one index, or several, as Slices of the runs in them (x[:, 0] in PyTorch)."""
+    """Import a Gather by constant indices as a Slice for each run of them (PyTorch's x[:, 0])."""
     shape, indices = node.input_shape(0), np.asarray(node.constant(1))
     rank, given = len(shape), node.integer("axis", 0)
     if not -rank <= given < rank:
@@ -99,7 +99,7 @@ def _cut(to: Importer, node: OnnxNode, cuts: Sequence[Cut]) -> None:
 
 
 def reshape(to: Importer, node: OnnxNode) -> None:
-    """Reshape, Flatten, Squeeze, Unsqueeze: the same elements of each image in another shape."""
+    """Import Reshape, Flatten, Squeeze and Unsqueeze: each image's elements in another shape."""
     before, after = node.input_shape(0), node.output_shape
     if not after or before[0] != after[0] or prod(before[1:]) != prod(after[1:]):
         raise RefusedError(f"it turns {before} into {after}: axis 0, the batch, must stay")
@@ -107,7 +107,7 @@ def reshape(to: Importer, node: OnnxNode) -> None:
 
 
 def transpose(to: Importer, node: OnnxNode) -> None:
-    """Transpose of an image's axes."""
+    """Import a Transpose of an image's axes."""
     rank = len(node.output_shape)
     axes = node.integers("perm", list(reversed(range(rank))))
     if sorted(axes) != list(range(len(node.input_shape(0)))):
@@ -121,7 +121,7 @@ def transpose(to: Importer, node: OnnxNode) -> None:
 
 
 def expand(to: Importer, node: OnnxNode) -> None:
-    """Import an Expand within an image."""
+    """Import an Expand of an image's axes."""
     before, after = node.input_shape(0), node.output_shape
     if len(before) != len(after) or before[0] != after[0]:
         raise RefusedError(f"it expands {before} to {after}: axis 0, the batch, must stay")
@@ -130,14 +130,14 @@ def expand(to: Importer, node: OnnxNode) -> None:
 
 
 def space_to_depth(to: Importer, node: OnnxNode) -> None:
-    """Blocks of pixels become channels."""
+    """Import SpaceToDepth: blocks of pixels become channels."""
     _, c, h, w = node.input_shape(0)
     b = _block(node, h, w)
     _moved(to, node, (c, h // b, b, w // b, b), (2, 4, 0, 1, 3))
 
 
 def depth_to_space(to: Importer, node: OnnxNode) -> None:
-    """Channels become blocks of pixels."""
+    """Import DepthToSpace: channels become blocks of pixels."""
     _, c, h, w = node.input_shape(0)
     b = _block(node, c)
     if node.text("mode", "DCR") == "DCR":

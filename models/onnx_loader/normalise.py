@@ -1,4 +1,5 @@
-"""From a checked ModelProto to one plain form: float32, one opset, constants folded, shapes known.
+"""Turns a checked ModelProto into one plain form: float32, one opset, constants folded, shapes
+known.
 
     inline → to_float32 → convert_opset → fix_shapes → fold → infer shapes
 
@@ -43,11 +44,11 @@ _CONTRADICTIONS = (
 
 
 def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
-    """Return the model with static shapes at its own batch size (1 where that is symbolic).
+    """Return the normal form, with static shapes at the model's own batch size (1 if symbolic).
 
-    `input_shape` is one image's shape, without the batch axis, for a model whose own input leaves
-    axes open. Raises UnsupportedModelError where it is needed and missing, or contradicts the
-    model, and for a model that onnx.checker accepts but no library can read.
+    `input_shape` is one image's shape, without the batch axis, for a model whose input leaves axes
+    open. Raises UnsupportedModelError where it is missing or contradicts the model, and for a model
+    that onnx.checker accepts but no library can read.
     """
     try:
         return _normal_form(proto, input_shape)
@@ -104,7 +105,7 @@ def _inlined(proto: ModelProto) -> ModelProto:
 
 
 def _open_sizes(model: ir.Model) -> None:
-    """Read a declared size below 0 as open, as ONNX Runtime does: Paddle writes -1."""
+    """Treat a declared size below 0 as unknown, as ONNX Runtime does: Paddle writes -1."""
     for graph in model.graphs():
         outputs = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *outputs):
@@ -137,7 +138,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the libraries: a progress note per weight, and warnings about constants."""
+    """Silence the libraries' progress notes and NumPy's warnings within this block."""
     loggers = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -151,7 +152,7 @@ def _quiet() -> Iterator[None]:
 
 
 def to_float32(model: ir.Model) -> None:
-    """Read float16 as float32: every float16 number is a float32 number, so weights stay exact."""
+    """Convert float16 to float32, which has every float16 number, so weights stay exact."""
     for graph in model.graphs():
         for initializer in graph.initializers.values():
             tensor = initializer.const_value

@@ -1,4 +1,4 @@
-"""The node of a model that typed nodes cannot express."""
+"""Defines the node that stands for a model that typed nodes cannot express."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from models.graph import Node, operand
 
 @dataclass(frozen=True, kw_only=True)
 class Opaque(Node):
-    """All of a model in one node, which only ONNX Runtime can run."""
+    """Stands for a whole model, which only ONNX Runtime can run."""
 
     x: str = operand()
     ends_in_softmax: bool

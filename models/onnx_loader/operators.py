@@ -1,4 +1,4 @@
-"""ONNX operators of the normal form and the typed nodes they become: one function each."""
+"""Imports ONNX operators of the normal form as typed nodes, one function each."""
 
 from collections.abc import Callable, Mapping
 
@@ -70,7 +70,7 @@ def _gelu(to: Importer, node: OnnxNode) -> None:
 
 
 def _broadcast_operands(to: Importer, node: OnnxNode) -> list[str]:
-    """Return the inputs of an elementwise node; none may be broadcast along the batch axis."""
+    """Return the inputs of an elementwise node. Refuses one broadcast along the batch axis."""
     rank = len(node.output_shape)
     for index in range(len(node.node.inputs)):
         if node.input(index).const_value is None and len(node.input_shape(index)) != rank:
@@ -90,7 +90,10 @@ def _binary(op: BinaryOp) -> Operator:
 
 
 def _all_of(op: BinaryOp) -> Operator:
-    """Return a chain of operations on any number of tensors; of one tensor, it is that tensor."""
+    """Return the import of an operation on any number of tensors, as a chain of pairs.
+
+    One tensor alone is its own result.
+    """
 
     def read(to: Importer, node: OnnxNode) -> None:
         _chain(to, node, op)
@@ -135,7 +138,7 @@ def _selu(to: Importer, node: OnnxNode) -> None:
 
 
 def _pow(to: Importer, node: OnnxNode) -> None:
-    """Import powers by whole numbers that products give, and by 1/2."""
+    """Import a power by 1/2 as a square root, by 2 or 3 as products."""
     exponents = np.unique(node.constant(1))
     exponent = float(exponents[0]) if exponents.size == 1 else None
     output, x = to.declare(node.output), node.x()
@@ -152,7 +155,7 @@ def _pow(to: Importer, node: OnnxNode) -> None:
 
 
 def _with_number(op: BinaryOp, number: float, *, first: bool = False) -> Operator:
-    """x op number, or number op x."""
+    """Return the import of `x op number`, or `number op x` if `first`."""
 
     def read(to: Importer, node: OnnxNode) -> None:
         weight = to.weight(f"{node.name}/number", np.array(number))
@@ -163,7 +166,7 @@ def _with_number(op: BinaryOp, number: float, *, first: bool = False) -> Operato
 
 
 def _abs(to: Importer, node: OnnxNode) -> None:
-    """Import Abs as the larger of x and -x."""
+    """Import Abs as the maximum of x and -x."""
     output, x = to.declare(node.output), node.x()
     minus = to.temporary(f"{output}/minus", to.shape(x))
     weight = to.weight(f"{node.name}/number", np.array(-1.0))
@@ -185,7 +188,7 @@ def _matmul(to: Importer, node: OnnxNode) -> None:
 
 
 def _linear(to: Importer, node: OnnxNode, weight: np.ndarray) -> None:
-    """`weight` is K×C: one row an output."""
+    """Add a Gemm whose `weight` is K×C, one row an output."""
     bias = None
     if node.has(2):
         beta = node.number("beta", 1.0)

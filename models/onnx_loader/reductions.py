@@ -1,4 +1,4 @@
-"""Reductions and normalisations: ONNX's axes resolved, constants as weights."""
+"""Imports reductions and normalisations: ONNX's axes resolved, constants as weights."""
 
 from math import prod
 
@@ -19,7 +19,7 @@ _POOLS = {ReduceKind.MEAN: PoolKind.AVERAGE, ReduceKind.MAX: PoolKind.MAX}
 
 
 def reduce(to: Importer, node: OnnxNode) -> None:
-    """ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceL2 over any axes of an image."""
+    """Import ReduceSum, ReduceMean, ReduceMax, ReduceMin or ReduceL2 over any axes of an image."""
     x, output, shape = node.x(), to.declare(node.output), node.input_shape(0)
     rank = len(shape)
     given = node.constant_integers(1) if node.has(1) else []
@@ -42,7 +42,7 @@ def reduce(to: Importer, node: OnnxNode) -> None:
 
 
 def layer_normalization(to: Importer, node: OnnxNode) -> None:
-    """LayerNormalization over an image's last axes."""
+    """Import LayerNormalization over an image's last axes."""
     if node.gives(1) or node.gives(2):
         raise RefusedError("its mean and deviation (other outputs) are not supported")
     rank = len(node.output_shape)
@@ -51,13 +51,13 @@ def layer_normalization(to: Importer, node: OnnxNode) -> None:
 
 
 def instance_normalization(to: Importer, node: OnnxNode) -> None:
-    """InstanceNormalization: over all axes but the channels."""
+    """Import InstanceNormalization, which normalises over all axes but the channels."""
     rank = len(node.output_shape)
     _normalise(to, node, tuple(range(1, rank - 1)), axes_of_weights=rank - 1)
 
 
 def group_normalization(to: Importer, node: OnnxNode) -> None:
-    """GroupNormalization: over all axes, the channels in groups."""
+    """Import GroupNormalization, which normalises over all axes, the channels in groups."""
     rank, groups = len(node.output_shape), node.integer("num_groups", 1)
     channels = node.output_shape[1]
     if groups < 1 or channels % groups:
@@ -73,7 +73,11 @@ def _normalise(
     axes_of_weights: int | None,
     groups: int = 1,
 ) -> None:
-    """`axes_of_weights`: scale and shift have a number a channel, in tensors of so many axes."""
+    """Add a Normalise over `axes`.
+
+    Where `axes_of_weights` is given, scale and shift have one number a channel, and their tensors
+    get that many axes.
+    """
     image = node.output_shape[1:]
     if not axes or not prod(image):
         raise RefusedError(f"an image of shape {image} leaves nothing to normalise over")

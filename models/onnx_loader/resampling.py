@@ -1,4 +1,4 @@
-"""Resize and Pad: where each output position reads, resolved into tables of taps.
+"""Imports Resize and Pad: where each output position reads, resolved into tables of taps.
 
 A table is P×T×2: for each of P output positions along an axis the T input positions that it reads,
 and their factors. Positions are computed in float32, as ONNX Runtime does.
@@ -24,7 +24,7 @@ Table = NDArray[np.float64]
 
 
 def resize(to: Importer, node: OnnxNode) -> None:
-    """Resize of an image's spatial axes, to the nearest pixel or linearly."""
+    """Import a Resize of an image's spatial axes, to the nearest pixel or linearly."""
     attributes_only(
         node, {"antialias": 0, "keep_aspect_ratio_policy": "stretch", "exclude_outside": 0}
     )
@@ -56,9 +56,7 @@ def _check_left(shape: Sequence[int]) -> None:
 
 
 def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
-    """Return output size by input size along each axis; given scales may differ a little from
-    that.
-    """
+    """Return output size / input size along each axis, or the scales that the node gives."""
     factors = [wanted / size for size, wanted in zip(before, after, strict=True)]
     given = node.constant(2).reshape(-1) if node.has(2) else np.zeros(0)
     if given.size:
@@ -70,9 +68,7 @@ def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> lis
 
 
 def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Positions:
-    """Return where output positions lie in the input (ONNX Resize,
-    coordinate_transformation_mode).
-    """
+    """Return the input position of each output position, by coordinate_transformation_mode."""
     mode = node.text("coordinate_transformation_mode", "half_pixel")
     half, i = np.float32(0.5), np.arange(wanted, dtype=np.float32)
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and wanted > 1):
@@ -133,7 +129,7 @@ _INSIDE: Mapping[str, Callable[[Index, int], Index]] = {
 
 
 def pad(to: Importer, node: OnnxNode) -> None:
-    """Pad by a number, or by what is inside the image; a negative pad cuts."""
+    """Import a Pad with a number or with the image's own elements; a negative pad cuts."""
     rank = len(node.output_shape)
     pads = node.constant_integers(1)
     axes = node.constant_integers(3) if node.has(3) else list(range(rank))

@@ -1,6 +1,7 @@
-"""A normalised model becomes typed nodes, and ONNX for any N.
+"""Turns a normalised model into typed nodes, and into ONNX for any N.
 
-Apart from the package itself, which need not wait for onnx-ir and what it imports (0.6 s).
+A module of its own, so that importing the package does not import onnx-ir and its dependencies (0.6
+s).
 """
 
 import re
@@ -30,7 +31,7 @@ from models.onnx_loader.operators import OPERATORS
 def translate(
     name: str, proto: ModelProto, input_shape: Shape | None, *, opaque: bool
 ) -> tuple[Graph, ModelProto, str]:
-    """Return a `LoadedModel`'s graph, its ONNX form, and why Convoy's kernels cannot run it."""
+    """Return a `LoadedModel`'s graph, its ONNX form and `no_kernels`."""
     model = normalise(proto, input_shape)
     try:
         graph = _typed_graph(name, model)
@@ -105,7 +106,7 @@ _REASONS = 50
 
 
 def _report(problems: list[_Problem]) -> str:
-    """Return all causes at once, without the unknown shapes that follow from them."""
+    """Return a message with all causes, leaving out unknown shapes that follow from them."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
     return "\n".join(
         [
@@ -118,7 +119,7 @@ def _report(problems: list[_Problem]) -> str:
 
 
 def _lines(causes: list[_Problem]) -> list[str]:
-    """Return a line for each reason, with the nodes that it is of."""
+    """Return a line for each reason, naming its nodes."""
     grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for problem in causes:
         reason = shortened(str(problem.error))

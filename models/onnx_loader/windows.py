@@ -1,4 +1,4 @@
-"""Convolution and pooling: ONNX's window attributes resolved into an explicit Window."""
+"""Imports convolution and pooling: ONNX's window attributes resolved into an explicit Window."""
 
 from operator import ge
 
@@ -14,7 +14,7 @@ from models.onnx_loader.importer import Importer, ImpossibleError, OnnxNode, Ref
 def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
     """Return the window of a Conv or Pool node over one image.
 
-    auto_pad becomes explicit pads (the ONNX operator text's equations). The output size is the
+    auto_pad becomes explicit pads (the equations of ONNX's operator text). The output size is the
     one ONNX infers, so ceil_mode needs no attribute of its own.
     """
     size, output = node.input_shape(0)[2:], node.output_shape[2:]
@@ -56,8 +56,9 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
 
 
 def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
-    """Return the values to read and to write; for rows, C×W, images of height 1 between two
-    Reshapes.
+    """Return the names of the values to read and to write.
+
+    Rows, C×W, become images of height 1, between a Reshape here and one that `_end` adds.
     """
     output = to.declare(node.output)
     if len(node.output_shape) != 3:
@@ -69,13 +70,13 @@ def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
 
 
 def _end(to: Importer, node: OnnxNode, written: str) -> None:
-    """Turn what was written back into rows."""
+    """Reshape the images of height 1 that `_ends` made back into rows."""
     if written != node.output.name:
         to.nodes.append(Reshape(name=f"{node.name}/rows", output=str(node.output.name), x=written))
 
 
 def conv(to: Importer, node: OnnxNode) -> None:
-    """Conv with a constant filter."""
+    """Import a Conv with a constant filter."""
     weight = node.constant(1)
     kernel = node.integers("kernel_shape", list(weight.shape[2:]))
     if kernel != weight.shape[2:]:

@@ -75,7 +75,7 @@ RULES_AT_A_PRECISION: tuple[Rule, ...] = (fuse_prologue, project_residual)
 
 @dataclass(frozen=True, slots=True)
 class RewriteStep:
-    """One rewrite: `rule` put the nodes `inserted` in the place of the nodes `removed`."""
+    """Records one rewrite: `rule` replaced the nodes `removed` by the nodes `inserted`."""
 
     rule: str
     removed: tuple[str, ...]
@@ -84,7 +84,7 @@ class RewriteStep:
 
 @dataclass(frozen=True, slots=True)
 class RuleRefusal:
-    """A rule's reason to leave `node` as it is, or to insert it."""
+    """Records why a rule left `node` as it is, or why it inserted `node`."""
 
     rule: str
     node: str
@@ -100,14 +100,12 @@ class RewriteResult:
     refused: tuple[RuleRefusal, ...]
 
     def made_by(self, node: str) -> tuple[RewriteStep, ...]:
-        """Return the rewrites that made a node of `graph`, oldest first; empty where it is as
-        loaded.
-        """
+        """Return the rewrites that made a node, oldest first; none where it is as loaded."""
         return tuple(self.applied[index] for index in sorted(self._made.get(node, ())))
 
     @cached_property
     def _made(self) -> dict[str, set[int]]:
-        """Node name: indices into `applied`."""
+        """Return, for each node's name, the indices into `applied` of the rewrites that made it."""
         made: dict[str, set[int]] = {}
         for index, step in enumerate(self.applied):
             past = {name: made.pop(name, set()) for name in step.removed}

@@ -14,7 +14,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def activation_before_concat(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the activation."""
+    """Apply the rule at the activation."""
     if not isinstance(node, Activate):
         return None
     concat = view.producer(node.x)
@@ -47,7 +47,7 @@ def activation_before_concat(view: GraphView, node: Node) -> Outcome:
 
 
 def _obstacle(view: GraphView, part: str, concat: Concat) -> str | None:
-    """Return why the node that computes `part` cannot take the activation."""
+    """Return why the node that computes `part` cannot apply the activation, or None."""
     before = view.producer(part)
     if not isinstance(before, Conv | Gemm | ScaleShift | Normalise | Binary):
         return f"{part} is not computed by a node that takes an activation"

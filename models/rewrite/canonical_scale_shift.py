@@ -48,7 +48,10 @@ def canonical_scale_shift(view: GraphView, node: Node) -> Outcome:
 
 
 def _per_channel(weight: Weight, shape: Shape) -> Float64 | None:
-    """`weight` as one number per channel of an x of that shape; None where it is not that."""
+    """Return `weight` as one number per channel of an x of that shape, or None.
+
+    None means that it varies along another axis, or has more axes than x.
+    """
     if weight.ndim > len(shape) or not shape:
         return None
     aligned = weight.reshape((1,) * (len(shape) - weight.ndim) + weight.shape)

@@ -60,8 +60,10 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
 
 
 def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]:
-    """Return the parts, the first with what precedes it in the output of merged siblings; how
-    much.
+    """Return the parts of a Concat, and how many channels of the first precede the Concat's output.
+
+    Where the first part is the last of merged siblings, the siblings' whole output replaces it; the
+    channels before that part do not belong to the Concat.
     """
     first, *others = node.parts
     last = view.producer(first)
@@ -78,7 +80,7 @@ def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]
 
 
 def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) -> str | None:
-    """Return why part `index` cannot be written at its place."""
+    """Return why part `index` cannot be written at its place, or None."""
     part = parts[index]
     if part in view.inputs:
         return "it is an input of the network"
@@ -98,8 +100,9 @@ def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) ->
 
 
 def _view_of_one_run(view: GraphView, part: str) -> str | None:
-    """Return why `part` must be contiguous; inside a larger value there are gaps between its
-    pixels.
+    """Return why `part` must be contiguous, or None.
+
+    Inside a larger value there would be gaps between its pixels.
     """
     if prod(view.shape(part)[1:]) == 1:
         return None

@@ -12,7 +12,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def drop_expand(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the operation."""
+    """Apply the rule at the operation."""
     if not isinstance(node, Binary):
         return None
     for expanded, other in ((node.a, node.b), (node.b, node.a)):

@@ -66,7 +66,7 @@ def _same(view: GraphView, node: Node) -> str | None:
 
 
 def _cannot_be_called(view: GraphView, x: str) -> str | None:
-    """Return why x cannot take the name of a network output."""
+    """Return why x cannot take the name of a network output, or None."""
     if x in view.inputs:
         return "is an input"
     if x in view.outputs:

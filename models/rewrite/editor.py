@@ -9,7 +9,7 @@ from models.rewrite.rule import GraphView, Rewrite
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The nodes that a rewrite removed and inserted."""
+    """Records the nodes that a rewrite removed and inserted."""
 
     removed: tuple[Node, ...]
     inserted: tuple[Node, ...]
@@ -89,7 +89,7 @@ class Editor(GraphView):
             self._readers[name].remove(node.output)
 
     def _rename(self, name: str, new_name: str) -> None:
-        """Let every reader of `name` read `new_name`, and its writer, if any, write that."""
+        """Make every reader of `name` read `new_name`, and its writer, if any, write `new_name`."""
         for reader in dict.fromkeys(self.readers(name)):
             self._unlink(reader)
             self._link(reader.renamed({name: new_name}))
@@ -102,7 +102,9 @@ class Editor(GraphView):
             place[place.index(name)] = new_name
 
     def _drop_unread(self, names: Iterable[str]) -> list[Node]:
-        """Remove the writers of those `names` that no node reads, then likewise their inputs'."""
+        """Remove and return the writers of those `names` that no node reads, and all that this
+        frees.
+        """
         dropped = []
         pending = list(names)
         while pending:

@@ -18,7 +18,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the Reshape."""
+    """Apply the rule at the Reshape."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     shape, vector = view.shape(node.x), view.shape(node.output)
@@ -46,7 +46,10 @@ def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:
 
 
 def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
-    """Return the Gemms that read a vector, also through activations; or why its order must stay."""
+    """Return the Gemms that read a vector, directly or through activations.
+
+    A Refusal says why the order of its elements must stay.
+    """
     gemms: list[Gemm] = []
     pending = [vector]
     while pending:

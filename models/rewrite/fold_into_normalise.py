@@ -18,7 +18,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at what follows the normalisation."""
+    """Apply the rule at the node that follows the normalisation."""
     if not isinstance(node, ScaleShift | Binary):
         return None
     found = _found(view, node)
@@ -45,7 +45,7 @@ def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
 
 
 def _found(view: GraphView, node: ScaleShift | Binary) -> tuple[str, Float64, Float64] | None:
-    """(x, s, t) where the node computes x·s + t, but for its activation."""
+    """Return (x, s, t) where the node computes x·s + t before its activation, or None."""
     if isinstance(node, ScaleShift):
         axes = len(view.shape(node.x))
         s, t = (along_first(weight64(view, name), axes) for name in (node.scale, node.shift))

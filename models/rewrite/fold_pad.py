@@ -23,7 +23,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def fold_pad(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the Conv or Pool."""
+    """Apply the rule at the Conv or Pool."""
     if not isinstance(node, Conv | Pool):
         return None
     pad = view.producer(node.x)

@@ -15,7 +15,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_scale_shift(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the ScaleShift."""
+    """Apply the rule at the ScaleShift."""
     if not isinstance(node, ScaleShift):
         return None
     before = view.producer(node.x)

@@ -17,7 +17,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_scale_shift_ahead(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the Conv or Gemm."""
+    """Apply the rule at the Conv or Gemm."""
     if not isinstance(node, Conv | Gemm):
         return None
     before = view.producer(node.x)

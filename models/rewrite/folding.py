@@ -1,4 +1,4 @@
-"""Building nodes with computed weights: arithmetic in float64, stored in float32."""
+"""Builds nodes with computed weights: arithmetic in float64, stored in float32."""
 
 from dataclasses import replace
 from typing import TypeAlias
@@ -22,26 +22,26 @@ def weight_of(view: GraphView, name: str) -> Weight:
 
 
 def weight64(view: GraphView, name: str) -> Float64:
-    """Return `weight_of` in float64."""
+    """Return the weight that an operand names, in float64."""
     return weight_of(view, name).astype(np.float64)
 
 
 def bias64(view: GraphView, node: Conv | Gemm) -> Float64:
-    """Return the bias, K numbers, of a node that may have none (then zeros)."""
+    """Return the bias of a node, K numbers; zeros where it has none."""
     if node.bias is None:
         return np.zeros(view.shape(node.weight)[0])
     return weight64(view, node.bias)
 
 
 def along_first(vector: Float64, axes: int) -> Float64:
-    """`vector` as an array of that many axes, to be broadcast along all but the first."""
+    """Return `vector` with `axes` axes, all but the first of size 1, ready to be broadcast."""
     return vector.reshape(-1, *(1,) * (axes - 1))
 
 
 def with_scale_shift(
     view: GraphView, node: Node, x: str, scale: Float64, shift: Float64, act: Activation | None
 ) -> Rewrite:
-    """In the place of `node`: act(x · scale + shift), scale and shift one number a channel."""
+    """Replace `node` by act(x · scale + shift), with one scale and one shift a channel."""
     names = view.fresh(f"{node.output}.scale"), view.fresh(f"{node.output}.shift")
     new = ScaleShift(
         name=node.name, output=node.output, x=x, scale=names[0], shift=names[1], activation=act
@@ -52,7 +52,7 @@ def with_scale_shift(
 def with_weights(
     view: GraphView, node: Conv | Gemm, weight: Float64, bias: Float64
 ) -> tuple[Conv | Gemm, dict[str, Weight]]:
-    """`node` with another filter and bias, and these weights by name."""
+    """Return `node` with another filter and bias, and the two new weights by name."""
     names = view.fresh(f"{node.output}.weight"), view.fresh(f"{node.output}.bias")
     weights = _float32(dict(zip(names, (weight, bias), strict=True)))
     return replace(node, weight=names[0], bias=names[1]), weights

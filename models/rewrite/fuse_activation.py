@@ -12,7 +12,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fuse_activation(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the activation."""
+    """Apply the rule at the activation."""
     if not isinstance(node, Activate):
         return None
     before = view.producer(node.x)

@@ -20,7 +20,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fuse_prologue(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the Conv."""
+    """Apply the rule at the Conv."""
     if not isinstance(node, Conv) or node.problem.prologue is not None:
         return None
     before = view.producer(node.x)
@@ -49,7 +49,7 @@ def fuse_prologue(view: GraphView, node: Node) -> Outcome:
 
 
 def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
-    """Return the node as a prologue."""
+    """Return the prologue that computes the same as `node`, or None."""
     match node:
         case ScaleShift(activation=activation):
             return Prologue(None, activation)
@@ -63,7 +63,7 @@ def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
 
 
 def _obstacle(view: GraphView, name: str, prologue: Prologue) -> str | None:
-    """Return why the normalised value must exist."""
+    """Return why the normalised value must stay in memory, or None."""
     if name in view.outputs:
         return f"{name} is an output of the network"
     if (inside := view.value(name).inside) is not None:

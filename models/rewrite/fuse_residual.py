@@ -16,7 +16,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fuse_residual(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the sum."""
+    """Apply the rule at the sum."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None
     convs = [conv for conv in map(view.producer, (node.a, node.b)) if isinstance(conv, Conv)]

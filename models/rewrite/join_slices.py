@@ -14,7 +14,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def join_slices(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the Concat."""
+    """Apply the rule at the Concat."""
     if not isinstance(node, Concat) or node.axis != 0:
         return None
     scales: list[Float64] = []

@@ -13,7 +13,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def merge_reductions(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the last reduction."""
+    """Apply the rule at the last reduction."""
     if not isinstance(node, Reduce):
         return None
     before = view.producer(node.x)
@@ -48,5 +48,5 @@ def _long(shape: Shape) -> Shape:
 
 
 def _place(shape: Shape, before: Shape) -> int:
-    """Return the axis longer than 1 that has as many such axes before it."""
+    """Return the axis of `shape` longer than 1 that has `len(before)` such axes before it."""
     return [axis for axis, size in enumerate(shape) if size > 1][len(before)]

@@ -10,7 +10,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal
 
 
 def merge_scale_shifts(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the second of the two."""
+    """Apply the rule at the second ScaleShift."""
     if not isinstance(node, ScaleShift):
         return None
     first = view.producer(node.x)

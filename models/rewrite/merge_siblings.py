@@ -20,7 +20,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def merge_siblings(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the first of them."""
+    """Apply the rule at the first of the convolutions."""
     if not isinstance(node, Conv) or not _may_merge(view, node):
         return None
     alike = [
@@ -58,7 +58,11 @@ def _concats(view: GraphView, conv: Conv) -> list[Concat]:
 
 
 def _is_first(view: GraphView, concat: Concat, part: str) -> bool:
-    """Return whether `part` begins it, and the Concat itself is no part of another."""
+    """Return whether `part` occurs once, as the first part of a Concat that can be placed around
+    it.
+
+    The Concat must join channels, and be neither an output of the network nor part of another.
+    """
     return (
         concat.axis == 0
         and concat.parts.index(part) == 0

@@ -13,7 +13,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def nest_concats(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the longer Concat."""
+    """Apply the rule at the longer Concat."""
     if not isinstance(node, Concat) or node.axis != 0:
         return None
     nested = node
@@ -24,8 +24,9 @@ def nest_concats(view: GraphView, node: Node) -> Outcome:
 
 
 def _longest_beginning(view: GraphView, node: Concat) -> Concat | None:
-    """Return the Concat with the most parts, fewer than the node's, that the node's parts begin
-    with.
+    """Return the Concat with the most parts among those whose parts begin `node`'s parts, or None.
+
+    It has fewer parts than `node` and precedes it.
     """
     found: Concat | None = None
     for other in view.readers(node.parts[0]):

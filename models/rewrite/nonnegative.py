@@ -1,4 +1,4 @@
-"""Whether a value can be below zero."""
+"""Proves that a value cannot be below zero."""
 
 from kernels.problems.activation import Activation, ActivationKind
 from models.graph import (
@@ -28,9 +28,7 @@ _ALWAYS = {
 
 
 def is_nonnegative(view: GraphView, name: str) -> bool:
-    """Return whether every element of the value is proved to be at least 0; False where it is
-    unknown.
-    """
+    """Return True where every element of the value is proved to be at least 0, else False."""
     pending, seen = [name], set[str]()
     while pending:
         name = pending.pop()

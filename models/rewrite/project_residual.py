@@ -20,7 +20,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def project_residual(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the Conv that adds."""
+    """Apply the rule at the Conv that adds the residual."""
     if not isinstance(node, Conv) or node.residual is None or node.problem.projection:
         return None
     shortcut, precision = view.producer(node.residual), node.problem.precision

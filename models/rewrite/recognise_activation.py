@@ -28,7 +28,7 @@ _HARD_SIGMOID = Activation(ActivationKind.HARD_SIGMOID, 1 / 6, 1 / 2)
 
 
 def recognise_activation(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the last Mul or Div."""
+    """Apply the rule at the last Mul or Div."""
     if not isinstance(node, Binary) or node.activation is not None:
         return None
     product = _product(view, node)
@@ -56,7 +56,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Product:
-    """coefficient · Π factors."""
+    """The product coefficient · Π factors."""
 
     coefficient: float
     factors: tuple[str, ...]
@@ -68,7 +68,7 @@ def _of_one_factor(view: GraphView, coefficient: float, y: str) -> _Found | None
 
 
 def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Found | None:
-    """Return the activation that coefficient · x · y is, where y is computed from x."""
+    """Return the activation that coefficient · x · y computes, y being computed from x; or None."""
     if _hard_sigmoid_input(view, coefficient, y) == x:
         return _Found(x, Activation(ActivationKind.HARD_SWISH))
     producer = view.producer(y)
@@ -87,7 +87,7 @@ def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Fou
 
 
 def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | None:
-    """Return x where coefficient · y = Clip(x + 3, 0, 6) / 6."""
+    """Return x where coefficient · y = Clip(x + 3, 0, 6) / 6, else None."""
     clip = view.producer(y)
     if not isinstance(clip, Activate) or not _near(coefficient, 1 / 6):
         return None
@@ -98,7 +98,7 @@ def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | No
 
 
 def _one_plus_erf_input(view: GraphView, y: str) -> str | None:
-    """Return x where y = 1 + Erf(x / √2)."""
+    """Return x where y = 1 + Erf(x / √2), else None."""
     erf_output, slope, offset = _affine(view, y)
     erf = view.producer(erf_output)
     if (slope, offset) != (1, 1) or not isinstance(erf, Activate):
@@ -134,9 +134,7 @@ def _is_one_plus_tanh(view: GraphView, y: str, x: str) -> bool:
 
 
 def _polynomial(view: GraphView, y: str, x: str, depth: int = 8) -> NDArray[np.float64] | None:
-    """Return the coefficients of y as a polynomial of x, the constant first; None where it is
-    none.
-    """
+    """Return the coefficients of y as a polynomial of x, the constant first; None if it is none."""
     if y == x:
         return np.array([0.0, 1.0])
     number = _scalar(view, y)
@@ -162,7 +160,7 @@ def _is_hard_sigmoid(activation: Activation) -> bool:
 
 
 def _product(view: GraphView, node: Binary) -> _Product | None:
-    """Return the factors of the node's value, through values that only this product reads."""
+    """Return the node's value as a product, opening inner products that only it reads."""
     coefficient, factors = 1.0, []
     pending: list[tuple[Node, str]] = []
 
@@ -197,7 +195,10 @@ def _product(view: GraphView, node: Binary) -> _Product | None:
 
 
 def _affine(view: GraphView, name: str) -> tuple[str, float, float]:
-    """(x, a, b) with value = a·x + b, past one Add, Sub, Mul or Div by a number; else itself."""
+    """Return (x, a, b) where the value is a·x + b by one Add, Sub, Mul or Div with a number.
+
+    Otherwise x is the value itself, a is 1 and b is 0.
+    """
     node = view.producer(name)
     if isinstance(node, Binary) and node.activation is None:
         for x, constant in ((node.a, _scalar(view, node.b)), (node.b, _scalar(view, node.a))):
@@ -215,11 +216,11 @@ def _affine(view: GraphView, name: str) -> tuple[str, float, float]:
 
 
 def _scalar(view: GraphView, name: str) -> float | None:
-    """Return the number that a weight of one element is; None for anything else."""
+    """Return the number in a weight of one element; None for any other operand."""
     weight = view.weight(name)
     return float(weight.item()) if weight is not None and weight.size == 1 else None
 
 
 def _near(number: float, exact: float) -> bool:
-    """Return whether `number` is `exact` as float32 holds it, or as float32 arithmetic made it."""
+    """Return whether `number` equals `exact` up to float32's rounding."""
     return isclose(number, exact, rel_tol=1e-6)

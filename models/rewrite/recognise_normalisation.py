@@ -17,7 +17,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def recognise_normalisation(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the division."""
+    """Apply the rule at the division."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.DIV or node.activation is not None:
         return None
     centred, root = view.producer(node.a), view.producer(node.b)
@@ -53,7 +53,7 @@ def recognise_normalisation(view: GraphView, node: Node) -> Outcome:
 
 
 def _mean_of(view: GraphView, name: str) -> tuple[str, tuple[int, ...]] | None:
-    """(x, axes) where the value is a mean of x that keeps its axes."""
+    """Return (x, axes) where the value is a mean of x over `axes`, which are kept; else None."""
     match view.producer(name):
         case Reduce(x=x, kind=ReduceKind.MEAN, axes=axes):
             return x, axes
@@ -68,7 +68,7 @@ def _mean(view: GraphView, name: str, of: str) -> tuple[int, ...] | None:
 
 
 def _plus_number(view: GraphView, name: str) -> tuple[str, float] | None:
-    """(v, number) where the value is v + number."""
+    """Return (v, number) where the value is v + number, else None."""
     total = view.producer(name)
     if not isinstance(total, Binary) or total.op is not BinaryOp.ADD:
         return None

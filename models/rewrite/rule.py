@@ -16,7 +16,7 @@ from models.graph import Graph, Node, Shape, Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
-    """The replacement of a node; afterwards every node without readers is dropped.
+    """Describes what replaces a node; afterwards every node without readers is dropped.
 
     A node in `nodes` replaces the current writer of its output, if there is one; otherwise it takes
     the rewritten node's place. `rename` turns a value into another: its readers read the new name,
@@ -33,7 +33,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a node that a rule matches stays as it is: a sentence with the names of values."""
+    """Says why a node that a rule matches stays as it is: a sentence with the names of values."""
 
     reason: str
 
@@ -42,7 +42,7 @@ Outcome: TypeAlias = Rewrite | Refusal | None
 
 
 class GraphView:
-    """A graph with its edges indexed both ways, as rules read it. Built in linear time."""
+    """Shows a graph to rules, with its edges indexed both ways. Built in linear time."""
 
     def __init__(self, graph: Graph) -> None:
         self.inputs = graph.inputs
@@ -67,17 +67,16 @@ class GraphView:
                 self._readers.setdefault(name, []).append(node.output)
 
     def nodes(self) -> Iterator[Node]:
-        """Yield every node, in order; a node replaced during the iteration is yielded as
-        replaced.
-        """
+        """Yield every node in order; one replaced meanwhile is yielded in its new form."""
         for place in self._places:
             for output in tuple(place):
                 if output in self._nodes:
                     yield self._nodes[output]
 
     def producer(self, name: str) -> Node | None:
-        """Return the node that writes a value; None for a network input, a weight, a sum of
-        slices.
+        """Return the node that writes a value.
+
+        None for a network input, a weight, and a value that several nodes write in slices.
         """
         return self._nodes.get(name)
 
@@ -90,7 +89,7 @@ class GraphView:
         return self._values[name]
 
     def weight(self, name: str) -> Weight | None:
-        """Return the weight of that name, None where it names a value."""
+        """Return the weight of that name, or None where the name is a value's."""
         return self._weights.get(name)
 
     def shape(self, name: str) -> Shape:
@@ -112,14 +111,14 @@ class GraphView:
         return self._position(first) < self._position(second)
 
     def fresh(self, stem: str) -> str:
-        """`stem`, with a number where a value or a weight has that name already."""
+        """Return `stem` as a name, numbered where a value or a weight has it already."""
         name, count = stem, 1
         while name in self._values or name in self._weights:
             name, count = f"{stem}.{count}", count + 1
         return name
 
     def tie(self, name: str, reader: Node) -> str | None:
-        """Return why `name` must exist in memory and not be fused into `reader`, or None."""
+        """Return why `name` must stay in memory instead of being fused into `reader`, or None."""
         if name in self.outputs:
             return f"{name} is an output of the network"
         inside = self._values[name].inside
@@ -138,15 +137,15 @@ class GraphView:
 
 
 class Rule(Protocol):
-    """A rewrite rule; its name is the function's."""
+    """A rewrite rule, named as its function is."""
 
     __name__: str
 
     def __call__(self, view: GraphView, node: Node, /) -> Outcome:
-        """Return the outcome for `node`."""
+        """Return what the rule makes of `node`."""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message, each once: "a, b and c"."""
+    """Return the names joined for a message, each once: "a, b and c"."""
     *others, last = dict.fromkeys(names)
     return f"{', '.join(others)} and {last}" if others else last

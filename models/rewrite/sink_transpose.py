@@ -39,7 +39,7 @@ Axes = tuple[int, ...]
 
 
 def sink_transpose(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the reader."""
+    """Apply the rule at the node that reads the Transpose."""
     if isinstance(node, Transpose):
         return _one_transpose(view, node)
     axes = _axes_read(view, node)
@@ -68,7 +68,7 @@ def _one_transpose(view: GraphView, node: Transpose) -> Outcome:
 
 
 def _axes_read(view: GraphView, node: Node) -> Axes | None:
-    """Return the axes by which all values that the node reads are transposed."""
+    """Return the axes by which every value that the node reads is transposed, or None."""
     found = set()
     for name in node.operands():
         if view.weight(name) is None:
@@ -138,7 +138,7 @@ def _binary(view: GraphView, node: Binary, axes: Axes) -> Moved:
 
 
 def _gemm(view: GraphView, node: Gemm, axes: Axes) -> Moved:
-    """Return a product along the channels of each pixel: a Conv, 1×1."""
+    """Return a 1×1 Conv for a Gemm over the channels of each pixel, or None."""
     x = _source(view, node.x)
     c, *spatial = view.shape(x)
     if axes[-1] != 0 or len(spatial) not in (2, 3):

@@ -20,7 +20,7 @@ _PARTS = 8
 
 @dataclass
 class _Made:
-    """Nodes and values made for one rewrite."""
+    """Collects the nodes and values made for one rewrite."""
 
     view: GraphView
     stem: str
@@ -35,7 +35,7 @@ class _Made:
 
 
 def sum_of_parts(view: GraphView, node: Node) -> Outcome:
-    """Return the rule, at the sum."""
+    """Apply the rule at the sum."""
     if not isinstance(node, Reduce) or node.kind is not ReduceKind.SUM or node.axes != (0,):
         return None
     shape = view.shape(node.x)
@@ -53,9 +53,7 @@ def sum_of_parts(view: GraphView, node: Node) -> Outcome:
 
 
 def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
-    """Return the value cut along axis 0, each part without that axis; None where that would
-    copy.
-    """
+    """Return the value's parts along axis 0, each without that axis; None where that would copy."""
     view = made.view
     producer, shape = view.producer(name), view.shape(name)
     rest = shape[1:]
@@ -83,7 +81,7 @@ def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
 
 
 def _factors(made: _Made, name: str, product: Node) -> list[str] | None:
-    """As `_parts`; a factor of one number a channel may be copied."""
+    """Return a factor's parts as `_parts` does, but copy where it has one number a channel."""
     view, shape = made.view, made.view.shape(product.output)
     mine = view.shape(name)
     if view.weight(name) is not None or len(mine) != len(shape) or mine[0] != shape[0]:

@@ -1,1 +1,1 @@
-"""In which order steps may run, and when each does by a model of time."""
+"""Decides the order in which steps may run, and models when each runs."""

@@ -1,10 +1,10 @@
-"""Which steps of a plan may run side by side, and on how many streams.
+"""Decides which steps of a plan may run in parallel, and on how many streams.
 
     accesses ─ dependencies ─┬─ all_before ─ windows: when each step may run, for the arena
                              └─ streams: a number a step ─ dependents: which may begin early
 
 A step waits for those that wrote what it reads or writes, and for those that read what it writes.
-Parts of a buffer that lie side by side in every pixel, as a Concat's do, are apart.
+Parts of a buffer that lie beside each other in every pixel, as a Concat's do, are disjoint.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,7 +16,9 @@ After = tuple[frozenset[int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes `begin` to `end` of every `pitch` bytes of a buffer; all of it where `pitch` is 0."""
+    """Bytes `begin` to `end` of every `pitch` bytes of a buffer; the whole buffer where `pitch` is
+    0.
+    """
 
     root: str
     begin: int = 0
@@ -24,7 +26,7 @@ class Part:
     pitch: int = 0
 
     def meets(self, other: "Part") -> bool:
-        """Return whether they may have a byte in common."""
+        """Return whether the two may overlap."""
         if self.root != other.root:
             return False
         alike = self.pitch == other.pitch != 0
@@ -33,21 +35,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The memory that a step reads and writes."""
+    """Lists the memory that a step reads and writes."""
 
     reads: frozenset[Part]
     writes: frozenset[Part]
 
 
 def in_order(count: int) -> After:
-    """Return the order in which each step follows the one before."""
+    """Return the predecessors of `count` steps that run one after another."""
     return tuple(frozenset({step - 1} if step else ()) for step in range(count))
 
 
 def dependencies(accesses: Sequence[Access]) -> After:
     """Return the direct predecessors of each step: the transitive reduction.
 
-    The first comes before all, where streams fork, and the last after all.
+    The first step precedes all others, as streams fork there; the last follows all.
     """
     touched: dict[str, list[tuple[int, Part, bool]]] = {}
     before: list[set[int]] = []
@@ -72,7 +74,7 @@ def dependencies(accesses: Sequence[Access]) -> After:
 
 
 def _reduced(before: Sequence[Collection[int]]) -> After:
-    """Without those that come before another of the same step's."""
+    """Drop the predecessors that already precede another predecessor of the same step."""
     ancestors: list[int] = []  # a bit a step
     result = []
     for after in before:
@@ -87,7 +89,7 @@ def _reduced(before: Sequence[Collection[int]]) -> After:
 
 
 def all_before(after: After) -> list[int]:
-    """Return for each step a bit for every step that it must come after."""
+    """Return for each step a bit set of all steps that it must follow."""
     ancestors = [0] * len(after)
     for step, awaited in enumerate(after):
         for other in awaited:
@@ -96,10 +98,9 @@ def all_before(after: After) -> list[int]:
 
 
 def windows(before: Sequence[int]) -> list[tuple[int, int]]:
-    """Return for each step the first and the last place that it may have in any order that is
-    allowed.
+    """Return for each step its first and last possible place in an allowed order.
 
-    `before` is what `all_before` gives. Of two steps whose windows are apart, the earlier always
+    `before` is what `all_before` returns. Of two steps whose windows are apart, the earlier always
     ends before the later begins.
     """
     behind = [sum(steps >> step & 1 for steps in before) for step in range(len(before))]
@@ -108,10 +109,10 @@ def windows(before: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def streams(after: After) -> list[int]:
-    """Return a stream for each step, the first step's and the last one's being 0.
+    """Return a stream for each step; the first and the last step are on stream 0.
 
-    A step goes on where one that it waits for was the last, or where nothing runs that it does not
-    wait for: so streams make no step wait for more than it must.
+    A step continues a stream whose last step it must follow, or else opens one: so streams make no
+    step wait for more than it must.
     """
     last: list[int] = []  # of each stream
     chosen = []
@@ -128,9 +129,9 @@ def streams(after: After) -> list[int]:
 
 
 def dependents(after: After) -> list[bool]:
-    """Return whether a step waits for nothing but the one right before it on its stream.
+    """Return whether each step waits only for the step right before it on its stream.
 
-    As a launch it may then overlap with that one (kernels/src/dependent.cuh).
+    Its launch may then overlap with that one (kernels/src/dependent.cuh).
     """
     last: dict[int, int] = {}
     result = []

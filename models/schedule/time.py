@@ -1,10 +1,10 @@
-"""A model of time: how long a plan's steps take, and when each runs. Estimates, not measurements.
+"""Models time: how long a plan's steps take, and when each runs. Estimates, not measurements.
 
-A convolution takes what the cost model says (kernels/tuning/heuristic.py), its launches in equal
-parts; any other step OTHER_US and its operations or bytes at the peak rates, the longer. A step
-starts a gap after the last of those that it waits for. Steps that run side by side share the GPU:
-each fills the multiprocessors that it has blocks for, and where that is more than there are, all
-slow down alike.
+A convolution takes what the cost model says (kernels/tuning/heuristic.py), divided equally among
+its launches. Any other step takes OTHER_US plus the longer of its operations and its bytes at the
+peak rates. A step starts a gap after the last of those that it waits for. Steps that run in
+parallel share the GPU: each fills the multiprocessors that it has blocks for, and where that is
+more than there are, all slow down alike.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _CLEARLY = 0.95
 
 
 class Machine(Protocol):
-    """The properties that times depend on: of a `Device`, or from a GPU's data sheet."""
+    """Gives the properties that times depend on, of a `Device` or from a GPU's data sheet."""
 
     @property
     def multiprocessors(self) -> int:
@@ -45,28 +45,28 @@ class Machine(Protocol):
 
     @property
     def max_shared_bytes(self) -> int:
-        """Return the most shared memory of a block."""
+        """Return the largest shared memory of a block, in bytes."""
 
     @property
     def architecture(self) -> str:
-        """Return the architecture of its kernels."""
+        """Return the architecture that kernels are compiled for."""
 
     @property
     def peak_flops(self) -> float:
-        """Return the fp32 operations a second."""
+        """Return the peak rate of fp32 operations, per second."""
 
     @property
     def peak_bandwidth(self) -> float:
-        """Return the bytes a second of memory."""
+        """Return the peak bandwidth of memory, in bytes per second."""
 
     @property
     def overlaps(self) -> bool:
-        """Return whether launches overlap (kernels/src/dependent.cuh)."""
+        """Return whether a launch may overlap with the one before (kernels/src/dependent.cuh)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The least work of a step: FLOPs, and bytes moved."""
+    """The least work of a step: its FLOPs, and the bytes it moves."""
 
     flops: int = 0
     bytes: int = 0
@@ -77,14 +77,14 @@ NO_COST = Cost()
 
 @dataclass(frozen=True, slots=True)
 class PlannedConv:
-    """A convolution, and how it is computed."""
+    """A convolution, and the algorithm that computes it."""
 
     problem: ConvProblem
     choice: ConvChoice
 
 
 class TimedStep(Protocol):
-    """Is a launch whose time can be estimated."""
+    """A launch whose time can be estimated."""
 
     @property
     def launch(self) -> Launch:
@@ -92,16 +92,16 @@ class TimedStep(Protocol):
 
     @property
     def cost(self) -> Cost:
-        """Return the step's least work."""
+        """Return the least work of the step."""
 
     @property
     def chosen(self) -> PlannedConv | None:
-        """Return the choice of a convolution."""
+        """Return the convolution that the step computes, or None for any other step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A step by itself: µs, and the share of the multiprocessors that it fills."""
+    """Estimates a step that runs alone: its µs, and its share of the multiprocessors."""
 
     us: float
     share: float = 1.0
@@ -109,14 +109,14 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a step runs, in µs from the first one's start."""
+    """The start and end of a step, in µs from the first step's start."""
 
     start_us: float
     end_us: float
 
 
 def estimate(step: TimedStep, machine: Machine) -> Estimate:
-    """Return how long a step takes alone."""
+    """Return the estimate for a step that runs alone."""
     if step.chosen is not None:
         clock_hz = machine.peak_flops / (2 * _LANES * machine.multiprocessors)
         cycles = launch_cycles(step.chosen.problem, step.chosen.choice, machine)
@@ -130,7 +130,10 @@ def estimate(step: TimedStep, machine: Machine) -> Estimate:
 
 
 def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> list[float]:
-    """µs before each step that waits for another; `overlaps`: whether launches do."""
+    """Return the µs between each step and the last that it waits for.
+
+    `overlaps` says whether launches may overlap.
+    """
     stream = streams(after)
 
     def gap(step: int, early: bool) -> float:
@@ -145,8 +148,9 @@ def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> lis
 def spans(
     estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
 ) -> list[Span]:
-    """Return when each step runs; each GAP_US after what it waits for, unless `gaps_us` says
-    otherwise.
+    """Return the start and end of each step; it starts its gap after the last that it waits for.
+
+    The gap is GAP_US, unless `gaps_us` gives one a step.
     """
     gaps_us = gaps_us or [GAP_US] * len(after)
     left = [estimate.us for estimate in estimates]

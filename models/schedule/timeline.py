@@ -1,4 +1,4 @@
-"""When each launch of a batch runs: by the model of time, or measured on a GPU."""
+"""Shows when each launch of a batch runs: by the model of time, or measured on a GPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A launch, in µs from the first one's start."""
+    """The start and end of a launch, in µs from the first launch's start."""
 
     name: str
     start_us: float
@@ -16,10 +16,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The launches of a model on n images.
+    """Lists the launches of a model on n images.
 
     Measured bars lie between events, which keep launches from overlapping; `replay_us` is what the
-    whole graph takes without them, copies included. None where all is modelled.
+    whole graph takes without events, copies included. It is None where the bars are modelled.
     """
 
     name: str
@@ -30,12 +30,12 @@ class Timeline:
 
     @property
     def us(self) -> float:
-        """Return the microseconds to the last launch's end."""
+        """Return the time from the first launch's start to the last one's end, in µs."""
         return max(bar.end_us for bar in self.bars)
 
     @property
     def gaps_us(self) -> float:
-        """Return those while no launch runs."""
+        """Return how long no launch runs, in µs."""
         idle = end = 0.0
         for bar in sorted(self.bars, key=lambda bar: bar.start_us):
             idle += max(0.0, bar.start_us - end)

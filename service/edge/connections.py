@@ -118,7 +118,7 @@ class RateLimit:
     def __init__(self, rate: float) -> None:
         """`rate` is in images a second."""
         self.rate = rate
-        self._max_open = max(1.0, rate)
+        self._capacity = max(1.0, rate)
         self._buckets: dict[object, tuple[float, float]] = {}  # tokens left at a time, in seconds
 
     def take(self, client: object, now: float, images: int = 1, taken: int = 0) -> float:
@@ -127,9 +127,9 @@ class RateLimit:
         A full bucket is enough for any request, and it owes the rest; `taken` are the tokens that
         the same request has taken already.
         """
-        tokens, since = self._buckets.get(client, (self._max_open, now))
-        tokens = min(self._max_open, tokens + (now - since) * self.rate)
-        needed = min(images, self._max_open - taken)
+        tokens, since = self._buckets.get(client, (self._capacity, now))
+        tokens = min(self._capacity, tokens + (now - since) * self.rate)
+        needed = min(images, self._capacity - taken)
         if tokens < needed:
             return (needed - tokens) / self.rate
         self._buckets[client] = (tokens - images, now)
@@ -140,5 +140,5 @@ class RateLimit:
         self._buckets = {
             client: (tokens, since)
             for client, (tokens, since) in self._buckets.items()
-            if tokens + (now - since) * self.rate < self._max_open
+            if tokens + (now - since) * self.rate < self._capacity
         }

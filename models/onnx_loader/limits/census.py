@@ -1,4 +1,4 @@
-"""The size of a parsed model, counted before any library works on it.
+"""Measures the size of a parsed model before any library works on it.
 
 Nodes are counted as if all functions were inlined, by arithmetic on the call graph: each function's
 own size is counted once. So 60 functions that each call the previous one twice count as 2**60
@@ -95,7 +95,7 @@ def check_stored(model: ModelProto) -> None:
 
 
 def tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor of a model: those in attributes, subgraphs and functions too."""
+    """Yield every tensor of a model, in attributes, subgraphs and functions too."""
     for graph in _graphs(model):
         yield from graph.initializer
     for node in _all_nodes(model):
@@ -119,7 +119,7 @@ def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
 
 
 def _with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield the nodes and those in their subgraphs, without recursion."""
+    """Yield the nodes and all nodes in their subgraphs, without recursion."""
     pending = [iter(nodes)]
     while pending:
         for node in pending.pop():
@@ -156,7 +156,7 @@ def _check_depth(model: ModelProto) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """The size of nodes with all that they call."""
+    """Counts nodes together with all that they call."""
 
     nodes: int = 0
     edges: int = 0  # names read and written

@@ -1,4 +1,4 @@
-"""The number of axes of every value, found node by node, before a library sees the graph.
+"""Finds the number of axes of every value, node by node, before a library sees the graph.
 
 Inference over a whole graph writes out every axis of every value. Gather(v, v) has twice the axes
 of v: thirty such nodes would be 2**30 axes, and memory for each.
@@ -30,7 +30,7 @@ _Types = dict[ir.Value, TypeProto]
 
 
 def check_ranks(model: ir.Model) -> None:
-    """Refuse a model in which a value has too many axes. Sizes need not be known yet."""
+    """Refuse a model in which a value has too many axes; sizes need not be known yet."""
     basic_constant_propagation(model.graph.all_nodes())
     types: _Types = {}
     ranks: dict[ir.Value, int] = {}
@@ -68,7 +68,7 @@ def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def _note(value: ir.Value, types: _Types) -> None:
-    """Note the type that the model declares for an input or a constant."""
+    """Record the type that the model declares for an input or a constant."""
     kind: ir.TypeProtocol | None = value.type
     shape: ir.ShapeProtocol | None = value.shape
     if value.const_value is not None:
@@ -82,7 +82,7 @@ def _note(value: ir.Value, types: _Types) -> None:
 
 
 def _inferred(node: ir.Node, types: _Types, opsets: Mapping[str, int]) -> dict[str, TypeProto]:
-    """Return the types of the node's outputs by name, as far as onnx can tell from its inputs'."""
+    """Return the types of the node's outputs by name, where onnx can infer them from its inputs."""
     given = [value for value in node.inputs if value is not None]
     if any(value not in types for value in given) or any(True for _ in _subgraphs(node)):
         return {}
@@ -113,14 +113,14 @@ def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int 
 
 
 def _entries(value: ir.Value | None, types: _Types) -> int:
-    """Return the number of axes of a shape, 0 where it is unknown."""
+    """Return how many entries a shape tensor has, which is a rank; 0 where it is unknown."""
     if value is None or value not in types:
         return 0
     return prod(dim.dim_value for dim in types[value].tensor_type.shape.dim)
 
 
 def _bound(node: ir.Node, types: _Types, ranks: Mapping[ir.Value, int]) -> int:
-    """Return an upper bound of the axes of an output of `node`."""
+    """Return an upper bound on the number of axes of an output of `node`."""
     given = [0 if value is None else _rank(value, types, ranks) or 0 for value in node.inputs]
     inner = (value for graph in _subgraphs(node) for value in graph.outputs)
     given += [_rank(value, types, ranks) or 0 for value in inner]

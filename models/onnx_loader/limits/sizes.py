@@ -20,7 +20,7 @@ _WINDOWS = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": -WINDOW_LIM
 
 
 def known_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Return the shape of a value or a constant, if all of it is known."""
+    """Return the shape of a value or a constant, or None where a size is unknown."""
     if value is None:
         return None
     if value.const_value is not None:
@@ -32,7 +32,7 @@ def known_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def check_value(value: ir.Value) -> None:
-    """Refuse a value with too many axes, too many numbers an image, or entries in its one axis."""
+    """Refuse a value with too many axes, or too many numbers an image or in its only axis."""
     if value.shape is None:
         return
     if len(value.shape) > RANK_LIMIT:
@@ -54,7 +54,7 @@ def check_value(value: ir.Value) -> None:
 
 
 def check_attributes(model: ir.Model) -> None:
-    """Refuse windows of excessive size, and attributes that crash onnx's inference."""
+    """Refuse windows that are too large, and attributes that crash onnx's inference."""
     for node in model.graph.all_nodes():
         parts = node.attributes.get("num_outputs")
         count = len(node.outputs) if parts is None or parts.is_ref() else parts.as_int()
@@ -82,7 +82,7 @@ def check_attributes(model: ir.Model) -> None:
 
 
 def check_flat(model: ir.Model) -> None:
-    """Refuse a model whose flat values of whole numbers have too many entries together."""
+    """Refuse a model whose one-dimensional integer values have too many entries together."""
     entries = 0
     for node in model.graph.all_nodes():
         for value in node.outputs:
@@ -97,9 +97,11 @@ def check_flat(model: ir.Model) -> None:
 
 
 def check_reads(model: ir.Model, room: int) -> None:
-    """Refuse a model whose nodes read over `room` numbers of constants, each time counted.
+    """Refuse a model whose nodes read more than `room` numbers of constants, counted at each
+    reader.
 
-    Folding and reading copy per reader: a weight that a thousand nodes share, a thousand times.
+    Folding and importing copy a constant for each reader: one that a thousand nodes share is copied
+    a thousand times.
     """
     basic_constant_propagation(model.graph.all_nodes())
     read = sum(

@@ -1,8 +1,8 @@
-"""The cost of a file once parsed, counted before it is parsed.
+"""Counts what a file costs once parsed, before it is parsed.
 
 A protobuf message of two bytes becomes an object of some hundred: 20 MB of empty nodes are 3.5 GB.
 So one walk over the file's bytes counts its fields and looks at its names first. It follows the
-messages' own descriptors, keeps a position a level and no more, and stops at the first bound met.
+messages' own descriptors, keeps one position a level and no more, and stops at the first bound met.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ _WEIGHTS = "int32_data"
 
 
 class MalformedError(ValueError):
-    """The bytes are not a protobuf message."""
+    """Says that the bytes are not a protobuf message."""
 
 
 class _Kind(Enum):
@@ -41,14 +41,14 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """The fields of a message that the walk looks into, by number; it skips all others."""
+    """Lists the fields of a message that the walk looks into, by number; it skips all others."""
 
     fields: dict[int, "_Message | _Kind"] = field(default_factory=dict)
 
 
 @cache
 def _model() -> _Message:
-    """Return the fields of a ModelProto to look into."""
+    """Return the fields of a ModelProto that the walk looks into."""
     known: dict[str, _Message] = {}
     pending: list[Descriptor] = [ModelProto.DESCRIPTOR]
     known[ModelProto.DESCRIPTOR.full_name] = _Message()
@@ -70,7 +70,7 @@ def _model() -> _Message:
 
 
 def check_wire(data: bytes) -> None:
-    """Refuse a serialised ModelProto that would cost too much; it need not be valid otherwise.
+    """Refuse a serialised ModelProto that would cost too much; other errors are left to the parser.
 
     Raises ModelFileError with the bound, MalformedError where it is not a protobuf message.
     """
@@ -121,7 +121,7 @@ def check_wire(data: bytes) -> None:
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Return the number that starts at `position`, and where it ends."""
+    """Return the number that starts at `position`, and the position behind it."""
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]
