@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kernels.problems.activation import Activation, ActivationKind
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.precision import Storage
 from kernels.problems.prologue import Prologue
 from kernels.problems.reduction import ReduceKind
 from kernels.problems.window import Window
@@ -376,6 +377,23 @@ def pad(x: Array, begin: Sequence[int], end: Sequence[int], value: float) -> Arr
     """Return x with `value` around it; one entry of `begin` and `end` an axis, C first."""
     widths = ((0, 0), *zip(begin, end, strict=True))
     return np.pad(x, widths, constant_values=value)
+
+
+def quantize(x: Array, stored: Storage) -> NDArray[np.uint8]:
+    """Return the bytes that stand for x: ONNX's QuantizeLinear, in the type of x."""
+    scale = x.dtype.type(stored.scale)
+    bytes_ = np.clip(np.rint(x / scale) + stored.zero_point, 0, 255)
+    return np.asarray(bytes_, np.uint8)
+
+
+def dequantize(x: NDArray[np.uint8], stored: Storage, dtype: np.dtype[Any]) -> Array:
+    """Return the numbers that bytes stand for: ONNX's DequantizeLinear, in a type of float."""
+    return np.asarray((x.astype(dtype) - stored.zero_point) * dtype.type(stored.scale))
+
+
+def quantized(x: Array, stored: Storage) -> Array:
+    """Return the numbers nearest to x that have bytes."""
+    return dequantize(quantize(x, stored), stored, x.dtype)
 
 
 def _per_channel(vector: Array, ndim: int) -> Array:

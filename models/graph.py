@@ -20,7 +20,7 @@ from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind, PoolProblem
-from kernels.problems.precision import FLOAT, Stored
+from kernels.problems.precision import FLOAT, Storage
 from kernels.problems.reduction import ReduceKind
 
 Weight = NDArray[np.float32]
@@ -42,12 +42,15 @@ class ChannelSlice:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor computed for each image; `shape` is one image's, without the batch axis."""
+    """A tensor computed for each image; `shape` is one image's, without the batch axis.
+
+    Where it is stored in bytes it is quantised: its numbers are those that its bytes stand for.
+    """
 
     name: str
     shape: Shape
     inside: ChannelSlice | None = None
-    stored: Stored = FLOAT
+    stored: Storage = FLOAT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +284,24 @@ class Softmax(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Quantize(Node):
+    """y = the numbers nearest to x that are stored as y is: bytes, after ONNX's QuantizeLinear.
+
+    A byte is round(x / scale) + zero point, ties to even, at least 0 and at most 255. ONNX's int8
+    numbers are stored as bytes 128 larger, and so is their zero point.
+    """
+
+    x: str = operand()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dequantize(Node):
+    """y = x, the numbers that its bytes stand for (ONNX's DequantizeLinear)."""
+
+    x: str = operand()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Identity(Node):
     """y = x; Dropout too, since inference drops nothing."""
 
@@ -301,6 +322,23 @@ class Constant(Node):
     weight: str = operand()
 
 
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Whole numbers and scales that a quantised weight is the product of: numbers · scale.
+
+    There is one scale, or one for each entry of the weight's first axis.
+    """
+
+    numbers: NDArray[np.int32]
+    scale: NDArray[np.float32]
+
+    @property
+    def weight(self) -> Weight:
+        """Return the weight, after ONNX's DequantizeLinear."""
+        scale = self.scale.reshape(-1, *[1] * (self.numbers.ndim - 1))
+        return self.numbers.astype(np.float32) * scale
+
+
 @dataclass(frozen=True)
 class Graph:
     """A network: `nodes` in an order in which every value is written before it is read."""
@@ -311,9 +349,11 @@ class Graph:
     values: Mapping[str, Value]
     nodes: tuple[Node, ...]
     weights: Mapping[str, Weight]
+    # Of weights that were quantised, by name. A weight that a rule computes has another name.
+    grids: Mapping[str, Grid] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("values", "weights"):
+        for name in ("values", "weights", "grids"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         check_graph(self)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernels.convolution.tensor_winograd import LARGEST_WEIGHT
-from kernels.problems.precision import FLOAT, HALF, Precision, Stored
+from kernels.problems.precision import FLOAT, HALF, Precision, Storage
 from models.graph import (
     Activate,
     Binary,
@@ -122,7 +122,7 @@ class _Halves:
             self._unwritten.remove(name)
             self._convert(self._floats[name], name, HALF)
 
-    def _convert(self, x: str, y: str, to: Stored) -> None:
+    def _convert(self, x: str, y: str, to: Storage) -> None:
         self._nodes.append(Identity(name=f"{x} as {to}", output=y, x=x))
 
 

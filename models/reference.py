@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kernels import reference as ops
 from kernels.convolution.tensor_gemm import to_tf32
 from kernels.problems.binary_operation import BinaryOp
-from kernels.problems.precision import HALF, Precision, Stored
+from kernels.problems.precision import BYTE, HALF, Precision, Storage
 from models.graph import (
     Activate,
     Binary,
@@ -17,6 +17,7 @@ from models.graph import (
     Concat,
     Constant,
     Conv,
+    Dequantize,
     Expand,
     Gemm,
     GlobalPool,
@@ -28,6 +29,7 @@ from models.graph import (
     Normalise,
     Pad,
     Pool,
+    Quantize,
     Reduce,
     Resample,
     Reshape,
@@ -62,7 +64,7 @@ def run_reference(
 
     Weights and inputs are converted to `dtype` and every node computes in it. With `all_values`
     every value is returned, inputs included; otherwise each is freed after its last reader. Values
-    stored as float16 are rounded to it, and factors as tensor cores take them.
+    are rounded to what they are stored as, and factors as tensor cores take them.
 
     Raises ValueError for inputs that are missing, unknown or misshapen, and GraphError when a node
     does not compute the shape that the graph says.
@@ -173,8 +175,10 @@ class _Memory:
         return self.read(name).reshape(batch, *(1,) * (rank - len(shape)), *shape)
 
 
-def _rounded_to(stored: Stored, array: Array) -> Array:
+def _rounded_to(stored: Storage, array: Array) -> Array:
     """Return the nearest numbers that are stored so, in the array's own type."""
+    if stored.dtype == BYTE.dtype:
+        return ops.quantized(array, stored)
     return array.astype(HALF).astype(array.dtype) if stored == HALF else array
 
 
@@ -256,7 +260,7 @@ def _compute(node: Node, memory: _Memory) -> Array:
             return ops.pad(read(node.x), node.begin, node.end, node.value)
         case Softmax():
             return ops.softmax(read(node.x), node.axis, node.log)
-        case Identity():
+        case Identity() | Quantize() | Dequantize():
             return read(node.x)
         case Expand():
             x = memory.read_aligned(node.x, len(graph.shape(node.output)))

@@ -24,7 +24,7 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Precision, element
+from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, wrong_axes
 
 THREADS = 128
@@ -203,7 +203,7 @@ def _instantiation(
     return instantiate(
         "depthwise.cu",
         "conv_depthwise",
-        t=element(problem.precision.stored),
+        t=problem.precision.stored.element,
         **template_arguments(config),
         finish=finish(activation),
     )

@@ -29,7 +29,7 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import FLOAT, Precision, element
+from kernels.problems.precision import FLOAT, Precision
 from kernels.problems.window import Window
 from kernels.winograd.filter import filter_rows, filter_transform
 from kernels.winograd.matrices import Points, winograd_matrices
@@ -328,7 +328,7 @@ class NonfusedWinogradConv:
         return instantiate(
             "winograd_nonfused.cu",
             kernel,
-            t=element(problem.precision.stored),
+            t=problem.precision.stored.element,
             m=self.m,
             r=self.r,
             points=f"Points::{config.points.name}",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kernels.layout.strided import VECTOR, StridedTensor
-from kernels.problems.precision import FLOAT, Stored
+from kernels.problems.precision import FLOAT, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Pixels:
     channels: int
     pitch: int
     offset: int = 0
-    stored: Stored = FLOAT
+    stored: Storage = FLOAT
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= self.pitch:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from kernels.device.launch import int32, struct
-from kernels.problems.precision import FLOAT, Stored
+from kernels.problems.precision import FLOAT, Storage
 
 VECTOR = 4
 """Elements of a thread's widest load and store: 16 bytes of floats, 8 of halves."""
@@ -22,7 +22,7 @@ class StridedTensor:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
-    stored: Stored = FLOAT
+    stored: Storage = FLOAT
 
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.strides):
@@ -31,7 +31,7 @@ class StridedTensor:
             raise ValueError(f"shape {self.shape} or strides {self.strides} are out of range")
 
     @classmethod
-    def contiguous(cls, shape: Sequence[int], stored: Stored = FLOAT) -> "StridedTensor":
+    def contiguous(cls, shape: Sequence[int], stored: Storage = FLOAT) -> "StridedTensor":
         """Row-major: the last axis fastest."""
         strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
         return cls(tuple(shape), strides, stored=stored)

@@ -10,7 +10,7 @@ from kernels.device.launch import Launch, Value, blocks_of_threads, instantiate,
 from kernels.layout.strided import StridedTensor, walk
 from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
-from kernels.problems.precision import FLOAT, element, one_type
+from kernels.problems.precision import FLOAT, one_type
 
 
 def activation_name(activation: Activation | None) -> str:
@@ -27,7 +27,7 @@ def activation_arguments(activation: Activation | None) -> dict[str, Value]:
 
 def map_launch(x: StridedTensor, y: StridedTensor, activation: Activation | None = None) -> Launch:
     """y = activation(x): operands x, y. Without an activation a copy, of any strides to any."""
-    template = {"x": element(x.stored), "y": element(y.stored), **_with(activation)}
+    template = {"x": x.stored.element, "y": y.stored.element, **_with(activation)}
     return _launch("map", {"x": x}, y, template, activation_arguments(activation))
 
 
@@ -78,7 +78,7 @@ def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups
 
 def _alike(*tensors: StridedTensor) -> dict[str, TemplateArgument]:
     """Return the type that tensors are stored in. Raises ValueError where they differ."""
-    return {"t": element(one_type(*(tensor.stored for tensor in tensors)))}
+    return {"t": one_type(*(tensor.stored for tensor in tensors)).element}
 
 
 def _with(activation: Activation | None) -> dict[str, TemplateArgument]:

@@ -12,7 +12,7 @@ from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
-from kernels.problems.precision import FLOAT, Stored, element
+from kernels.problems.precision import FLOAT, Storage
 
 _ROWS_AT_ONCE = 8
 _WARP = 32
@@ -20,7 +20,7 @@ _WARP = 32
 Matrix = NDArray[np.floating[Any]]
 
 
-def prepare_linear_weight(weight: Matrix, stored: Stored = FLOAT) -> Matrix:
+def prepare_linear_weight(weight: Matrix, stored: Storage = FLOAT) -> Matrix:
     """K×C, as the kernel reads it: stored as x is, rows padded with zeros to 4 channels."""
     weight = weight.astype(stored, copy=False)
     return np.ascontiguousarray(np.pad(weight, ((0, 0), (0, -weight.shape[1] % VECTOR))))
@@ -46,8 +46,8 @@ def linear_launch(
     max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
     warps = min(max_warps, -(-vectors // _WARP))
     template: dict[str, TemplateArgument] = {
-        "x": element(x.stored),
-        "y": element(y.stored),
+        "x": x.stored.element,
+        "y": y.stored.element,
         "rows": at_once,
         "outputs": outputs,
         "max_warps": max_warps,

@@ -2,7 +2,7 @@
 
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch
 from kernels.layout.pixels import Pixels
-from kernels.problems.precision import element, one_type
+from kernels.problems.precision import one_type
 
 
 def lrn_launch(
@@ -19,7 +19,7 @@ def lrn_launch(
     elements = pixels * x.channels
     int32(pixels * max(x.pitch, y.pitch))
     return launch(
-        instantiate("lrn.cu", "lrn", t=element(one_type(x.stored, y.stored))),
+        instantiate("lrn.cu", "lrn", t=one_type(x.stored, y.stored).element),
         *blocks_of_threads(elements),
         x="x",
         y="y",

@@ -6,7 +6,7 @@ from kernels.device.launch import Launch, instantiate, launch
 from kernels.layout.strided import StridedTensor, walk
 from kernels.operations.elementwise import activation_arguments, activation_name
 from kernels.problems.activation import Activation
-from kernels.problems.precision import FLOAT, element, one_type
+from kernels.problems.precision import FLOAT, one_type
 
 _SHORT = 512
 """Longest row that a single warp takes: a pixel's channels, of which there are many rows."""
@@ -36,7 +36,7 @@ def normalise_launch(
         instantiate(
             "normalise.cu",
             "normalise",
-            t=element(one_type(x.stored, y.stored)),
+            t=one_type(x.stored, y.stored).element,
             activation=activation_name(activation),
             rank=rows.rank,
             along=along.rank,

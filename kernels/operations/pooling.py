@@ -12,7 +12,7 @@ from kernels.device.launch import (
 )
 from kernels.layout.pixels import Pixels, vector_width
 from kernels.problems.pool import PoolKind, PoolProblem
-from kernels.problems.precision import element, one_type
+from kernels.problems.precision import one_type
 
 _ROWS = 8
 """Warps of a block of `global_pool`: 256 threads in all."""
@@ -60,7 +60,7 @@ def global_pool_launch(kind: PoolKind, n: int, pixels: int, x: Pixels, y: Pixels
 
 
 def _element(x: Pixels, y: Pixels) -> str:
-    return element(one_type(x.stored, y.stored))
+    return one_type(x.stored, y.stored).element
 
 
 def _name(kind: PoolKind) -> str:

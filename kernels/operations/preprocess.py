@@ -3,7 +3,6 @@
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch
 from kernels.layout.pixels import Pixels, vector_width
-from kernels.problems.precision import element
 
 
 def pixels_to_floats_launch(
@@ -18,7 +17,7 @@ def pixels_to_floats_launch(
     if y.channels < channels:
         raise ValueError(f"{channels} channels do not fit {y}")
     template: dict[str, TemplateArgument] = {
-        "t": element(y.stored),
+        "t": y.stored.element,
         "channels": channels,
         "padded": y.channels,
         "reversed": reverse,
@@ -48,7 +47,7 @@ def planes_to_pixels_launch(channels: int, n: int, plane: int, y: Pixels) -> Lau
     steps = n * plane * (y.channels // v)
     int32(n * plane * max(channels, y.pitch))
     return launch(
-        instantiate("preprocess.cu", "planes_to_pixels", t=element(y.stored), v=v),
+        instantiate("preprocess.cu", "planes_to_pixels", t=y.stored.element, v=v),
         *blocks_of_threads(steps),
         x="x",
         y="y",

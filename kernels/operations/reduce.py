@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, launch
 from kernels.layout.strided import StridedTensor, walk
-from kernels.problems.precision import element, one_type
+from kernels.problems.precision import one_type
 from kernels.problems.reduction import ReduceKind
 
 _SHORT = 16
@@ -30,7 +30,7 @@ def reduce_launch(
         instantiate(
             "reduce.cu",
             "reduce",
-            t=element(one_type(x.stored, y.stored)),
+            t=one_type(x.stored, y.stored).element,
             kind=f"ReduceKind::{kind.name}",
             rank=rows.rank,
             along=along.rank,

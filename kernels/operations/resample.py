@@ -5,7 +5,7 @@ from math import prod
 
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch, struct
 from kernels.layout.pixels import Pixels, vector_width
-from kernels.problems.precision import element, one_type
+from kernels.problems.precision import one_type
 
 
 def resample_launch(
@@ -26,7 +26,7 @@ def resample_launch(
     int32(n * prod(size) * x.pitch)
     int32(n * prod(output) * y.pitch)
     return launch(
-        instantiate("resample.cu", "resample", t=element(one_type(x.stored, y.stored)), v=v),
+        instantiate("resample.cu", "resample", t=one_type(x.stored, y.stored).element, v=v),
         *blocks_of_threads(steps),
         x="x",
         depths=0 if missing else "depths",

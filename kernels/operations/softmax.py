@@ -3,7 +3,6 @@
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, launch
 from kernels.layout.strided import StridedTensor, walk_rows
-from kernels.problems.precision import element
 
 _SHORT = 128
 """Longest row that a single warp takes: four elements a lane."""
@@ -15,8 +14,8 @@ def softmax_launch(x: StridedTensor, y: StridedTensor, axis: int, log: bool = Fa
     length = x.shape[axis]
     threads = 32 if length <= _SHORT else 256
     template: dict[str, TemplateArgument] = {
-        "x": element(x.stored),
-        "y": element(y.stored),
+        "x": x.stored.element,
+        "y": y.stored.element,
         "log": log,
         "rank": rows.rank,
         "threads": threads,

@@ -6,7 +6,6 @@ from enum import Enum, unique
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, int32, launch
 from kernels.layout.strided import StridedTensor
-from kernels.problems.precision import element
 
 _MOST_K, _MOST_WARPS = 16, 32
 _EXACT = 1 << 24
@@ -56,7 +55,7 @@ def top_k_launch(x: StridedTensor, kind: ScoreKind) -> Launch:
     int32(n * max(x.strides[0], results.pitch))
     warps = min(_MOST_WARPS, 1 << (-(-classes // 32) - 1).bit_length())
     template: dict[str, TemplateArgument] = {
-        "x": element(x.stored),
+        "x": x.stored.element,
         "kind": f"ScoreKind::{kind.name}",
         "threads": 32 * warps,
     }

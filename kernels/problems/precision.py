@@ -1,5 +1,6 @@
 """Precisions: what numbers are stored in, and what is multiplied."""
 
+from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Any
 
@@ -7,23 +8,54 @@ import numpy as np
 
 from kernels.problems.architectures import ALL, Architectures
 
-Stored = np.dtype[np.floating[Any]]
-"""The type of a tensor's numbers in memory: FLOAT or HALF."""
-
-FLOAT: Stored = np.dtype(np.float32)
-HALF: Stored = np.dtype(np.float16)
+_FEW = 4
+"""Channels that are not filled up to 16 bytes: of an image's three, most would be unused."""
 
 
-def one_type(first: Stored, *others: Stored) -> Stored:
-    """Return the type that all are. Raises ValueError where they differ."""
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How a tensor's numbers lie in memory: a byte q stands for scale · (q - zero_point)."""
+
+    dtype: np.dtype[Any]
+    scale: float = 1.0
+    zero_point: int = 0
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of a number."""
+        return self.dtype.itemsize
+
+    @property
+    def element(self) -> str:
+        """Return the C++ type of a number (kernels/src/half.cuh, byte.cuh)."""
+        return _ELEMENTS[self.dtype]
+
+    def pitch(self, channels: int) -> int:
+        """Return how many numbers one pixel starts after another in a buffer of its own: whole
+        vectors.
+        """
+        to = _FEW if channels <= _FEW else 16 // self.itemsize
+        return -(-channels // to) * to
+
+    def __str__(self) -> str:
+        if self.dtype != BYTE.dtype:
+            return str(self.dtype)
+        return f"{self.dtype} · {self.scale:.6g}, {self.zero_point} for 0"
+
+
+FLOAT = Storage(np.dtype(np.float32))
+HALF = Storage(np.dtype(np.float16))
+BYTE = Storage(np.dtype(np.uint8))
+"""Bytes as such; those of a quantised value have its scale and zero point."""
+
+_ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
+
+
+def one_type(first: Storage, *others: Storage) -> Storage:
+    """Return the storage that all have. Raises ValueError where they differ."""
     if any(other != first for other in others):
         raise ValueError(f"tensors of {first} and of {', '.join(map(str, others))}")
     return first
-
-
-def element(stored: Stored) -> str:
-    """Return its C++ type (kernels/src/half.cuh)."""
-    return "Half" if stored == HALF else "float"
 
 
 @unique
@@ -40,7 +72,7 @@ class Precision(Enum):
     FP16 = "fp16"
 
     @property
-    def stored(self) -> Stored:
+    def stored(self) -> Storage:
         """Return the type in which activations and a convolution's weights are stored."""
         return HALF if self is Precision.FP16 else FLOAT
 

@@ -1,9 +1,7 @@
 """Reasons for an algorithm to refuse a convolution; each returns None where it does not apply."""
 
-import numpy as np
-
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import HALF, Precision
+from kernels.problems.precision import FLOAT, HALF, Precision
 from kernels.problems.window import by_axis
 
 
@@ -45,13 +43,13 @@ def grouped(problem: ConvProblem) -> str | None:
 def not_float(problem: ConvProblem) -> str | None:
     """Refuse a problem whose tensors are not float32."""
     stored = problem.precision.stored
-    return None if stored == np.float32 else f"{stored} tensors; it runs float32"
+    return None if stored == FLOAT else f"{stored.dtype} tensors; it runs float32"
 
 
 def not_half(problem: ConvProblem) -> str | None:
     """Refuse a problem whose tensors are not float16."""
     stored = problem.precision.stored
-    return None if stored == HALF else f"{stored} tensors; it runs float16"
+    return None if stored == HALF else f"{stored.dtype} tensors; it runs float16"
 
 
 def after_prologue(problem: ConvProblem) -> str | None:

@@ -14,7 +14,7 @@ from kernels.device.device import Buffer, Device
 from kernels.device.launch import Launch
 from kernels.layout.operands import Filter, padded
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import FLOAT, HALF, Stored
+from kernels.problems.precision import FLOAT, HALF, Storage
 from kernels.tuning.examination import Exam, exam_of
 from kernels.tuning.search import measured_launches
 from kernels.tuning.timing import Addresses, Timing, launcher, operand_sets, set_bytes, sets_needed
@@ -207,7 +207,7 @@ class Bench:
         (at,) = operand_sets(begin, candidate.written, 1)
         return {**at, "counters": counters}
 
-    def _randomise(self, stored: Stored, address: int, nbytes: int) -> None:
+    def _randomise(self, stored: Storage, address: int, nbytes: int) -> None:
         """Normally distributed numbers, the same block repeated."""
         floats = np.random.default_rng(0).standard_normal(min(nbytes // 4, 1 << 20), np.float32)
         octets: NDArray[np.uint8] = floats.astype(stored).view(np.uint8)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from kernels import reference
 from kernels.layout.operands import padded
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import HALF, Stored
+from kernels.problems.precision import Storage
 
 Floats = NDArray[np.floating[Any]]
 
@@ -63,9 +63,9 @@ class Exam:
         return None
 
 
-def _scales(n: int, stored: Stored) -> Floats:
-    index = np.arange(n) % (8 if stored == HALF else n)
-    return ((-1.0) ** index * 2.0 ** (index // 2)).astype(stored)
+def _scales(n: int, dtype: np.dtype[Any]) -> Floats:
+    index = np.arange(n) % (8 if dtype == np.float16 else n)
+    return ((-1.0) ** index * 2.0 ** (index // 2)).astype(dtype)
 
 
 @lru_cache(maxsize=2)
@@ -88,7 +88,7 @@ def exam_of(layer: ConvProblem) -> Exam:
     )
 
 
-def _pixels(x: NDArray[np.integer[Any]], stored: Stored) -> Floats:
+def _pixels(x: NDArray[np.integer[Any]], stored: Storage) -> Floats:
     """C×H×W → H×W×C, filled up with NaN to 16 bytes."""
     missing = padded(len(x), 16 // stored.itemsize) - len(x)
     widths = [(0, 0)] * (x.ndim - 1) + [(0, missing)]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.layout.operands import Filter, padded
-from kernels.problems.precision import Stored
+from kernels.problems.precision import Storage
 from kernels.winograd.matrices import Matrix, Points, winograd_matrices
 
 Array = NDArray[np.floating[Any]]
@@ -30,7 +30,7 @@ def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float
     return result
 
 
-def filter_rows(weight: Filter, m: int, points: Points, stored: Stored) -> Filter:
+def filter_rows(weight: Filter, m: int, points: Points, stored: Storage) -> Filter:
     """U of `filter_transform` as stored, a row for each position and filter: (alpha² K) × C.
 
     K is padded with zeros to whole vectors, C to 16 bytes.

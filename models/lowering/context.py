@@ -12,7 +12,7 @@ from kernels.layout.strided import VECTOR, StridedTensor
 from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
 from kernels.operations.top_k import Results, ScoreKind, top_k_launch
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import FLOAT, Stored
+from kernels.problems.precision import FLOAT, Storage
 from models.graph import Graph
 from models.lowering import placement
 from models.lowering.placement import Place
@@ -48,7 +48,7 @@ class Context:
         self.values_in.setdefault(place.root, []).append(value)
         return place
 
-    def fresh(self, root: str, shape: tuple[int, ...], stored: Stored) -> Place:
+    def fresh(self, root: str, shape: tuple[int, ...], stored: Storage) -> Place:
         """Return a place in a new buffer."""
         made = placement.new_buffer(root, self.n, shape, stored)
         self.tape.buffer(root, made.nbytes)
@@ -113,7 +113,7 @@ class Context:
             self.copy(lies, place)
         return place, pixels_of(place)
 
-    def tensor(self, name: str, stored: Stored) -> tuple[StridedTensor, Operand]:
+    def tensor(self, name: str, stored: Storage) -> tuple[StridedTensor, Operand]:
         """Return an operand that may be a value, or a weight to be stored so."""
         if name in self.graph.weights:
             return StridedTensor.contiguous(self.graph.shape(name), stored), self.weight(
@@ -121,7 +121,7 @@ class Context:
             )
         return self.places[name].strided, at(self.places[name])
 
-    def weight(self, name: str, stored: Stored = FLOAT) -> WeightOperand:
+    def weight(self, name: str, stored: Storage = FLOAT) -> WeightOperand:
         """Return a weight of the graph as it is, stored so."""
         weight = self.graph.weights[name]
         form = "" if stored == FLOAT else str(stored)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import VECTOR, StridedTensor
-from kernels.problems.precision import FLOAT, Stored
+from kernels.layout.strided import StridedTensor
+from kernels.problems.precision import FLOAT, Storage
 from models.graph import Shape
 
 PIXEL_RANKS = (1, 3, 4)
@@ -36,20 +36,18 @@ class NewBuffer:
     nbytes: int
 
 
-def new_buffer(root: str, n: int, shape: Shape, stored: Stored = FLOAT) -> NewBuffer:
+def new_buffer(root: str, n: int, shape: Shape, stored: Storage = FLOAT) -> NewBuffer:
     """Return a buffer for n images of `shape`."""
     if len(shape) not in PIXEL_RANKS:
         place = Place(root, 0, StridedTensor.contiguous((n, *shape), stored), None)
         return NewBuffer(place, stored.itemsize * n * prod(shape))
     channels, *spatial = shape
-    # To 16 bytes; of halves 4 to 8, of which an image's 3 channels would leave most unused.
-    to = VECTOR if channels <= VECTOR else aligned_elements(stored)
-    pitch = -(-channels // to) * to
+    pitch = stored.pitch(channels)
     place = pixels_place(root, 0, n, spatial, Pixels(channels, pitch, stored=stored))
     return NewBuffer(place, stored.itemsize * n * prod(spatial) * pitch)
 
 
-def aligned_elements(stored: Stored) -> int:
+def aligned_elements(stored: Storage) -> int:
     """Return the elements of 16 bytes."""
     return 16 // stored.itemsize
 

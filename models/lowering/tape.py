@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kernels.device.launch import Launch
 from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import map_launch
-from kernels.problems.precision import FLOAT, HALF, Stored, element
+from kernels.problems.precision import FLOAT, HALF, Storage
 from models.lowering.placement import Place
 from models.schedule.branches import Part
 from models.schedule.time import NO_COST, Cost, PlannedConv
@@ -27,7 +27,7 @@ class BufferOperand:
 
     root: str
     offset: int = 0
-    stored: Stored | None = None
+    stored: Storage | None = None
     width: int = 0
     pitch: int = 0
 
@@ -45,12 +45,12 @@ class WeightOperand:
     """The first byte of the weight of that name, and what it is stored in where that is known."""
 
     weight: str
-    stored: Stored | None = None
+    stored: Storage | None = None
 
 
 Operand = BufferOperand | WeightOperand
 
-_TYPES = {element(FLOAT), element(HALF)}
+_TYPES = {FLOAT.element, HALF.element}
 
 
 def at(place: Place) -> BufferOperand:
@@ -110,7 +110,7 @@ class Tape:
         declared = {name: type_ for name, type_ in launch.elements.items() if type_ in _TYPES}
         for name, type_ in declared.items():
             stored = operands[name].stored
-            if stored is not None and element(stored) != type_:
+            if stored is not None and stored.element != type_:
                 raise TypeError(
                     f"{launch.instantiation} for {self.node} takes {name} as {type_}, "
                     f"but it is stored as {stored}"

@@ -68,6 +68,7 @@ class Editor(GraphView):
             values={name: value for name, value in self._values.items() if name in used},
             nodes=nodes,
             weights={name: weight for name, weight in self._weights.items() if name in used},
+            grids={name: grid for name, grid in self._grids.items() if name in used},
         )
 
     def _set_value(self, value: Value) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from models.graph import Graph, Node, Shape, Value, Weight
+from models.graph import Graph, Grid, Node, Shape, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,7 @@ class GraphView:
         self.outputs = graph.outputs
         self._values = dict(graph.values)
         self._weights = dict(graph.weights)
+        self._grids = graph.grids
         self._nodes: dict[str, Node] = {}  # by the value they write
         self._readers: dict[str, list[str]] = {}  # outputs of the reading nodes, one entry a read
         self._pieces: dict[str, list[str]] = {}  # values that live inside a value
@@ -91,6 +92,10 @@ class GraphView:
     def weight(self, name: str) -> Weight | None:
         """Return the weight of that name, or None where the name is a value's."""
         return self._weights.get(name)
+
+    def grid(self, name: str) -> Grid | None:
+        """Return the whole numbers and scales of a weight that was quantised; None for others."""
+        return self._grids.get(name)
 
     def shape(self, name: str) -> Shape:
         """Return the shape of a value (one image's) or of a weight."""

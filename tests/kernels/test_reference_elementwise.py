@@ -5,14 +5,16 @@ float64 adds is shown against values known to 19 digits.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from kernels import reference
 from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.precision import BYTE
 from tests.support.kernels.arrays import BOTH_TYPES, Array, Float, normal
 from tests.support.onnx_models import onnxruntime_answer
 from tests.support.tolerance import EPS32, EPS64, assert_within
@@ -293,3 +295,25 @@ def test_channel_shuffle_interleaves_the_groups() -> None:
     y = reference.channel_shuffle(x, 2)
     assert y[1, :, 1].tolist() == [0, 3, 1, 4, 2, 5]
     assert np.array_equal(reference.channel_shuffle(y, 3), x)
+
+
+@pytest.mark.parametrize(("scale", "zero_point"), [(0.0173, 0), (0.5, 128), (0.031, 77)])
+def test_quantize_and_dequantize_are_onnx_runtimes_to_the_bit(
+    scale: float, zero_point: int
+) -> None:
+    """Also of ties, and of what lies beyond the bytes' ends; int8 lies 128 below the bytes."""
+    stored = replace(BYTE, scale=float(np.float32(scale)), zero_point=zero_point)
+    x = 4 * normal((2, 3, 4, 500))
+    x[0] = np.arange(-3000, 3000).reshape(x[0].shape) * np.float32(scale) / 2
+    bytes_ = reference.quantize(x, stored)
+    assert (bytes_[1] > zero_point).any()
+    assert {0, 255} <= set(bytes_.ravel())
+    for dtype, below in ((np.uint8, 0), (np.int8, 128)):
+        constants: dict[str, NDArray[Any]] = {
+            "scale": np.array(scale, np.float32),
+            "zero": np.array(zero_point - below, dtype),
+        }
+        answer = onnxruntime_answer("QuantizeLinear", {"x": x, **constants})
+        assert (answer.astype(int) + below == bytes_).all()
+        back = onnxruntime_answer("DequantizeLinear", {"x": answer, **constants})
+        assert (back == reference.dequantize(bytes_, stored, x.dtype)).all()

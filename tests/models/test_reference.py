@@ -1,6 +1,7 @@
 """Running graphs: fused epilogues, values inside others, broadcasting, what is refused."""
 
 import tracemalloc
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ from kernels import reference as ops
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.precision import BYTE
 from kernels.problems.reduction import ReduceKind
 from models.graph import (
     Activate,
@@ -20,6 +22,7 @@ from models.graph import (
     Concat,
     Constant,
     Conv,
+    Dequantize,
     Expand,
     Gemm,
     GlobalPool,
@@ -31,6 +34,7 @@ from models.graph import (
     Normalise,
     Pad,
     Pool,
+    Quantize,
     Reduce,
     Resample,
     Reshape,
@@ -128,6 +132,8 @@ NODES: list[Row] = [
     ),
     (Softmax(name="n", output="y", x="x", axis=0, log=True), IMAGE, {}),
     (Identity(name="n", output="y", x="x"), IMAGE, {}),
+    (Quantize(name="n", output="y", x="x"), IMAGE, {}),
+    (Dequantize(name="n", output="y", x="x"), IMAGE, {}),
     (Expand(name="n", output="y", x="x"), (2, *IMAGE), {}),
     (Constant(name="n", output="y", weight="w"), (3,), {"w": normal((3,))}),
 ]
@@ -293,3 +299,18 @@ def test_a_long_chain_holds_few_values_at_once() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 5 * x.size * np.dtype(np.float64).itemsize
+
+
+@BOTH_TYPES
+def test_a_quantised_value_has_the_numbers_of_its_bytes(dtype: Float) -> None:
+    stored = replace(BYTE, scale=0.25, zero_point=100)
+    values = {
+        "x": Value("x", (1, 1, 7)),
+        "q": Value("q", (1, 1, 7), stored=stored),
+        "y": Value("y", (1, 1, 7)),
+    }
+    nodes = (Quantize(name="q", output="q", x="x"), Dequantize(name="y", output="y", x="q"))
+    graph = Graph("one", ("x",), ("y",), values, nodes, {})
+    x = np.array([0, 0.125, 0.375, -0.1, 38.9, -26, np.inf], dtype).reshape(1, 1, 1, 7)
+    y = run_reference(graph, {"x": x}, dtype)["y"]
+    assert y.ravel().tolist() == [0, 0, 0.5, 0, 38.75, -25, 38.75]

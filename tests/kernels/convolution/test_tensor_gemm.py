@@ -19,7 +19,7 @@ from kernels.convolution.tensor_gemm import TENSOR_TILES, to_tf32
 from kernels.device.gpus import H200
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import Projection
-from kernels.problems.precision import HALF, Precision
+from kernels.problems.precision import FLOAT, HALF, Precision
 from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import DIRECT, conv_case
@@ -205,7 +205,7 @@ def test_a_tf32_filter_is_rounded_to_the_nearest() -> None:
 @EVERY_PRECISION
 def test_which_algorithms_run_a_precision(precision: Precision) -> None:
     names = {each.name for each in candidates(replace(_VGG, precision=precision))}
-    assert ("direct" in names) == (precision.stored == np.float32)
+    assert ("direct" in names) == (precision.stored == FLOAT)
     assert "tensor" in names
     assert TENSOR.supports(_VGG) == "strict float32"
     halves = replace(_VGG, precision=Precision.FP16)

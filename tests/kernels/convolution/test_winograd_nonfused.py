@@ -24,7 +24,7 @@ from kernels.convolution.winograd_nonfused import (
 )
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Precision, element
+from kernels.problems.precision import Precision
 from kernels.winograd.matrices import Points
 from tests.support.cases.conv import DIRECT, conv_case, multiplied
 from tests.support.cases.tensor_gemm import TENSOR, at_precision
@@ -217,7 +217,7 @@ def test_products_have_11_bits_only_where_that_at_most_doubles_errors(
     assert gemm.instantiation.kernel == ("conv_tensor" if tensor else "conv_direct")
     if tensor:
         assert dict(gemm.instantiation.arguments)["precision"] == f"Precision::{products.name}"
-    outside = element(precision.stored)
+    outside = precision.stored.element
     assert data.elements == {"x": outside, "data": "float"}
     assert inverse.elements == {"products": "float", "y": outside}
     nbytes = algorithm.workspace(problem, config)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem, Projection
-from kernels.problems.precision import Precision
+from kernels.problems.precision import BYTE, FLOAT, HALF, Precision, one_type
 from kernels.problems.prologue import Prologue
 from kernels.problems.window import Window
 from tests.support.kernels.windows import conv_problem, floor_output, window
@@ -188,3 +188,21 @@ def test_a_projection_that_does_not_fit_is_refused(change: dict[str, Any], messa
     )
     with pytest.raises(ValueError, match=message):
         replace(problem, **change)
+
+
+@pytest.mark.parametrize(
+    ("channels", "floats", "halves", "bytes_"),
+    [(1, 4, 4, 4), (3, 4, 4, 4), (4, 4, 4, 4), (5, 8, 8, 16), (16, 16, 16, 16), (17, 20, 24, 32)],
+)
+def test_pixels_are_filled_up_to_16_bytes_but_those_of_few_channels(
+    channels: int, floats: int, halves: int, bytes_: int
+) -> None:
+    assert [each.pitch(channels) for each in (FLOAT, HALF, BYTE)] == [floats, halves, bytes_]
+
+
+def test_bytes_of_another_scale_are_another_storage() -> None:
+    fine, coarse = (replace(BYTE, scale=scale, zero_point=128) for scale in (0.1, 0.2))
+    assert one_type(fine, replace(fine)) == fine
+    with pytest.raises(ValueError, match=r"uint8 · 0.1, 128 for 0 and of uint8 · 0.2"):
+        one_type(fine, coarse)
+    assert str(HALF) == "float16"

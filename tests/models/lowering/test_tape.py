@@ -7,16 +7,16 @@ import pytest
 from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import map_launch
 from kernels.operations.normalise import normalise_launch
-from kernels.problems.precision import FLOAT, HALF, Stored
+from kernels.problems.precision import FLOAT, HALF, Storage
 from models.lowering.tape import BufferOperand, Tape, WeightOperand
 
 
-def tensor(stored: Stored) -> StridedTensor:
+def tensor(stored: Storage) -> StridedTensor:
     return StridedTensor.contiguous((2, 8), stored)
 
 
 @pytest.mark.parametrize("stored", [FLOAT, HALF])
-def test_an_operand_must_be_stored_as_the_kernel_declares_it(stored: Stored) -> None:
+def test_an_operand_must_be_stored_as_the_kernel_declares_it(stored: Storage) -> None:
     other = HALF if stored == FLOAT else FLOAT
     launch = map_launch(tensor(stored), tensor(FLOAT))
     y = BufferOperand("y", 0, FLOAT)

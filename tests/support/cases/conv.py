@@ -58,7 +58,7 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
         x_layout = layer.x.strided(problem.n, problem.window.input)
         y_layout = layer.y.strided(problem.n, problem.window.output)
         stored = problem.precision.stored
-        x = normal(x_layout.shape, 1, stored) + stored.type(layer.mean)
+        x = normal(x_layout.shape, 1, stored) + stored.dtype.type(layer.mean)
         weight = normal(problem.filter_shape, 2, stored)
         if layer.nan:
             x[(0, 0, *(size // 2 for size in problem.window.input))] = np.nan
@@ -68,7 +68,7 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
         added = projection.input if projection else problem.window.output
         residual_layout = (layer.residual or layer.y).strided(problem.n, added)
         residual = normal(residual_layout.shape, 4, stored)
-        residual *= stored.type(layer.residual is not None)
+        residual *= stored.dtype.type(layer.residual is not None)
         inputs = {
             "x": placed(x, x_layout),
             "weight": PlacedArray(algorithm.prepare_filter(weight, problem, config)),

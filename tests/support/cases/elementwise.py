@@ -47,7 +47,7 @@ def map_case(
     """y = activation(x) of normal numbers, `spread` wide, every fifth NaN if so."""
 
     def check() -> Check:
-        numbers = x.stored.type(spread) * normal(x.shape, stored=x.stored)
+        numbers = x.stored.dtype.type(spread) * normal(x.shape, stored=x.stored)
         numbers.flat[::5] = np.nan if nan else numbers.flat[::5]
         expected = reference.activate(numbers.astype(np.float64), activation)
         return Check(
@@ -120,7 +120,7 @@ def binary_case(
 
     def check() -> Check:
         left, right = normal(a.shape, 1, a.stored), normal(b.shape, 2, b.stored)
-        right += np.copysign(b.stored.type(0.5), right)
+        right += np.copysign(b.stored.dtype.type(0.5), right)
         exact = UFUNCS[op](left.astype(np.float64), right.astype(np.float64))
         expected = reference.activate(exact, activation)
         inputs = {"a": placed(left, a), "b": placed(right, b)}

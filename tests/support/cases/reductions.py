@@ -65,7 +65,7 @@ def normalise_case(
         return tensor.broadcast(x.shape).split(1, groups)
 
     def check() -> Check:
-        numbers = normal(x.shape, stored=x.stored) + x.stored.type(mean)
+        numbers = normal(x.shape, stored=x.stored) + x.stored.dtype.type(mean)
         scale, shift = normal(weights, 1), normal(weights, 2)
         wide = [each.astype(np.float64) for each in (numbers, scale, shift)]
         plain = reference.normalise(wide[0], wide[1], wide[2], axes, epsilon, groups)

@@ -86,7 +86,8 @@ def softmax_case(
     """Softmax; exp turns the rounding of its argument, eps · |x - max|, into a relative error."""
 
     def check() -> Check:
-        numbers = x.stored.type(8) * normal(x.shape, stored=x.stored) + x.stored.type(shift)
+        of = x.stored.dtype.type
+        numbers = of(8) * normal(x.shape, stored=x.stored) + of(shift)
         numbers = numbers.astype(np.float64)
         expected = reference.softmax(numbers, axis - 1, log)
         rounding = EPS32 * (float(np.ptp(numbers)) + x.shape[axis] + 8)
@@ -105,9 +106,9 @@ def top_k_case(
     y = StridedTensor.contiguous((n, results.pitch))
 
     def check() -> Check:
-        numbers = x.stored.type(4) * normal(x.shape, stored=x.stored)
+        numbers = x.stored.dtype.type(4) * normal(x.shape, stored=x.stored)
         if few:
-            numbers = np.round(numbers / x.stored.type(4)) * x.stored.type(-1)
+            numbers = np.round(numbers / x.stored.dtype.type(4)) * x.stored.dtype.type(-1)
         numbers[0, classes // 2] = one
         wide = numbers.astype(np.float64)
         # exp(x - m) is rounded, as in softmax; its relative error is that of x - m and of the sum.

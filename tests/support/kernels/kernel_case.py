@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kernels.device.device import ALIGNMENT, Argument, Buffer, Device, Instantiation, Stream
 from kernels.device.launch import Launch
 from kernels.layout.strided import VECTOR, StridedTensor
-from kernels.problems.precision import HALF, Stored
+from kernels.problems.precision import HALF, Storage
 from tests.support.tolerance import Array, assert_within
 
 POISON = np.uint32(0x7FC0DEAD)
@@ -175,7 +175,7 @@ def _copy(wanted: Mapping[int, Buffer], device: Device, stream: Stream) -> None:
     device.launch(kernel, (6, 1, 1), (64, 1, 1), 0, arguments, stream, dependent=True)
 
 
-def storage_error(sizes: Array, stored: Stored) -> Array | float:
+def storage_error(sizes: Array, stored: Storage) -> Array | float:
     """Of a number that is written as half: half a unit in the last place; nothing for a float."""
     return np.maximum(2.0**-11 * sizes, 2.0**-25) if stored == HALF else 0.0
 
