@@ -1,16 +1,16 @@
-"""Reads what a profile recorded of a launch: lanes, addresses and source lines, and the
-wavefronts and sectors that a GPU would have needed.
+"""Reads what a profile recorded of a launch, and computes what a GPU would have needed.
+
+A record is lanes, addresses and a source line; what is computed are wavefronts and sectors.
 
 Rules of shared memory, 32 banks of 4 bytes:
 
-  - 4 bytes a lane or fewer: as many wavefronts as the most different words in one bank (CUDA C++
-    Programming Guide, "Shared Memory" of compute capability 5.x and later).
-  - 8 bytes: half a warp at a time; 16 bytes: a quarter. A wavefront returns 128 bytes.
-  - Loads of 8 and 16 bytes serve twice as many lanes at once where lanes l and l ^ 1, or l and
-    l ^ 2, have the same address, for all l that take part: an engineer of NVIDIA's, for compute
-    capability 7.x, forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228.
-    Assumed of later ones.
-  - ldmatrix: a wavefront for each matrix whose 8 rows are in different banks.
+- 4 bytes a lane or fewer: as many wavefronts as the most different words in one bank (CUDA C++
+Programming Guide, "Shared Memory" of compute capability 5.x and later). - 8 bytes: half a warp at a
+time; 16 bytes: a quarter. A wavefront returns 128 bytes. - Loads of 8 and 16 bytes serve twice as
+many lanes at once where lanes l and l ^ 1, or l and l ^ 2, have the same address, for all l that
+take part: an engineer of NVIDIA's, for compute capability 7.x,
+forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228. Assumed of later ones. -
+ldmatrix: a wavefront for each matrix whose 8 rows are in different banks.
 
 A global instruction needs the sectors, 32 bytes each, that its lanes touch (Programming Guide,
 "Global Memory").
@@ -48,7 +48,9 @@ Count = Callable[[Addresses, int, Access], int]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction of a kernel, by its place; `patterns` says how often it touched what."""
+    """Records one instruction of a kernel by its place; `patterns` counts the addresses it
+    touched.
+    """
 
     place: str  # "implicit_gemm.cu:88 common.cuh:17": the kernel's line, then those inlined there
     access: Access
@@ -58,27 +60,27 @@ class Instruction:
 
     @property
     def space(self) -> str:
-        """Return the space of memory."""
+        """Return the name of the memory it accesses: "shared" or "global"."""
         return "shared" if self.shared else "global"
 
     @property
     def executed(self) -> int:
-        """Return how many warps executed it, all times together."""
+        """Return how often warps executed it, in total."""
         return self.patterns.total()
 
     @property
     def needed(self) -> float:
-        """Wavefronts or sectors, on average."""
+        """Return the wavefronts or sectors that it needs on average."""
         return self._mean(wavefronts) if self.shared else self._mean(sectors)
 
     @property
     def least(self) -> float:
-        """Return how many would do for as many different bytes."""
+        """Return the wavefronts or sectors that suffice on average for as many different bytes."""
         return self._mean(least_wavefronts) if self.shared else self._mean(least_sectors)
 
     @property
     def worst(self) -> Addresses:
-        """Return the pattern that needs most."""
+        """Return the pattern of addresses that needs the most wavefronts or sectors."""
         need = wavefronts if self.shared else sectors
         return max(self.patterns, key=lambda addresses: need(addresses, self.size, self.access))
 
@@ -91,7 +93,7 @@ class Instruction:
 
 
 def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """Return the wavefronts of one instruction on shared memory."""
+    """Return the wavefronts that one instruction on shared memory needs."""
     if size <= 4:
         return _at_once(addresses, size)
     together = ROW // size  # lanes
@@ -103,26 +105,26 @@ def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
 
 
 def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """Return the wavefronts that as many different bytes need; a load of 16 bytes never returns in
-    fewer than 2.
+    """Return the fewest wavefronts for as many different bytes; for a load of 16 bytes at
+    least 2.
     """
     least = -(-_distinct(addresses) * size // ROW)
     return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
 
 
 def sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """Return the sectors of one instruction on global memory."""
+    """Return the sectors that one instruction on global memory needs."""
     touched = (range(a // SECTOR, (a + size - 1) // SECTOR + 1) for a in _present(addresses))
     return len({sector for sectors in touched for sector in sectors})
 
 
 def least_sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """Return the sectors that as many different bytes need."""
+    """Return the fewest sectors for as many different bytes."""
     return -(-_distinct(addresses) * size // SECTOR)
 
 
 def banks(address: int, size: int) -> range:
-    """Return those that a lane's access touches."""
+    """Return the banks that a lane's access touches."""
     return range(address // 4 % 32, address // 4 % 32 + max(size // 4, 1))
 
 
@@ -135,7 +137,7 @@ def _distinct(addresses: Addresses) -> int:
 
 
 def _at_once(addresses: Sequence[int | None], size: int) -> int:
-    """Return the most different words in one bank."""
+    """Return the largest number of different words in one bank."""
     words = {
         word
         for address in _present(addresses)
@@ -145,9 +147,7 @@ def _at_once(addresses: Sequence[int | None], size: int) -> int:
 
 
 def _paired(addresses: Addresses, apart: int) -> bool:
-    """Return whether lanes whose numbers differ in that bit have the same address, where both have
-    one.
-    """
+    """Return whether lanes l and l ^ `apart` have the same address, wherever both have one."""
     return all(
         address is None or addresses[lane ^ apart] in (None, address)
         for lane, address in enumerate(addresses)
@@ -160,8 +160,9 @@ _RECORD = struct.Struct("<QQIIII32I")
 
 
 def instructions(recorded: bytes, library: Path) -> list[Instruction]:
-    """Return those of a launch of the kernel in `library`, by place; several on one line are
-    one.
+    """Return the instructions that a launch of the kernel in `library` executed, by place.
+
+    Several on one line count as one.
     """
     records = list(_RECORD.iter_unpack(recorded))
     places = _places(library, sorted({record[0] for record in records}))
@@ -174,9 +175,7 @@ def instructions(recorded: bytes, library: Path) -> list[Instruction]:
 
 
 def _places(library: Path, codes: Sequence[int]) -> dict[int, str]:
-    """Return, by offset in the library, the kernel's line, and the lines of what was inlined
-    there.
-    """
+    """Return each code's place by its offset in the library: its line, then those inlined there."""
     asked = "\n".join(map(hex, codes))
     answer = subprocess.run(
         ["addr2line", "-a", "-i", "-e", library],

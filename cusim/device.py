@@ -1,10 +1,11 @@
-"""A Device without a GPU: kernels compiled by g++ and executed on the CPU, one fiber a thread.
+"""Implements a Device without a GPU: g++ compiles kernels, the CPU executes them, one fiber a
+thread.
 
     CusimDevice ─ build ─ g++ ─ a kernel's library ──┐
           └────── process ─ socket, shared memory ───┴─ the simulator's process (runtime/)
 
-Everything that a GPU leaves to chance or to luck is an error here, or NaN: what was never written,
-what lies outside a buffer, a copy that was not waited for, a barrier that not all reach.
+Everything that a GPU leaves to chance is an error here, or NaN: what was never written, what lies
+outside a buffer, a copy that was not waited for, a barrier that not all threads reach.
 """
 
 import struct
@@ -58,7 +59,9 @@ from kernels.device.signature import parameters
 
 
 class Order(IntEnum):
-    """In which order blocks, and each one's threads, get their turn. No result may depend on it."""
+    """The order in which blocks, and each block's threads, take turns. No result may depend
+    on it.
+    """
 
     FORWARD = 0
     REVERSED = 1
@@ -89,11 +92,10 @@ class CusimBuffer:
 
 
 class CusimDevice:
-    """A Device (kernels.device.device) of its own, in a process of its own; see there for what is
-    public.
+    """A Device, as kernels.device.device documents it, in a process of its own.
 
-    `source_root` is where instantiations' sources lie, `timeout_s` how long one launch may take
-    before it counts as one that never ends.
+    `source_root` is the folder of instantiations' sources; `timeout_s` is how long a launch may
+    take before it counts as one that never ends.
     """
 
     architecture = "cusim"
@@ -140,11 +142,13 @@ class CusimDevice:
         self._constant: set[int] = set()  # offsets of buffers
 
     def close(self) -> None:
-        """End the process."""
+        """End the simulator's process."""
         self._process.close()
 
     def cpu_seconds(self) -> float:
-        """Processor time taken so far: how long it took, whatever else the machine does."""
+        """Return the processor time taken so far, which other work on the machine does not
+        change.
+        """
         return self._process.cpu_seconds()
 
     def load(self, instantiation: Instantiation) -> Kernel:
@@ -270,7 +274,7 @@ class CusimDevice:
         copies: list[CusimBuffer],
         ahead: bool,
     ) -> None:
-        """Begin a launch; one `ahead` of others reads what no wait orders as it is now."""
+        """Begin a launch; one `ahead` of others reads a snapshot of what no wait orders."""
         if ahead:
             unordered = self._unordered[kernel.function]
             arguments = [
@@ -282,8 +286,8 @@ class CusimDevice:
         self._ask(Request.BEGIN, head + self._how() + _passed(arguments))
 
     def _as_it_is(self, address: int, copies: list[CusimBuffer]) -> int:
-        """Return the same place in a copy of its buffer; the address itself where it is
-        constant.
+        """Copy the buffer and return the same place in the copy; constant buffers are not
+        copied.
         """
         found = self._heap.buffer(address - self._process.base)
         if found is None or found[0] in self._constant:
@@ -342,8 +346,9 @@ class CusimDevice:
 
 
 def _kind(argument: Argument) -> str:
-    """Return the kind as runtime.h's Entry writes a parameter: pointer, integer, unsigned, float,
-    struct; bytes.
+    """Return a parameter's kind and bytes as runtime.h's Entry writes them.
+
+    Kinds are pointer, integer, unsigned, float and struct.
     """
     if isinstance(argument, bytes):
         return f"s{len(argument)}"
@@ -353,7 +358,7 @@ def _kind(argument: Argument) -> str:
 
 
 def _octets(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the array's own bytes."""
+    """Return a view of the array's bytes. Raises ValueError where it is not C-contiguous."""
     if not array.flags.c_contiguous:
         raise ValueError("only C-contiguous arrays can be copied to and from a device")
     return array.reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""Where in device memory buffers lie: far apart, so that running out of one is not into another."""
+"""Places buffers in device memory far apart, so that an access past one does not reach another."""
 
 from kernels.device.device import ALIGNMENT
 
@@ -9,7 +9,9 @@ _GAPS = 4096  # as many buffers as that find room, however little memory they ta
 
 
 class Heap:
-    """Offsets of buffers in `span` bytes of address space, of which at most `total` are in use."""
+    """Allocates offsets of buffers in `span` bytes of address space, `total` bytes at most in
+    use.
+    """
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -18,11 +20,13 @@ class Heap:
 
     @property
     def free(self) -> int:
-        """Return the bytes that are not allocated."""
+        """Return how many bytes are not allocated."""
         return self.total - sum(self._sizes.values())
 
     def allocate(self, nbytes: int) -> int | None:
-        """Return an offset aligned to ALIGNMENT and not more; None where there is no room."""
+        """Return an offset that is a multiple of ALIGNMENT but of no larger power of 2, or None if
+        full.
+        """
         if nbytes > self.free:
             return None
         end = 0
@@ -37,11 +41,11 @@ class Heap:
         return start
 
     def release(self, offset: int) -> None:
-        """Give back what was allocated there."""
+        """Free the buffer that starts at `offset`."""
         del self._sizes[offset]
 
     def buffer(self, offset: int, nbytes: int = 1) -> tuple[int, int] | None:
-        """Offset and size of the buffer in which those bytes lie, if they lie in one."""
+        """Return the offset and size of the buffer that holds all those bytes, or None."""
         for start, size in self._sizes.items():
             if start <= offset and offset + nbytes <= start + size:
                 return start, size
@@ -49,5 +53,5 @@ class Heap:
 
 
 def _first_free(end: int) -> int:
-    """Return where a buffer can start that comes after one that ends there."""
+    """Return the first place for a buffer behind one that ends at `end`."""
     return -(-(end + _GAP) // _PAGE) * _PAGE + _RED_ZONE + ALIGNMENT

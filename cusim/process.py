@@ -1,4 +1,4 @@
-"""The simulator's process, and the conversation with it; runtime/protocol.h is its other side."""
+"""Runs the simulator's process and talks with it; runtime/protocol.h is the other side."""
 
 import mmap
 import os
@@ -18,7 +18,7 @@ from cusim.build import Build
 
 
 class Request(IntEnum):
-    """Numbers the requests to the simulator, as runtime/protocol.h does."""
+    """Identifies the requests to the simulator, by the numbers of runtime/protocol.h."""
 
     LOAD = 1
     ALLOCATE = 2
@@ -28,7 +28,7 @@ class Request(IntEnum):
 
 
 class Status(IntEnum):
-    """How the simulator answers; runtime/protocol.h has the same numbers."""
+    """Identifies the simulator's answers, by the numbers of runtime/protocol.h."""
 
     DONE = 0
     REFUSED = 1
@@ -36,15 +36,15 @@ class Status(IntEnum):
 
 
 class RefusedError(Exception):
-    """The simulator would not; it goes on."""
+    """Says why the simulator refused a request; it keeps running."""
 
 
 class ProcessFault(Exception):  # noqa: N818  (a fault, as on a GPU)
-    """The simulator has ended; the message says what the kernel did."""
+    """Says what the kernel did to end the simulator."""
 
 
 class Process:
-    """A simulated GPU. Faults are sticky: once one has happened, every call raises it again."""
+    """Runs a simulated GPU. Faults are sticky: after one, every call raises it again."""
 
     def __init__(self, build: Build, memory_bytes: int) -> None:
         ours, theirs = socket.socketpair()
@@ -68,12 +68,12 @@ class Process:
             (self.base,) = struct.unpack("<Q", self._answer())
 
     def cpu_seconds(self) -> float:
-        """Time it has had on a processor so far."""
+        """Return the processor time of the process so far, in seconds."""
         nanoseconds = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]
         return int(nanoseconds) / 1e9
 
     def ask(self, request: Request, payload: bytes) -> bytes:
-        """Ask, and return the answer. Raises RefusedError or ProcessFault."""
+        """Send a request and return the answer. Raises RefusedError or ProcessFault."""
         with self._lock:
             if self._fault is None:
                 try:
@@ -108,7 +108,10 @@ class Process:
         return b"".join(parts)
 
     def _die(self) -> None:
-        """It ended without a word: what it wrote to its standard error is a sanitizer's report."""
+        """Raise ProcessFault for a process that ended without an answer.
+
+        The message is its standard error, a sanitizer's report, or else its exit status.
+        """
         status = self._process.wait()
         self._stderr.seek(0)
         report = self._stderr.read().decode(errors="replace").strip()
@@ -126,7 +129,7 @@ _CODE_ADDRESS = re.compile(r" \[(.+)\+(0x[0-9a-f]+)\]$")
 
 
 def _with_line(fault: str) -> str:
-    """Return names the source line where the fault gives only an address in a library."""
+    """Add the source line to a fault that gives only an address in a library."""
     found = _CODE_ADDRESS.search(fault)
     if found is None:
         return fault

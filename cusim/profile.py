@@ -86,7 +86,7 @@ def profile(
 
 
 def lines_of(found: Iterable[Instruction]) -> Lines:
-    """Return a table's lines of one choice."""
+    """Return one choice's lines of the table."""
     return {
         f"{cost.place} {cost.access.name.lower()} {cost.size} {cost.space}": (
             f"{cost.executed} {cost.needed:.2f} {cost.least:.2f}"
@@ -96,7 +96,7 @@ def lines_of(found: Iterable[Instruction]) -> Lines:
 
 
 def accesses_of(names: Iterable[str]) -> Accesses:
-    """Simulate these choices and return their lines."""
+    """Simulate the named choices and return their lines."""
     every = profiled()
     return {name: lines_of(profile(*every[name])) for name in names}
 
@@ -122,7 +122,7 @@ def _load_wavefronts(lines: Lines) -> float:
 
 
 def read() -> Accesses:
-    """Return the committed accesses."""
+    """Return the committed table of accesses."""
     accesses: Accesses = {}
     for line in ACCESSES.read_text(encoding="utf-8").splitlines()[1:]:
         name, place, access, *counts = line.split("\t")
@@ -142,7 +142,7 @@ def write(accesses: Accesses) -> None:
 
 
 def table(title: str, found: Sequence[Instruction]) -> Table:
-    """Return a row for each line and access, those that cost most over the least first."""
+    """Return a table with a row for each line and access, those that lose most first."""
     shown = Table(title=title, title_justify="left")
     shown.add_column("place", overflow="fold")
     for heading in ("access", "bytes", "instructions", "needed", "least", "lost"):
@@ -162,12 +162,14 @@ def table(title: str, found: Sequence[Instruction]) -> Table:
 
 
 def lost(instruction: Instruction) -> float:
-    """Wavefronts or sectors over the least, all times together."""
+    """Return the wavefronts or sectors beyond the least, over all executions."""
     return instruction.executed * (instruction.needed - instruction.least)
 
 
 def over_banks(instruction: Instruction) -> list[str]:
-    """Return its worst pattern: a line for each lane, a mark at each bank that it touches."""
+    """Return the instruction's worst pattern: a line a lane, with a mark at each bank it
+    touches.
+    """
     lines = [f"lane  address  banks 0 to 31, {instruction.size} bytes a lane"]
     for lane, address in enumerate(instruction.worst):
         if address is None:
@@ -180,7 +182,7 @@ def over_banks(instruction: Instruction) -> list[str]:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Profile a choice and print what was found, or write the table."""
+    """Profile a choice and print the result, or write the tables."""
     parser = argparse.ArgumentParser(
         prog="python -m cusim.profile", description="Accesses to memory by source line."
     )

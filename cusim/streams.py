@@ -1,8 +1,8 @@
-"""Streams, events and graphs of the simulated device: work put off until the host waits for it.
+"""Implements streams, events and graphs of the simulated device: work waits until the host waits.
 
-A GPU does the work some time between the asking and the waiting. Doing it as late as can be shows
-who reads a result, or reuses what a copy is still to read, without having waited. Of a graph's
-work, what the edges leave open is done in the device's order: first, last, or any first. Launches
+A GPU does the work some time between the request and the wait. Doing it as late as possible shows
+who reads a result, or reuses what a copy has still to read, without having waited. In a graph, work
+that the edges leave unordered is done in the device's order: first, last, or at random. Launches
 that may overlap do: the next two are begun before one is run.
 """
 
@@ -26,7 +26,7 @@ OVERLAPPING = 3  # launches; runtime/launch.h, max_overlapping
 
 @dataclass(slots=True)
 class PendingLaunch:
-    """A kernel's launch; one that may be `early` is begun ahead of the launch before it."""
+    """A kernel's launch; one that may be `early` begins ahead of the launch before it."""
 
     begin: Callable[[bool], None]  # given whether it begins ahead of the launch before it
     run: Callable[[bool], None]  # given whether it was begun
@@ -43,7 +43,7 @@ class PendingLaunch:
 
 
 class Queues:
-    """Holds what the streams of one device have in common."""
+    """Holds the state that the streams of one device share."""
 
     def __init__(self, pick: Pick = min) -> None:
         self.lock = Lock()  # one thread works at a time
@@ -62,7 +62,7 @@ class Queues:
 
 
 class Mark:
-    """One recording of an event."""
+    """Records one recording of an event."""
 
     def __init__(self, stream: "CusimStream") -> None:
         self.stream, self.graph = stream, stream.graph
@@ -73,7 +73,7 @@ class Mark:
         self.seconds = time.perf_counter()
 
     def bring_about(self) -> None:
-        """Do the work before it."""
+        """Do all work that precedes the event."""
         while self.seconds is None:
             self.stream.next()
 
@@ -102,7 +102,7 @@ class CusimStream:
                 self.next()
 
     def next(self) -> None:
-        """Do the first of what is left; what may overlap with it begins ahead of it."""
+        """Do the first pending work; launches that may overlap with it begin ahead of it."""
         work = self._work.popleft()
         if isinstance(work, PendingLaunch):
             for following in islice(self._work, OVERLAPPING - 1):
@@ -150,14 +150,14 @@ class CusimEvent:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Captured work, and the nodes that it comes after."""
+    """Captured work, and the nodes that it must follow."""
 
     work: Work
     after: frozenset[int]
 
 
 class CusimGraph:
-    """Captured work; see kernels.device.device.Graph."""
+    """A graph of captured work; see kernels.device.device.Graph."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -165,7 +165,7 @@ class CusimGraph:
 
     @property
     def early_launches(self) -> int:
-        """Return how many launches may begin before the one that they come after has ended."""
+        """Return how many launches may begin before the launch that they follow has ended."""
         return sum(
             isinstance(node.work, PendingLaunch)
             and node.work.early
@@ -197,7 +197,7 @@ class CusimGraph:
 
 @contextmanager
 def capture(stream: Stream) -> Iterator[CusimGraph]:
-    """Put what is asked of the stream into a graph, not off until the host waits.
+    """Put the stream's work into a graph instead of its queue, within this block.
 
     Raises DeviceError where a branch ends without the stream waiting for it.
     """
@@ -220,14 +220,14 @@ def capture(stream: Stream) -> Iterator[CusimGraph]:
 
 
 def own_stream(stream: Stream) -> CusimStream:
-    """Return the stream as one of the simulator's. Raises TypeError."""
+    """Return `stream` with the simulator's type. Raises TypeError for another device's."""
     if not isinstance(stream, CusimStream):
         raise TypeError(f"{stream!r} is a stream of another device")
     return stream
 
 
 def own_event(event: Event) -> CusimEvent:
-    """Return the event as one of the simulator's. Raises TypeError."""
+    """Return `event` with the simulator's type. Raises TypeError for another device's."""
     if not isinstance(event, CusimEvent):
         raise TypeError(f"{event!r} is an event of another device")
     return event

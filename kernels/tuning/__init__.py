@@ -1,1 +1,1 @@
-"""Which kernel to run: estimated, or measured on the device."""
+"""Chooses which kernel to run: by estimate, or by measurements on the device."""

@@ -66,9 +66,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How much to measure: the `top` candidates by estimated cost, or all where it is None.
+    """Says how much to measure: the `top` candidates by estimated cost, all where it is None.
 
-    The `finalists` fastest and the best of each algorithm are timed thoroughly. With `anew`,
+    The `finalists` fastest and the best of each algorithm are timed thoroughly. If `anew`,
     measurements in the store are repeated.
     """
 
@@ -89,7 +89,7 @@ def autotune(
     """Return the outcomes of each problem, after measuring those that the store did not have.
 
     Raises TuningStoreError, and DeviceError: a candidate that broke the device (FaultError) is left
-    out the next time. Earlier measurements are in the store, also after Ctrl-C.
+    out the next time. Earlier measurements stay in the store, also after Ctrl-C.
     """
     key_of = keys(conditions_of(device))
     stored = {} if search.anew else store.read()
@@ -133,7 +133,7 @@ def _untimed(candidates: Candidates, known: Outcomes, search: Search) -> list[st
 
 
 def _untriggered(candidates: Candidates, known: Outcomes) -> list[str]:
-    """Return the winner, where the best place of its trigger is not known."""
+    """Return the winner's name if its best trigger is not yet known, else none."""
     winners = [name for name, _ in ranking(known)[:1] if name in candidates]
     return [name for name in winners if known[name].trigger is None]
 
@@ -141,7 +141,7 @@ def _untriggered(candidates: Candidates, known: Outcomes) -> list[str]:
 def _measure(
     bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes, search: Search
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yields outcomes; the caller adds each to `known` before it asks for the next."""
+    """Yield outcomes; the caller adds each to `known` before it asks for the next."""
     for name in _unscreened(candidates, known):
         yield from _attempt(bench, problem, name, candidates[name], _screen)
     running = dict(candidates)
@@ -163,7 +163,7 @@ def _attempt(
     choice: ConvChoice,
     measure: Callable[[Bench, Candidate], Outcome],
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yields its outcome; nothing where it does not fit into memory now."""
+    """Yield the outcome of one measurement; none where the memory for it is missing now."""
     try:
         outcome = measure(bench, bench.candidate(problem, choice))
     except OutOfMemoryError as error:
@@ -194,8 +194,8 @@ def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
 def _trigger(
     known: Outcome, problem: ConvProblem, choice: ConvChoice, bench: Bench, _: Candidate
 ) -> Outcome:
-    """Return the trigger with which a row of the launches takes the least time, as launches
-    overlap.
+    """Return `known` with the trigger for which launches in a row, overlapping, take the least
+    time.
     """
 
     def us(trigger: Trigger) -> float:
@@ -227,7 +227,7 @@ def _compile(
     known: Mapping[ConvProblem, Outcomes],
     progress: Progress,
 ) -> None:
-    """Load every kernel that will be run, on all cores; compile errors are reported later."""
+    """Load every kernel that will be run, on all cores. Compile errors are reported later."""
     wanted: dict[Instantiation, None] = {}
     for problem, candidates in todo.items():
         for name in _unscreened(candidates, known[problem]):

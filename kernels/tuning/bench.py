@@ -1,4 +1,4 @@
-"""A device with memory to examine a convolution's candidates and to time them, one by one."""
+"""Examines a convolution's candidates on a device and times them, one by one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ _POISON = 0xFF  # a float of such bytes is NaN
 
 
 class WrongResultError(Exception):
-    """A candidate computed a wrong result; the message describes it."""
+    """Says how the result that a candidate computed is wrong."""
 
 
 class Timer(Protocol):
-    """`kernels.tuning.timing.time_launches`, or a test's substitute."""
+    """`kernels.tuning.timing.time_launches`, or what a test puts in its place."""
 
     def __call__(
         self,
@@ -39,12 +39,12 @@ class Timer(Protocol):
         replays: int = ...,
         dependent: bool = ...,
     ) -> Timing:
-        """See `time_launches`."""
+        """Time launches as `time_launches` does."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A choice for a problem, with all it needs to run; sizes are bytes by operand."""
+    """A choice for a problem with all it needs to run; sizes are bytes by operand."""
 
     problem: ConvProblem
     exam: Exam
@@ -56,7 +56,7 @@ class Candidate:
 
 
 class Bench:
-    """Memory grows as needed, and is freed by `close`."""
+    """Holds device memory that grows as needed until `close` frees it."""
 
     def __init__(self, device: Device, timer: Timer) -> None:
         self.device = device
@@ -74,15 +74,13 @@ class Bench:
         self._filters: tuple[Exam, dict[str, Filter]] | None = None
 
     def close(self) -> None:
-        """Free the memory."""
+        """Free all memory."""
         rooms = self._x, self._weight, self._written, self._counters, *self._random.values()
         for room in rooms:
             room.free()
 
     def candidate(self, problem: ConvProblem, choice: ConvChoice) -> Candidate:
-        """Return the choice as a candidate. Raises ValueError where the choice cannot be
-        launched.
-        """
+        """Return the choice as a candidate. Raises ValueError where it cannot be launched."""
         algorithm, config = choice.algorithm, choice.config
         launches = measured_launches(problem, choice)
         exam = exam_of(problem.with_batch(1))
@@ -112,7 +110,8 @@ class Bench:
         )
 
     def examine(self, candidate: Candidate) -> float:
-        """Run it twice, check the second result, and return an upper bound of its time in µs.
+        """Run the candidate twice, check the second result; return an upper bound of its time in
+        µs.
 
         Raises WrongResultError, DeviceError.
         """
@@ -140,16 +139,18 @@ class Bench:
     def warm(
         self, candidate: Candidate, *, copies: int, replays: int, dependent: bool = False
     ) -> Timing:
-        """Time it on the same operands again and again. Raises DeviceError.
+        """Time the candidate on the same operands again and again. Raises DeviceError.
 
-        `dependent`: each launch may begin before the one ahead of it has ended.
+        If `dependent`, each launch may begin before the previous one has ended.
         """
         return self._time(candidate, 1, copies, replays, dependent)
 
     def cold(
         self, candidate: Candidate, *, copies: int, replays: int, dependent: bool = False
     ) -> Timing:
-        """Likewise on operands that have left the second-level cache. Raises DeviceError."""
+        """Time it as `warm` does, on operands that have left the second-level cache. Raises
+        DeviceError.
+        """
         nbytes = set_bytes({**candidate.read, **candidate.written})
         sets = sets_needed(nbytes, copies=copies, replays=replays)
         return self._time(candidate, sets, copies, replays, dependent)
@@ -182,7 +183,7 @@ class Bench:
         )
 
     def _upload(self, candidate: Candidate) -> dict[str, int]:
-        """Return the exam's operands; x is shared by all candidates of a problem."""
+        """Upload the exam's operands and return their addresses; a problem's candidates share x."""
         exam, n = candidate.exam, candidate.problem.n
         inputs = {name: candidate.read[name] for name in (*exam.images, "bias")}
         (at,) = operand_sets(self._x.at_least(set_bytes(inputs)), inputs, 1)
@@ -197,7 +198,9 @@ class Bench:
         return at
 
     def _clear(self, candidate: Candidate) -> dict[str, int]:
-        """Return the operands to be written, poisoned, and the counters."""
+        """Fill the operands to be written with poison, zero the counters, and return their
+        addresses.
+        """
         nbytes = set_bytes(candidate.written)
         begin = self._written.at_least(nbytes)
         self.device.fill(begin, nbytes, _POISON, self._stream)
@@ -208,7 +211,7 @@ class Bench:
         return {**at, "counters": counters}
 
     def _randomise(self, stored: Storage, address: int, nbytes: int) -> None:
-        """Normally distributed numbers, the same block repeated."""
+        """Fill memory with normally distributed numbers, repeating one block."""
         floats = np.random.default_rng(0).standard_normal(min(nbytes // 4, 1 << 20), np.float32)
         octets: NDArray[np.uint8] = floats.astype(stored).view(np.uint8)
         for begin in range(0, nbytes, len(octets)):
@@ -218,13 +221,13 @@ class Bench:
 
 
 def _y_shape(problem: ConvProblem) -> tuple[int, ...]:
-    """N×P×Q×K, K padded to 16 bytes."""
+    """Return the shape of y, N×P×Q×K with K padded to 16 bytes."""
     k = padded(problem.k, 16 // problem.precision.stored.itemsize)
     return (problem.n, *problem.window.output, k)
 
 
 class _Room:
-    """Device memory that is reallocated when more is needed, and filled then."""
+    """Holds device memory that is reallocated, and filled anew, when more is needed."""
 
     def __init__(
         self,
@@ -237,7 +240,9 @@ class _Room:
         self._buffer: Buffer | None = None
 
     def at_least(self, nbytes: int) -> int:
-        """Return its address; its contents are lost where it grows. Raises OutOfMemoryError."""
+        """Return the address of at least `nbytes`; growing loses contents. Raises
+        OutOfMemoryError.
+        """
         if self._buffer is None or self._buffer.nbytes < nbytes:
             self.free()
             self._buffer = self._device.allocate(max(nbytes, 1), constant=self._constant)
@@ -246,7 +251,7 @@ class _Room:
         return self._buffer.address
 
     def free(self) -> None:
-        """Free it."""
+        """Free the memory."""
         if self._buffer is not None:
             buffer, self._buffer = self._buffer, None
             self._device.synchronize()

@@ -13,7 +13,7 @@ CLOCK_HZ = H200.clock_hz
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Numbers that a few kernels can measure; the defaults are assumed."""
+    """Holds numbers that a few kernels can measure; the defaults are assumed."""
 
     launch_cycles: float = 1600
     """From a launch's end to the next one's start in a captured graph: 0.8 µs."""
@@ -36,10 +36,10 @@ ASSUMED = Constants()
 
 
 def cycles(us: float) -> float:
-    """Return a time in cycles of CLOCK_HZ."""
+    """Convert µs to cycles at CLOCK_HZ."""
     return us * CLOCK_HZ / 1e6
 
 
 def microseconds(count: float) -> float:
-    """Return a number of cycles of CLOCK_HZ as a time."""
+    """Convert cycles at CLOCK_HZ to µs."""
     return 1e6 * count / CLOCK_HZ

@@ -1,4 +1,4 @@
-"""Loops of machine code, and the path that a warp usually takes through them."""
+"""Finds the loops of machine code, and the path that a warp usually takes through them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ Weight = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Instructions `first` to `last`, which is the branch back."""
+    """A loop of the instructions `first` to `last`, where `last` is the branch back."""
 
     first: int
     last: int
 
     def holds(self, index: int) -> bool:
-        """Return whether the instruction is in it."""
+        """Return whether instruction `index` is in the loop."""
         return self.first <= index <= self.last
 
 
 def loops(code: Sequence[Instruction]) -> list[Loop]:
-    """Return every branch back to an instruction that the way to the branch leads through.
+    """Return the loops: each ends in a branch back to an instruction that dominates the branch.
 
-    Other branches back return from code out of line, as do those over the kernel's end.
+    Other branches back return from code out of line, as do those across the kernel's end.
     """
     ends = [
         i
@@ -41,7 +41,7 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
 
 
 def outermost(found: Sequence[Loop]) -> list[Loop]:
-    """Return those that lie in no other of them."""
+    """Return the loops that lie in no other of `found`."""
 
     def within(loop: Loop, other: Loop) -> bool:
         return loop != other and other.holds(loop.first) and other.holds(loop.last)
@@ -50,7 +50,7 @@ def outermost(found: Sequence[Loop]) -> list[Loop]:
 
 
 def _reached(code: Sequence[Instruction], without: int) -> set[int]:
-    """Return the instructions that a warp may come to, but not through this one."""
+    """Return the instructions that a warp may reach without passing instruction `without`."""
     reached, ahead = {without}, [0]
     while ahead:
         i = ahead.pop()
@@ -68,10 +68,11 @@ def path(
     *,
     leaving: bool = False,
 ) -> list[int]:
-    """Return the instructions from the first to the last, loops inside taken once.
+    """Return the heaviest path from the loop's first to its last instruction, inner loops taken
+    once.
 
-    Of all ways that with the most weight, summed over its instructions, of which `weight` is given
-    the indices. Those that are `leaving` end at any EXIT.
+    A path's weight is the sum of `weight` over the indices of its instructions. If `leaving`, a
+    path may also end at any EXIT.
     """
     best: dict[int, tuple[Weight, int | None]] = {}
     for i in range(loop.last, loop.first - 1, -1):
@@ -95,8 +96,8 @@ def path(
 def leading_to(
     code: Sequence[Instruction], loop: Loop, wanted: Callable[[Instruction], bool]
 ) -> set[int]:
-    """Return the instructions from which a warp may still come to a wanted one; those
-    themselves.
+    """Return the instructions from which a warp may still reach a wanted one, wanted ones
+    included.
     """
     found: set[int] = set()
     for i in range(loop.last, loop.first - 1, -1):
@@ -106,7 +107,7 @@ def leading_to(
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:
-    """Return where the warp may go on, but back. BRA.DIV is taken where lanes have parted: never,
+    """Return the later instructions that may follow. BRA.DIV is taken when lanes diverge: never
     here.
     """
     each = code[i]

@@ -1,13 +1,14 @@
-"""Checks a convolution on a device with whole numbers, which need no tolerance.
+"""Checks a convolution on a device with integers, which need no tolerance.
 
-x and the filter are small whole numbers, and so is y. float32 adds them without rounding in any
-order while their absolute values sum to less than 2^24; an algorithm that transforms them rounds,
-but by far less than a half. An extra, missing or misplaced term changes y by a whole number. So y
-is right where its nearest whole number is.
+x and the filter are small integers, and so is y. float32 adds them without rounding in any order
+while their absolute values sum to less than 2^24; an algorithm that transforms them rounds, but by
+far less than a half. An extra, missing or misplaced term changes y by an integer. So y is right if
+it rounds to the right integer.
 
 Image i is the first one times ±2^(i // 2), which float32 scales without rounding: one reference is
-enough for every N, and images in the wrong order are detected. In float16 whole numbers end at 2048
-and all at 65504: random signs keep y far below the former, and every eighth image has one scale.
+enough for every N, and images in the wrong order are detected. In float16 integers are exact to
+2048 and numbers end at 65504: random signs keep y far below the former, and every eighth image has
+one scale.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Exam:
-    """Operands of one layer and the result for its first image, without the bias.
+    """Holds operands of one layer and the result for its first image, without the bias.
 
     Pixels are as on a device, channels last. Their padding to whole vectors is NaN: kernels must
     not use it.
@@ -40,14 +41,14 @@ class Exam:
     expected: Floats  # P×Q×K
 
     def inputs(self, n: int) -> dict[str, Floats]:
-        """Return the operands that a launch reads, each N×H×W×C."""
+        """Return the operands that a launch on n images reads, each n×H×W×C."""
         return {
             name: np.stack([image * scale for scale in _scales(n, image.dtype)])
             for name, image in self.images.items()
         }
 
     def fault(self, y: Floats) -> str | None:
-        """Return the error in y, N×P×Q×K with K padded; None where it is right."""
+        """Return what is wrong in y, N×P×Q×K with K padded; None where it is right."""
         for index, (scale, image) in enumerate(zip(_scales(len(y), y.dtype), y, strict=True)):
             expected = self.expected * scale + self.bias
             error = np.abs(image[..., : len(self.bias)] - expected)
@@ -70,7 +71,7 @@ def _scales(n: int, dtype: np.dtype[Any]) -> Floats:
 
 @lru_cache(maxsize=2)
 def exam_of(layer: ConvProblem) -> Exam:
-    """Return the exam of a layer; `layer` is for N = 1."""
+    """Return the exam of a layer, whose N is 1."""
     rng = np.random.default_rng(1)
     numbers = np.array([-3, -2, -1, 1, 2, 3])  # no zeros: a missing term must change y
     shapes = {"x": (layer.c, *layer.window.input)}
@@ -89,7 +90,7 @@ def exam_of(layer: ConvProblem) -> Exam:
 
 
 def _pixels(x: NDArray[np.integer[Any]], stored: Storage) -> Floats:
-    """C×H×W → H×W×C, filled up with NaN to 16 bytes."""
+    """Turn C×H×W into H×W×C, padded with NaN to 16 bytes."""
     missing = padded(len(x), 16 // stored.itemsize) - len(x)
     widths = [(0, 0)] * (x.ndim - 1) + [(0, missing)]
     return np.pad(np.moveaxis(x, 0, -1).astype(stored), widths, constant_values=np.nan)

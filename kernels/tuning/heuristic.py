@@ -3,7 +3,7 @@
     problem ─ Work: blocks, products, bytes ─┐
     machine code ─ StaticProfile ────────────┴─ cycles of each launch ─ the choice with the fewest
 
-A cost model. What a kernel's code issues is counted, what the hardware can do at most is from data
+This is a cost model. It counts what a kernel's code issues; the hardware's limits are from data
 sheets; what is assumed says so, or stands in kernels/tuning/constants.py. The numbers are those of
 an H100 or H200, in clock cycles of one multiprocessor; those that differ little between GPUs are
 the same for all.
@@ -52,7 +52,9 @@ FULL = 0.9
 
 
 class DeviceFacts(Protocol):
-    """The properties of a device that decide the choice: a `Device`, or `Facts` without one."""
+    """Gives the properties of a device that decide the choice: a `Device`, or `Facts` without
+    one.
+    """
 
     @property
     def multiprocessors(self) -> int:
@@ -60,18 +62,19 @@ class DeviceFacts(Protocol):
 
     @property
     def max_shared_bytes(self) -> int:
-        """Return the most shared memory of a block, static and dynamic together."""
+        """Return the largest shared memory of a block in bytes, static and dynamic together."""
 
     @property
     def architecture(self) -> str:
-        """Return the architecture of its kernels: "80", "90a", or "cusim", which has all tensor
-        cores.
+        """Return the architecture that kernels are compiled for: "80", "90a" or "cusim".
+
+        "cusim", the simulator, has all tensor cores.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A device's properties without the device; all but the first default to an H200's."""
+    """Holds a device's properties without the device; all but the first default to an H200's."""
 
     multiprocessors: int
     max_shared_bytes: int = H200.max_shared_bytes
@@ -79,9 +82,9 @@ class Facts:
 
 
 def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
-    """Return what chooses for a problem among all candidates, and knows it the next time.
+    """Return a function that chooses for a problem among all candidates and caches the choice.
 
-    It keeps only facts of the device; devices of the same facts share what is known.
+    It keeps only facts of the device; devices with the same facts share the cache.
     """
     facts = Facts(device.multiprocessors, device.max_shared_bytes, device.architecture)
     return partial(_chosen, facts)
@@ -97,7 +100,7 @@ def choose(
 ) -> ConvChoice:
     """Return the candidate with the least cost, the first where several are equal.
 
-    Of those that cost little more than the least, the first that fills the device, if one does.
+    Among those that cost little more than the least, the first that fills the device is preferred.
     """
 
     def cost(choice: ConvChoice) -> float:
@@ -112,7 +115,7 @@ def choose(
 
 
 def fills(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> bool:
-    """Return whether the largest launch gives nearly every multiprocessor a block."""
+    """Return whether the largest launch has a block for nearly every multiprocessor."""
     works = choice.algorithm.work(problem, choice.config)
     return max(work.blocks for work in works) >= FULL * device.multiprocessors
 
@@ -124,7 +127,9 @@ def estimated_cycles(
     warm: bool = False,
     constants: Constants = ASSUMED,
 ) -> float:
-    """Estimated cycles of all launches, each with the gap before it: see `launch_cycles`."""
+    """Return the estimated cycles of all launches, each with its gap before: see
+    `launch_cycles`.
+    """
     launches = launch_cycles(problem, choice, device, warm, constants)
     return sum(constants.launch_cycles + launch for launch in launches)
 
@@ -136,9 +141,9 @@ def launch_cycles(
     warm: bool = False,
     constants: Constants = ASSUMED,
 ) -> tuple[float, ...]:
-    """Estimated cycles of each launch by itself; x is in the second-level cache.
+    """Return the estimated cycles of each launch alone, with x in the second-level cache.
 
-    Weights come from memory, or where `warm` from the cache too.
+    Weights come from memory, or if `warm` from the cache too.
     """
     works = choice.algorithm.work(problem, choice.config)
     return tuple(sum(parts(work, device, warm, constants).values()) for work in works)
@@ -147,7 +152,7 @@ def launch_cycles(
 def parts(
     work: Work, device: DeviceFacts, warm: bool, constants: Constants = ASSUMED
 ) -> dict[str, float]:
-    """Return the parts of one launch's estimated cycles, which add up to its time."""
+    """Return the named parts of one launch's estimated cycles; their sum is its time."""
     profile = profile_of(work.kernel)
     blocks = ceil(work.blocks / device.multiprocessors)  # of the busiest one
     # A block too large for an H100 fits, alone, on the device that it is for.
@@ -169,13 +174,13 @@ def parts(
 
 
 def resident_blocks(work: Work) -> int:
-    """Blocks that fit on one multiprocessor of an H100, possibly 0."""
+    """Return how many blocks fit on one multiprocessor of an H100, possibly 0."""
     registers = profile_of(work.kernel).registers
     return resident(registers, work.threads, work.shared_bytes, ARCHITECTURE)
 
 
 def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants) -> float:
-    """Cycles in which so many blocks multiply side by side."""
+    """Return the cycles in which `blocks` blocks of one multiprocessor compute their products."""
     if not blocks:
         return 0
     turns = work.products / profile.products if profile.products else 0
@@ -188,7 +193,10 @@ def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants)
 
 @cache
 def _turn(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
-    """Cycles of a turn: issued by the busiest scheduler, or of tensor cores, or shared memory."""
+    """Return the cycles of one turn of the loop on one multiprocessor.
+
+    It is the longest of the busiest scheduler's issue, the tensor cores and the shared memory.
+    """
     profile = profile_of(kernel)
     warps = blocks * profile.warps
     tensor = 4 * _MMA * profile.loop.get("tensor", 0) * warps / SCHEDULERS
@@ -197,7 +205,7 @@ def _turn(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
 
 
 def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, float], float]:
-    """Return cycles of prologue and epilogue: one warp's latency, and issue cycles of all warps."""
+    """Return the cycles of prologue and epilogue: one warp's latency, all warps' issue."""
     ends = {
         "start": (profile.start, 1.0),
         "fill": (profile.fill, 1.0),

@@ -2,8 +2,8 @@
 
     MEASUREMENTS ─ readings: a name, what was run, µs ─ fitted ─ Constants
 
-Each is a captured graph of copies, timed as kernels/tuning/timing.py does. The device must do no
-other work meanwhile.
+Each measurement is a captured graph of copies, timed as kernels/tuning/timing.py does. The device
+must do no other work meanwhile.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,7 +39,7 @@ WARPS = (4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The median µs of one launch, or of one pass through a fork, under conditions."""
+    """The median µs of one launch, or of one pass through a fork, under `conditions`."""
 
     name: str
     conditions: Mapping[str, Any]
@@ -48,44 +48,44 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often each is run."""
+    """Says how many copies a graph has, and how often it is replayed."""
 
     copies: int = COPIES
     replays: int = REPLAYS
 
 
 def read_cache_launch(blocks: int, nbytes: int) -> Launch:
-    """Return a launch whose blocks all add up x, `nbytes` long: operands x, y."""
+    """Return a launch whose blocks all sum `nbytes` of x into y."""
     kernel = instantiate(SOURCE, "read_cache")
     return launch(kernel, (blocks, 1, 1), (1024, 1, 1), x="x", y="y", vectors=nbytes // 16)
 
 
 def chain_launch(blocks: int, turns: int, trigger: Trigger = Trigger.START) -> Launch:
-    """Return a launch that counts to `turns` in every thread: operand y."""
+    """Return a launch that counts to `turns` in every thread and writes y."""
     kernel = replace(instantiate(SOURCE, "chain"), trigger=trigger)
     return launch(kernel, (blocks, 1, 1), (256, 1, 1), y="y", turns=turns)
 
 
 def wide_launch(blocks: int, variant: int, length: int) -> Launch:
-    """Return a launch with long code, another for each variant: operand y."""
+    """Return a launch of long code, different for each variant, that writes y."""
     kernel = instantiate(SOURCE, "wide", length=length, variant=variant)
     return launch(kernel, (blocks, 1, 1), (256, 1, 1), y="y", x=1.0)
 
 
 def late_launch(blocks: int) -> Launch:
-    """Return a launch of LATE_THREADS a block that stores late: operands x, y, a float a thread."""
+    """Return a launch of LATE_THREADS a block that reads x and stores y late, a float a thread."""
     kernel = instantiate(SOURCE, "late")
     return launch(kernel, (blocks, 1, 1), (LATE_THREADS, 1, 1), x="x", y="y")
 
 
 def issue_launch(blocks: int, warps: int, turns: int) -> Launch:
-    """Return a launch whose warps multiply small tiles in shared memory: operand y."""
+    """Return a launch whose warps multiply small tiles in shared memory and write y."""
     kernel = instantiate(SOURCE, "issue")
     return launch(kernel, (blocks, 1, 1), (32 * warps, 1, 1), y="y", turns=turns)
 
 
 class Laboratory:
-    """A device with memory for the kernels' operands; used as a context by `laboratory`."""
+    """Holds a device with memory for the kernels' operands; opened by `laboratory`."""
 
     def __init__(self, device: Device, effort: Effort, operands: Mapping[str, int]) -> None:
         self.device, self._effort, self._operands = device, effort, operands
@@ -96,12 +96,12 @@ class Laboratory:
         return self.device.multiprocessors
 
     def enqueues(self, launched: Launch, *, dependent: bool = False) -> Callable[[Stream], None]:
-        """Load the kernel, and return what enqueues the launch on a stream."""
+        """Load the kernel, and return a function that enqueues the launch on a stream."""
         run = launcher(self.device, [launched], [self._operands], dependent=dependent)
         return lambda stream: run(stream, 0)
 
     def us(self, *runs: Callable[[Stream], None]) -> float:
-        """Return the median µs of one of what `runs` enqueue in turn. Raises DeviceError."""
+        """Return the median µs of one run; `runs` are enqueued in turn. Raises DeviceError."""
 
         def run(stream: Stream, index: int) -> None:
             runs[index](stream)
@@ -112,7 +112,7 @@ class Laboratory:
 
 @contextmanager
 def laboratory(device: Device, effort: Effort) -> Iterator[Laboratory]:
-    """Open a Laboratory; its memory is freed at the end. Raises DeviceError."""
+    """Yield a Laboratory, and free its memory at the end. Raises DeviceError."""
     sizes = {"x": CACHE_BYTES, "y": 4 * 1024 * max(device.multiprocessors, 1)}
     buffers = {name: device.allocate(nbytes) for name, nbytes in sizes.items()}
     stream = device.stream()
@@ -127,7 +127,7 @@ def laboratory(device: Device, effort: Effort) -> Iterator[Laboratory]:
 
 
 def measure_cache(at: Laboratory) -> list[Reading]:
-    """Time reading CACHE_BYTES by one block, and by a quarter, a half and all multiprocessors'."""
+    """Time reading CACHE_BYTES by one block, and by a block on 1/4, 1/2 and all multiprocessors."""
     every = at.multiprocessors
     return [
         Reading(
@@ -152,7 +152,7 @@ def measure_chain(at: Laboratory) -> list[Reading]:
 
 
 def measure_fork(at: Laboratory) -> list[Reading]:
-    """Time a launch, two side by side on streams of their own, and one that waits for both."""
+    """Time one launch, two in parallel on different streams, and one that waits for both."""
     half = at.enqueues(chain_launch(max(1, at.multiprocessors // 2), TURNS[1]))
     beside, forked, joined = at.device.stream(), at.device.event(), at.device.event()
 
@@ -170,7 +170,7 @@ def measure_fork(at: Laboratory) -> list[Reading]:
 
 
 def measure_code(at: Laboratory) -> list[Reading]:
-    """Time launches of long code: the same again, and several in turn."""
+    """Time launches of long code: one kernel repeated, and several in turn."""
     every = [
         at.enqueues(wide_launch(at.multiprocessors, variant, LENGTH)) for variant in range(VARIANTS)
     ]
@@ -178,7 +178,7 @@ def measure_code(at: Laboratory) -> list[Reading]:
 
 
 def measure_issue(at: Laboratory) -> list[Reading]:
-    """Time a convolution's inner loop by the warps of a multiprocessor."""
+    """Time a convolution's inner loop for several numbers of warps on a multiprocessor."""
     return [
         Reading(
             "issue",
@@ -199,7 +199,7 @@ MEASUREMENTS: Mapping[str, Callable[[Laboratory], list[Reading]]] = {
 
 
 def fitted(readings: Iterable[Reading]) -> Constants:
-    """Return the constants that the readings of all MEASUREMENTS say.
+    """Return the constants that follow from the readings of all MEASUREMENTS.
 
     A gap is what a chain's launch takes beyond its additions, whose time is the difference between
     chains of different length. Raises ValueError where a reading is missing.

@@ -1,8 +1,8 @@
-"""The committed profiles of the kernels that convolutions launch: profile.tsv.
+"""Reads the committed profiles of the kernels that convolutions launch: profile.tsv.
 
     profiles.py ─ rows ─ profile.tsv ─ profile_of ─ heuristic, inspect
 
-A row has counts, and for people the shares that follow from them.
+A row has counts, and for human readers the shares that follow from them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,12 +30,12 @@ _STRETCHES = ("start", "fill", "finish", "vector")
 
 
 class UnprofiledKernelError(LookupError):
-    """A kernel has no row; the message says how to make one."""
+    """Says that a kernel has no row, and how to make one."""
 
 
 @cache
 def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile:
-    """Return the committed profile of a kernel, whatever activation it ends in.
+    """Return the committed profile of a kernel, the same for all activations.
 
     Raises UnprofiledKernelError.
     """
@@ -49,14 +49,14 @@ def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile
 
 
 def name_of(kernel: Instantiation) -> str:
-    """Return a kernel's in the table."""
+    """Return a kernel's name in the table."""
     return f"{kernel.source} {kernel.expression}"
 
 
 def load_wavefronts(kernel: Instantiation) -> float:
     """Return the cycles of shared memory that a warp's load of 16 bytes takes, as simulated.
 
-    Of a kernel that was not simulated, the most of its source's; 2 where none was.
+    For a kernel that was not simulated it is the most of any kernel of its source, or else 2.
     """
     simulated = _load_wavefronts()
     of_source = [profile for name, profile in simulated.items() if name.split()[0] == kernel.source]
@@ -76,7 +76,7 @@ def _profiles() -> Mapping[tuple[str, str], StaticProfile]:
 
 
 def read() -> tuple[str, Table]:
-    """Return the compiler that the table is from, and the table."""
+    """Return the compiler that made the table, and the table."""
     header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
     made_with, _, *columns = header.split("\t")
     rows = (line.split("\t") for line in lines)
@@ -86,7 +86,7 @@ def read() -> tuple[str, Table]:
 
 
 def write(compiler: str, table: Table) -> None:
-    """Replace the table."""
+    """Replace the committed table."""
     columns = next(iter(table.values()))
     lines: list[Iterable[str]] = [(compiler, "sm", *columns)]
     lines += [(name, arch, *row.values()) for (arch, name), row in sorted(table.items())]
@@ -94,7 +94,7 @@ def write(compiler: str, table: Table) -> None:
 
 
 def row_of(profile: StaticProfile) -> Row:
-    """Return a profile's cells by column."""
+    """Return the cells of a profile by column."""
     stretches = {name: getattr(profile, name) for name in _STRETCHES}
     return {
         "registers": str(profile.registers),
@@ -117,7 +117,7 @@ def row_of(profile: StaticProfile) -> Row:
 
 
 def profile_in(row: Row) -> StaticProfile:
-    """Return the profile whose row this is."""
+    """Return the profile in a row of the table."""
     return StaticProfile(
         registers=int(row["registers"]),
         blocks=int(row["blocks"]),
@@ -132,7 +132,7 @@ def profile_in(row: Row) -> StaticProfile:
 
 
 def counts(cell: str) -> dict[str, int]:
-    """Return a cell's numbers by the names before them: "FFMA 512 LDS.128 32"."""
+    """Return the numbers of a cell by the names before them: "FFMA 512 LDS.128 32"."""
     words = cell.split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True)) if cell != NONE else {}
 

@@ -1,6 +1,6 @@
-"""Makes the committed profiles anew: what machine code says of speed, without a GPU.
+"""Makes the committed profiles anew: limits on speed from machine code, without a GPU.
 
-A change of the kernels or of the compiler changes the table, to be looked at and committed:
+A change of the kernels or of the compiler changes the table; look at the difference and commit it:
 
     python -m kernels.tuning.profiles                    # all rows
     python -m kernels.tuning.profiles linear.cu          # those of some sources
@@ -57,7 +57,7 @@ PROBLEMS: tuple[ConvProblem, ...] = (
 
 
 class LaunchShape(NamedTuple):
-    """A kernel's launch, as far as a profile depends on it."""
+    """Holds what a profile depends on of a kernel's launch."""
 
     threads: int  # of a block
     shared_bytes: int  # of a block, dynamic
@@ -66,7 +66,7 @@ class LaunchShape(NamedTuple):
 
 @cache
 def launches() -> dict[Instantiation, LaunchShape]:
-    """Return a launch of each kernel that has a row: that with the most shared memory."""
+    """Return for each kernel that has a row its launch with the most shared memory."""
     largest: dict[Instantiation, LaunchShape] = {}
     for kernel, launch in (*_convolutions(), *_linear()):
         before = largest.setdefault(commonest(kernel), launch)
@@ -98,7 +98,7 @@ def _linear() -> Iterator[tuple[Instantiation, LaunchShape]]:
 
 
 def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
-    """Return the kernels with a row for an architecture, or those of some sources."""
+    """Return the kernels that have a row for an architecture, only those of `sources` if given."""
     only = set(sources)
     return [
         launch
@@ -108,7 +108,9 @@ def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
 
 
 def table_of(arch: str, kernels: Iterable[Instantiation], cache: Path = DEFAULT_CACHE) -> Table:
-    """Return their rows as the compiler at hand makes them. Raises DisassemblerNotFoundError."""
+    """Return the rows of `kernels` as this compiler makes them. Raises
+    DisassemblerNotFoundError.
+    """
     cubins = compile_all(kernels, [arch], cache)
     table: Table = {}
     for kernel, _ in track(cubins, f"disassembling for {arch}", transient=True):
@@ -120,7 +122,7 @@ def table_of(arch: str, kernels: Iterable[Instantiation], cache: Path = DEFAULT_
 
 
 def main(sources: Sequence[str]) -> None:
-    """Compile and disassemble what is in the sources, or everything, and write its rows."""
+    """Compile and disassemble the kernels of `sources`, or all, and write their rows."""
     table = {row: cells for row, cells in read()[1].items() if row[1].split()[0] not in sources}
     table = table if sources else {}
     for arch in PROFILED:

@@ -26,11 +26,10 @@ def conditions_of(device: Device) -> Conditions:
 
 
 def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch, ...]:
-    """Return the launches to measure, on separate buffers: with a bias, but no prologue or
-    activation.
+    """Return the launches to measure, on separate buffers, without prologue or activation.
 
-    A prologue, a residual, an activation or a place in a Concat costs each candidate about the
-    same. Raises ValueError where an index does not fit 32 bits.
+    They have a bias. A prologue, a residual, an activation or a place in a Concat costs each
+    candidate about the same. Raises ValueError where an index does not fit 32 bits.
     """
     problem = replace(problem, prologue=None)
     stored = problem.precision.stored
@@ -46,7 +45,7 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
 
 
 def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiation]:
-    """Return the kernels of `measured_launches`; empty where it raises ValueError."""
+    """Return the kernels of `measured_launches`, or none where it raises ValueError."""
     try:
         launches = measured_launches(problem, choice)
     except ValueError:  # reported where the choice is measured
@@ -55,15 +54,15 @@ def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiatio
 
 
 def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
-    """Candidates of one problem by their `str`, which is unique."""
+    """Return the candidates of one problem by their `str`, which is unique."""
     return {str(choice): choice for choice in candidates}
 
 
 def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
-    """Return the key of each problem.
+    """Return a function from a problem to its key.
 
-    Its digest covers the sources of all candidates: if one changes, or one is added, the winner may
-    change. It does not cover the Python code.
+    The key's digest covers the sources of all candidates: if one changes, or one is added, the
+    winner may change. It does not cover the Python code.
     """
 
     @cache
@@ -86,9 +85,9 @@ def shortlist(
     top: int | None = None,
     known: Collection[str] = (),
 ) -> dict[str, ConvChoice]:
-    """Return the `top` candidates with the least estimated cost, all where it is None.
+    """Return the `top` candidates with the least estimated cost, or all where `top` is None.
 
-    Also the first `top` / 4 of each algorithm, since the estimate compares algorithms less well,
+    It adds the first `top` / 4 of each algorithm, since the estimate compares algorithms less well,
     and all candidates with known outcomes.
     """
     every = sorted(
@@ -103,7 +102,9 @@ def shortlist(
 
 
 def finalists(candidates: Mapping[str, ConvChoice], outcomes: Outcomes, count: int) -> list[str]:
-    """Return the `count` fastest in the screening, and the fastest of each algorithm."""
+    """Return the `count` candidates that were fastest in the screening, and the fastest of each
+    algorithm.
+    """
     screened = {
         name: outcome.screened_us
         for name, outcome in outcomes.items()
@@ -122,7 +123,7 @@ def _first_of_each_algorithm(candidates: Iterable[ConvChoice], count: int) -> li
 
 
 def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
-    """Candidates that are right and were timed, the fastest first."""
+    """Return the candidates that are right and were timed, the fastest first."""
     timed = (
         (name, outcome.times)
         for name, outcome in outcomes.items()
@@ -132,9 +133,10 @@ def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
 
 
 def finder(measurements: Measurements, conditions: Conditions) -> Find:
-    """Return each problem's winner; None where it was not measured under these conditions.
+    """Return a function that gives a problem's winner, or None.
 
-    Also None where the sources of its kernels have changed, or its configuration is gone.
+    None where it was not measured under these conditions, the sources of its kernels have changed,
+    or its configuration no longer exists.
     """
     problems = {key.problem for key in measurements if key.conditions == conditions}
     key_of = keys(conditions)
@@ -156,5 +158,7 @@ def finder(measurements: Measurements, conditions: Conditions) -> Find:
 def tuned(
     find: Find, fallback: Callable[[ConvProblem], ConvChoice]
 ) -> Callable[[ConvProblem], ConvChoice]:
-    """Chooses the winner, or by `fallback` where nothing was measured."""
+    """Return a function that gives a problem's winner, or `fallback`'s choice where there is
+    none.
+    """
     return lambda problem: find(problem) or fallback(problem)

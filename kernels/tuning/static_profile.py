@@ -1,11 +1,11 @@
-"""Limits on a kernel's speed, from its machine code, without a GPU.
+"""Finds limits on a kernel's speed from its machine code, without a GPU.
 
     Cubin ─ disassemble ─ loops ─┬─ the loop that multiplies ─┐
                                  ├─ the loop of data warps ───┼─ usual paths ─ StaticProfile
                                  └─ what is before and after ─┘
 
 A scheduler issues one instruction of a warp per cycle, so each that multiplies nothing costs a
-share of the peak. Counted is the usual path of a loop: the one whose copies are the widest.
+share of the peak. Only the usual path of a loop is counted: the one whose copies are the widest.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ def kind(instruction: Instruction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Instructions that a warp executes one after another."""
+    """Counts instructions that a warp executes one after another."""
 
     instructions: int = 0
     stalls: int = 0  # cycles that the scheduler waits, in sum, before a warp's next instruction
@@ -79,11 +79,11 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class StaticProfile:
-    """Counts of machine code.
+    """Counts machine code.
 
-    A thread's way is: `start`, to its first copy; `fill`, to the loop; the loop; `finish`; and in a
-    loop of that, `vector` for every 4 outputs. Without a loop that multiplies, `finish` follows
-    `start`.
+    A thread executes `start`, up to its first copy; `fill`, up to the loop; the loop; and `finish`,
+    in which a loop executes `vector` for every 4 outputs. Without a loop that multiplies, `finish`
+    follows `start`.
     """
 
     registers: int
@@ -101,7 +101,7 @@ class StaticProfile:
 
     @property
     def products(self) -> int:
-        """FFMA or mma instructions of a turn; FFMA beside mma are of transforms."""
+        """Return the FFMA or mma instructions of a turn; beside mma, FFMA belong to transforms."""
         return self.loop.get(self._multiplies, 0)
 
     @property
@@ -110,27 +110,27 @@ class StaticProfile:
 
     @property
     def share(self) -> float | None:
-        """Return the share of instructions that multiply, among the multiplying warps'."""
+        """Return the share of multiplications among the multiplying warps' instructions; None
+        without a loop.
+        """
         return self.products / sum(self.loop.values()) if self.loop else None
 
     @property
     def ceiling(self) -> float | None:
-        """Return the share of the peak rate that the busiest scheduler leaves; None where nothing
+        """Return the share of the peak rate that the busiest scheduler permits; None if no block
         fits.
 
-        What data warps multiply is not of the convolution.
+        Multiplications by data warps do not count: they are not the convolution's.
         """
         return self._of_peak(self.busiest(self.blocks))
 
     @property
     def shared_ceiling(self) -> float | None:
-        """Return the share of the peak rate that shared memory leaves; None where it is not
-        accessed.
-        """
+        """Return the share of the peak rate that shared memory permits; None if it is unused."""
         return self._of_peak(self.blocks * self.wavefronts)
 
     def busiest(self, blocks: int) -> int:
-        """Instructions a turn of the busiest scheduler; warps are dealt out in turn."""
+        """Return the busiest scheduler's instructions a turn; warps are dealt out in rotation."""
         issued = [0] * SCHEDULERS
         turns = [self.loop] * (self.warps - self.data_warps) + [self.data_loop] * self.data_warps
         for number, counts in enumerate(turns * blocks):
@@ -139,7 +139,7 @@ class StaticProfile:
 
     @property
     def wavefronts(self) -> float:
-        """Cycles of shared memory for a turn of a block."""
+        """Return the cycles of shared memory for a turn of a block."""
         each = {**_WAVEFRONTS, "LDS.128": self.load_wavefronts}
         multiplying, data = (
             sum(turn.get(name, 0) * cycles for name, cycles in each.items())
@@ -149,12 +149,12 @@ class StaticProfile:
 
     @property
     def wavefronts_a_product(self) -> float | None:
-        """Return the wavefronts of those, for each FFMA or mma of a warp; None without a loop."""
+        """Return the `wavefronts` for each FFMA or mma of a warp; None without a loop."""
         multiplying = self.products * (self.warps - self.data_warps)
         return self.wavefronts / multiplying if multiplying else None
 
     def _of_peak(self, cycles: float) -> float | None:
-        """Return the share that a turn's products at their peak rate are of these cycles."""
+        """Return the cycles of a turn's products at the peak rate, divided by `cycles`."""
         of_warp = self.products * _MULTIPLIES[self._multiplies]
         at_peak = self.blocks * (self.warps - self.data_warps) * of_warp / SCHEDULERS
         return at_peak / cycles if at_peak and cycles else None
@@ -163,8 +163,8 @@ class StaticProfile:
 def static_profile(
     cubin: Cubin, arch: str, threads: int, shared_bytes: int, trips: Trips
 ) -> StaticProfile:
-    """Return the profile of a kernel launched with blocks of so many threads and dynamic shared
-    bytes.
+    """Return the profile of a kernel with `threads` a block and `shared_bytes` of dynamic shared
+    memory.
 
     `cubin` is for `arch`, one of PROFILED. Raises DisassemblerNotFoundError.
     """
@@ -180,7 +180,9 @@ def profile_of_code(
     threads: int,
     trips: Trips,
 ) -> StaticProfile:
-    """Return the profile of a kernel's instructions, of which so many blocks are resident."""
+    """Return the profile of a kernel's code when `blocks` blocks are resident on a
+    multiprocessor.
+    """
     first = next((i for i, instruction in enumerate(code) if _copies(instruction)), 0)
     end = max(i for i, instruction in enumerate(code) if instruction.base == "EXIT")
     hot = hot_loop(code)
@@ -224,7 +226,7 @@ def profile_of_code(
 
 
 def _usual(code: Sequence[Instruction], through: Loop) -> list[int]:
-    """Return the path that warps usually take."""
+    """Return the path that warps usually take through a loop."""
     return path(code, through, lambda i: weight(code[i]))
 
 
@@ -237,9 +239,9 @@ def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) 
 
 
 def resident(registers: int, threads: int, shared_bytes: int, architecture: str) -> int:
-    """Return the blocks that fit on a multiprocessor of an architecture, one of PROFILED.
+    """Return how many blocks fit on a multiprocessor of an architecture, one of PROFILED.
 
-    Registers are given to whole warps, 8 a thread at a time.
+    Registers are allocated to whole warps, 8 a thread at a time.
     """
     warps = -(-threads // 32)
     of_warp = -(-registers // 8) * 8 * 32
@@ -249,7 +251,7 @@ def resident(registers: int, threads: int, shared_bytes: int, architecture: str)
 
 
 def _wide(instruction: Instruction) -> bool:
-    """Return whether it accesses 4 elements at once: floats, or halves."""
+    """Return whether the instruction accesses 4 elements at once: floats, or halves."""
     return ".128" in instruction.opcode or ".64" in instruction.opcode
 
 
@@ -258,9 +260,7 @@ def _copies(instruction: Instruction) -> bool:
 
 
 def _narrow(instruction: Instruction) -> bool:
-    """Return whether it copies a part of 4 elements; never where a predicate chooses between the
-    two.
-    """
+    """Return whether it copies fewer than 4 elements, unless a predicate chooses the width."""
     slow = instruction.base in ("LDGSTS", "LDG") and not _wide(instruction)
     return slow and not (instruction.base == "LDGSTS" and instruction.predicate)
 
@@ -270,8 +270,9 @@ def _stores(instruction: Instruction) -> bool:
 
 
 def _sums_parts(instruction: Instruction) -> bool:
-    """Return whether only the sum over several blocks has it: the counter, or a load past the L1
-    cache.
+    """Return whether the instruction occurs only where several blocks' sums are added.
+
+    That is the counter, or a load that bypasses the L1 cache.
     """
     past_l1 = instruction.base == "LDG" and ".STRONG.GPU" in instruction.opcode
     return past_l1 or instruction.base in ("ATOMG", "MEMBAR")
@@ -285,8 +286,9 @@ def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
 
 
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
-    """Return the loop that multiplies most what it loads, with all around it that neither stores
-    nor activates.
+    """Return the loop with the most multiplications, or the outermost with as many, or None.
+
+    It loads its operands and neither stores to global memory nor computes activations.
     """
 
     def multiplied(loop: Loop) -> int:
@@ -303,9 +305,9 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
 
 
 def turn(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> Counter[str]:
-    """Instructions of a usual turn by class; a loop inside runs once, or as `trips` says.
+    """Return the instructions of a usual turn by class; inner loops run once, or as `trips` says.
 
-    `trips` is by an instruction that the loops inside have.
+    `trips` maps an instruction that an inner loop contains to that loop's number of turns.
     """
     times = _repeated(code, loop, trips)
     counted: Counter[str] = Counter()
@@ -317,15 +319,15 @@ def turn(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> C
 def _repeated(
     code: Sequence[Instruction], around: Loop, trips: Mapping[str, int]
 ) -> Callable[[int], int]:
-    """Return how often an instruction is executed, by the loops inside that it is in."""
+    """Return a function that gives how often an instruction runs, by the inner loops around it."""
     inner = [loop for loop in loops(code) if around.holds(loop.first) and loop != around]
     times = [(loop, n) for loop in inner for name, n in trips.items() if name in _names(code, loop)]
     return lambda i: max((n for loop, n in times if loop.holds(i)), default=1)
 
 
 def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
-    """Return the loop of the warps that copy and transform: the widest beside the one that
-    multiplies.
+    """Return the data warps' loop: the longest with copies that neither holds nor lies in the hot
+    loop.
     """
     beside = [
         loop
@@ -339,7 +341,7 @@ def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
 
 
 def _names(code: Sequence[Instruction], loop: Loop) -> set[str]:
-    """Base names, but "STS.64" for a store of 8 bytes to shared memory."""
+    """Return the base names in a loop, with "STS.64" for a store of 8 bytes to shared memory."""
     inside = code[loop.first : loop.last + 1]
     return {
         "STS.64" if kind(instruction) == "STS.64" else instruction.base for instruction in inside
@@ -354,9 +356,7 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
 
 
 def weight(instruction: Instruction) -> Weight:
-    """Return the weight of a way through a loop: the most of the first, where that is equal of the
-    second, ...
-    """
+    """Return an instruction's weight on a path: the first number decides, then the second, ..."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),
@@ -369,8 +369,9 @@ def weight(instruction: Instruction) -> Weight:
 
 
 def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
-    """Return the weight of a way to the end: whole vectors, no activation, and not over what is
-    `split`.
+    """Return an instruction's weight on the path to the end.
+
+    Whole vectors are preferred, without activation, and what is not `split`.
     """
     is_of, base = kind(instruction), instruction.base
     return (

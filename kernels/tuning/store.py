@@ -1,4 +1,4 @@
-"""Measurements, in one JSON file that any number of processes may read and add to.
+"""Stores measurements in one JSON file that any number of processes may read and add to.
 
     {"schema": 1, "measurements": [
     {"device": "NVIDIA H200", "architecture": "90a", "driver": "CUDA 13.0",
@@ -33,12 +33,12 @@ DEFAULT_STORE = DEFAULT_CACHE.with_name("tuning.json")
 
 
 class TuningStoreError(Exception):
-    """A file that cannot be read or written; the message names it and a remedy."""
+    """Says why a file cannot be read or written, and what helps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of a measurement, which is valid only under these."""
+    """The conditions of a measurement, which is valid only under the same."""
 
     device: str
     architecture: str
@@ -48,7 +48,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A problem under its conditions; `sources` is a digest of its kernels' sources."""
+    """Identifies a problem under its conditions; `sources` is a digest of its kernels' sources."""
 
     conditions: Conditions
     precision: str
@@ -65,7 +65,7 @@ class Times:
 
     @property
     def us(self) -> float:
-        """Return the time that decides: the mean of the medians.
+        """Return the time that decides, in µs: the mean of the medians.
 
         In a network a layer reads its activations mostly from the cache and its weights from
         memory, so its time lies between warm and cold.
@@ -75,9 +75,9 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A candidate's outcome: a time of few runs, times of many, or the reason for its failure.
+    """Holds a candidate's outcome: a time of few runs, times of many, or the reason of a failure.
 
-    `trigger` is the fastest one in a row of the winner's launches that overlap.
+    `trigger` is the fastest one for a row of the winner's launches that overlap.
     """
 
     screened_us: float | None = None
@@ -93,13 +93,13 @@ Measurements = Mapping[Key, Outcomes]
 
 
 class TuningStore:
-    """One file of measurements, which may be missing; processes may share it by its path."""
+    """A file of measurements, which may be missing; processes may share it by its path."""
 
     def __init__(self, path: Path = DEFAULT_STORE) -> None:
         self.path = path.expanduser().resolve()
 
     def read(self) -> Measurements:
-        """Return all measurements; none where there is no file. Raises TuningStoreError."""
+        """Return all measurements, none if there is no file. Raises TuningStoreError."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -111,7 +111,7 @@ class TuningStore:
         return self._parse(text)
 
     def add(self, key: Key, outcomes: Outcomes, *, anew: bool = False) -> None:
-        """Add the outcomes of `key`, or with `anew` replace them.
+        """Add the outcomes of `key`, or if `anew` replace them.
 
         A later outcome replaces an earlier one, but a time of few runs does not replace one of
         many. Raises TuningStoreError.
@@ -164,7 +164,7 @@ class TuningStore:
 
 
 def merged(known: Outcomes, later: Outcomes) -> Outcomes:
-    """Both; of two outcomes the later, unless it has less detail."""
+    """Return the outcomes of both; of a candidate's two the later, unless it has less detail."""
 
     def worth_more(name: str) -> bool:
         outcome = later[name]
@@ -174,7 +174,7 @@ def merged(known: Outcomes, later: Outcomes) -> Outcomes:
 
 
 def _text(measurements: Measurements) -> str:
-    """Return one line per candidate, to be readable."""
+    """Return the file's text, one line per candidate for human readers."""
     rows = []
     for key, outcomes in measurements.items():
         head = asdict(key)
@@ -189,7 +189,7 @@ def _text(measurements: Measurements) -> str:
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:
-    """Return the fields that are set, times to the nanosecond."""
+    """Return the fields of an outcome that are set, times rounded to the nanosecond."""
     fields: dict[str, Any] = {}
     if outcome.screened_us is not None:
         fields["screened_us"] = round(outcome.screened_us, 3)
@@ -208,8 +208,9 @@ def _rounded(timing: Timing) -> list[float]:
 
 
 def _measurement(row: Mapping[str, Any]) -> tuple[Key, Outcomes]:
-    """Read a measurement. Raises KeyError, TypeError, ValueError, AttributeError where it is not
-    one.
+    """Return the key and outcomes in a row.
+
+    Raises KeyError, TypeError, ValueError or AttributeError where the row is no measurement.
     """
     fields = dict(row)
     candidates = fields.pop("candidates")

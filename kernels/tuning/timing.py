@@ -41,7 +41,7 @@ Addresses = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Microseconds on the device that one run of the launches takes, over the replays."""
+    """Percentiles over the replays of the µs on the device that one run of the launches takes."""
 
     p20_us: float
     p50_us: float
@@ -55,7 +55,7 @@ class Timing:
 
 
 class Copies:
-    """Captured copies of some work, to be timed any number of times.
+    """Holds captured copies of some work, to be timed any number of times.
 
     `run(stream, i)` enqueues the work on operand set i of `sets`, whose addresses stay fixed. It
     first runs once on set 0, so that errors occur before the capture. `capture` is the device's
@@ -86,9 +86,7 @@ class Copies:
         self._next = 0
 
     def samples_us(self, replays: int = REPLAYS) -> list[float]:
-        """Return microseconds that one run takes in each of `replays` replays, graph after
-        graph.
-        """
+        """Return the µs that one run takes, for each of `replays` replays, graph after graph."""
         # The last graph alone: the other graphs' operands stay cold.
         last = self._graphs[-1]
         began, ended = self._device.event(), self._device.event()
@@ -116,7 +114,7 @@ class Copies:
         ]
 
     def _replay(self) -> int:
-        """Replay the next graph; returns its copies."""
+        """Replay the next graph, and return how many copies it has."""
         index = self._next
         self._next = (index + 1) % len(self._graphs)
         self._graphs[index].replay(self._stream)
@@ -130,7 +128,10 @@ def launcher(
     *,
     dependent: bool = False,
 ) -> Callable[[Stream, int], None]:
-    """Enqueues all launches, in order, on set i of the operands; overlapping where `dependent`."""
+    """Return a function that enqueues all launches in order on set i of the operands.
+
+    If `dependent`, they may overlap.
+    """
     kernels = [device.load(launch.instantiation) for launch in launches]
 
     def run(stream: Stream, index: int) -> None:
@@ -156,7 +157,7 @@ def launch_copies(
     copies: int = COPIES,
     dependent: bool = False,
 ) -> Copies:
-    """Copies of a sequence of launches, on one operand set or on several in turn.
+    """Return captured copies of a sequence of launches, on one operand set or several in turn.
 
     Counters must be zero. Raises DeviceError.
     """
@@ -173,16 +174,16 @@ def time_launches(
     replays: int = REPLAYS,
     dependent: bool = False,
 ) -> Timing:
-    """Time a sequence of launches on one operand set (warm), or on several in turn (cold).
+    """Time a sequence of launches once, on one operand set (warm) or several in turn (cold).
 
-    As `launch_copies`, for a single measurement.
+    Counters must be zero. Raises DeviceError.
     """
     made = launch_copies(device, launches, operands, copies=copies, dependent=dependent)
     return Timing.of(made.samples_us(replays))
 
 
 def graph_sizes(sets: int, copies: int) -> list[int]:
-    """Copies in each graph: about `copies`; all graphs together use every set equally often.
+    """Return the copies in each graph, about `copies`; together they use every set equally often.
 
     So the order of the sets continues from the last graph to the first.
     """
@@ -195,17 +196,17 @@ def graph_sizes(sets: int, copies: int) -> list[int]:
 def sets_needed(
     nbytes: int, reuse_bytes: int = REUSE_BYTES, *, copies: int = COPIES, replays: int = REPLAYS
 ) -> int:
-    """Operand sets of `nbytes` each to rotate over so that more than `reuse_bytes` lie between.
+    """Return how many operand sets of `nbytes` to rotate, with over `reuse_bytes` between two uses.
 
-    No more than are ever run, with one graph to warm up on: then none that counts is used twice.
+    It is at most the number of runs, one warm-up graph included: then no set is used twice.
     """
     return min(reuse_bytes // nbytes + 2, copies * (replays + 1))
 
 
 def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[str, int]]:
-    """Addresses of `count` operand sets, one after another from `begin`, which is aligned.
+    """Return the addresses of `count` operand sets, one after another from the aligned `begin`.
 
-    `sizes` are in bytes. The last ends `count * set_bytes(sizes)` after `begin`.
+    `sizes` are in bytes. The last set ends `count * set_bytes(sizes)` after `begin`.
     """
     step = set_bytes(sizes)
     offsets = accumulate(map(_aligned, sizes.values()), initial=0)
@@ -216,7 +217,7 @@ def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[
 
 
 def set_bytes(sizes: Mapping[str, int]) -> int:
-    """Return bytes that one set of operands takes, each aligned as a Buffer is."""
+    """Return the size in bytes of one set of operands, each aligned as a Buffer is."""
     return sum(map(_aligned, sizes.values()))
 
 

@@ -1,1 +1,1 @@
-"""Winograd's matrices, the instructions of its transforms, and its reference."""
+"""Computes Winograd's matrices, the instructions of its transforms, and its reference."""

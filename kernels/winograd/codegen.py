@@ -41,7 +41,7 @@ _FUNCTION = "static __device__ __forceinline__ void"
 
 
 def header() -> str:
-    """Return the text of winograd_transforms.cuh; raises ValueError where a coefficient is no
+    """Return the text of winograd_transforms.cuh. Raises ValueError where a coefficient is no
     float.
     """
     return _PREAMBLE + "".join(
@@ -50,7 +50,7 @@ def header() -> str:
 
 
 def specialisation(matrices: WinogradMatrices, points: str) -> str:
-    """`Winograd<m, r, Points::points>`; raises ValueError as `header` does."""
+    """Return the code of `Winograd<m, r, Points::points>`. Raises ValueError as `header` does."""
     m, r, alpha = matrices.m, matrices.r, matrices.alpha
     data, inverse = program(matrices.bt), program(matrices.at)
     finite = ", ".join(map(str, matrices.points))
@@ -74,7 +74,7 @@ struct Winograd<{m}, {r}, Points::{points}> {{
 
 
 def _body(transform: Program, source: str, target: str) -> str:
-    """Return one statement per step, on the function's arrays `source` and `target`."""
+    """Return a function's statements, one per step, on its arrays `source` and `target`."""
     arrays = {Kind.INPUT: source, Kind.OUTPUT: target}
 
     def name(value: Value) -> str:
@@ -91,9 +91,7 @@ def _body(transform: Program, source: str, target: str) -> str:
 
 
 def _expression(terms: dict[str, Fraction]) -> str:
-    """Return the sum in C++: first the terms without multiplication, then an fmaf for every
-    other.
-    """
+    """Return a sum in C++: the terms without multiplication first, then an fmaf for each other."""
     plain = sorted((name for name, c in terms.items() if abs(c) == 1), key=lambda n: terms[n] < 0)
     text = "".join(f" {'-' if terms[name] < 0 else '+'} {name}" for name in plain)
     text = text.removeprefix(" + ").replace(" - ", "-", text.startswith(" - "))
@@ -104,7 +102,7 @@ def _expression(terms: dict[str, Fraction]) -> str:
 
 
 def _literal(c: Fraction) -> str:
-    """Return the coefficient as a `float`; raises ValueError where that is not exact."""
+    """Return the coefficient as a `float`. Raises ValueError where that is not exact."""
     if Fraction(float(np.float32(float(c)))) != c:
         raise ValueError(f"{c} is no float: choose points of which every product is one")
     return f"{float(c)}f"

@@ -1,4 +1,4 @@
-"""The host part of every Winograd kernel: the transformed filter, and nesting along axes."""
+"""Computes the transformed filter of every Winograd kernel on the host, by nesting along axes."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ Array = NDArray[np.floating[Any]]
 
 
 def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float32]:
-    """U of F(m, r) along every axis: K×C×R×S → alpha² × C × K, K×C×T×R×S → alpha³ × C × K.
+    """Return U of F(m, r) along every axis: K×C×R×S → alpha² × C × K, K×C×T×R×S → alpha³ × C × K.
 
     The first axis has nu fastest, then xi (in 3-D the depth's index slowest); C and K are padded
-    with zeros to whole vectors. Computed in float64 and rounded once, at load: variant
-    FX of Lavin & Gray, section 6. Raises ValueError where R and S differ or points are too few.
+    with zeros to whole vectors. Computed in float64 and rounded once, at load: variant FX of Lavin
+    & Gray, section 6. Raises ValueError where R and S differ or points are too few.
     """
     k, c, r, *others = weight.shape
     if any(size != r for size in others):
@@ -31,7 +31,7 @@ def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float
 
 
 def filter_rows(weight: Filter, m: int, points: Points, stored: Storage) -> Filter:
-    """U of `filter_transform` as stored, a row for each position and filter: (alpha² K) × C.
+    """Return U of `filter_transform` as stored, a row for each position and filter: (alpha² K) × C.
 
     K is padded with zeros to whole vectors, C to 16 bytes.
     """
@@ -41,8 +41,9 @@ def filter_rows(weight: Filter, m: int, points: Points, stored: Storage) -> Filt
 
 
 def nested(matrix: Array, x: Array, axes: int) -> Array:
-    """Return the matrix by x along each of x's last axes: G g Gᵀ in 2-D, Lavin & Gray, equation
-    8.
+    """Return `matrix` applied along each of x's last `axes` axes.
+
+    In 2-D that is G g Gᵀ (Lavin & Gray, equation 8).
     """
     for axis in range(x.ndim - axes, x.ndim):
         x = np.moveaxis(np.tensordot(x, matrix, axes=(axis, 1)), -1, axis)
@@ -50,5 +51,5 @@ def nested(matrix: Array, x: Array, axes: int) -> Array:
 
 
 def as_array(matrix: Matrix) -> NDArray[np.float64]:
-    """Return the exact matrix, rounded to float64."""
+    """Return an exact matrix rounded to float64."""
     return np.array([[float(c) for c in row] for row in matrix])

@@ -1,12 +1,12 @@
-"""The three matrices of Winograd's minimal filtering F(m, r), exact in rationals.
+"""Constructs the three matrices of Winograd's minimal filtering F(m, r), exact in rationals.
 
 F(m, r) computes m outputs y of a filter g of r taps from alpha = m + r - 1 inputs d by as many
 multiplications (Lavin & Gray 2015, section 4.1, equation 6):
 
     y = Aᵀ[(G g) ⊙ (Bᵀ d)],  y[j] = Σ_k d[j + k] g[k]
 
-The construction is Cook's and Toom's, transposed. A product of polynomials of degrees m - 1 and
-r - 1 is known from its values at alpha points, of which the last is infinity (there a polynomial's
+The construction is Cook's and Toom's, transposed. A product of polynomials of degrees m - 1 and r -
+1 is known from its values at alpha points, of which the last is infinity (there a polynomial's
 value is its highest coefficient). A and G evaluate at the points, B interpolates; transposing that
 product with respect to A's side turns multiplication into filtering:
 
@@ -30,11 +30,11 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 @unique
 class Points(Enum):
-    """The finite points: F(m, r) uses the first m + r - 2.
+    """Lists finite points, of which F(m, r) uses the first m + r - 2.
 
-    F(2, 3) uses the first three. For F(4, 3) Lavin and Gray take integers. With ½ instead of 2
-    the matrices' entries are of more even size: a third less error, for two more instructions in
-    each one-dimensional transform.
+    F(2, 3) uses the first three. For F(4, 3) Lavin and Gray take integers. With ½ instead of 2 the
+    matrices' entries are of more even size: a third less error, for two more instructions in each
+    one-dimensional transform.
     """
 
     INTEGER = (0, 1, -1, 2, -2)
@@ -43,11 +43,11 @@ class Points(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WinogradMatrices:
-    """Aᵀ, G and Bᵀ of F(m, r), for m + r - 2 different finite points and infinity.
+    """Holds Aᵀ, G and Bᵀ of F(m, r), for m + r - 2 different finite points and infinity.
 
-    Signs are those of the papers: the first row of Bᵀ has the one that makes f positive, and
-    `infinity` is 1, or -1 to turn round the signs of Bᵀ's last row and of Aᵀ's last column.
-    Raises ValueError where m, r, the points or the sign are invalid.
+    Signs are those of the papers: the first row of Bᵀ has the sign that makes f positive, and
+    `infinity` is 1, or -1 to negate Bᵀ's last row and Aᵀ's last column. Raises ValueError where m,
+    r, the points or the sign are invalid.
     """
 
     m: int
@@ -70,7 +70,7 @@ class WinogradMatrices:
 
     @property
     def alpha(self) -> int:
-        """Inputs of a tile, and multiplications: m + r - 1."""
+        """Return m + r - 1: the inputs of a tile, and its multiplications."""
         return self.m + self.r - 1
 
     @property
@@ -117,17 +117,17 @@ class WinogradMatrices:
 
 
 def winograd_matrices(m: int, r: int, points: Points) -> WinogradMatrices:
-    """F(m, r) as the kernels use it; raises ValueError where there are too few points.
+    """Return the matrices of F(m, r) that the kernels use. Raises ValueError for too few points.
 
-    F(2, 3) has the signs of Lavin & Gray's equation 7: there -1 at infinity, unlike in their
-    F(3, 2) and F(4, 3).
+    F(2, 3) has the signs of Lavin & Gray's equation 7: there -1 at infinity, unlike in their F(3,
+    2) and F(4, 3).
     """
     infinity = -1 if (m, r) == (2, 3) else 1
     return WinogradMatrices(m, r, points.value[: m + r - 2], infinity)
 
 
 def _monic(roots: tuple[Fraction | int, ...]) -> tuple[Fraction, ...]:
-    """Coefficients of Π (x - root), the constant first."""
+    """Return the coefficients of Π (x - root), the constant first."""
     coefficients = [Fraction(1)]
     for root in roots:
         by_x = [Fraction(0), *coefficients]

@@ -1,12 +1,12 @@
-"""A matrix-vector product in few instructions: each of Winograd's transforms becomes one.
+"""Turns a matrix-vector product into few instructions, as each of Winograd's transforms needs.
 
     matrix ── butterflies ── common pairs ── order ── Program
               even ± odd     shared sums     few values live at once
 
-Every value is a linear combination of others. One of n terms costs n - 1 instructions, since an
-fmaf includes a coefficient and an addition a sign, or n where no coefficient is 1 or -1. Rows of
-the points a and -a are the sum and the difference of an even and an odd combination; terms that
-still occur in several values are computed once.
+Every value is a linear combination of others. A combination of n terms costs n - 1 instructions,
+since an fmaf includes a coefficient and an addition a sign, or n where no coefficient is 1 or -1.
+Rows of the points a and -a are the sum and the difference of an even and an odd combination; terms
+that still occur in several values are computed once.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from kernels.winograd.matrices import Matrix
 
 @unique
 class Kind(IntEnum):
-    """The role of a value in the program."""
+    """Names the role of a value in the program."""
 
     INPUT = 0
     SHARED = 1
@@ -31,7 +31,7 @@ class Kind(IntEnum):
 
 
 class Value(NamedTuple):
-    """An input, an output, or a term that several values share."""
+    """Identifies an input, an output, or a term that several values share."""
 
     kind: Kind
     number: int
@@ -49,7 +49,7 @@ Pair = tuple[Value, Value, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Steps in a valid order, for a matrix of `rows` and `columns`."""
+    """Lists the steps of a product in a valid order, for a matrix of `rows` and `columns`."""
 
     rows: int
     columns: int
@@ -57,12 +57,12 @@ class Program:
 
     @property
     def instructions(self) -> int:
-        """Additions, multiplications and fused multiply-adds."""
+        """Return how many additions, multiplications and fused multiply-adds the steps take."""
         return sum(map(instructions, self.steps.values()))
 
     @property
     def depth(self) -> int:
-        """Roundings between an input and an output, at most."""
+        """Return the largest number of roundings between an input and an output."""
         depths: Counter[Value] = Counter()
         for value, terms in self.steps.items():
             depths[value] = instructions(terms) + max((depths[term] for term in terms), default=0)
@@ -73,7 +73,7 @@ class Program:
         return self._expanded(absolute=False)
 
     def magnitudes(self) -> Matrix:
-        """Return the same without signs: |matrix|, or more where shared values cancel in part.
+        """Return the matrix without signs: |matrix|, or more where shared values cancel in part.
 
         It bounds the share of each input in the output's sums, which their rounding depends on.
         """
@@ -92,13 +92,13 @@ class Program:
 
 
 def instructions(terms: Terms) -> int:
-    """Return the cost of a combination."""
+    """Return how many instructions a combination takes."""
     return len(terms) - any(abs(c) == 1 for c in terms.values())
 
 
 @cache
 def program(matrix: Matrix) -> Program:
-    """Return the product with the fewest instructions over all choices of even and odd rows."""
+    """Return the program with the fewest instructions over all choices of even and odd rows."""
     steps = {
         Value(Kind.OUTPUT, i): {Value(Kind.INPUT, j): c for j, c in enumerate(row) if c}
         for i, row in enumerate(matrix)
@@ -130,13 +130,13 @@ def _pairings(steps: Steps) -> Iterator[list[tuple[Value, Value]]]:
 
 
 def _half(a: Terms, b: Terms, sign: int) -> Terms:
-    """(a ± b) / 2, for combinations of the same values."""
+    """Return (a + sign · b) / 2, for combinations of the same values."""
     halves = {value: (a[value] + sign * b[value]) / 2 for value in a}
     return {value: half for value, half in halves.items() if half}
 
 
 def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
-    """a = even + odd and b = even - odd for each pair a, b."""
+    """Return the steps with a = even + odd and b = even - odd for each pair a, b."""
     result = dict(steps)
     for a, b in pairs:
         result[a], result[b] = {}, {}
@@ -150,15 +150,16 @@ def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
 
 
 def _unit(terms: Terms) -> Fraction:
-    """Return the factor to take out of the coefficients: a sum without a 1 costs one more."""
+    """Return the factor to take out of the coefficients, since a sum without a 1 costs one more."""
     sizes = sorted(map(abs, terms.values()))
     exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
     return next(exact, Fraction(1))
 
 
 def _with_common_pairs(steps: Steps) -> Steps:
-    """Return the same values, with every a + c·b that two of them have a multiple of computed
-    once.
+    """Return the steps with shared pairs: each a + c·b that two values contain is computed once.
+
+    A multiple of it counts as well.
     """
     result = {value: dict(terms) for value, terms in steps.items()}
     while True:
@@ -183,9 +184,9 @@ def _fresh(steps: Steps) -> Value:
 
 
 def _pairs(terms: Terms) -> list[Pair]:
-    """(a, b, c) for every two terms that are a multiple of a + c·b, c exact in binary.
+    """Return (a, b, c) for every two terms that are a multiple of a + c·b, c exact in binary.
 
-    |c| is 1 at least if it can be, so that a multiple 1 stays 1.
+    c| is at least 1 where possible, so that a multiple 1 stays 1.
     """
     found = []
     for pair in combinations(sorted(terms, reverse=True), 2):
@@ -201,7 +202,7 @@ def _is_binary(c: Fraction) -> bool:
 
 
 def _without_copies(steps: Steps) -> Steps:
-    """Return the same without shared values that are only a multiple of another, or 0."""
+    """Return the steps without shared values that are 0 or a multiple of one other value."""
     result = dict(steps)
     while True:
         copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]
@@ -218,8 +219,9 @@ def _without_copies(steps: Steps) -> Steps:
 
 
 def _ordered(steps: Steps) -> Steps:
-    """Order the steps: each once its operands are computed; first the last to use most of them.
+    """Return the steps in an order in which each follows its operands.
 
+    Of several that may come next, the one that is the last to use the most operands comes first.
     Shared values are renumbered in that order.
     """
     left, numbers, result = dict(steps), count(), {}

@@ -1,4 +1,5 @@
-"""The oracle of Winograd convolution: Lavin & Gray's algorithm 1, stage by stage in plain NumPy.
+"""Computes Winograd convolution as a reference: Lavin & Gray's algorithm 1, stage by stage, in
+NumPy.
 
     weight ── filter transform ─ U ─┐
     x ─ tiles ─ data transform ─ V ─┴─ products summed over C ─ M ─ inverse transform ─ y
@@ -26,7 +27,7 @@ Array = NDArray[np.floating[Any]]
 def winograd_conv(
     x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
 ) -> Array:
-    """conv(x, weight), N×C×H×W → N×K×P×Q, by F(m, r) along every axis; weight is K×C×R×S.
+    """Return conv(x, weight), N×C×H×W → N×K×P×Q, by F(m, r) along every axis; weight is K×C×R×S.
 
     Raises ValueError where F(m, r) does not compute the problem, or an array has a wrong shape.
     """
@@ -51,9 +52,9 @@ def winograd_terms(
 
 
 def winograd_roundings(problem: ConvProblem, matrices: WinogradMatrices) -> int:
-    """Return an upper bound of the roundings of a term of y, for any order of the sums.
+    """Return an upper bound on the roundings of a term of y, for any order of the sums.
 
-    Once in U, which is rounded from float64, and C times in the products and their sum.
+    U, computed in float64, is rounded once; the products and their sum round C times.
     """
     depth = program(matrices.bt).depth + program(matrices.at).depth
     return 1 + problem.c + len(problem.window.input) * depth
@@ -66,7 +67,9 @@ def _in_stages(
     matrices: WinogradMatrices,
     transforms: Sequence[Array],
 ) -> Array:
-    """Return the algorithm with G, Bᵀ and Aᵀ, or other matrices instead, rounded to x's type."""
+    """Return the result of the algorithm with G, Bᵀ and Aᵀ, or other matrices, rounded to x's
+    type.
+    """
     _require_problem(x, weight, problem, matrices)
     g, bt, at = (transform.astype(x.dtype) for transform in transforms)
     axes = len(problem.window.input)
@@ -76,7 +79,7 @@ def _in_stages(
 
 
 def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
-    """d: N×C×H×W → N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha, zeros outside the image.
+    """Cut x into tiles d: N×C×H×W → N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha, zeros outside the image.
 
     Neighbours are m apart, so they overlap by r - 1.
     """
@@ -93,7 +96,7 @@ def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
 
 
 def products(u: Array, v: Array) -> Array:
-    """M: K×C×alpha×alpha and N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha → N×K×⌈P/m⌉×⌈Q/m⌉×alpha×alpha.
+    """Return M: K×C×alpha×alpha and N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha → N×K×⌈P/m⌉×⌈Q/m⌉×alpha×alpha.
 
     For each xi and nu a matrix product, summed over C: equations 12 and 13.
     """
@@ -108,7 +111,7 @@ def products(u: Array, v: Array) -> Array:
 
 
 def untiled(y: Array, problem: ConvProblem) -> Array:
-    """N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q, without the parts of the last tiles beyond it."""
+    """Join tiles, N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q, dropping what lies beyond P×Q."""
     n, k, *rest = y.shape
     axes = len(rest) // 2
     interleaved = [axis for i in range(axes) for axis in (2 + i, 2 + axes + i)]
@@ -132,13 +135,13 @@ def _require_problem(
 
 
 def winograd_growth(matrices: WinogradMatrices) -> float:
-    """Return how much larger the sums of F(m, r) are, as Aᵀ weighs them, than y: κ along one axis.
+    """Return κ: how much larger the sums of F(m, r) are along one axis, weighted by Aᵀ, than y.
 
         κ² = mean_j Σ_i (Aᵀ[j][i] ‖G[i]‖ ‖Bᵀ[i]‖)² / r
 
-    Filters and data that are independent make products i of mean square ‖G[i]‖² ‖Bᵀ[i]‖², and an y
-    of r. In y most of the products cancels. Their rounding errors, in proportion to each of them,
-    do not: they add up like independent numbers.
+    Independent filters and data make the mean square of product i ‖G[i]‖² ‖Bᵀ[i]‖², and that of y
+    r. Most of the products cancel in y. Their rounding errors, in proportion to each product, do
+    not: they add up like independent numbers.
     """
     at, g, bt = (as_array(matrix) for matrix in (matrices.at, matrices.g, matrices.bt))
     products = (g**2).sum(axis=1) * (bt**2).sum(axis=1)
