@@ -2,8 +2,8 @@
 
 
 class LoadTestError(Exception):
-    """The load test cannot start: no server answers as it should, or an input is missing."""
+    """Says why the load test cannot start: no valid answer from the server, or a missing input."""
 
 
 class OptionsError(LoadTestError):
-    """Options that do not go together; the exit status is 2."""
+    """Says that options contradict each other; the exit status is 2."""

@@ -12,11 +12,11 @@ TOLERANCE = 0.02
 
 
 class BadAnswerError(ValueError):
-    """An answer with status 200 that does not have the expected form."""
+    """Says that an answer with status 200 does not have the expected form."""
 
 
 class Answer(NamedTuple):
-    """A valid answer to one image."""
+    """Holds a valid answer to one image."""
 
     probabilities: dict[int, float]  # by class, of the top k
     phases_ms: tuple[float, ...]  # as the server reports them, one for each of PHASES, or empty
@@ -24,8 +24,8 @@ class Answer(NamedTuple):
 
 
 def read_answer(body: bytes) -> Answer:
-    """Read an answer. Raises BadAnswerError unless the body is JSON with predictions for exactly
-    one image.
+    """Read an answer. Raises BadAnswerError unless it is JSON with predictions for exactly one
+    image.
     """
     try:
         content = msgspec.json.decode(body)
@@ -41,7 +41,7 @@ def read_answer(body: bytes) -> Answer:
 
 
 def same_image(one: Answer, other: Answer) -> bool:
-    """Return whether both answers may belong to one image that was in different batches.
+    """Return whether both answers can be for the same image, computed in different batches.
 
     A class outside an answer's top k has at most the lowest probability listed there.
     """

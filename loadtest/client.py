@@ -1,4 +1,4 @@
-"""The HTTP client; needs aiohttp from the extra `loadtest`."""
+"""Sends requests over HTTP; needs aiohttp from the extra `loadtest`."""
 
 import os
 from collections import Counter
@@ -23,7 +23,7 @@ _KEEP_ALIVE_S = 30
 
 
 class RequestError(LoadTestError):
-    """A request without a valid answer; `kind` as in `Outcome`."""
+    """Says that a request got no valid answer; `kind` is as in `Outcome`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class RequestError(LoadTestError):
 
 
 class Client:
-    """Posts images to one server, each in its turn; an asynchronous context manager."""
+    """Posts images to one server, one after another; an asynchronous context manager."""
 
     def __init__(
         self,
@@ -43,7 +43,9 @@ class Client:
         timeout_s: float = 10.0,
         deadline_s: float | None = None,
     ) -> None:
-        """`url` may end with a proxy's path prefix; `send` passes `deadline_s` to the server."""
+        """Prepare; `url` may end with a proxy's path prefix, `send` passes `deadline_s` to the
+        server.
+        """
         path = "/v1/classify" if model is None else f"/v1/models/{quote(model, safe='')}/classify"
         self._metrics_url = URL(url.rstrip("/") + "/metrics")
         self._url = URL(url.rstrip("/") + path, encoded=True)
@@ -69,7 +71,7 @@ class Client:
         await self._session.close()
 
     async def send(self, number: int) -> Outcome:
-        """Post the image that is next in turn; how the request ended."""
+        """Post the image that is next in turn, and return how the request ended."""
         turn = number % len(self._images)
         try:
             answer = await self.ask(turn, self._deadline)
@@ -80,12 +82,12 @@ class Client:
         return Outcome(OK, answer.phases_ms)
 
     async def learn(self) -> Sequence[Answer]:
-        """Post every image alone; keep the answers for `send` to compare with, and return them."""
+        """Post every image alone; return the answers, and keep them for `send` to compare with."""
         self._expected = [await self.ask(turn) for turn in range(len(self._images))]
         return self._expected
 
     async def metrics(self) -> str | None:
-        """Return the text of /metrics; None if the server has none."""
+        """Return the text of /metrics, or None if the server has none."""
         try:
             async with self._session.get(self._metrics_url) as response:
                 return await response.text() if response.status == 200 else None
@@ -93,7 +95,7 @@ class Client:
             return None
 
     async def ask(self, turn: int, headers: Mapping[str, str] | None = None) -> Answer:
-        """Post one image; RequestError unless the answer is valid."""
+        """Post one image and return the answer. Raises RequestError unless it is valid."""
         image = self._images[turn]
         try:
             async with self._session.post(
@@ -118,7 +120,7 @@ class Client:
 
 
 def reason(error: Exception) -> str:
-    """Return the kind of a connection error, the same text for every occurrence."""
+    """Return the kind of a connection error, in the same words for every occurrence."""
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number).lower()
@@ -130,7 +132,10 @@ def reason(error: Exception) -> str:
 
 
 def batch_sizes(exposition: str | None, model: str | None = None) -> Counter[int]:
-    """Batches so far by size, of one model or of all; empty if the text of /metrics lacks them."""
+    """Return the number of batches so far by size, of one model or of all.
+
+    It is empty where the text of /metrics has none.
+    """
     cumulative: Counter[int] = Counter()
     try:
         for family in text_string_to_metric_families(exposition or ""):

@@ -1,4 +1,4 @@
-"""Timers precise to tens of microseconds: event loops round theirs to whole milliseconds."""
+"""Provides timers precise to tens of microseconds, where event loops round to milliseconds."""
 
 import asyncio
 import ctypes
@@ -24,7 +24,7 @@ class Clock:
         return perf_counter()
 
     async def until(self, moment: float) -> None:
-        """Return at `moment`; if it has passed, after one turn of the event loop."""
+        """Wait until `moment`; if it has passed, for one turn of the event loop."""
         await asyncio.sleep(max(0.0, moment - perf_counter()))
         while (left := moment - perf_counter()) > 0:  # timers may fire early too
             await asyncio.sleep(left)
@@ -39,7 +39,6 @@ class TimerFdClock(Clock):
 
     @override
     async def until(self, moment: float) -> None:
-        """Return at `moment`; if it has passed, after one turn of the event loop."""
         if moment <= perf_counter():
             await asyncio.sleep(0)
             return
@@ -49,14 +48,14 @@ class TimerFdClock(Clock):
         await self._fired.wait()
 
     def fire(self) -> None:
-        """Wake the waiter: the descriptor is readable."""
+        """Wake the waiter, because the descriptor is readable."""
         os.read(self._descriptor, 8)
         self._fired.set()
 
 
 @contextmanager
 def precise_clock() -> Iterator[Clock]:
-    """Give the most precise clock of this system, for the running event loop."""
+    """Yield the most precise clock of this system for the running event loop."""
     if sys.platform != "linux":
         yield Clock()
         return

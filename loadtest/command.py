@@ -1,4 +1,4 @@
-"""`convoy loadtest`: its command line and its exit status."""
+"""Defines `convoy loadtest`: its command line and its exit status."""
 
 import re
 from collections.abc import Sequence
@@ -209,7 +209,7 @@ def loadtest(
 def _draw(
     runs: Sequence[Run], conditions: "Conditions", plot_file: Path | None, report_file: Path | None
 ) -> None:
-    """Write the files; needs Matplotlib."""
+    """Write the plot and the report; needs Matplotlib."""
     from loadtest.report.page import as_html  # noqa: PLC0415
     from loadtest.report.plots import latency_plot  # noqa: PLC0415
 
@@ -225,7 +225,10 @@ def _draw(
 
 
 def _status(found: Found, find: bool, max_errors: float, p99_ms: float | None) -> int:
-    """0: within the bounds. 1: beyond a bound, or a mixed-up answer. 130: interrupted."""
+    """Return the exit status: 0 within the bounds, 1 beyond one or for a mixed-up answer.
+
+    It is 130 where the test was interrupted.
+    """
     if any(step.interrupted for step in found.steps):
         return _INTERRUPTED
     if any(MIXED_UP in step.errors for step in found.steps):

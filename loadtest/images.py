@@ -1,4 +1,4 @@
-"""The images to send, read into memory before the test starts."""
+"""Reads the images to send into memory before the test starts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ _FORMATS = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png", ".webp": "webp"}
 
 @dataclass(frozen=True)
 class ImageFile:
-    """Holds one request body."""
+    """Holds one request body, its name and its media type."""
 
     name: str
     data: bytes

@@ -21,14 +21,14 @@ _WIDTH = 4 + len(PHASES)
 
 
 class Outcome(NamedTuple):
-    """How one request ended."""
+    """Says how one request ended."""
 
     kind: str  # OK, an HTTP status, or a reason
     phases_ms: tuple[float, ...] = ()  # as in `Answer`
 
 
 class Columns(NamedTuple):
-    """A journal as arrays of length n; times are clock seconds, NaN where there is none."""
+    """Holds a journal as arrays of length n; times are clock seconds, NaN where there is none."""
 
     intended: NDArray[np.float64]
     sent: NDArray[np.float64]
@@ -39,7 +39,7 @@ class Columns(NamedTuple):
 
 
 class Journal:
-    """Requests in the order in which they ended."""
+    """Records requests in the order in which they ended."""
 
     def __init__(self) -> None:
         self._rows = array("d")
@@ -56,7 +56,7 @@ class Journal:
         self.good += kind == 0
 
     def columns(self) -> Columns:
-        """Return all requests recorded so far."""
+        """Return all requests recorded so far, as arrays."""
         rows = np.array(self._rows).reshape(-1, _WIDTH)
         intended, sent, done, kind = rows.T[:4]
         return Columns(intended, sent, done, kind.astype(np.intp), rows[:, 4:], tuple(self._kinds))

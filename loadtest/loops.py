@@ -1,4 +1,4 @@
-"""Open and closed loops: when requests are sent, and how each one ended.
+"""Runs open and closed loops: when requests are sent, and how each one ended.
 
 The latency of an open loop counts from the intended send time, so a stall of the server shows in
 every request that was due during the stall (no coordinated omission).
@@ -31,14 +31,14 @@ _PAUSE_AFTER_ERROR_S = 0.01
 
 
 class Arrivals(StrEnum):
-    """How an open loop spaces its requests."""
+    """Names how an open loop spaces its requests."""
 
     POISSON = "poisson"  # independent of each other, as from very many clients
     EVEN = "even"
 
 
 def arrivals(kind: Arrivals, rate: float, seconds: float, seed: int = 0) -> NDArray[np.float64]:
-    """Ascending send times in [0, `seconds`), `rate` per second; the same for the same seed.
+    """Return ascending send times in [0, `seconds`), `rate` per second, fixed by `seed`.
 
     A Poisson process with a known count is that many independent uniform times, sorted.
     """
@@ -70,7 +70,7 @@ async def open_loop(
 
 
 async def closed_loop(clients: int, end: float, send: Send, journal: Journal, clock: Clock) -> None:
-    """Run `clients` that each send their next request after the last one ended, until `end`."""
+    """Run `clients` until `end`; each sends its next request when its last one has ended."""
     numbers = count()
 
     async def client() -> None:

@@ -29,7 +29,7 @@ _MAX_FILES = 65_536
 
 @dataclass(frozen=True)
 class Conditions:
-    """The settings that all loads of a test share."""
+    """Holds the settings that all loads of a test share."""
 
     url: str
     model: str | None
@@ -101,7 +101,7 @@ async def _measure(
     stop: asyncio.Event,
     bar: Progress,
 ) -> Summary:
-    """Apply one load, wait for the last answer or for `stop`, and sum up."""
+    """Apply one load, wait for the last answer or for `stop`, and return the summary."""
     journal = Journal()
     task = bar.add_task(str(load), total=conditions.warmup_s + conditions.seconds)
     before = batch_sizes(await client.metrics(), conditions.model)

@@ -1,4 +1,4 @@
-"""The subject of a measurement: the model, its device, and the server's machine."""
+"""Names what is measured: the model, its device, and the server's machine."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(frozen=True)
 class Subject:
-    """Empty: the server does not say."""
+    """Names a model, its device and machine; empty where the server does not say."""
 
     model: str = ""
     device: str = ""
@@ -18,7 +18,7 @@ class Subject:
 
 
 def subject(model: str, exposition: str | None) -> Subject:
-    """The device and the machine are read from the text of /metrics."""
+    """Return the subject, with the device and the machine that the text of /metrics names."""
     device, machine = "", ""
     try:
         for family in text_string_to_metric_families(exposition or ""):

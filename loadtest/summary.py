@@ -23,7 +23,7 @@ _MAX_LAG_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Load:
-    """One load: a rate of independent requests, or a number of clients."""
+    """Describes one load: a rate of independent requests, or a number of clients."""
 
     rate: float | None = None  # requests per second
     clients: int | None = None
@@ -36,7 +36,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Summary:
-    """The requests of one load that were due in one window of time."""
+    """Sums up the requests of one load that were due in one window of time."""
 
     load: Load
     seconds: float  # length of the window
@@ -55,12 +55,14 @@ class Summary:
 
     @property
     def failed(self) -> int:
-        """Requests without a valid answer, except those refused because of their deadline."""
+        """Return how many requests got no valid answer, without those refused for their
+        deadline.
+        """
         return sum(self.errors.values())
 
     @property
     def error_share(self) -> float:
-        """Errors as a share of the requests."""
+        """Return the share of requests that failed."""
         return self.failed / self.requests if self.requests else 0.0
 
     @property
@@ -72,7 +74,7 @@ class Summary:
 
     @property
     def shown_ms(self) -> Percentiles:
-        """`latency_ms`, without the percentiles for which there are too few answers."""
+        """Return `latency_ms` with None for percentiles of too few answers."""
         return {
             name: value if enough(self.answered, name) else None
             for name, value in self.latency_ms.items()
@@ -133,13 +135,13 @@ def summarise(
 
 
 def enough(n: int, name: str) -> bool:
-    """Return whether n values have that percentile: with fewer it is only their maximum."""
+    """Return whether n values are enough for a percentile to differ from their maximum."""
     beyond = 1 - QUANTILES.get(name, 0.0)
     return name == "max" or round(n * beyond, 6) >= 1
 
 
 def percentiles(values: NDArray[np.float64], *names: str) -> dict[str, float | None]:
-    """Return each of QUANTILES that is named: the least value that so large a share does not
+    """Return the QUANTILES that `names` lists: the least value that so large a share does not
     exceed.
     """
     if not len(values):

@@ -18,7 +18,7 @@ _LEAST = 1 / 64
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a sweep."""
+    """Holds the result of a sweep."""
 
     steps: list[Summary]  # in the order in which they were measured
     best: Summary | None = None  # of a search: the highest rate within the bound
@@ -28,10 +28,10 @@ class Found:
 async def find_rate(
     measure: Callable[[Load], Awaitable[Summary]], p99_ms: float, start: float
 ) -> Found:
-    """Return the highest rate with p99 of at most `p99_ms` and no errors, to 5%.
+    """Return the highest rate, to 5%, with p99 of at most `p99_ms` and no errors.
 
-    Doubles the rate while the bound holds, or halves it while it does not, then bisects between
-    the highest rate that held and the lowest that did not, on a logarithmic scale.
+    Doubles the rate while the bound holds, or halves it while it does not, then bisects between the
+    highest rate that held and the lowest that did not, on a logarithmic scale.
     """
     steps: list[Summary] = []
     best, limited_by_client = None, False

@@ -1,4 +1,4 @@
-"""Tables on standard output, also those of `convoy classify`, `inspect` and `tune`."""
+"""Prints tables to standard output, also those of `convoy classify`, `inspect` and `tune`."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ _PIPED_WIDTH = 200
 
 
 def left(*headings: str) -> list[Column]:
-    """Columns of text, which folds if need be."""
+    """Return columns of text, which is folded where it is too wide."""
     return [Column(heading, overflow="fold") for heading in headings]
 
 
@@ -20,7 +20,7 @@ def right(*headings: str) -> list[Column]:
 
 
 def make_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> Table:
-    """Return a table without borders; cells are plain text, not markup: [b] in a name is a name."""
+    """Return a table without borders, whose cells are plain text: [b] in a name is no markup."""
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
         table.add_row(*map(Text, row))

@@ -1,1 +1,1 @@
-"""Results as tables, as JSON, as plots, and as one HTML page with both."""
+"""Shows results as tables, as JSON, as plots, and as one HTML page with tables and plots."""

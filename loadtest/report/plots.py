@@ -1,4 +1,4 @@
-"""Plots of one run, or of several in one plot. Needs Matplotlib, of the extra `loadtest`."""
+"""Plots one run, or several in one plot. Needs Matplotlib, of the extra `loadtest`."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ _COMPARED = ("p50", "p99")  # of several runs
 
 
 def title(runs: Sequence[Run]) -> str:
-    """Return the model, its device and the machine; a line for each run where they differ."""
+    """Return the model, its device and the machine, on a line for each run where they differ."""
     subjects = [str(run.subject) for run in runs]
     if len(set(subjects)) == 1:
         return subjects[0]
@@ -24,10 +24,11 @@ def title(runs: Sequence[Run]) -> str:
 
 
 def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
-    """Latency over throughput: a line for each percentile, from the lowest load to the highest.
+    """Plot latency over throughput: a line for each percentile, from the lowest load to the
+    highest.
 
     A line turns back where an overloaded server answers less. A percentile of too few answers is
-    left out. With several runs each has a colour.
+    left out. If there are several runs, each has a colour.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     panel = figure.add_subplot()
@@ -56,7 +57,7 @@ def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
 
 
 def phase_plot(runs: Sequence[Run]) -> Figure:
-    """Return the median time in each phase of a request in the server: a bar for each load."""
+    """Plot the median time in each phase of a request in the server, a bar for each load."""
     rows = [
         (f"{run.name}, {step.load}" if len(runs) > 1 else str(step.load), step.phases_ms)
         for run in runs
@@ -80,7 +81,7 @@ def phase_plot(runs: Sequence[Run]) -> Figure:
 
 
 def _draw(panel: Axes, run: Run, name: str, colour: str) -> bool:
-    """Return one percentile's line; False if no load has enough answers for it."""
+    """Draw one percentile's line; return False if no load has enough answers for it."""
     points = [
         (step.throughput, value, bool(step.failed or step.client_limited))
         for step in sorted(

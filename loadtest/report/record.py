@@ -1,4 +1,4 @@
-"""One load test as JSON, and read back, to be shown beside later ones."""
+"""Writes one load test as JSON, and reads it to show it beside later ones."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ from models import __version__
 
 @dataclass(frozen=True)
 class Run:
-    """Holds one load test and its conditions."""
+    """Holds the results of one load test, its name and its subject."""
 
     name: str
     subject: Subject
@@ -51,7 +51,7 @@ def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
 
 @dataclass(frozen=True)
 class _File:
-    """The part of the JSON that is read."""
+    """Lists the parts of the JSON that are read."""
 
     subject: Subject
     highest_rate: float | None
@@ -60,7 +60,9 @@ class _File:
 
 
 def read_run(path: Path) -> Run:
-    """Return a run that `as_json` wrote, named after its file; LoadTestError if it did not."""
+    """Return a run that `as_json` wrote, named after its file. Raises LoadTestError for other
+    files.
+    """
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Tables of what was measured."""
+"""Formats results as tables."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +12,7 @@ from loadtest.tables import left, make_table, right
 
 
 def as_table(found: Found) -> Group:
-    """Return one row for each load, and notes on some; for the best or last load also its
-    phases.
-    """
+    """Return one row for each load with notes, and the phases of the best or last load."""
     headings = ("requests", "answers/s", "p50 ms", "p90", "p99", "p99.9", "max", "errors")
     columns = [*left("load"), *right(*headings, "mean batch", "send lag, p99 ms")]
     rows = (
@@ -45,7 +43,7 @@ def as_table(found: Found) -> Group:
 
 
 def milliseconds(value: float | None) -> str:
-    """Return two decimals below 100; a dash for None."""
+    """Format milliseconds: two decimals below 100, "-" for None."""
     if value is None:
         return "-"
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"

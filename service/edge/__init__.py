@@ -1,1 +1,1 @@
-"""Access to the server: API keys, connection limits, request rates, time limits."""
+"""Controls access to the server: API keys, connection limits, request rates, time limits."""

@@ -1,4 +1,4 @@
-"""Limits on open connections, in all and of one address, and on the rate of a client's images.
+"""Limits open connections, in all and from one address, and the rate of a client's images.
 
     open ── address over its limit? ─┬─ close the longest silent connection of it, or refuse
             server over its limit? ──┴─ close the longest silent of all, or answer health only
@@ -25,34 +25,37 @@ _IPV6_PREFIX = 64
 
 
 class Connection(Protocol):
-    """A connection as the edge sees it."""
+    """Describes a connection as the edge sees it."""
 
     address: str  # the client's, see `network_of`
 
     @property
     def silent_since(self) -> float | None:
-        """Loop time since which the client owes a request; None if it does not, or on closing."""
+        """Return since when, in loop time, the client owes a request; None if it owes none.
+
+        None also where the connection is closing.
+        """
 
     def hang_up_on(self) -> None:
-        """Close it: another connection needs its place."""
+        """Close the connection, because another needs its place."""
 
     def inspect(self, now: float) -> None:
-        """Close it if its client is too slow."""
+        """Close the connection if its client is too slow at the time `now`."""
 
 
 class Connections:
     """Counts a server's connections by address; used from one event loop."""
 
     def __init__(self, max_open: int, max_an_address: int) -> None:
-        """Allow `max_open` connections, plus `SPARE`, and `max_an_address` of one address."""
+        """Allow `max_open` connections, plus `SPARE`, and `max_an_address` from one address."""
         self._max_open = max_open
         self._max_an_address = max_an_address
         self._by_address: Counter[str] = Counter()
 
     def open(self, new: Connection, all_open: Collection[Connection], now: float) -> bool:
-        """Count in a connection, already in `all_open`; True if it may ask for health only.
+        """Count a new connection, already in `all_open`; return True if it may ask for health only.
 
-        TooManyConnectionsError: it must be closed.
+        Raises TooManyConnectionsError where it must be closed.
         """
         before, address = now - GRACE_S, new.address
         self._by_address[address] += 1
@@ -71,20 +74,20 @@ class Connections:
         return False
 
     def close(self, old: Connection) -> None:
-        """Count out a connection."""
+        """Stop counting a connection."""
         self._by_address[old.address] -= 1
         if not self._by_address[old.address]:
             del self._by_address[old.address]
 
     def full(self) -> TooManyConnectionsError:
-        """Return the error of a connection over the server's limit."""
+        """Return the error for a connection beyond the server's limit."""
         return TooManyConnectionsError(
             f"all {self._max_open} connections of the server are in use; try again in a second"
         )
 
 
 def _displace(among: Iterable[Connection], before: float) -> bool:
-    """Close the connection silent for longest, since `before` at least; False if there is none."""
+    """Close the connection that is silent longest; return False if none is since `before`."""
     silent = [
         (since, place, connection)
         for place, connection in enumerate(among)
@@ -109,23 +112,23 @@ def network_of(host: str) -> str:
 
 
 class RateLimit:
-    """A token bucket for each client; used from one event loop.
+    """Gives each client a token bucket; used from one event loop.
 
     A bucket holds the tokens of one second, at least one. Full buckets are deleted, so memory is
     bounded by the number of recent clients.
     """
 
     def __init__(self, rate: float) -> None:
-        """`rate` is in images a second."""
+        """Allow each client `rate` images a second."""
         self.rate = rate
         self._capacity = max(1.0, rate)
         self._buckets: dict[object, tuple[float, float]] = {}  # tokens left at a time, in seconds
 
     def take(self, client: object, now: float, images: int = 1, taken: int = 0) -> float:
-        """Take a token for each image: 0.0, or the seconds until there are as many to take.
+        """Take a token for each image and return 0.0, or return the seconds until there are enough.
 
-        A full bucket is enough for any request, and it owes the rest; `taken` are the tokens that
-        the same request has taken already.
+        A full bucket is enough for any request, which then leaves it in debt. `taken` are the
+        tokens that the same request has already taken.
         """
         tokens, since = self._buckets.get(client, (self._capacity, now))
         tokens = min(self._capacity, tokens + (now - since) * self.rate)
@@ -136,7 +139,7 @@ class RateLimit:
         return 0.0
 
     def forget(self, now: float) -> None:
-        """Delete the buckets that are full again."""
+        """Delete the buckets that are full again at the time `now`."""
         self._buckets = {
             client: (tokens, since)
             for client, (tokens, since) in self._buckets.items()

@@ -1,4 +1,4 @@
-"""State that the connections of a server share: limits, keys, requests inside, the sweep.
+"""Holds the state that a server's connections share: limits, keys, requests inside, the sweep.
 
 Every request of every route passes through here, so it has to cost a few microseconds.
 """
@@ -47,7 +47,7 @@ _FEW_FILES = 64  # open files, where the system does not list them
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long and how much a client may make the server wait or hold."""
+    """Limits how long a client may make the server wait, and how much it may make it hold."""
 
     head_s: float = 10.0  # from a connection or the first byte of a head to its last
     body_s: float = 60.0  # from a head to the end of its body; 20 MB in this time is 2.7 Mbit/s
@@ -65,12 +65,12 @@ class Limits:
 
 
 class Edge:
-    """The edge of all connections of a server; used from its event loop."""
+    """Checks the requests of all connections of a server; used from its event loop."""
 
     def __init__(
         self, limits: Limits | None = None, keys: Keys | None = None, on_end: Collection[OnEnd] = ()
     ) -> None:
-        """`on_end` are called with each request that was answered or whose client left."""
+        """Call each of `on_end` with every request that was answered or whose client left."""
         self.limits = limits = limits or Limits()
         self.keys = keys
         self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
@@ -85,20 +85,18 @@ class Edge:
         self._numbers = count(1)
 
     def client_of(self, address: str) -> Client:
-        """Who asks from an address, before a key says more."""
+        """Return the client at an address, which holds until an API key identifies another."""
         return Client(address, 1.0, self.limits.highest_priority)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
-        """Return the client's request id if it is sane, otherwise a new one, unique across
-        servers.
-        """
+        """Return the client's request id if it is sane, else a new one that no server repeats."""
         given = headers.get(b"x-request-id")
         if given is not None and _SANE_ID(given):
             return given
         return b"%b-%x" % (self._prefix, next(self._numbers))
 
     def admit(self, record: RequestRecord, *, health_only: bool) -> ServiceError | None:
-        """Count a request in, or return the reason to refuse it."""
+        """Count a request as inside, or return the error to refuse it with."""
         if health_only and not (record.path in _HEALTH and record.method in _READS):
             return self.connections.full()
         if self.keys is None and self._rates is None and not self.limits.per_client:
@@ -106,7 +104,7 @@ class Edge:
         return self._check(record)
 
     def leave(self, record: RequestRecord) -> None:
-        """Count out a request that was answered or whose client left."""
+        """Stop counting a request that was answered or whose client left."""
         images = self._holders.pop(record, 0) if self._holders else 0
         if images:
             name = record.caller.name
@@ -119,9 +117,10 @@ class Edge:
                 call(record)
 
     def open(self, new: Connection, connections: Collection[Connection]) -> bool:
-        """Count in a connection, already in `connections`; True if it may ask for health only.
+        """Count a new connection, already in `connections`; return True if it may ask for health
+        only.
 
-        TooManyConnectionsError: it must be closed.
+        Raises TooManyConnectionsError where it must be closed.
         """
         self._watch(connections)
         try:
@@ -134,7 +133,7 @@ class Edge:
             raise
 
     def _watch(self, connections: Collection[Connection]) -> None:
-        """Sweep over the connections as long as there are any."""
+        """Start the sweep over the connections, which goes on while there are any."""
         if not self.sweeping:
             self.sweeping = True
             asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep, connections)
@@ -188,7 +187,10 @@ class Edge:
         return None
 
     def _charge(self, record: RequestRecord, images: int) -> None:
-        """Count all images of a request that was admitted as one; raise why they are too many."""
+        """Count all images of a request that was admitted as one image.
+
+        Raises TooManyImagesError or TooManyFromClientError where they are too many.
+        """
         more, allowed, name = images - 1, self.limits.per_client, record.caller.name
         if more <= 0:
             return
@@ -208,7 +210,7 @@ class Edge:
             self._holders[record] += more
 
     def _pace(self, client: Client, images: int = 1, taken: int = 0) -> ServiceError | None:
-        """Return why a client sends more images than its rate allows, if it does."""
+        """Return an error if a client sends more images than its rate allows, else None."""
         if self._rates is None:
             return None
         wait_s = self._rates.take(client.name, asyncio.get_running_loop().time(), images, taken)
@@ -228,7 +230,7 @@ class Edge:
 
 
 def allowed(limits: Limits) -> Limits:
-    """Raise the limit on open files for so many connections; returns the limits that it allows."""
+    """Raise the limit on open files as the connections need; return the limits that fit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""API keys, read from a file with one key a line and compared in constant time.
+"""Reads API keys from a file with one key a line, and compares them in constant time.
 
     correct-horse
     battery-staple weight=4 priority=1
@@ -32,17 +32,17 @@ _log = logging.getLogger("convoy")
 
 
 class Keys:
-    """The API keys of a file."""
+    """Holds the API keys of a file."""
 
     def __init__(self, file: Path) -> None:
-        """SettingsError: the file cannot be read, has no key, or has one that fits in no header."""
+        """Read the file. Raises SettingsError if it is unreadable, has no key, or has an invalid
+        one.
+        """
         self._file = file
         self._digests = _read(file)
 
     def find(self, presented: bytes) -> Client | None:
-        """Return the client that has a key, named by its line; None if the file does not have
-        it.
-        """
+        """Return the client with this key, named by the key's line, or None if there is none."""
         digest = sha256(presented).digest()  # equally long for every key
         found = None
         for client, expected in self._digests:  # no early exit: time must not depend on the key
@@ -51,7 +51,7 @@ class Keys:
         return found
 
     def reload(self) -> None:
-        """Read the file again; keep the current keys if it cannot be used."""
+        """Read the file again; keep the current keys and log an error if it is invalid."""
         try:
             self._digests = _read(self._file)
         except SettingsError as error:
@@ -85,7 +85,10 @@ def _read(file: Path) -> list[tuple[Client, bytes]]:
 
 
 def _client(name: str, rights: Sequence[str], where: str) -> Client:
-    """Return the holder of a key; SettingsError, with `where`, if what follows the key is wrong."""
+    """Return the client of a key from the words behind it.
+
+    Raises SettingsError, its message beginning with `where`.
+    """
     weight, priority = 1.0, DEFAULT_PRIORITY
     for right in rights:
         if (heavy := _WEIGHT(right)) and float(heavy[1]) > 0:

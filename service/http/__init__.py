@@ -1,1 +1,1 @@
-"""HTTP: connections, parsing, bodies, answers, the server."""
+"""Speaks HTTP: connections, parsing, bodies, answers, the server."""

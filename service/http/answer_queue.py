@@ -1,4 +1,4 @@
-"""The requests of one connection, answered in order: the first is worked on, the others wait."""
+"""Answers the requests of one connection in order: works on the first, lets the others wait."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ErrorReply:
-    """Answers a request with an error; its body is ignored."""
+    """Answers a request with an error, and ignores its body."""
 
     def __init__(self, error: ServiceError, respond: Callable[[Response], None]) -> None:
         self._error = error
@@ -25,12 +25,12 @@ class ErrorReply:
         self.answered = False
 
     def begin(self) -> None:
-        """Answer with the error."""
+        """Send the error."""
         self.answered = True
         self._respond(refusal(self._error))
 
     def feed(self, _: bytes = b"") -> None:
-        """Ignore the body."""
+        """Ignore a piece of the body."""
 
     end = abandon = feed
 
@@ -40,7 +40,7 @@ Work = Exchange | AsgiCall | ErrorReply
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """A request in the queue of its connection."""
+    """Holds a request in the queue of its connection."""
 
     record: RequestRecord
     keep_alive: bool  # the client may send another request
@@ -59,7 +59,9 @@ class AnswerQueue:
     def __init__(
         self, peers: Peers, on_over: Callable[[QueuedRequest], None], linger: Callable[[], None]
     ) -> None:
-        """`on_over` is called with each answered request; `linger` closes the connection gently."""
+        """Call `on_over` with each answered request, and `linger` to close the connection
+        gently.
+        """
         self._peers = peers
         self._on_over = on_over
         self._linger = linger
@@ -70,7 +72,7 @@ class AnswerQueue:
         self._default_lines = b""
 
     def add(self, queued: QueuedRequest) -> None:
-        """Append a request; begin it if it is the only one."""
+        """Append a request, and begin it if it is the only one."""
         self.queue.append(queued)
         if len(self.queue) > 1:
             self._peers.flow.pause_reading()
@@ -78,21 +80,21 @@ class AnswerQueue:
             self.go_on()
 
     def feed(self, queued: QueuedRequest, piece: bytes) -> None:
-        """Take a piece of a body; drop it if its request is answered, as the rest is short."""
+        """Take a piece of a request's body; drop it if the request is answered already."""
         if not queued.begun:
             queued.chunks.append(piece)
         elif not queued.work.answered:
             queued.work.feed(piece)
 
     def end(self, queued: QueuedRequest) -> None:
-        """Take the end of a body."""
+        """Take the end of a request's body."""
         queued.whole = True
         if queued.begun and not queued.work.answered:
             queued.work.end()
         self.go_on()
 
     def go_on(self) -> None:
-        """Remove the requests that are over; begin the next."""
+        """Remove the requests that are over, and begin the next."""
         if self._pumping:
             return
         self._pumping = True
@@ -126,7 +128,9 @@ class AnswerQueue:
         self.answered()
 
     def decide_last(self) -> bool:
-        """Decide, as the first request's answer is written, whether the connection ends with it."""
+        """Decide, when the first request's answer is written, whether the connection ends
+        with it.
+        """
         queued = self.queue[0]
         stays = queued.keep_alive and (queued.whole or is_short(queued.record.headers))
         leaving = self._edge.leaving and len(self.queue) == 1
@@ -134,11 +138,11 @@ class AnswerQueue:
         return queued.last
 
     def make_last(self) -> None:
-        """End the connection with the first request's answer."""
+        """End the connection after the first request's answer."""
         self.queue[0].last = True
 
     def answered(self) -> None:
-        """Go on after the first request's answer, or close the connection."""
+        """Begin the next request after the first one's answer, or close the connection."""
         queued = self.queue[0]
         if queued.last and queued.whole and not queued.keep_alive:
             self._peers.transport.close()
@@ -148,7 +152,7 @@ class AnswerQueue:
         self.go_on()
 
     def _is_over(self, queued: QueuedRequest) -> bool:
-        """Return whether the first request is over; begin it if it has not begun."""
+        """Begin the first request if it has not begun; return whether it is over."""
         work = queued.work
         if not queued.begun:
             if self._peers.flow.write_paused or self._peers.transport.is_closing():

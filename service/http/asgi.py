@@ -1,4 +1,4 @@
-"""An exchange over ASGI: how a route of FastAPI answers for a model's endpoint, on any server."""
+"""Lets a route of FastAPI answer for a model's endpoint, on any ASGI server."""
 
 import asyncio
 import contextlib
@@ -44,9 +44,9 @@ async def answer_to(request: Request, endpoint: Endpoint) -> Response:
 
 
 class _Early(Response):
-    """An answer before the body has arrived, after which the connection is closed.
+    """Answers before the body has arrived, and closes the connection a while later.
 
-    That is a while later, since a close resets what the client has not read.
+    An immediate close would reset what the client has not read.
     """
 
     def __init__(self, response: Response) -> None:
@@ -54,7 +54,7 @@ class _Early(Response):
         self.raw_headers = [*response.raw_headers, (b"connection", b"close")]
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Send it, and take no more of the body than arrives within the while."""
+        """Send the answer; read what arrives of the body for at most `_LINGER_S`, then end."""
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
@@ -66,7 +66,7 @@ class _Early(Response):
 
 
 async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> bool:
-    """Wait for the answer; False if the client leaves first."""
+    """Wait for the answer; return False if the client leaves first."""
 
     async def left() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -81,7 +81,7 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
 
 
 def _record(scope: Scope) -> RequestRecord:
-    """Return the record of a connection of ours, or a new one."""
+    """Return the record that Convoy's own connection has made, or else a new one."""
     record: RequestRecord | None = scope.get("state", {}).get("record")
     if record is not None:
         return record

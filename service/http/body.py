@@ -1,4 +1,4 @@
-"""A request's body: what its headers declare, then its bytes, within every limit.
+"""Reads a request's body: what its headers declare, then its bytes, within every limit.
 
 headers ── refuse early ── pieces, counted ── the whole body ── its images
 """
@@ -51,14 +51,15 @@ _LENGTH_DIGITS = 20
 
 
 def content_length(headers: Headers) -> int | None:
-    """Return the length that the headers declare; None if they do not."""
+    """Return the length that the headers declare, or None."""
     length = headers.get(b"content-length", b"")
     return int(length) if len(length) <= _LENGTH_DIGITS and length.isdigit() else None
 
 
 def is_short(headers: Headers) -> bool:
-    """Return whether an unwanted body is short, and comes unasked: then the connection need not
-    close.
+    """Return whether an unwanted body is so short that the connection can stay open.
+
+    It is not if it comes in chunks, or if its client waits for 100 Continue.
     """
     if b"transfer-encoding" in headers or b"expect" in headers:
         return False
@@ -72,7 +73,10 @@ def _coding(headers: Headers) -> str:
 
 
 def content_coding(headers: Headers) -> str:
-    """gzip, deflate, or empty: none. UnsupportedMediaTypeError: another Content-Encoding."""
+    """Return the body's coding: "gzip", "deflate" or "" for none.
+
+    Raises UnsupportedMediaTypeError for another Content-Encoding.
+    """
     coding = _coding(headers)
     if coding and coding not in CODINGS:
         raise UnsupportedMediaTypeError(
@@ -84,7 +88,8 @@ def content_coding(headers: Headers) -> str:
 def form_boundary(headers: Headers) -> bytes:
     """Return the boundary of a form; empty if the body is an image.
 
-    UnsupportedMediaTypeError: it is neither, or compressed. BadRequestError: a form without one.
+    Raises UnsupportedMediaTypeError where the body is neither, or is compressed, and
+    BadRequestError for a form without a boundary.
     """
     content_type = headers.get(b"content-type", b"")
     if content_type in _PLAIN and b"content-encoding" not in headers:
@@ -118,8 +123,8 @@ def form_boundary(headers: Headers) -> bytes:
 def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
     """Return the bytes of each image, in upload order; at least one, none empty.
 
-    BadRequestError: empty, malformed or truncated. TooManyImagesError: more than `max_images`.
-    InvalidParameterError: an unknown form field.
+    Raises BadRequestError where the body is empty, malformed or truncated, TooManyImagesError for
+    more than `max_images`, InvalidParameterError for an unknown form field.
     """
     if not boundary:
         if not body:

@@ -1,15 +1,15 @@
-"""One client connection: its parser, its limits, and the queue of its requests.
+"""Serves one client connection: its parser, its limits, and the queue of its requests.
 
-    bytes ── Parser ── head ── edge ─┬─ Refusal
+    bytes ── Parser ── head ── edge ─┬─ ErrorReply
                                      ├─ a model's endpoint ── Exchange
                                      └─ everything else ───── AsgiCall
 
 A connection is closed if it sends much, or little for long, without completing a request, or if it
 does not read its answers.
 
-A client that ends its side (FIN) after whole requests gets their answers. It may have left instead,
-and its requests be withdrawn: after a while it is sent `100 Continue`, which any client of HTTP/1.1
-ignores, and which the system of one that has left answers with a reset.
+A client that ends its side (FIN) after whole requests gets their answers. It may also have left, so
+that its requests should be withdrawn: after a while it is sent `100 Continue`, which any client of
+HTTP/1.1 ignores, and which the system of a client that has left answers with a reset.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _OPENED, _HEAD, _BODY, _WHOLE, _IDLE, _REFUSED = range(6)
 
 
 class Connection(asyncio.Protocol):
-    """A connection as its transport, its parser, uvicorn and the edge call it."""
+    """Serves a connection on behalf of its transport, its parser, uvicorn and the edge."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         app_state: dict[str, Any],  # noqa: ARG002
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Called by uvicorn for each connection it accepts."""
+        """Prepare for a connection that uvicorn accepts; called by uvicorn."""
         self._config = config
         self._edge = config.edge
         self._state = server_state
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start; close at once if there are too many connections."""
+        """Start serving; close at once if there are too many connections."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._peers = Peers(self._config, self._state, self._transport)
         self._answers = AnswerQueue(self._peers, self._over, self._linger)
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def connection_lost(self, _: Exception | None) -> None:
-        """Abandon the requests that are not answered: the client has left."""
+        """Abandon the unanswered requests: the client has left."""
         cast("set[Connection]", self._state.connections).discard(self)
         self._edge.connections.close(self)
         while self._answers.queue:
@@ -125,7 +125,9 @@ class Connection(asyncio.Protocol):
 
     @override
     def eof_received(self) -> bool:
-        """Answer the whole requests of a client that ended its side; False: it has left."""
+        """Return True to answer the whole requests of a client that ended its side, False if it has
+        left.
+        """
         queue = self._answers.queue
         within = self._parsing is not None or self._stage == _HEAD
         if not queue or (within and not self._deaf):
@@ -154,7 +156,7 @@ class Connection(asyncio.Protocol):
             self._since = self._loop.time()
 
     def on_head(self, head: Head) -> None:
-        """Queue a request."""
+        """Queue the request of a head."""
         queue = self._answers.queue
         # A request before it, perhaps of the same read, ends the connection.
         if self._deaf or (queue and queue[-1].last):
@@ -192,7 +194,7 @@ class Connection(asyncio.Protocol):
             self._answers.end(queued)
 
     def _work(self, record: RequestRecord, head: Head) -> Work:
-        """Choose what answers a request."""
+        """Return what answers a request."""
         write = self._answers.write
         refused = self._edge.admit(record, health_only=self._health_only)
         if refused is not None:
@@ -209,7 +211,7 @@ class Connection(asyncio.Protocol):
     # --- called by the server --------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Close after the requests in progress, and after one that may be on its way."""
+        """Close after the requests in progress, and after one that may be arriving."""
         if self._answers.queue:
             self._answers.queue[-1].last = True
             return
@@ -227,20 +229,23 @@ class Connection(asyncio.Protocol):
 
     @property
     def silent_since(self) -> float | None:
-        """Loop time since which the client owes a request; None if it does not, or on closing."""
+        """Return since when, in loop time, the client owes a request; None if it owes none.
+
+        None also where the connection is closing.
+        """
         if self._answers.queue or self._stage in (_BODY, _WHOLE) or self._transport.is_closing():
             return None
         return self._since
 
     def hang_up_on(self) -> None:
-        """Close a silent connection: another needs its place."""
+        """Close a silent connection, because another needs its place."""
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
             self._transport.close()
 
     def inspect(self, now: float) -> None:
-        """Close the connection if its client is too slow to send or to read."""
+        """Close the connection if its client is too slow to send or to read at the time `now`."""
         limits = self._edge.limits
         if not self._transport.get_write_buffer_size():
             self._unsent_since = 0.0
@@ -281,7 +286,7 @@ class Connection(asyncio.Protocol):
     # --- how it ends -----------------------------------------------------------------------------
 
     def _over(self, queued: QueuedRequest) -> None:
-        """Count out a request that was answered."""
+        """Stop counting a request that was answered, and prepare for the next."""
         self._state.total_requests += 1
         queued.record.status = queued.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
         self._edge.leave(queued.record)
@@ -299,7 +304,7 @@ class Connection(asyncio.Protocol):
             self._peers.flow.resume_reading()
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answer with an error, after the requests ahead, and close the connection."""
+        """Answer with an error, after the earlier requests, and close the connection."""
         if self._deaf or self._transport.is_closing():
             return
         self._deaf = True
@@ -323,7 +328,7 @@ class Connection(asyncio.Protocol):
         self._answers.go_on()
 
     def _ask(self, *, asked: bool = False) -> None:
-        """Withdraw the requests of a client that ended its side, if it has left."""
+        """Find out whether a client that ended its side has left; if so, withdraw its requests."""
         if not self._answers.queue or self._transport.is_closing():
             return
         if self._reports():
@@ -335,13 +340,15 @@ class Connection(asyncio.Protocol):
         self._loop.call_later(_ASK_S, partial(self._ask, asked=True))
 
     def _reports(self, event: int = 0) -> bool:
-        """Return whether the system reports this event of the connection, or that it was reset."""
+        """Return whether the system reports this event of the connection, or a reset."""
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket"), event)
         return bool(poll.poll(0))
 
     def _linger(self) -> None:
-        """End the answers, and give the client time to read them: a close could overtake them."""
+        """End the answers, but keep the connection so that the client can read them before the
+        close.
+        """
         self._transport.write_eof()
         self._deaf = True
         self._parsing = None

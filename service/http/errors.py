@@ -1,4 +1,4 @@
-"""Errors of requests that are wrong only as HTTP has them."""
+"""Defines errors of requests that exist only in HTTP."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from service.errors import Code, ServiceError
 
 
 class HttpError(ServiceError, code=Code.MALFORMED):
-    """Base class; `status` is more precise than the code's."""
+    """The base of errors whose HTTP `status` is more precise than their code's."""
 
     status: ClassVar[int]
 
@@ -15,16 +15,16 @@ class HttpError(ServiceError, code=Code.MALFORMED):
 
 
 class TargetTooLongError(HttpError, status=414):
-    """A path with query beyond its length limit."""
+    """Says that a path and query exceed their length limit."""
 
 
 class ExpectationError(HttpError, status=417):
-    """An Expect header with another value than 100-continue."""
+    """Says that an Expect header has another value than 100-continue."""
 
 
 class HeadTooLargeError(HttpError, status=431):
-    """A request line with headers beyond its length limit."""
+    """Says that a request line and headers exceed their length limit."""
 
 
 class HttpVersionError(HttpError, status=505):
-    """An HTTP version other than 1.0 and 1.1."""
+    """Says that an HTTP version is neither 1.0 nor 1.1."""

@@ -1,9 +1,9 @@
-"""One request to a model's endpoint and its one answer.
+"""Handles one request to a model's endpoint, and its one answer.
 
     begin ── body ── end ── wanted ── Call ── scores ── answer
       └────────┴──────┴───────────────────┴─── error ─────┘
 
-A connection of ours drives it (`connection`), or ASGI (`asgi`): the same calls, the same answers.
+Convoy's own connection drives it (`connection`), or ASGI (`asgi`): same calls, same answers.
 """
 
 from collections.abc import Callable
@@ -31,22 +31,23 @@ class Endpoint(Protocol):
     pipeline: Pipeline
 
     def check(self, record: RequestRecord) -> Any:
-        """Read the head, for `read`; ServiceError if it is wrong."""
+        """Return what `read` needs of the head. Raises ServiceError where the head is wrong."""
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Return whether reading a body of this length takes no longer than handing it to a
-        thread.
-        """
+        """Return whether a body of this length is read sooner than it is handed to a thread."""
 
     def read(self, asked: Any, body: bytes) -> ImageRequest:
-        """Read the body; ServiceError if it is wrong."""
+        """Return the images and options in the body. Raises ServiceError where it is wrong."""
 
     def answer(self, form: Any, scored: Any, count: Callable[[], Phases]) -> Response:
-        """Format the scores; `count` counts the answer as made and returns its phases."""
+        """Return the answer with the scores; `count` counts it as made and returns its phases."""
 
 
 class Exchange:
-    """A call by HTTP, from its head to its answer, which `respond` gets unless it is abandoned."""
+    """Handles a call by HTTP, from its head to its answer.
+
+    `respond` gets the answer, unless the call is abandoned.
+    """
 
     __slots__ = ("_asked", "_call", "_chunks", "_form", "_length", "_respond", "endpoint", "record")
 
@@ -67,7 +68,7 @@ class Exchange:
         return self._call.ended
 
     def begin(self) -> None:
-        """Start, and refuse what is wrong or too much by the head alone."""
+        """Start the call; refuse what the head alone shows to be wrong or too large."""
         try:
             self._call.open()
             self._asked = self.endpoint.check(self.record)
@@ -89,7 +90,7 @@ class Exchange:
             self._call.fail(error)
 
     def end(self) -> None:
-        """Take the end of the body, and read it."""
+        """Take the end of the body, and read the body."""
         if self.answered:
             return
         chunks, self._chunks = self._chunks, []
@@ -109,7 +110,7 @@ class Exchange:
             self._call.fail(error)
 
     def abandon(self) -> None:
-        """Stop: the answer is no longer wanted."""
+        """Stop, because the answer is no longer wanted."""
         self._chunks = []
         self._call.abandon(self.record.refused or Code.CLIENT_LEFT)
 
@@ -118,7 +119,7 @@ class Exchange:
         self._read(body)
 
     def _read(self, body: bytes) -> None:
-        """Read the body at once, or in a thread if that takes a while."""
+        """Read the body now, or in a thread if that takes long."""
         endpoint = self.endpoint
         if endpoint.reads_quickly(self.record.headers, len(body)):
             self._infer(endpoint.read(self._asked, body))
@@ -132,7 +133,7 @@ class Exchange:
         self._call.infer(wanted)
 
     def _answer(self, outcome: Outcome) -> None:
-        """Answer with the scores or the error."""
+        """Send the scores or the error."""
         if isinstance(outcome, Exception):
             self._chunks = []
             if isinstance(outcome, ServiceError):
@@ -149,7 +150,7 @@ class Exchange:
         self._respond(response)
 
     def _count(self, scored: Scored) -> Phases:
-        """Count the request as answered; return its phases."""
+        """Count the request as answered, and return its phases."""
         record = self.record
         record.phases = phases = self._call.count(scored)
         record.model, record.images = self.endpoint.pipeline.info.name, len(scored.results)
@@ -158,7 +159,9 @@ class Exchange:
 
 
 def add_chunk(chunks: list[bytes | bytearray], chunk: bytes) -> None:
-    """Append a piece of a body, a small one to the last: objects take many times their bytes."""
+    """Append a piece of a body; join a small one to the last, since objects take more than
+    bytes.
+    """
     last = chunks[-1] if chunks else None
     if last is None or len(chunk) >= _SMALL_CHUNK or len(last) >= _MERGED_CHUNKS:
         chunks.append(chunk)

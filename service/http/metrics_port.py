@@ -1,4 +1,4 @@
-"""Metrics on a port of their own, for a network that clients do not reach.
+"""Serves metrics on a port of their own, for a network that clients do not reach.
 
 Scrapers are few and trusted: one thread answers one request at a time.
 """
@@ -24,9 +24,9 @@ _log = logging.getLogger("convoy")
 
 @contextlib.contextmanager
 def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Iterator[int]:
-    """Answer GET /metrics with `exposition()` while the context lasts; yield the port.
+    """Answer GET /metrics with `exposition()` within this block; yield the port.
 
-    ListenError: the address is in use, forbidden or unknown.
+    Raises ListenError where the address is in use, forbidden or unknown.
     """
 
     class Handler(BaseHTTPRequestHandler):

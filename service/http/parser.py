@@ -1,4 +1,4 @@
-"""llhttp with limits: gives a connection whole, checked heads and pieces of bodies.
+"""Wraps llhttp with limits: gives a connection whole, checked heads and pieces of bodies.
 
 llhttp takes heads and trailers of any length. Here it is an error to send much that completes
 neither a head, nor a piece of a body, nor a request. llhttp also leaves some checks of a head to
@@ -31,7 +31,7 @@ _OTHER_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # messages of
 
 
 class Head(NamedTuple):
-    """The checked head of a request."""
+    """Holds the checked head of a request."""
 
     method: bytes
     target: bytes
@@ -43,19 +43,19 @@ class Head(NamedTuple):
 
 
 class OnRequest(Protocol):
-    """Receives what a parser finds of a request, in this order."""
+    """Receives the parts of a request from the parser, in the order of these methods."""
 
     def on_begin(self) -> None:
-        """Take the first byte of a head."""
+        """Take note that a head has begun."""
 
     def on_head(self, head: Head) -> None:
-        """Take a head."""
+        """Take a whole head."""
 
     def on_piece(self, piece: bytes) -> None:
         """Take a piece of a body."""
 
     def on_end(self) -> None:
-        """Take the end of the body."""
+        """Take note that the body has ended."""
 
 
 class Parser:
@@ -71,7 +71,7 @@ class Parser:
         self._pending = 0  # bytes since a head, a piece of a body or a request was complete
 
     def feed(self, data: bytes) -> None:
-        """Parse received bytes; ServiceError, after which nothing may be fed."""
+        """Parse received bytes. Raises ServiceError, after which no more may be fed."""
         self._size = size = len(data)
         self._pending += size
         self._read += size
@@ -115,7 +115,7 @@ class Parser:
             raise _head_too_large()
 
     def on_headers_complete(self) -> None:
-        """Check a head and pass it on."""
+        """Check the head and pass it on."""
         self._pending = 0
         llhttp, headers = self._llhttp, self._headers
         method = llhttp.get_method()
@@ -155,8 +155,8 @@ class Parser:
         return llhttp
 
     def _stay(self) -> bytes:
-        """Return a head without its request to upgrade, for another llhttp: this one takes no
-        body.
+        """Replace llhttp, which takes no body after an upgrade; return the head without that
+        header.
         """
         was, self._llhttp = self._llhttp, self._new()
         version = was.get_http_version().encode()
@@ -166,7 +166,7 @@ class Parser:
 
 
 def _check(version: str, headers: list[tuple[bytes, bytes]], named: dict[bytes, bytes]) -> bool:
-    """Check a head; returns whether its client waits for 100 Continue."""
+    """Check a head; return whether its client waits for 100 Continue."""
     if version not in ("1.1", "1.0"):
         raise _not_http(_OTHER_VERSION[0])
     if b"host" not in named and version == "1.1":
@@ -198,7 +198,7 @@ def _head_too_large() -> HeadTooLargeError:
 
 
 def _not_http(reason: str) -> ServiceError:
-    """Return the error of bytes that llhttp rejects, by its message."""
+    """Return the error for bytes that llhttp rejects with this message."""
     if reason in _OTHER_VERSION:
         return HttpVersionError("this server speaks HTTP/1.1; send the request in that version")
     return BadRequestError(f"malformed HTTP/1.1 request: {reason}")

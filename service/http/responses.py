@@ -1,4 +1,4 @@
-"""Answers in JSON, and the one format of all errors."""
+"""Makes answers in JSON, and the one format of all errors."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from math import ceil
@@ -33,7 +33,7 @@ BROWSER_HEADERS = (
 
 
 class _Json(Response):
-    """A JSON response; Starlette's own takes 5 µs to construct."""
+    """Makes a JSON response faster than Starlette's own, which takes 5 µs."""
 
     def __init__(self, body: bytes, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.status_code = status
@@ -43,12 +43,12 @@ class _Json(Response):
 
 
 def json_response(answer: Any) -> Response:
-    """Return a successful answer, of a type in `service/api/schemas.py`."""
+    """Return a successful answer, whose content is a type in `service/api/schemas.py`."""
     return _Json(msgspec.json.encode(answer), 200, ())
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the answer that states an error."""
+    """Return an answer that states an error."""
     if len(message) > _MOST_CHARACTERS:
         message = f"{message[:_MOST_CHARACTERS]} ..."
     named = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
@@ -56,7 +56,7 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
 
 
 def refusal(error: ServiceError) -> Response:
-    """Return the answer that states an error of the service."""
+    """Return an answer that states an error of the service."""
     headers = {}
     if error.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"  # the expected scheme (RFC 6750)

@@ -60,13 +60,14 @@ _log = logging.getLogger("convoy")
 
 
 class ListenError(Exception):
-    """The server cannot listen on the address."""
+    """Says why the server cannot listen on the address."""
 
 
 def bind(host: str, port: int, settings: str = "--host and --port") -> socket.socket:
-    """Return a socket bound to the address; not listening yet, so no client waits for the model.
+    """Return a socket bound to the address, not listening yet, so that no client waits for the
+    model.
 
-    ListenError, naming the settings: the address is in use, forbidden or unknown.
+    Raises ListenError, naming the settings, where the address is in use, forbidden or unknown.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -88,9 +89,10 @@ def bind(host: str, port: int, settings: str = "--host and --port") -> socket.so
 
 
 def turn_away(listener: socket.socket) -> None:
-    """Have the system ignore who begins to connect: the next try finds the listener closed.
+    """Make the system ignore new connections, so that a client's next try finds the listener
+    closed.
 
-    Otherwise those that connect between the last `accept` and the close were reset. Where the
+    Otherwise clients that connect between the last `accept` and the close would be reset. Where the
     system has no such filter, nothing changes.
     """
     code = ctypes.create_string_buffer(
@@ -103,9 +105,10 @@ def turn_away(listener: socket.socket) -> None:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Until the server runs: SIGTERM ends the process, with the usual status; SIGHUP is ignored.
+    """Within this block SIGTERM ends the process with the usual status; SIGHUP is ignored.
 
-    The first process of a container receives only signals that it handles.
+    It is for the time before the server runs. The first process of a container receives only
+    signals that it handles.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -122,9 +125,7 @@ def http_settings(
     keys: Keys | None = None,
     endpoints: Mapping[str, Endpoint] | None = None,
 ) -> ConvoyConfig:
-    """Return the settings of uvicorn for any application; benchmarks compare Convoy with a bare
-    one.
-    """
+    """Return uvicorn's settings for any application; benchmarks run a bare one with them."""
     on_end: list[OnEnd] = []
     if settings.access_log:
         on_end.append(AccessLog(line_writer(settings.log_format)))
@@ -160,7 +161,7 @@ def http_settings(
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with models to warm up after listening and to drain before exiting."""
+    """Extends uvicorn with models to warm up after listening and to drain before exiting."""
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Drain on a signal; uvicorn's own method kills the process with it in the end.
+        """Drain on a signal; uvicorn's own method would in the end kill the process with it.
 
         While the server runs, threads give up the interpreter's lock after SWITCH_S.
         """
@@ -205,7 +206,7 @@ class Server(uvicorn.Server):
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then start to warm up; health answers meanwhile."""
+        """Listen, then start to warm up; health requests are answered meanwhile."""
         try:
             await super().startup(sockets)
         except OSError as error:  # another process bound the address too, and listened first
@@ -226,7 +227,7 @@ class Server(uvicorn.Server):
         self.stuck = not await self._repository.close(LEAVE_S)
 
     async def accept(self, listener: socket.socket) -> None:
-        """Accept a connection, as uvicorn does; BlockingIOError: there is none."""
+        """Accept a connection as uvicorn does. Raises BlockingIOError where none waits."""
         connection, _ = listener.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         protocol: Any = self.config.http_protocol_class
@@ -234,13 +235,13 @@ class Server(uvicorn.Server):
         await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     async def accept_rest(self, listener: socket.socket) -> None:
-        """Accept what waits: it would be reset as the listener is closed."""
+        """Accept all waiting connections, which closing the listener would reset."""
         with contextlib.suppress(OSError):
             for _ in range(self.config.backlog):
                 await self.accept(listener)
 
     def stop(self) -> None:
-        """Drain; the second call ends the wait."""
+        """Drain; a second call ends the wait."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._leave())
             return
@@ -252,7 +253,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _read_again(self) -> None:
-        """Read the files again that may have changed."""
+        """Read again the files that may have changed."""
         keys = self._edge.keys if self._edge is not None else None
         if keys is None:
             _log.info("SIGHUP: there is no file to read again (--api-key-file)")
@@ -272,7 +273,7 @@ class Server(uvicorn.Server):
         self._announce()
 
     async def _watch(self) -> None:
-        """Exit if an engine fails for good; the process manager starts the service again."""
+        """Exit if an engine fails for good; the process manager then restarts the service."""
         failure = await self._repository.failure()
         await asyncio.sleep(_REFUSE_S)
         self._fail(failure)
@@ -309,9 +310,10 @@ def run_server(
     keys: Keys | None,
     announce: Callable[[], None],
 ) -> bool:
-    """Serve until a signal, then close the repository; `announce` is called once it is ready.
+    """Serve until a signal, then close the repository; call `announce` once the service is ready.
 
-    True if every accepted request was answered within `drain_s`. Otherwise see `outcome_of`.
+    Returns True if every accepted request was answered within `drain_s`; otherwise see
+    `outcome_of`.
     """
     config = http_settings(app, settings, keys, endpoints)
     server = Server(config, repository, settings, announce)
@@ -322,7 +324,7 @@ def run_server(
 def outcome_of(server: Server) -> bool:
     """Return whether every accepted request was answered. Exits the process if an engine is stuck.
 
-    Raises what the engine raised if it could not warm up or failed for good, or ListenError.
+    Raises the engine's error if it could not warm up or failed for good, or ListenError.
     """
     if server.stuck:
         # Without this the interpreter would wait for the engine's thread, perhaps forever.

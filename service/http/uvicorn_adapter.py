@@ -1,4 +1,4 @@
-"""All use of uvicorn's internals; pyproject.toml bounds its version.
+"""Contains all use of uvicorn's internals; pyproject.toml bounds its version.
 
 uvicorn owns the server: listening, the date header, shutdown. It is configured with `Connection`,
 our protocol, which hands requests that are not for a model to an `AsgiCall`: uvicorn's own cycle,
@@ -33,7 +33,7 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class ConvoyConfig(Config):
-    """uvicorn's settings, with the state that our connections share."""
+    """Extends uvicorn's settings with the state that Convoy's connections share."""
 
     def __init__(
         self,
@@ -42,14 +42,16 @@ class ConvoyConfig(Config):
         endpoints: Mapping[bytes, Endpoint] | None = None,
         **options: Any,
     ) -> None:
-        """`endpoints` by path: connections answer their requests without ASGI."""
+        """Add the edge, and the `endpoints` by path, whose requests connections answer without
+        ASGI.
+        """
         super().__init__(app, **options)
         self.edge = edge
         self.endpoints = endpoints or {}
 
 
 class Peers:
-    """Both ends of a connection, as uvicorn describes them."""
+    """Describes both ends of a connection as uvicorn does."""
 
     def __init__(
         self, config: ConvoyConfig, state: ServerState, transport: asyncio.Transport
@@ -65,25 +67,25 @@ class Peers:
 
 
 class AnswerProgress(Protocol):
-    """Tells the queue of a connection how the answer to its first request goes on."""
+    """Reports the progress of the first request's answer to the queue of its connection."""
 
     def decide_last(self) -> bool:
-        """Decide, as the answer begins, whether the connection ends with it."""
+        """Decide, when the answer begins, whether the connection ends with it."""
 
     def make_last(self) -> None:
-        """End the connection with this answer."""
+        """End the connection after this answer."""
 
     def answered(self) -> None:
-        """Go on: the answer is written."""
+        """Take note that the answer is written."""
 
 
 class AsgiCall(RequestResponseCycle):
-    """One request that the application answers."""
+    """Lets the application answer one request."""
 
     def __init__(
         self, peers: Peers, record: RequestRecord, head: Head, answers: AnswerProgress
     ) -> None:
-        """Begin a cycle. Raises BadRequestError where the target is malformed."""
+        """Begin a cycle of uvicorn. Raises BadRequestError where the target is malformed."""
         super().__init__(
             scope=_scope(peers, record, head),
             transport=peers.transport,
@@ -107,7 +109,7 @@ class AsgiCall(RequestResponseCycle):
         return self.response_complete
 
     def begin(self) -> None:
-        """Start the application; the answers to earlier requests must have been written."""
+        """Start the application, once the answers to earlier requests are written."""
         state = self._peers.state
         self.default_headers = [*state.default_headers, (b"x-request-id", self._record.id)]
         running = self.run_asgi(cast(Any, self._peers.config.loaded_app))
@@ -137,7 +139,7 @@ class AsgiCall(RequestResponseCycle):
 
     @override
     async def send(self, message: Any) -> None:
-        """Record what the application sends, unless the client has left, and write it."""
+        """Write what the application sends, and record it, unless the client has left."""
         if not self.disconnected:
             if message["type"] == "http.response.body":
                 self._record.bytes_out += len(message.get("body", b""))
@@ -154,7 +156,7 @@ class AsgiCall(RequestResponseCycle):
 
 
 def _scope(peers: Peers, record: RequestRecord, head: Head) -> Any:
-    """Return the ASGI scope of a request; BadRequestError if its target is malformed."""
+    """Return the ASGI scope of a request. Raises BadRequestError where its target is malformed."""
     try:
         url = httptools.parse_url(head.target)
     except httptools.HttpParserInvalidURLError as error:

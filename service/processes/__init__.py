@@ -1,4 +1,4 @@
-"""Serving with several processes: HTTP and decoding in workers, queue and engines in the main one.
+"""Serves with several processes: HTTP and decoding in workers, queue and engines in the main one.
 
     connections ─ one listening socket ─┬─ worker 0: HTTP, decoding ─┬─ main: batcher, engine
                                         └─ worker 1 ...             ─┘

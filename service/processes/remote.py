@@ -1,4 +1,4 @@
-"""A worker's side of models whose queue and engine are in the main process."""
+"""Represents, in a worker, the models whose queue and engine are in the main process."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _LOST = "the engine's process ended; send the request again"
 
 @dataclass(eq=False, slots=True)
 class RemoteRequest:
-    """A request that the main process has."""
+    """Holds a request passed on to the main process: its slots and callback."""
 
     runner: "RemoteRunner"
     number: int
@@ -34,7 +34,7 @@ class RemoteRequest:
     then: OnOutcome[ScoreRow]
 
     def withdraw(self) -> None:
-        """Discard its result; what is not dispatched yet never is."""
+        """Discard the result; images that are not dispatched yet never will be."""
         link = self.runner.link
         if link.pending.pop(self.number, None) is not None:
             self.runner.free += self.slots
@@ -42,7 +42,7 @@ class RemoteRequest:
 
 
 class Link:
-    """All that a worker has asked of the main process; used from its event loop."""
+    """Holds all requests of a worker to the main process; used from its event loop."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -52,7 +52,9 @@ class Link:
         self.numbers = count()
 
     async def follow(self, commands: Mapping[str, Callable[[], None]]) -> None:
-        """Hear the main process until it ends; commands are called when it says them."""
+        """Handle the main process's messages until it ends, calling a command when it is
+        received.
+        """
         async for what, *about in self.wire.messages():
             if what in ("done", "failed"):
                 if pending := self.pending.pop(about[0], None):
@@ -74,7 +76,7 @@ class Link:
 
 
 class RemoteRunner:
-    """Stands in for an `EngineRunner` and its batcher in a `Pipeline`; a test compares them."""
+    """Replaces an `EngineRunner` and its batcher in a `Pipeline`; a test compares the two."""
 
     def __init__(self, link: Link, model: ModelFacts, shared: SharedModel, worker: int) -> None:
         self.classes = model.classes
@@ -99,39 +101,39 @@ class RemoteRunner:
         busy_until: float,
         run_s: float,
     ) -> None:
-        """Take what `status_of` the runner in the main process was."""
+        """Store the state of the runner in the main process, as `status_of` gives it."""
         self._state, self.failure, self.depth = State[state], failure, depth
         self.engines = [EngineStatus(*engine) for engine in engines]
         self._wait_s, self._busy_until, self._run_s = wait_s, busy_until, run_s
 
     @property
     def max_batch(self) -> int:
-        """Return the most images that an engine takes at once."""
+        """Return the largest batch that an engine takes."""
         return max((engine.max_batch for engine in self.engines), default=self._before.max_batch)
 
     @property
     def device(self) -> str:
-        """Return the devices' names, each once."""
+        """Return the names of the engines' devices, each once."""
         of_engines = dict.fromkeys(engine.device for engine in self.engines)
         return ", ".join(of_engines) or self._before.device
 
     @property
     def precision(self) -> str:
-        """Return the engines' precisions, each once."""
+        """Return the precisions of the engines, each once."""
         of_engines = dict.fromkeys(engine.precision for engine in self.engines)
         return ", ".join(of_engines) or self._before.precision
 
     @property
     def state(self) -> State:
-        """Return whether it takes requests, and why not."""
+        """Return whether it takes requests, or why not."""
         return State.DRAINING if self._refusing or self.link.lost else self._state
 
     def expected_wait_s(self) -> float:
-        """Return seconds until all that is waiting or running now will have been run."""
+        """Return the estimated seconds until all waiting and running images are done."""
         return self._wait_s
 
     def check_deadline(self, count: int, urgency: Urgency, _client: Client = ANYONE) -> None:
-        """Raise DeadlineError if `count` images would be late even ahead of all that waits."""
+        """Raise DeadlineError if `count` images would be late even ahead of all that wait."""
         now = perf_counter()
         done = max(now, self._busy_until) + (self._run_s if count else 0.0)
         if done > urgency.deadline:
@@ -144,7 +146,7 @@ class RemoteRunner:
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
     ) -> RemoteRequest:
-        """Have images scored; raises and tells what `EngineRunner.post` does."""
+        """Submit images to be scored; raises and calls back as `EngineRunner.post` does."""
         link = self.link
         if link.lost:
             raise ShuttingDownError(_LOST)
@@ -159,7 +161,7 @@ class RemoteRunner:
         return pending
 
     def end(self, pending: RemoteRequest, what: str, *about: Any) -> None:
-        """A request is done, and its scores are in its slots; or it failed."""
+        """End a request: "done", with its scores in its slots, or "failed"."""
         self.free += pending.slots
         if what == "done":
             rows = rank(Results(self._scores[pending.slots]), self._output)  # of a copy
@@ -168,26 +170,26 @@ class RemoteRunner:
             call_safely(pending.then, _error(*about))
 
     async def warm_up(self) -> None:
-        """Nothing: the main process does."""
+        """Do nothing: the main process warms up."""
 
     def refuse(self) -> None:
-        """Take nothing new from now on."""
+        """Refuse new requests from now on."""
         self._refusing = True
 
     async def give_up(self) -> None:
-        """Answer what waits or runs with ShuttingDownError."""
+        """End all requests that wait or run with ShuttingDownError."""
         self.refuse()
         own = [pending for pending in self.link.pending.values() if pending.runner is self]
         self.link.fail(own, "the server shut down before this was done")
 
     async def close(self, _timeout_s: float) -> bool:
-        """End it: what is still inside fails."""
+        """End all requests as `give_up` does; return True."""
         await self.give_up()
         return True
 
 
 def status_of(runner: EngineRunner) -> Sequence[Any]:
-    """Return how it is now, as `RemoteRunner.update` takes it."""
+    """Return the current state of a runner, for `RemoteRunner.update`."""
     queue = runner.batcher
     load = queue.depth, queue.expected_wait_s(), queue.busy_until, queue.latency().of(1)
     return runner.state.name, runner.failure, runner.engines, *load

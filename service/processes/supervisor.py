@@ -1,10 +1,10 @@
-"""The main process: runs the engines, and keeps as many workers as wanted.
+"""Runs the main process: its engines, and as many workers as configured.
 
     SIGTERM or SIGINT -> the workers refuse, finish what is inside, leave -> so does this
 
 A second signal does not wait. A worker that dies takes its own requests with it and no others, and
-another takes its place; connections that no worker has accepted yet wait. A worker that answers
-nothing for 10 seconds is ended.
+another takes its place; connections that no worker has accepted yet wait. A worker that does not
+answer for 10 seconds is ended.
 """
 
 import asyncio
@@ -52,11 +52,11 @@ _log = logging.getLogger("convoy")
 
 
 class WorkersError(Exception):
-    """Workers end as soon as they are started."""
+    """Says that workers end as soon as they are started."""
 
 
 def prepare(modules: list[str]) -> None:
-    """Start the process that forks workers; it imports these `modules` while engines are opened."""
+    """Start the process that forks workers; it imports `modules` while engines are opened."""
     get_context("forkserver").set_forkserver_preload([work.__module__, *modules])
     resource_tracker.ensure_running()  # which would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # it inherits that
@@ -67,10 +67,10 @@ def prepare(modules: list[str]) -> None:
 def run_workers(
     repository: Repository, listener: socket.socket, options: Options, announce: Callable[[], None]
 ) -> bool:
-    """Run as `run_server` does, with HTTP and decoding in processes beside this one.
+    """Run as `run_server` does, with HTTP and decoding in other processes.
 
-    The repository has the models, and decodes nothing. The edge's limits are each worker's.
-    WorkersError: workers end as soon as they are started.
+    The repository has the models and decodes nothing. The edge's limits hold for each worker.
+    Raises WorkersError where workers end as soon as they are started.
     """
     try:
         listener.listen(_BACKLOG)
@@ -100,13 +100,13 @@ class Session:
         self.left = False  # all that was inside the worker was answered
 
     def tell(self, status: Any) -> None:
-        """Tell the worker how the engines are."""
+        """Send the worker the status of the engines."""
         self.unknown += 1
         self.knows.clear()
         self.wire.say("status", status)
 
     async def serve(self, status: Any, on_listening: Callable[[], None]) -> None:
-        """Do what the worker asks, until it is gone."""
+        """Handle the worker's messages until it is gone."""
         try:
             async for what, *about in self.wire.messages("status", status):
                 if what == "submit":
@@ -159,7 +159,7 @@ class Session:
 
 
 class _Supervisor(Server):
-    """A server without connections of its own: workers have them."""
+    """Runs a server whose connections are all in its workers."""
 
     def __init__(
         self, repository: Repository, outfit: Outfit, announce: Callable[[], None]
@@ -229,7 +229,7 @@ class _Supervisor(Server):
 
     @override
     async def _tell_ready(self) -> None:
-        """Workers first: one that still took the model for warming would refuse with 503."""
+        """Announce readiness after all workers know it: one that does not would refuse with 503."""
         self._tell_status()
         listening = (number for number in self._alive if self._crew.listening[number])
         await asyncio.gather(*(self._alive[number][1].knows.wait() for number in listening))
@@ -248,14 +248,14 @@ class _Supervisor(Server):
         self.should_exit = True
 
     async def _end_workers(self, timeout_s: float) -> None:
-        """Drain the workers; a second call stops them at once."""
+        """Drain the workers; a second call ends them at once."""
         self._ending = True
         self._outfit.listener.close()  # the last worker to leave ends the listening
         self._tell("drain")
         await asyncio.wait(self._keepers, timeout=timeout_s)
 
     async def _keep(self, number: int) -> None:
-        """Have a worker of this number, until the end."""
+        """Run a worker with this number, and another whenever it ends, until the service ends."""
         short = 0
         while not self._ending:
             began = monotonic()
@@ -279,9 +279,9 @@ class _Supervisor(Server):
             await asyncio.sleep(short * _PAUSE_S)
 
     async def _live(self, number: int) -> int:
-        """Return a worker, from its start to its end; its exit status, -N where by signal N.
+        """Run one worker from start to end; return its exit status, -N where signal N ended it.
 
-        0 if it said that it left: the status is unknown if the process that forked it has ended.
+        It is 0 if the worker said that it left: its status is unknown where its parent has ended.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -314,4 +314,4 @@ class _Supervisor(Server):
 
 
 async def _no_app(_scope: Any, _receive: Any, _send: Any) -> None:
-    """No request comes here."""
+    """Stand for the application, which is never called."""

@@ -1,4 +1,4 @@
-"""Messages between a worker and the main process: lines of JSON, over a socket.
+"""Carries messages between a worker and the main process: lines of JSON, over a socket.
 
 main     ["status", a row a model]                               first, and ten times a second
          ["reload"]                                              read files again
@@ -26,7 +26,7 @@ _LONGEST, _MOST_UNREAD = 2**20, 2**23
 
 
 class Wire:
-    """One end of the socket; used from one event loop."""
+    """Sends and receives messages at one end of the socket; used from one event loop."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -34,8 +34,8 @@ class Wire:
         self._unsaid: list[str] = []
 
     async def messages(self, *first: Any) -> AsyncIterator[list[Any]]:
-        """Yield all that the other end says, until it is gone; `first` is said to it first, if
-        any.
+        """Yield the other end's messages until it is gone, after sending it `first`, if not
+        empty.
         """
         connecting = asyncio.open_unix_connection(sock=self._end, limit=_LONGEST)
         reader, self._writer = await connecting
@@ -51,16 +51,17 @@ class Wire:
             self._writer.close()
 
     def say(self, *message: Any) -> None:
-        """Say it, with all else of this turn of the event loop, if the other end is there.
+        """Send a message, together with all others of this turn of the event loop.
 
-        What is said before `messages` has connected is said then.
+        Before `messages` has connected, it is kept until then; after the other end is gone,
+        dropped.
         """
         if not self._unsaid and self._writer is not None:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsaid.append(_line(message))
 
     async def end(self, *message: Any) -> None:
-        """Say it, and close this end once all that was said is sent."""
+        """Send a last message, and close this end once everything is sent."""
         self.say(*message)
         self._flush()
         if self._writer is not None:

@@ -1,4 +1,4 @@
-"""A worker: HTTP and decoding, in a process that has no engine."""
+"""Runs a worker: HTTP and decoding, in a process without engines."""
 
 import asyncio
 import gc
@@ -38,7 +38,7 @@ _log = logging.getLogger("convoy")
 
 @dataclass(frozen=True)
 class Options:
-    """Holds what the processes of `--workers` are started with."""
+    """Holds the settings with which the processes of `--workers` start."""
 
     settings: Settings
     keys: Keys | None
@@ -47,7 +47,7 @@ class Options:
 
 
 class Outfit(NamedTuple):
-    """All that a worker is started with; pickled for each."""
+    """Holds everything that a worker starts with; pickled for each worker."""
 
     options: Options
     models: Sequence[ModelFacts]
@@ -58,7 +58,7 @@ class Outfit(NamedTuple):
 
 
 def work(outfit: Outfit, number: int, end: socket.socket) -> None:
-    """Serve until the main process says to stop, or ends; the whole life of a worker."""
+    """Run a worker: serve until the main process says to stop, or ends."""
     signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     gc.freeze()  # the collector would write to, and so copy, what forked workers share
     options, settings = outfit.options, outfit.options.settings
@@ -98,7 +98,7 @@ def _record(prefix: str, *about: Any, **more: Any) -> logging.LogRecord:
 
 
 class _Server(Server):
-    """A server that accepts from the socket of all workers, and ends with the main process."""
+    """Accepts from the socket that all workers share, and ends with the main process."""
 
     listener: socket.socket
     link: Link
@@ -145,7 +145,7 @@ class _Server(Server):
             self.link.wire.say("listening")
 
     async def _accept(self) -> None:
-        """Take a share of the connections, as uvicorn makes them of those it accepts itself."""
+        """Accept a share of the connections, and treat them as uvicorn treats its own."""
         loop = asyncio.get_running_loop()
         self.listener.setblocking(False)
         while True:
@@ -159,7 +159,7 @@ class _Server(Server):
                 await asyncio.sleep(_FULL_S)
 
     async def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for a connection, and leave it to a worker that has fewer for a few milliseconds."""
+        """Wait for a connection; leave it, for a few milliseconds, to a worker that has fewer."""
         arrived = asyncio.Event()
         loop.add_reader(self.listener, arrived.set)
         try:

@@ -1,1 +1,1 @@
-"""Counts, metrics, logs and traces of requests."""
+"""Records requests: counts, metrics, logs and traces."""

@@ -1,4 +1,4 @@
-"""One model's counts, as a row of integers; rows of several processes add up.
+"""Counts one model's requests as a row of integers; the rows of several processes add up.
 
 `answered` and `refused` run on the event loop of HTTP, `batch` on the engine's. Times are
 nanoseconds, so that sums are exact. The terms are those of Triton's statistics extension:
@@ -32,7 +32,7 @@ REASONS = {
 
 
 class Phases(NamedTuple):
-    """A request's phases in whole microseconds; they add up to `total`."""
+    """Holds the durations of a request's phases in whole microseconds; they add up to `total`."""
 
     total: int
     receive: int  # reading the body
@@ -45,7 +45,7 @@ class Phases(NamedTuple):
     def of(
         cls, total: float, receive: float, decode: float, queue: float, compute: float
     ) -> "Phases":
-        """Convert from seconds; `respond` is the rest of `total`."""
+        """Convert durations from seconds; `respond` is the rest of `total`."""
         received, decoded = int(receive * 1e6 + 0.5), int(decode * 1e6 + 0.5)
         queued, computed = int(queue * 1e6 + 0.5), int(compute * 1e6 + 0.5)
         parts = received + decoded + queued + computed
@@ -55,7 +55,7 @@ class Phases(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A count, and the total time in nanoseconds."""
+    """Holds a count and a total time in nanoseconds."""
 
     count: int = 0
     ns: int = 0
@@ -95,13 +95,13 @@ class Counts:
     """Counts one model's requests and batches."""
 
     def __init__(self, max_batch: int, rows: Sequence[Any] = (), own: int = 0) -> None:
-        """`rows` add up; this counts in its `own`, and so continues what is there."""
+        """Use `rows`, which add up to the model's counts; this object counts on in row `own`."""
         self._max_batch = max_batch
         self.rows = rows or [[0] * (_SIZES + 3 * max_batch)]
         self.row = self.rows[own]
 
     def answered(self, images: int, phases: Phases) -> None:
-        """Count a request answered 200."""
+        """Count a request that was answered with 200."""
         own = self.row
         own[_STATUS] += 1
         own[_IMAGES] += images
@@ -113,7 +113,7 @@ class Counts:
             start += _WIDTH
 
     def refused(self, code: Code, seconds: float) -> None:
-        """Count a request with any other outcome, and its duration."""
+        """Count a request with any other outcome, and its duration in seconds."""
         self.row[_PLACES[code]] += 1
         self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
 
@@ -133,7 +133,9 @@ class Counts:
 
 
 class Totals:
-    """A model's counts at one moment, as Prometheus and Triton's statistics extension have them."""
+    """Sums a model's counts at one moment, as Prometheus and Triton's statistics extension need
+    them.
+    """
 
     def __init__(self, rows: Sequence[Sequence[int]], max_batch: int) -> None:
         cells = [sum(column) for column in zip(*rows, strict=True)]
@@ -179,6 +181,6 @@ class Totals:
 
 
 def _histogram(cells: Sequence[int]) -> Histogram:
-    """Seconds, of counts by bucket and the sum of nanoseconds."""
+    """Turn counts by bucket and a sum of nanoseconds into cumulative counts and seconds."""
     *counts, ns = cells
     return list(zip(_BOUNDS, map(float, accumulate(counts)), strict=True)), ns / 1e9

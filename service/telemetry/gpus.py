@@ -1,7 +1,7 @@
-"""Utilisation, memory and power of the GPUs, under Triton's names.
+"""Reads utilisation, memory and power of the GPUs, under Triton's names.
 
-NVML comes with the driver, and its Python binding with the CUDA extras; without either there are
-no such metrics.
+NVML comes with the driver, and its Python binding with the CUDA extras; without either there are no
+such metrics.
 """
 
 import importlib
@@ -22,7 +22,7 @@ _READINGS = (
 
 
 class GpuCollector(Collector):
-    """Reads NVML at every scrape."""
+    """Reads NVML's values at every scrape."""
 
     def __init__(self, nvml: Any, gpus: Mapping[str, Any]) -> None:
         self._nvml = nvml
@@ -44,7 +44,7 @@ class GpuCollector(Collector):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Return the GPUs' names and the driver's version."""
+        """Return the names of the GPUs and the version of the driver."""
         nvml = self._nvml
         names = map(nvml.nvmlDeviceGetName, self._gpus.values())
         return {"gpus": ", ".join(names), "driver": str(nvml.nvmlSystemGetDriverVersion())}

@@ -1,4 +1,4 @@
-"""Logs that never block: a thread writes the lines, and drops and counts those beyond a bound.
+"""Logs without blocking: a thread writes the lines, and drops and counts those beyond a bound.
 
 A full pipe or a slow disk does not delay the event loop. A request is one line with the fields of
 `RequestRecord`; it holds no image, file name, query or API key. Why not QueueHandler:
@@ -30,7 +30,7 @@ STANDARD_ERROR = 2
 
 
 class LogFormat(StrEnum):
-    """The format of log lines."""
+    """Names the format of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -55,7 +55,7 @@ _ACCESS = {
 
 
 class TextFormatter(logging.Formatter):
-    """One line per record, followed by its traceback."""
+    """Formats a record as one line, followed by its traceback."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = _TIME
@@ -66,11 +66,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
-    """One object per record; a traceback is one of its fields."""
+    """Formats a record as one JSON object; a traceback is one of its fields."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as a line of JSON."""
         fields = {
             "time": self.formatTime(record),
             "level": record.levelname,
@@ -111,7 +110,7 @@ class LineWriter(logging.Handler):
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """Queue a line, without its newline, for the next write; from any thread."""
+        """Queue a line, given without its newline, for the next write. Any thread may call it."""
         if len(self._lines) < self._most:
             self._lines.append(line)
         else:
@@ -119,13 +118,13 @@ class LineWriter(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record, and write at once."""
+        """Queue a record and wake the writing thread."""
         self.write(self.format(record))
         self._hurry.set()
 
     @override
     def close(self, timeout_s: float = _FLUSH_S) -> None:
-        """Write what is queued, for at most `timeout_s` seconds."""
+        """Write what is queued, waiting at most `timeout_s` seconds."""
         self._ending = True
         self._hurry.set()
         self._thread.join(timeout_s)
@@ -144,7 +143,9 @@ class LineWriter(logging.Handler):
             self._write_all()
 
     def _write_all(self) -> None:
-        """Write in pieces of whole lines that a pipe takes at once, and report dropped lines."""
+        """Write all lines, in pieces small enough for a pipe to take whole, and report dropped
+        lines.
+        """
         with self._counting:
             dropped, self._dropped = self._dropped, 0
         if dropped:
@@ -169,7 +170,7 @@ class LineWriter(logging.Handler):
 
 
 class AccessLog:
-    """One line per request, whether answered or abandoned by its client."""
+    """Writes one line per request, whether it was answered or its client left."""
 
     def __init__(self, writer: LineWriter) -> None:
         self._write = writer.write
@@ -178,7 +179,7 @@ class AccessLog:
         self._time = ""  # of that second: formatted once for all of its requests
 
     def __call__(self, record: RequestRecord) -> None:
-        """Write the line."""
+        """Write the line of a request."""
         now = time.time()
         second = int(now)
         if second != self._second:
@@ -215,7 +216,7 @@ def line_writer(log_format: LogFormat) -> LineWriter:
 def configure_logging(*, verbose: bool = False, log_format: LogFormat | None = None) -> None:
     """Log Convoy's messages and others' warnings to standard error; uvicorn's too if `verbose`.
 
-    With a format, a thread writes the lines, so that a slow reader never blocks a server.
+    If a format is given, a thread writes the lines, so that a slow reader never blocks a server.
     """
     handler: logging.Handler
     if log_format is None:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: `convoy_` ones, and `nv_inference_` ones under Triton's names.
+"""Exports metrics for Prometheus: `convoy_` ones, and `nv_inference_` ones under Triton's names.
 
 Both read `service.telemetry.counts`, as /v2/models/stats does. Plain integers count and
 prometheus_client formats them: see docs/decisions/counting.md.
@@ -28,7 +28,7 @@ from service.telemetry.gpus import open_gpus
 
 @dataclass(eq=False)
 class ModelMetrics:
-    """One model's counts, and gauges that are read at every scrape."""
+    """Holds one model's counts, and gauges that are read at every scrape."""
 
     name: str
     version: str
@@ -40,7 +40,7 @@ class ModelMetrics:
 
 
 class Metrics(Collector):
-    """One service's metrics, in a registry of their own."""
+    """Collects the metrics of one service in a registry of their own."""
 
     def __init__(self, *, max_batch: int) -> None:
         self.max_batch = max_batch
@@ -66,7 +66,7 @@ class Metrics(Collector):
         self.add(self)
 
     def model(self, name: str, version: str) -> ModelMetrics:
-        """Add a model."""
+        """Add a model, and return its metrics."""
         metrics = ModelMetrics(name, version, Counts(self.max_batch))
         self.models.append(metrics)
         return metrics
@@ -136,7 +136,7 @@ _TRITON = (
 
 
 def _triton_lines(models: Iterable[ModelMetrics]) -> Iterator[str]:
-    """Yield the metrics under Triton's names; prometheus_client would add `_total` to them."""
+    """Yield the metrics under Triton's names, to which prometheus_client would append `_total`."""
     scraped = [(_labels(model), model.counts.sum(), model.pending()) for model in models]
     for name, text, attribute in _TRITON:
         yield f"# HELP {name} {text}\n# TYPE {name} counter\n"
@@ -154,6 +154,6 @@ def _triton_lines(models: Iterable[ModelMetrics]) -> Iterator[str]:
 
 
 def _labels(model: ModelMetrics) -> str:
-    """Return a model's labels in the text format, which escapes three characters."""
+    """Return a model's labels in Prometheus' text format, its special characters escaped."""
     name = model.name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return f'model="{name}",version="{model.version}"'

@@ -1,4 +1,4 @@
-"""A request's data for the access log and traces, from its head to the last byte of its answer."""
+"""Holds a request's data for the access log and traces, from its head to its answer's last byte."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from service.telemetry.counts import Phases
 
 @dataclass(eq=False, slots=True)
 class RequestRecord:
-    """One request; its fields are filled in as they become known.
+    """Records one request; its fields are filled in as they become known.
 
-    Only the edge's decide anything: in whose name it takes its turns, and what counts its images.
+    Only the fields that the edge sets decide anything: the client, and the charge for its images.
     """
 
     id: bytes
