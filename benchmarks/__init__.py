@@ -1,1 +1,1 @@
-"""Measurements. Each package says in its first lines which claim of the documents rests on it."""
+"""Measures. Each package says in its first lines which claim of the documents rests on it."""

@@ -1,4 +1,4 @@
-"""Rows of results: JSON lines, each with all that its number depends on."""
+"""Reads and writes rows of results: JSON lines, each with all that its number depends on."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def now() -> str:
 def commit() -> str:
     """Return the checkout's commit, with a plus sign where tracked files differ from it.
 
-    Where the checkout has travelled without git, the one that was carried along.
+    In a checkout that travelled without git it is the commit that was carried along.
     """
     carried = CARRIED / "COMMIT"
     if carried.is_file() and not (ROOT / ".git").exists():
@@ -49,7 +49,7 @@ def commit() -> str:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return the versions of those that are installed."""
+    """Return the versions of Python and of the packages that are installed."""
     found = {}
     for package in packages:
         try:
@@ -73,7 +73,7 @@ def where(device: Device, at: str) -> dict[str, object]:
 
 
 def nvidia_driver() -> str | None:
-    """Return its version, where nvidia-smi is there to say it."""
+    """Return the driver's version from nvidia-smi, or None without it."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -95,8 +95,8 @@ def read(file: Path) -> list[Row]:
 
 
 def fill(text: str, begin: str, end: str, content: str) -> str:
-    """Return a document with what lies between its two marks replaced. ValueError where it has
-    none.
+    """Return a document with the text between its marks replaced. Raises ValueError without
+    marks.
     """
     if begin not in text or end not in text:
         raise ValueError(f"the document has no {begin} and {end}")
@@ -104,7 +104,7 @@ def fill(text: str, begin: str, end: str, content: str) -> str:
 
 
 def append(file: Path, rows: Iterable[Row]) -> None:
-    """Add rows, there for good when this returns."""
+    """Append rows to the file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as opened:
         opened.writelines(json.dumps(row) + "\n" for row in rows)

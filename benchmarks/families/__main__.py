@@ -1,4 +1,4 @@
-"""Families of convolutional classifiers: what loads, launches and errors of each.
+"""Checks families of convolutional classifiers: whether they load, their launches and errors.
 
     python -m benchmarks.families export [FOLDER]    with torch and timm
     python -m benchmarks.families check [FOLDER] [--family NAME]... [--simulate]
@@ -25,7 +25,7 @@ FOLDER = Path(".cache") / "families"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Export or check, as the command line says."""
+    """Export, check or print the table, as the command line asks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__)
     parser.add_argument("what", choices=("export", "check", "table"))
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)

@@ -1,8 +1,8 @@
-"""Checks what Convoy makes of the exports: whether they load, launches, errors.
+"""Checks what Convoy makes of the exports: whether they load, their launches and errors.
 
-Errors are from PyTorch's scores, the largest relative to the largest score of the image: of the
-model file run by ONNX Runtime alone, of the loader's normal form run by it, of the rewritten graph
-in NumPy's float32, and of the engine on the simulator.
+An error is the largest difference from PyTorch's scores, relative to the image's largest score.
+There is one of the model file run by ONNX Runtime alone, one of the loader's normal form run by it,
+one of the rewritten graph in NumPy's float32, and one of the engine on the simulator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ PLAIN = Preprocessing(
 
 @dataclass(frozen=True)
 class ReferenceScores:
-    """PyTorch's scores of some images."""
+    """Holds PyTorch's scores of some images."""
 
     images: NDArray[np.float32]
     scores: NDArray[np.float32]
@@ -108,13 +108,13 @@ def _error_of(proto: onnx.ModelProto, expected: ReferenceScores, *, at_once: boo
 
 
 def _reference_error(graph: Graph, expected: ReferenceScores) -> float:
-    """Return the error of one image: it takes a second or a minute."""
+    """Return the error of one image only: each takes a second to a minute."""
     (scores,) = run_reference(graph, {graph.inputs[0]: expected.images[:1]}, np.float32).values()
     return relative_error(scores.reshape(1, -1), expected.scores[:1])
 
 
 def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
-    """Yield a row for each family: one image on Convoy's kernels, executed on the CPU."""
+    """Yield a row for each family, from one image on Convoy's kernels, executed on the CPU."""
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         proto = onnx.load(folder / f"{name}.dynamo.dynamic.onnx")

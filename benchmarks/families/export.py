@@ -1,9 +1,9 @@
-"""One small member of each convolutional family of timm, as PyTorch exports it.
+"""Exports one small member of each convolutional family of timm from PyTorch.
 
-Weights are random, and normalisations are as if they had seen data: a network whose every scale
-is 1 and every shift 0 hides mistakes in both. Where nothing of an image is left in the scores, as
+Weights are random, and normalisations are as if they had seen data: a network whose every scale is
+1 and every shift 0 hides mistakes in both. Where the scores would no longer depend on the image, as
 behind ConvMixer's 64 layers, filters are larger. PyTorch and timm are imported only here, when
-asked.
+needed.
 """
 
 import io
@@ -78,9 +78,9 @@ _ALIKE = 1e-3
 
 
 def export(folder: Path) -> Iterator[str]:
-    """Write each network's exports, images and PyTorch's scores; yields what it does.
+    """Write each network's exports, images and PyTorch's scores; yield a line on each.
 
-    What is there already is left. ImportError where torch or timm is not installed.
+    Existing files are kept. Raises ImportError where torch or timm is not installed.
     """
     import timm  # noqa: PLC0415  hundreds of megabytes, which only this needs
     import torch  # noqa: PLC0415
@@ -131,14 +131,14 @@ def _scores(torch: Any, network: Any, images: Any) -> NDArray[np.float32]:
 
 
 def _alike(scores: NDArray[np.float32]) -> bool:
-    """Return whether those of different images are the same, or nearly so."""
+    """Return whether the scores of different images are the same, or nearly so."""
     return relative_error(scores[1:], scores[:-1]) < _ALIKE
 
 
 def _strengthen(torch: Any, network: Any) -> None:
-    """Draw the filters so that what is behind a convolution varies as much as what is ahead.
+    """Draw the filters so that a convolution's output varies as much as its input (He et al. 2015).
 
-    He et al. 2015; by PyTorch's own default it varies a third as much or less.
+    By PyTorch's own default it varies a third as much or less.
     """
     for module in network.modules():
         if isinstance(module, torch.nn.Conv2d):
@@ -146,7 +146,7 @@ def _strengthen(torch: Any, network: Any) -> None:
 
 
 def _seeded(timm: Any, torch: Any, name: str) -> Any:
-    """Return the network for inference."""
+    """Return the network for inference, with seeded weights."""
     torch.manual_seed(0)
     network = timm.create_model(name, pretrained=False, num_classes=CLASSES).eval()
     for module in network.modules():

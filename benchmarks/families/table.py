@@ -1,4 +1,4 @@
-"""The table of benchmarks/results/families.md, from the rows."""
+"""Writes the table of benchmarks/results/families.md from the rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,7 +24,7 @@ one image.
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the document; a family without rows has none."""
+    """Return the document; families without rows are left out."""
     newest: dict[tuple[str, str, str], Row] = {}
     simulated: dict[str, float] = {}
     for row in rows:

@@ -1,1 +1,1 @@
-"""Proof and measurements on a GPU: README, "Beside other servers", and docs/gpu-day.md."""
+"""Proves and measures on a GPU: README, "Beside other servers", and docs/gpu-day.md."""

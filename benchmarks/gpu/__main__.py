@@ -54,7 +54,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(command_line: Sequence[str] | None = None) -> int:
-    """Run one; the exit status."""
+    """Run one command, and return the exit status."""
     arguments = parse_arguments(command_line)
     status: int = globals()[f"_{arguments.command}"](arguments)
     return status

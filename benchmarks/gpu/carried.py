@@ -18,9 +18,9 @@ _NAMES = ("squeezenet1.1-fp16.onnx", "images", "imagenet_labels.txt")
 
 
 def python(carried: Path = CARRIED) -> list[str]:
-    """Return the command that runs Python with what was carried, and without TF32.
+    """Return the command that runs Python with the carried packages, and without TF32.
 
-    NVRTC is loaded before anything else loads another: the first one in a process stays.
+    The carried NVRTC is loaded first, because the first one in a process stays.
     """
     command = ["env", "NVIDIA_TF32_OVERRIDE=0", "PYTHONUNBUFFERED=1"]
     made_for, running = carried / "PYTHON", "{}.{}".format(*sys.version_info)
@@ -43,6 +43,6 @@ def python(carried: Path = CARRIED) -> list[str]:
 
 
 def data(carried: Path = CARRIED) -> Path | None:
-    """Return the folder of SqueezeNet and the photographs; None where it is nowhere."""
+    """Return the folder of SqueezeNet and the photographs, or None where there is none."""
     places = (carried / "data", ROOT.resolve().parent / "shared" / "data")
     return next((place for place in places if all((place / n).exists() for n in _NAMES)), None)

@@ -35,9 +35,10 @@ EXTRAS = ("nvidia-cudnn-frontend==1.18.0", f"hypothesis=={version('hypothesis')}
 
 
 def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int]]:
-    """Fill the folder anew; its files with their bytes. Needs `data` and a package index.
+    """Fill the folder anew, and return its files with their bytes.
 
-    FileNotFoundError without SqueezeNet and photographs, ValueError where it becomes too large.
+    Needs `data` and a package index. Raises FileNotFoundError without SqueezeNet and photographs,
+    ValueError where the folder becomes too large.
     """
     source = data(Path("nowhere"))
     if source is None:
@@ -59,7 +60,7 @@ def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int
 
 
 def pins(package: str) -> list[str]:
-    """Return the packages that one needs at run time, as installed here, less those on the
+    """Return the packages that `package` needs, in their versions here, less those on the
     machine.
     """
     found: dict[str, str] = {}
@@ -77,14 +78,14 @@ def pins(package: str) -> list[str]:
 
 
 def _requirements(package: str) -> Iterator[str]:
-    """Names, normalised; those of extras left out."""
+    """Yield the normalised names of the packages that `package` requires without extras."""
     for line in distribution(package).requires or ():
         if "extra ==" not in line:
             yield re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", line)[0]).lower()
 
 
 def wheels(folder: Path, wanted: Iterable[str]) -> None:
-    """Download wheels for the machine, and make one that says which version Convoy is."""
+    """Download wheels for the machine, and make one that states Convoy's version."""
     download(folder, wanted)
     name, ours = DISTRIBUTION.replace("-", "_"), version(DISTRIBUTION)
     with zipfile.ZipFile(folder / f"{name}-{ours}-info.whl", "w") as packed:
@@ -95,7 +96,7 @@ def wheels(folder: Path, wanted: Iterable[str]) -> None:
 
 
 def download(folder: Path, wanted: Iterable[str]) -> None:
-    """Wheels for Linux on x86-64, none of what they depend on."""
+    """Download wheels for Linux on x86-64, without their dependencies."""
     subprocess.run(
         [
             *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
@@ -108,7 +109,7 @@ def download(folder: Path, wanted: Iterable[str]) -> None:
 
 
 def photographs(source: Path, folder: Path) -> None:
-    """SqueezeNet, labels, and every so many of the photographs."""
+    """Copy SqueezeNet, the labels, and PHOTOGRAPHS of the photographs, evenly chosen."""
     (folder / "images").mkdir(parents=True)
     for name in ("squeezenet1.1-fp16.onnx", "imagenet_labels.txt"):
         shutil.copy(source / name, folder / name)
@@ -119,7 +120,7 @@ def photographs(source: Path, folder: Path) -> None:
 
 
 def compiler(file: Path) -> None:
-    """NVRTC as pinned here, its two libraries alone."""
+    """Pack the two libraries of the NVRTC that is pinned here."""
     with tempfile.TemporaryDirectory() as temporary:
         download(Path(temporary), [f"nvidia-cuda-nvrtc=={version('nvidia-cuda-nvrtc')}"])
         (wheel,) = Path(temporary).glob("*.whl")
@@ -139,6 +140,6 @@ def compiler(file: Path) -> None:
 
 
 def listing(folder: Path) -> list[tuple[str, int]]:
-    """Return every file below, by name, with its bytes."""
+    """Return every file below the folder by name, with its bytes."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     return [(str(file.relative_to(folder)), file.stat().st_size) for file in files]

@@ -14,7 +14,7 @@ _CLOCKS = {
 
 
 def clocks() -> Row:
-    """Return what nvidia-smi reads now; nothing where it is missing, or has no such reading."""
+    """Return what nvidia-smi reads now, or nothing where it is missing or reads no clocks."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
@@ -24,7 +24,7 @@ def clocks() -> Row:
 
 
 def clocks_of(answer: str) -> Row:
-    """Return the readings that are numbers in a line of nvidia-smi's."""
+    """Return the numbers in a line of nvidia-smi by their names."""
     readings = zip(_CLOCKS.values(), answer.partition("\n")[0].split(","), strict=False)
     return {
         name: float(text) for name, text in readings if text.strip().replace(".", "", 1).isdigit()

@@ -1,4 +1,4 @@
-"""The cost model beside measured layers: fitted on one half of them, checked on the other.
+"""Fits the cost model to one half of the measured layers, and checks it on the other.
 
 A measured time is taken to be offset_us + scale * the estimate; both are fitted to the least sum of
 squared relative errors. What is reported is of the half that the fit has not seen.
@@ -31,7 +31,7 @@ LEAST = 8
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A layer's time as estimated for the choice that was measured, and as measured, in µs."""
+    """Holds a layer's measured µs, and the µs estimated for the choice that was measured."""
 
     name: str
     estimated_us: float
@@ -40,7 +40,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A fit to one half of the pairs, and how well it predicts the other half."""
+    """Describes a fit to one half of the pairs, and how well it predicts the other half."""
 
     offset_us: float
     scale: float
@@ -60,7 +60,7 @@ class Fit:
 
 
 def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]:
-    """Return (estimate, measurement) pairs of the suites' layers, warm and cold.
+    """Yield (estimate, measurement) pairs of the suites' layers, warm and cold.
 
     A choice that the code no longer has is left out, and so is a device that is no H100 or H200.
     """
@@ -80,7 +80,10 @@ def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]
 
 
 def fit(every: Iterable[Pair]) -> Fit:
-    """Fit every other pair, by estimate, checked on the rest. ValueError with fewer than LEAST."""
+    """Fit every other pair, in order of the estimates, and check on the rest.
+
+    Raises ValueError with fewer than LEAST pairs.
+    """
     ordered = sorted(every, key=lambda pair: (pair.estimated_us, pair.name))
     if len(ordered) < LEAST:
         raise ValueError(f"{len(ordered)} layers are measured; a fit needs {LEAST}")
@@ -104,7 +107,9 @@ def fit(every: Iterable[Pair]) -> Fit:
 
 
 def rank_correlation(first: Numbers, second: Numbers) -> float:
-    """Spearman's: Pearson's correlation of the ranks, equal values sharing the mean of theirs."""
+    """Return Spearman's correlation: Pearson's of the ranks, equal values sharing their mean
+    rank.
+    """
     a, b = map(_centred_ranks, (first, second))
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
@@ -123,7 +128,7 @@ def _columns(pairs: Sequence[Pair]) -> tuple[Numbers, Numbers]:
 
 
 def readings(rows: Iterable[Row]) -> list[Reading]:
-    """Return the readings of the model's constants among the rows."""
+    """Return the readings of the model's constants in the rows."""
     return [
         Reading(row["reading"], row["conditions"], float(row["p50_us"]))
         for row in rows

@@ -1,4 +1,4 @@
-"""How units are measured on the GPU: by the benchmarks of kernels, networks and serving."""
+"""Measures units on the GPU by the benchmarks of kernels, networks and serving."""
 
 import ctypes
 import signal
@@ -36,7 +36,9 @@ DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKIL
 
 
 def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
-    """Return what measures one side's units. Raises BaselineError where a library is missing."""
+    """Return the function that measures one side's units. Raises BaselineError for a missing
+    library.
+    """
     store = TuningStore(out / "tuning.json")
     if kind == MICRO:
         return partial(measure_constants, device)
@@ -48,7 +50,7 @@ def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
 def measure_constants(
     device: Device, unit: Unit, effort: micro.Effort = _MICRO_EFFORT
 ) -> list[Row]:
-    """Return a row for each reading that says what the model of time assumes."""
+    """Return a row for each reading that the model of time is fitted to."""
     with micro.laboratory(device, effort) as at:
         readings = micro.MEASUREMENTS[unit.subject](at)
     return [
@@ -81,7 +83,7 @@ def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFF
 
 
 def rows_of(problem: ConvProblem, side: str, outcome: Outcome, effort: Effort) -> list[Row]:
-    """Return a row for each state of the cache; none where nothing could run."""
+    """Return a row for each state of the cache, none where nothing could run."""
     return [
         {
             "problem": str(problem),
@@ -157,10 +159,9 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
 
 
 def main(kind: str, side: str, out: Path, commit: str) -> None:
-    """Measure on the GPU. The process dies with the run that started it, so the next run has the
-    GPU alone.
+    """Measure on the GPU. Raises SystemExit, naming what is missing, without a GPU or a library.
 
-    SystemExit with what is missing, where there is no GPU or no such library.
+    The process dies with the run that started it, so the next run has the GPU alone.
     """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     try:

@@ -1,4 +1,4 @@
-"""Whether this GPU computes what it should: the tests marked `gpu`, from each kernel to the server.
+"""Proves that this GPU computes what it should, by the tests marked `gpu`, from kernel to server.
 
 docs/gpu-day.md begins with it. The tests run in a process of their own, which may hang or die; what
 has not passed by then is not proved.
@@ -29,14 +29,14 @@ _HANG_S = 120  # of one test; the first one compiles every kernel
 
 
 def command() -> list[str]:
-    """Return what runs the tests."""
+    """Return the command that runs the tests."""
     limits = ("-o", f"faulthandler_timeout={_HANG_S}", "-o", "faulthandler_exit_on_timeout=true")
     options = ("-m", "gpu", "-p", "no:cacheprovider", "--maxfail", "25", *limits)
     return [*carried.python(), "-m", "pytest", *options, *TESTS]
 
 
 def prove(tests: Sequence[str], seconds: float, commit: str, out: Path) -> bool:
-    """Run the tests for so many seconds at most, add a row to `out`, and return whether all passed.
+    """Run the tests for at most `seconds`, add a row to `out`, and return whether all passed.
 
     A skipped test is not proved either.
     """
@@ -70,7 +70,7 @@ def prove(tests: Sequence[str], seconds: float, commit: str, out: Path) -> bool:
 
 
 def _outcomes(report: Path) -> dict[str, str]:
-    """Return each test's outcome by its name."""
+    """Return the outcome of each test by its name."""
     cases = ET.parse(report).iter("testcase")
     return {
         f"{case.get('classname')}::{case.get('name')}": next(

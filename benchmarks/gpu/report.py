@@ -1,4 +1,6 @@
-"""RESULTS.md and the README's section, from the lines alone: tables, plots, and what is missing."""
+"""Writes RESULTS.md and the README's section from the recorded lines: tables, plots, what is
+missing.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -26,7 +28,7 @@ _NOTES = """\
 
 
 def rows_of(lines: Iterable[Row]) -> list[Row]:
-    """Return the measured rows, each with all that its line says."""
+    """Return the measured rows, each with the fields that its line's rows share."""
     found: list[Row] = []
     for line in lines:
         shared = {key: value for key, value in line.items() if key != "rows"}
@@ -35,13 +37,13 @@ def rows_of(lines: Iterable[Row]) -> list[Row]:
 
 
 def of_last(lines: Sequence[Row]) -> list[Row]:
-    """Return those of the commit and device that were measured last."""
+    """Return the rows with the commit and device of the last row."""
     last = lines[-1]
     return [line for line in lines if all(line[k] == last[k] for k in ("commit", "device"))]
 
 
 def results(lines: Sequence[Row], folder: Path) -> str:
-    """RESULTS.md in Markdown; plots lie beside it."""
+    """Return RESULTS.md; write its plots beside it, into `folder`."""
     if not lines:
         return "# Measured on a GPU\n\nNothing has been measured on a GPU yet.\n"
     lines = of_last(lines)
@@ -66,7 +68,7 @@ def results(lines: Sequence[Row], folder: Path) -> str:
 
 
 def section(lines: Sequence[Row]) -> str:
-    """Return the README's: a line a suite and N, a line a network."""
+    """Return the README's section: a line for each suite and N, and one for each network."""
     if not lines:
         return "Nothing has been measured on a GPU yet."
     lines = of_last(lines)
@@ -87,13 +89,13 @@ def section(lines: Sequence[Row]) -> str:
 
 
 def rows_of_layers(rows: Iterable[Row]) -> list[Row]:
-    """Return those of single convolutions."""
+    """Return the rows of single convolutions."""
     return [row for row in rows if row["unit"].startswith(LAYER)]
 
 
 def into_readme(text: str, told: str) -> str:
-    """Return the README with the section between its marks replaced. ValueError where it has
-    none.
+    """Return the README with its section replaced. Raises ValueError where its marks are
+    missing.
     """
     return fill(text, BEGIN, END, told)
 
@@ -194,7 +196,9 @@ def _cost_model(layers: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _known_constants(rows: Sequence[Row]) -> dict[str, Constants]:
-    """Return what the model is checked with: what it assumes, and what was measured if it was."""
+    """Return the constants to check the model with: the assumed, and the measured if there
+    are any.
+    """
     try:
         return {"assumed": ASSUMED, "measured": fitted(readings(rows))}
     except ValueError:
@@ -223,7 +227,9 @@ def _network_table(rows: Sequence[Row]) -> str:
 
 
 def _network_goals(rows: Sequence[Row]) -> str:
-    """Return whether Convoy's device time is less than torch.compile's, of those measured both."""
+    """Return whether Convoy's device time is less than torch.compile's, where both were
+    measured.
+    """
     told = ""
     for network, n in product(("VGG-19", "ResNet-50"), (1, 8)):
         times = {

@@ -29,11 +29,11 @@ Command = Callable[[str, str], Sequence[str]]
 
 
 class LostError(Exception):
-    """A measurer that died or hung; the message says which."""
+    """Says how a measurer died or hung."""
 
 
 class Measurer:
-    """A process that measures units of one kind and side; used as a context."""
+    """Runs a process that measures units of one kind and side; used as a context."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -48,12 +48,14 @@ class Measurer:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def hello(self) -> Row:
-        """Return what its measurements depend on. Raises LostError."""
+        """Return the place: what its measurements depend on. Raises LostError."""
         place: Row = self._reply(10 * START_S)["place"]
         return place
 
     def measure(self, unit: Unit, limit: float) -> dict[str, Any]:
-        """Return its reply. Raises LostError where none comes in time, or it has died."""
+        """Return the reply for a unit. Raises LostError where none comes in time, or the process
+        died.
+        """
         assert self._process.stdin is not None
         fields = {name: getattr(unit, name) for name in ("kind", "subject", "n", "side")}
         try:
@@ -64,7 +66,7 @@ class Measurer:
         return self._reply(limit)
 
     def end(self) -> None:
-        """End it, and what it started."""
+        """Kill the process and all that it started."""
         with suppress(ProcessLookupError):  # it may have ended by itself
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -91,7 +93,7 @@ class Measurer:
 
 
 class Measurers:
-    """Keeps one measurer at a time, of the kind and side that are wanted."""
+    """Keeps one measurer at a time, of the kind and side that are needed."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -101,11 +103,11 @@ class Measurers:
         self.place: Row = {}
 
     def start_s(self, unit: Unit) -> float:
-        """Return seconds until one is ready for the unit."""
+        """Return how many seconds pass until a measurer is ready for the unit."""
         return 0.0 if self._measurer and self._key == (unit.kind, unit.side) else START_S
 
     def of(self, unit: Unit) -> Measurer | None:
-        """Return a measurer for the unit; None where none can be started."""
+        """Return a measurer for the unit, or None where it cannot be started."""
         key = unit.kind, unit.side
         if key in self._absent:
             return None
@@ -121,14 +123,14 @@ class Measurers:
         return self._measurer
 
     def end(self) -> None:
-        """End it, if there is one."""
+        """End the measurer, if there is one."""
         if self._measurer is not None:
             self._measurer.end()
             self._measurer = None
 
 
 def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: Command) -> None:
-    """Measure what has no line of the commit until the time is over."""
+    """Measure the units without a line for this commit, until the time is over."""
     deadline = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
     file = out / "gpu.jsonl"
@@ -168,7 +170,7 @@ def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: 
 
 
 def pack(out: Path, tar: Path) -> None:
-    """Everything of a run in one file."""
+    """Pack everything of a run into one file."""
     with tarfile.open(tar, "w") as packed:
         for file in sorted(out.glob("*.json*")):
             packed.add(file, file.name)
@@ -176,7 +178,7 @@ def pack(out: Path, tar: Path) -> None:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Let one run go on at a time; another waits."""
+    """Hold a lock, so that one run goes on at a time and another waits."""
     with (out / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -64,8 +64,9 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """See the module. `subject` is a problem as text, or a name: of one of MEASUREMENTS, of a
-    network, or one of SENT.
+    """Names a kind of measurement, a subject, N, and a side; see the module.
+
+    `subject` is a problem as text, or a name: of one of MEASUREMENTS, of a network, or one of SENT.
     """
 
     kind: str
@@ -83,7 +84,7 @@ def problems() -> Mapping[str, ConvProblem]:
 
 
 def units() -> list[Unit]:
-    """Everything, each once, in the order in which it is measured."""
+    """Return every unit once, in the order in which they are measured."""
     found = []
     for kind, groups, batches, sides in _ORDER:
         for group in groups:
@@ -101,7 +102,7 @@ def units() -> list[Unit]:
 def missing(
     every: Iterable[Unit], lines: Iterable[Row], commit: str, device: str = ""
 ) -> list[Unit]:
-    """Return those that have no line of the commit, and of the device where one is named."""
+    """Return the units without a line of this commit, and of this device where one is named."""
     there = {
         line["unit"]
         for line in lines
@@ -111,7 +112,7 @@ def missing(
 
 
 def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
-    """Return how long a unit takes, by its kind and side."""
+    """Return how many seconds a unit takes, by its kind and side."""
     took: dict[tuple[str, str], list[float]] = {}
     for line in lines:
         if line["outcome"] == "measured":
@@ -122,9 +123,7 @@ def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
 def packed(
     todo: Iterable[Unit], seconds: float, takes: Mapping[tuple[str, str], float]
 ) -> list[Unit]:
-    """Return those that fit, each in its turn; where one is too long, what comes later may still
-    fit.
-    """
+    """Return the units that fit into `seconds`, in order; one that is too long is skipped."""
     chosen: list[Unit] = []
     left, worker = seconds, None
     for unit in todo:
@@ -137,5 +136,5 @@ def packed(
 
 
 def limit_s(unit: Unit, takes: Mapping[tuple[str, str], float]) -> float:
-    """After which a unit counts as hung."""
+    """Return the seconds after which a unit counts as hung."""
     return 3 * takes[unit.kind, unit.side] + 2 * START_S

@@ -1,4 +1,4 @@
-"""A worker's side of a run: a line of JSON names a unit, a line of JSON says what came of it.
+"""Runs a worker of a run: it reads units and writes results, each as a line of JSON.
 
 A unit may crash the worker or lose its device; the run notes that, and starts another.
 """
@@ -17,11 +17,11 @@ Measure = Callable[[Unit], list[Row]]
 
 
 class RefusedError(Exception):
-    """A unit that this side cannot run; the message says why."""
+    """Says why this side cannot run a unit."""
 
 
 def serve_units(measurer: Measure, device_row: Row, check: Callable[[], None]) -> None:
-    """Measure what standard input names until it ends, or `check` says that the device is lost.
+    """Measure the units on standard input until it ends, or `check` says that the device is lost.
 
     A library reports a lost device as any other refusal, so each unit is followed by a check.
     """

@@ -1,1 +1,1 @@
-"""Convolutions one by one: docs/kernels.md, "What the planner does", and RESULTS.md."""
+"""Measures convolutions one by one: docs/kernels.md, "What the planner does", and RESULTS.md."""

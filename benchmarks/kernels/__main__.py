@@ -1,9 +1,9 @@
-"""Counts what each way to compute a convolution costs, and how it errs: docs/kernels.md.
+"""Counts what each way to compute a convolution costs, and measures its errors: docs/kernels.md.
 
     python -m benchmarks.kernels --costs      products, workspace and bytes (costs.py)
     python -m benchmarks.kernels --accuracy   errors (accuracy.py); --device cusim needs no GPU
 
-How long each takes `python -m benchmarks.gpu run` measures.
+Times are measured by `python -m benchmarks.gpu run`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Count or compute, and show."""
+    """Count costs or measure errors, and print them."""
     arguments = parse_arguments(command_line)
     console = Console(highlight=False, markup=False)
     if arguments.costs:

@@ -1,13 +1,13 @@
-"""Errors of each algorithm on the VGG-E layers: table 4 of Lavin & Gray 2015.
+"""Measures errors of each algorithm on the VGG-E layers: table 4 of Lavin & Gray 2015.
 
     python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
-Data and filters are uniform in [-1, 1], the error is the largest of an element, and the truth is a
-convolution in float64 (section 7), in fp32, 3xtf32 and fp16. By the kernels themselves: every
+Data and filters are uniform in [-1, 1]. The error is the largest of an element, against a
+convolution in float64 (section 7), in fp32, 3xtf32 and fp16. The kernels themselves run: every
 algorithm with every set of points, in the configuration that the heuristic would choose; on the
-simulator (`cusim`) that for an H200. There C is the layer's, for errors grow with the length of the
-sums, but H×W and K are cut down: the largest error is of fewer elements, and so a little smaller.
-With `--whole` they are not, and a layer takes minutes. A row an algorithm goes to
+simulator (`cusim`) the one for an H200. There C is the layer's, for errors grow with the length of
+the sums, but H×W and K are cut down: the largest error is of fewer elements, and so a little
+smaller. With `--whole` they are not, and a layer takes minutes. A row for each algorithm goes to
 OUT/accuracy.jsonl.
 """
 
@@ -72,7 +72,7 @@ CUSIM_SIZE, CUSIM_FILTERS = 28, 64
 
 
 def reduced(layer: Layer) -> Layer:
-    """Return the layer with as many channels, but small enough for the simulator."""
+    """Return the layer with the same channels, but small enough for the simulator."""
     problem = layer.problem
     size = tuple(min(extent, CUSIM_SIZE) for extent in problem.window.input)
     small = same_padded(size, problem.window.kernel[0], problem.c, min(problem.k, CUSIM_FILTERS))
@@ -80,7 +80,9 @@ def reduced(layer: Layer) -> Layer:
 
 
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
-    """Return each algorithm with each of its sets of points, by name: these round differently."""
+    """Return each algorithm with each of its sets of points, by name, since these round
+    differently.
+    """
     groups: dict[str, list[ConvChoice]] = {}
     for choice in choices(problem, device.max_shared_bytes, device.architecture):
         points = getattr(choice.config, "points", None)
@@ -91,10 +93,10 @@ def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Holds errors of a variant's elements: the largest, their root mean square, and their mean
-    away from 0.
+    """Holds a variant's largest error, the root mean square of its errors, and their mean away from
+    0.
 
-    The latter two in units of a float's epsilon, of results whose root mean square is 1.
+    The latter two are in units of a float's epsilon, for results whose root mean square is 1.
     """
 
     largest: float
@@ -103,7 +105,7 @@ class Error:
 
 
 def error_of(y: Array, truth: NDArray[np.floating[Any]]) -> Error:
-    """Return the error of results."""
+    """Return the errors of y."""
     apart = y - truth
     unit = EPS * float(np.sqrt(np.mean(truth**2)))
     return Error(
@@ -116,7 +118,7 @@ def error_of(y: Array, truth: NDArray[np.floating[Any]]) -> Error:
 def errors(
     device: Device, problem: ConvProblem, facts: DeviceFacts, seed: int = 0
 ) -> dict[str, tuple[ConvChoice, Error]]:
-    """Return, by variant, which choice stood for it on a device of these facts, and its error."""
+    """Return, by variant, the choice that a device of these facts makes, and its errors."""
     rng = np.random.default_rng(seed)
     shape = (problem.n, problem.c, *problem.window.input)
     x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, problem.filter_shape))
@@ -130,9 +132,9 @@ def errors(
 def convolve(
     device: Device, problem: ConvProblem, choice: ConvChoice, x: Array, weight: Array
 ) -> Array:
-    """Return the convolution of N×C×H×W by one choice; NaN where it left anything out.
+    """Return the convolution of x, N×C×H×W, by one choice; NaN where it wrote nothing.
 
-    Operands are rounded to what the problem's precision stores, and so is the result.
+    Operands are rounded to the type that the problem's precision stores, and so is the result.
     """
     (algorithm, config, _), stored = choice, problem.precision.stored
     x_place, y_place = (
@@ -176,7 +178,7 @@ def _uploaded(
 
 
 def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str) -> list[Row]:
-    """Return a row for each of PRECISIONS, layer and variant."""
+    """Return a row for each precision in PRECISIONS, layer and variant."""
     return [
         {
             "kind": "accuracy",
@@ -200,8 +202,9 @@ def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print a table a precision, the paper's numbers beside ours, what is promised of fp32, and how
-    3xtf32 compares with it.
+    """Print a table for each precision, with the paper's numbers beside Convoy's.
+
+    It adds what is promised of fp32, and how 3xtf32 compares with it.
     """
     by_precision = {
         precision: [row for row in rows if row["precision"] == precision]
@@ -258,7 +261,7 @@ DEVICES: dict[str, Callable[[], Device]] = {"cuda": CudaDevice, "cusim": CusimDe
 
 
 def run(where: str, out: Path, at: str, console: Console, *, whole: bool = True) -> None:
-    """Measure on one of DEVICES, show, and write down. Raises DeviceError."""
+    """Measure on one of DEVICES, print, and write the rows. Raises DeviceError."""
     device, layers = DEVICES[where](), LAYERS
     facts: DeviceFacts = H200 if where == "cusim" else device
     if not whole:

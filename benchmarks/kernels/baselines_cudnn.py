@@ -1,4 +1,4 @@
-"""cuDNN's side of a contest: every plan it has for a problem, through nvidia-cudnn-frontend.
+"""Runs cuDNN's side of a contest: every plan that it has, through nvidia-cudnn-frontend.
 
 Plans come from all of its heuristics (A, B and FALLBACK), for float32 throughout; and because those
 favour engines that compute in TF32, also from a walk over all engines with all values of their
@@ -26,7 +26,7 @@ MOST_KNOBS = 64
 
 
 class Cudnn:
-    """The library and a handle of it. Raises BaselineError."""
+    """Holds the library and a handle of it. Raises BaselineError where it is missing."""
 
     def __init__(self) -> None:
         try:
@@ -43,11 +43,11 @@ class Cudnn:
             raise BaselineError(f"cuDNN does not answer: {error}") from error
 
     def failures(self, tensors: Tensors) -> AbstractContextManager[None]:
-        """Raise what it could not do as CandidateError."""
+        """Raise the library's errors within this block as CandidateError."""
         return failures(tensors.runtime, self.cudnn.cudnnGraphNotSupportedError)
 
     def candidates(self, device: Device, tensors: Tensors) -> Iterator[Candidate]:
-        """Yield every plan of both layouts, once."""
+        """Yield every plan of both layouts, each once."""
         for channels_last in (False, True):
             names: set[str] = set()
             for fill in (from_heuristics, from_engines):
@@ -67,23 +67,23 @@ class Cudnn:
 
 @dataclass(frozen=True)
 class NoPlans:
-    """A graph that cuDNN has no plan for; see contest.Candidate."""
+    """Stands for a graph that cuDNN has no plan for, as a contest.Candidate."""
 
     name: str
     reason: CandidateError
     workspace_bytes: int | None = None
 
     def check(self) -> None:
-        """Do what contest.Candidate says."""
+        """Raise the reason."""
         raise self.reason
 
     def time(self, _: Cache, /, **_how_often: int) -> Timing:
-        """Do what contest.Candidate says."""
+        """Raise the reason."""
         raise self.reason
 
 
 class PlanGraph:
-    """A convolution as cuDNN's graph of one node, without plans yet."""
+    """Holds a convolution as cuDNN's graph of one node, without plans yet."""
 
     def __init__(self, library: Cudnn, tensors: Tensors, channels_last: bool) -> None:
         cudnn, window = library.cudnn, tensors.problem.window
@@ -116,7 +116,7 @@ class PlanGraph:
         self.graph.build_operation_graph()
 
     def empty_y(self) -> Any:
-        """Memory for y, NaN."""
+        """Return memory for y, filled with NaN."""
         tensors = self.tensors
         y = tensors.runtime.torch.full(
             tensors.problem.output_shape, float("nan"), device=tensors.runtime.where
@@ -125,7 +125,7 @@ class PlanGraph:
 
 
 def from_heuristics(cudnn: Any, graph: Any) -> None:
-    """Add all that the heuristics propose, without engines that say they compute in less."""
+    """Add all plans that the heuristics propose, without engines that state a lower precision."""
     modes, notes = cudnn.heur_mode, cudnn.numerical_note
     graph.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
     graph.deselect_numeric_notes(
@@ -136,7 +136,7 @@ def from_heuristics(cudnn: Any, graph: Any) -> None:
 
 
 def from_engines(cudnn: Any, graph: Any) -> None:
-    """Add every engine, with every combination of its knobs unless those are too many.
+    """Add every engine, with every combination of its knobs unless there are too many.
 
     No notes are deselected: that would take away all plans that no heuristic proposed.
     """
@@ -156,7 +156,9 @@ def from_engines(cudnn: Any, graph: Any) -> None:
 
 
 def settings(cudnn: Any, knobs: Any) -> Iterator[Mapping[Any, int]]:
-    """Combinations of the knobs' values; one that the frontend has no name for stays as it is."""
+    """Yield combinations of the knobs' values; a knob without a name in the frontend is left
+    alone.
+    """
     named = [knob for knob in knobs if knob.type != cudnn.knob_type.NOT_SET]
     values = [range(knob.min_value, knob.max_value + 1, max(knob.stride, 1)) for knob in named]
     if prod(map(len, values)) > MOST_KNOBS:
@@ -167,7 +169,7 @@ def settings(cudnn: Any, knobs: Any) -> Iterator[Mapping[Any, int]]:
 
 
 class PlanCandidate:
-    """One plan; see contest.Candidate."""
+    """Runs one plan, as a contest.Candidate."""
 
     def __init__(self, device: Device, graph: PlanGraph, index: int) -> None:
         self._device, self._graph, self._index = device, graph, index
@@ -177,7 +179,7 @@ class PlanCandidate:
         self.name = f"{layout(graph.channels_last)} {plan}"
 
     def check(self) -> None:
-        """Do what contest.Candidate says."""
+        """Build and run the plan once, and compare the result."""
         graph, tensors = self._graph, self._graph.tensors
         with graph.library.failures(tensors):
             graph.graph.build_plan_at_index(self._index)
@@ -194,7 +196,7 @@ class PlanCandidate:
             tensors.check(y)
 
     def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
-        """Do what contest.Candidate says."""
+        """Return the times of captured runs of the plan."""
         graph = self._graph
         with graph.library.failures(graph.tensors):
             sets = graph.tensors.sets(cache, graph.channels_last, replays)
@@ -207,7 +209,7 @@ class PlanCandidate:
             return Timing.of(captured.samples_us(replays))
 
     def _execute(self, stream: Any, x: Any, weight: Any, y: Any) -> None:
-        """Ask a stream of kernels.device.cuda_device for one run."""
+        """Enqueue one run on a stream of kernels.device.cuda_device."""
         graph, library = self._graph, self._graph.library
         library.cudnn.set_stream(handle=library.handle, stream=stream.cupy.ptr)
         graph.graph.execute_plan_at_index(
@@ -219,5 +221,5 @@ class PlanCandidate:
 
 
 def layout(channels_last: bool) -> str:
-    """Return the layout's usual name."""
+    """Return the usual name of the layout."""
     return "NHWC" if channels_last else "NCHW"

@@ -1,4 +1,4 @@
-"""PyTorch's sides of a contest, and the truth for its and cuDNN's: float64, on the GPU.
+"""Runs PyTorch's sides of a contest, and computes the reference, in float64, for them and cuDNN's.
 
 `torch` is its convolution: PyTorch asks cuDNN for all its algorithms (cudnn.benchmark, no limit)
 and keeps the fastest, once for N×C×H×W in memory and once for N×H×W×C. `im2col` is what the
@@ -22,27 +22,27 @@ MOST_ERROR = 3e-5
 
 
 class BaselineError(Exception):
-    """A side that cannot be measured here; the message says what is missing."""
+    """Says what is missing to measure a side here."""
 
 
 class Runtime(Protocol):
-    """The parts of PyTorch that depend on a GPU; tests have their own."""
+    """Lists the parts of PyTorch that depend on a GPU; tests have their own."""
 
     torch: Any
     where: str  # as PyTorch names the device
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Have PyTorch ask `stream` within the block."""
+        """Make PyTorch use `stream` within this block."""
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """Capture as Device.capture does, with the memory that PyTorch allocates meanwhile kept."""
+        """Capture as Device.capture does, and keep the memory that PyTorch allocates meanwhile."""
 
     def synchronize(self) -> None:
-        """Wait for all that PyTorch asked for. Raises RuntimeError."""
+        """Wait for all of PyTorch's work. Raises RuntimeError."""
 
 
 class CudaRuntime:
-    """PyTorch on the GPU, TF32 off. Raises BaselineError."""
+    """Runs PyTorch on the GPU, TF32 off. Raises BaselineError where that is impossible."""
 
     where = "cuda"
 
@@ -60,13 +60,13 @@ class CudaRuntime:
         self.torch: Any = torch
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Do what Runtime says."""
+        """Make PyTorch use `stream` within this block."""
         context: AbstractContextManager[Any] = self.torch.cuda.stream(self._external(stream))
         return context
 
     @contextmanager
     def capture(self, stream: Stream) -> Iterator[Graph]:
-        """Do what Runtime says."""
+        """Capture PyTorch's work on `stream` into a CUDA graph."""
         graph = self.torch.cuda.CUDAGraph()
         with self.on(stream):
             # Not torch.cuda.graph: that collects garbage for each of many graphs.
@@ -77,11 +77,11 @@ class CudaRuntime:
                 graph.capture_end()
 
     def synchronize(self) -> None:
-        """Do what Runtime says."""
+        """Wait for all of PyTorch's work on the GPU."""
         self.torch.cuda.synchronize()
 
     def _external(self, stream: Any) -> Any:
-        """Return a stream of kernels.device.cuda_device as PyTorch's."""
+        """Return a stream of kernels.device.cuda_device as a stream of PyTorch's."""
         return self.torch.cuda.ExternalStream(stream.cupy.ptr)
 
 
@@ -91,13 +91,13 @@ class _TorchGraph:
     graph: Any
 
     def replay(self, stream: Stream) -> None:
-        """Do what Graph says."""
+        """Replay the graph on a stream."""
         with self.runtime.on(stream):
             self.graph.replay()
 
 
 class Tensors:
-    """A problem's data as tensors, uniform in [-1, 1], and its answer in float64."""
+    """Holds a problem's data as tensors, uniform in [-1, 1], and its result in float64."""
 
     def __init__(self, runtime: Runtime, problem: ConvProblem, seed: int = 0) -> None:
         torch = runtime.torch
@@ -131,7 +131,7 @@ class Tensors:
         )
 
     def check(self, y: Any) -> None:
-        """Raise CandidateError unless y is the truth, to float32's precision."""
+        """Raise CandidateError unless y is right, to float32's precision."""
         error = float((y.double() - self._truth).norm() / self._norm)
         if not error <= MOST_ERROR:  # NaN is none
             raise CandidateError(f"wrong: relative error {error:.1e}")
@@ -145,7 +145,7 @@ class Tensors:
         return tensor.contiguous(memory_format=three)
 
     def sets(self, cache: Cache, channels_last: bool, replays: int) -> Sequence[tuple[Any, Any]]:
-        """Return x and filter, one pair that stays in the cache, or as many as do not."""
+        """Return pairs of x and filter: one, which stays in the cache, or as many as exceed it."""
         x, weight = (self.in_memory(tensor, channels_last) for tensor in (self.x, self.weight))
         if cache is Cache.WARM:
             return [(x, weight)]
@@ -172,7 +172,7 @@ def unfold_and_multiply(tensors: Tensors, x: Any, weight: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way in which PyTorch computes a convolution."""
+    """Describes one way in which PyTorch computes a convolution."""
 
     name: str
     channels_last: bool
@@ -184,7 +184,7 @@ IM2COL = Form("unfold and matmul", False, unfold_and_multiply)
 
 
 class TorchCandidate:
-    """The problem by PyTorch, in one form; see contest.Candidate.
+    """Computes the problem by PyTorch in one form, as a contest.Candidate.
 
     `workspace_bytes` is what the form needs beyond its operands, None where PyTorch does not say.
     """
@@ -196,14 +196,14 @@ class TorchCandidate:
         self.name, self.workspace_bytes = form.name, workspace_bytes
 
     def check(self) -> None:
-        """Do what contest.Candidate says."""
+        """Compute the problem once, and compare the result."""
         tensors = self._tensors
         with failures(tensors.runtime):
             ((x, weight),) = tensors.sets(Cache.WARM, self._form.channels_last, 1)
             tensors.check(self._form.compute(tensors, x, weight))
 
     def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
-        """Do what contest.Candidate says."""
+        """Return the times of captured runs."""
         tensors, runtime = self._tensors, self._tensors.runtime
         with failures(runtime):
             sets = tensors.sets(cache, self._form.channels_last, replays)
@@ -218,18 +218,20 @@ class TorchCandidate:
 
 
 def tensors_of(runtime: Runtime, problem: ConvProblem) -> Tensors:
-    """Return a problem's data. Raises CandidateError where PyTorch cannot have it."""
+    """Return a problem's data. Raises CandidateError where PyTorch cannot hold it."""
     with failures(runtime, BaselineError):
         return Tensors(runtime, problem)
 
 
 def torch_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
-    """Return PyTorch's own convolution in both layouts."""
+    """Return the candidates for PyTorch's own convolution, one for each layout."""
     return [TorchCandidate(device, tensors, form) for form in CONVOLUTIONS]
 
 
 def im2col_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
-    """Return explicit im2col. Raises CandidateError for 3-D and grouped convolutions."""
+    """Return the candidate for explicit im2col. Raises CandidateError for 3-D or grouped
+    convolutions.
+    """
     problem = tensors.problem
     if problem.is_3d or problem.groups > 1:
         raise CandidateError(f"{problem}: unfold copies the windows of 2-D images, in one group")
@@ -238,7 +240,7 @@ def im2col_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
 
 @contextmanager
 def failures(runtime: Runtime, others: type[Exception] = RuntimeError) -> Iterator[None]:
-    """Raise what a library could not do as CandidateError; a lost device shows in the next call."""
+    """Raise a library's errors within this block as CandidateError; a lost device shows later."""
     try:
         yield
         runtime.synchronize()

@@ -1,4 +1,4 @@
-"""The fastest of several ways to compute one thing: all are checked and tried, the best one timed.
+"""Finds the fastest of several ways to compute one thing: checks and tries all, times the best.
 
     candidates ─ wrong? ─ probe ─ screen ─ the fastest few, warm and cold ─ the fastest, in full
                  discard  slow? discard
@@ -25,39 +25,37 @@ TOO_SLOW = 1.5
 
 @unique
 class Cache(Enum):
-    """The operands that the second-level cache holds when a run begins."""
+    """Says whether the second-level cache holds the operands when a run begins."""
 
     WARM = "warm"
     COLD = "cold"
 
 
 class CandidateError(Exception):
-    """A candidate that cannot run here, or is wrong; the message says why."""
+    """Says why a candidate cannot run here, or is wrong."""
 
 
 class Candidate(Protocol):
-    """One way to compute the thing. Either method may raise CandidateError."""
+    """Computes the thing in one way. Either method may raise CandidateError."""
 
     @property
     def name(self) -> str:
-        """Return the algorithm and the configuration, for people."""
+        """Return the algorithm and the configuration, for human readers."""
 
     @property
     def workspace_bytes(self) -> int | None:
-        """Return the memory that it needs beyond its operands, known once checked; None if it is
-        not.
-        """
+        """Return the memory it needs beyond its operands, once checked; None if unknown."""
 
     def check(self) -> None:
-        """Run it once, and hold the result to the truth."""
+        """Run the candidate once, and compare its result with the right one."""
 
     def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
-        """Time it, as kernels.tuning.timing does."""
+        """Time the candidate as kernels.tuning.timing does."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How often things are run; the defaults are those of numbers to be reported."""
+    """Says how often candidates are run; the defaults are those for reported numbers."""
 
     copies: int = COPIES
     replays: int = REPLAYS
@@ -67,7 +65,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Winner:
-    """The fastest candidate, with its times in full."""
+    """Names the fastest candidate, with its full times."""
 
     name: str
     timing: Timing
@@ -76,9 +74,7 @@ class Winner:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds the outcome of a contest: the fastest by the cache's state, none where nothing could
-    run.
-    """
+    """Holds a contest's winner for each state of the cache, none where nothing could run."""
 
     winners: Mapping[Cache, Winner]
     tried: int

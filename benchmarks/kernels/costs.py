@@ -2,7 +2,7 @@
 
     python -m benchmarks.kernels --costs [--suite NAME] [--n N] [--docs]
 
-Counted for float32, not measured. The naive sum reads the image where it lies. Explicit im2col
+Costs are counted for float32, not measured. The naive sum reads the image in place. Explicit im2col
 copies all windows of the image to a matrix and multiplies matrices; a 1×1 convolution of stride 1
 needs no copy. F(m×m, 3×3) multiplies (m + 2)² numbers for m² outputs, where the sum multiplies 9 m²
 (Lavin & Gray 2015, section 5): fused in one launch, or in three, whose transformed data and
@@ -44,7 +44,7 @@ FLOAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The counts of one way to compute one convolution."""
+    """Counts what one way to compute one convolution costs."""
 
     multiplications: int
     bytes: int  # moved to and from memory
@@ -53,7 +53,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class TileError:
-    """The error of F(m×m, 3×3) in float32, beside what the tile saves."""
+    """Holds the error of F(m×m, 3×3) in float32, and how many products the tile saves."""
 
     m: int
     largest: float
@@ -111,7 +111,7 @@ TABLES: Mapping[str, tuple[Callable[[Cost], float], tuple[str, ...]]] = {
 
 
 def costs(problem: ConvProblem) -> dict[str, Cost]:
-    """Return the cost of each of WAYS that computes the problem, by name."""
+    """Return by name the cost of each of WAYS that can compute the problem."""
     window = problem.window
     fits = window.kernel == (3, 3) and window.strides == (1, 1)
     return {name: way(problem) for name, way in WAYS.items() if fits or "F(" not in name}
@@ -130,7 +130,7 @@ PROBE = same_padded((24, 24), 3, 256, 16)
 
 
 def tile_errors(seed: int = 0) -> list[TileError]:
-    """Return the error of each of TILES on PROBE."""
+    """Return the error of each tile in TILES on PROBE."""
     rng = np.random.default_rng(seed)
     shapes = (PROBE.n, PROBE.c, *PROBE.window.input), PROBE.filter_shape
     x, weight = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes)
@@ -148,7 +148,7 @@ Cells = Sequence[Sequence[str]]
 
 
 def cells(what: str, layers: Iterable[Layer], n: int) -> Cells:
-    """Return one of TABLES: its headings, then a row for each layer."""
+    """Return the table named `what` of TABLES: its headings, then a row for each layer."""
     quantity, ways = TABLES[what]
     rows = [("layer", *ways)]
     for layer in layers:
@@ -171,7 +171,7 @@ def error_cells(errors: Iterable[TileError]) -> Cells:
 
 
 def markdown(rows: Cells) -> str:
-    """Return a table as docs have it."""
+    """Return a table in Markdown."""
     headings, *others = rows
     rule = ["---", *["---:"] * (len(headings) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *others))
@@ -185,7 +185,7 @@ def page(text: str, errors: Sequence[TileError]) -> str:
 
 
 def run(suites: Iterable[str], batches: Iterable[int], console: Console, *, docs: bool) -> None:
-    """Print the tables of each suite and N; with `docs` write those of the page instead."""
+    """Print the tables of each suite and N, or if `docs` write those of the page."""
     errors = tile_errors()
     if docs:
         PAGE.write_text(page(PAGE.read_text(), errors))
@@ -200,7 +200,7 @@ def run(suites: Iterable[str], batches: Iterable[int], console: Console, *, docs
 
 
 def plot(errors: Sequence[TileError]) -> None:
-    """Draw error and saving by the tile's side, beside the page. Raises NoMatplotlibError."""
+    """Draw error and saving by the tile's size, beside the page. Raises NoMatplotlibError."""
     figure = figure_of((6.4, 3.2))
     axes = figure.subplots()
     sides = [error.m for error in errors]

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class NoMatplotlibError(Exception):
-    """Matplotlib is not installed: the report has its tables, but no plots."""
+    """Says that Matplotlib is not installed: the report has its tables, but no plots."""
 
 
 def figure_of(size: tuple[float, float]) -> "Figure":
-    """Return an empty figure of so many inches. Raises NoMatplotlibError."""
+    """Return an empty figure of that size in inches. Raises NoMatplotlibError."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
@@ -29,9 +29,9 @@ def figure_of(size: tuple[float, float]) -> "Figure":
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Return a PNG of each suite's speed-ups over the fastest other side, a panel for each N.
+    """Write a PNG of each suite's speed-ups over the fastest other side; return the files.
 
-    Suites without comparisons have none. Raises NoMatplotlibError.
+    Each has a panel for each N. Suites without comparisons have none. Raises NoMatplotlibError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []

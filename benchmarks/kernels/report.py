@@ -1,4 +1,4 @@
-"""Says what rows of kernel measurements come to: layer by layer, suite by suite, goal by goal."""
+"""Reduces rows of kernel measurements: layer by layer, suite by suite, goal by goal."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ CONVOY = "convoy"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A layer for n images: Convoy's row, and the row of whichever other side was fastest."""
+    """Holds Convoy's row for a layer and N, and the row of the fastest other side."""
 
     layer: Layer
     n: int
@@ -23,13 +23,13 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """Return how many times as fast, by the medians."""
+        """Return how many times as fast Convoy is, by the medians."""
         return float(self.best["p50_us"] / self.ours["p50_us"])
 
     @property
     def of_peak(self) -> float:
-        """Return the direct algorithm's operations a second over the fp32 peak; Winograd may exceed
-        1.
+        """Return the direct algorithm's FLOPs a second over the fp32 peak; Winograd may
+        exceed 1.
         """
         flops = _flops(self.layer, self.n) / self.ours["p50_us"] * 1e6
         return float(flops / self.ours["peak_flops"])
@@ -37,7 +37,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Sums up a suite's layers for one N and state of the cache, `measured` of them."""
+    """Sums up the `measured` layers of a suite for one N and state of the cache."""
 
     measured: int
     layers: int
@@ -48,9 +48,7 @@ class Summary:
 
 
 def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) -> list[Comparison]:
-    """Return the layers that Convoy and another side were measured on; of equal rows the last
-    counts.
-    """
+    """Return the comparisons of layers measured for Convoy and another side, by the last rows."""
     sides: dict[str, dict[str, Row]] = {}
     for row in rows:
         if row["kind"] == "measurement" and row["cache"] == cache:
@@ -84,13 +82,13 @@ def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
 
 
 def _flops(layer: Layer, n: int) -> int:
-    """Return the operations of the direct algorithm, a multiply-add being two."""
+    """Return the operations of the direct algorithm, counting a multiply-add as two."""
     return 2 * layer.problem.with_batch(n).macs
 
 
 @unique
 class Measure(Enum):
-    """The layers of a suite that goals are set for."""
+    """Names the figure that a goal bounds: share of peak, mean, wins or least speed-up."""
 
     OF_PEAK = "effective TFLOPS over the device's peak"
     MEAN = "geometric mean of the speed-ups"
@@ -98,7 +96,7 @@ class Measure(Enum):
     LEAST = "least speed-up of a layer"
 
     def of(self, summary: Summary) -> float:
-        """Return the value that was reached."""
+        """Return the figure's value in a summary."""
         return {
             Measure.OF_PEAK: summary.of_peak,
             Measure.MEAN: summary.geometric_mean,
@@ -109,7 +107,7 @@ class Measure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The goal of a suite, or of its layers with one kernel size, for one N."""
+    """Bounds a figure of a suite, or of its layers with one kernel size, for one N."""
 
     suite: str
     n: int
@@ -119,7 +117,7 @@ class Goal:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Return the layers that count."""
+        """Return the layers that the goal is about."""
         layers = SUITES[self.suite]
         if self.kernel is None:
             return layers
@@ -145,7 +143,7 @@ GOALS = (
 
 
 def reached(rows: Sequence[Row], goal: Goal, cache: str) -> float | None:
-    """Return the measured value; None until all of the goal's layers are measured."""
+    """Return the value reached, or None until all of the goal's layers are measured."""
     comparisons = compare(rows, goal.layers, goal.n, cache)
     if len(comparisons) < len(goal.layers):
         return None

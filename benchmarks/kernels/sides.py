@@ -1,4 +1,6 @@
-"""The contenders: Convoy's choice, PyTorch, and the best of cuDNN's plans, problem by problem."""
+"""Measures each contender problem by problem: Convoy's choice, PyTorch, the best of cuDNN's
+plans.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -32,24 +34,25 @@ from kernels.tuning.timing import time_launches
 
 
 class Side(Protocol):
-    """One of those compared."""
+    """Measures problems by one of the contenders."""
 
     @property
     def name(self) -> str:
-        """Return the name that rows have."""
+        """Return the name used in rows."""
 
     def measure(self, problem: ConvProblem) -> Outcome:
-        """Return its best, warm and cold."""
+        """Return the contender's best times for a problem, warm and cold."""
 
     def close(self) -> None:
-        """Give back what it holds of the device."""
+        """Free its memory on the device."""
 
 
 class ConvoySide:
-    """Convoy: one choice for both states of the cache, as in an engine, examined and timed in full.
+    """Measures Convoy: one choice for both states of the cache, as in an engine, examined and
+    timed.
 
-    With a store it is the winner of what `convoy tune` does, which goes on where the store ends;
-    without one the heuristic's. A bias is added too, as in a network.
+    With a store the choice is the winner of what `convoy tune` does, which continues the store;
+    without one it is the heuristic's. A bias is added too, as in a network.
     """
 
     name = CONVOY
@@ -66,7 +69,7 @@ class ConvoySide:
         self._timer, self._bench = timer, Bench(device, timer)
 
     def measure(self, problem: ConvProblem) -> Outcome:
-        """See Side. Raises DeviceError, TuningStoreError."""
+        """Return the choice's times. Raises DeviceError, TuningStoreError."""
         if self._store is None:
             return self._timed(problem, heuristic(self._device)(problem), 1, {})
         (outcomes,) = autotune(
@@ -89,7 +92,7 @@ class ConvoySide:
         return self._timed(problem, winner, len(outcomes), refused)
 
     def close(self) -> None:
-        """Do what Side says."""
+        """Free the bench's memory."""
         self._bench.close()
 
     def _timed(
@@ -109,7 +112,7 @@ class ConvoySide:
 
 
 class ContestSide:
-    """A library: the fastest of its candidates, one for each state of the cache."""
+    """Measures a library by the fastest of its candidates, one for each state of the cache."""
 
     def __init__(
         self, name: str, candidates: Callable[[ConvProblem], Iterable[Candidate]], effort: Effort
@@ -118,7 +121,7 @@ class ContestSide:
         self._candidates, self._effort = candidates, effort
 
     def measure(self, problem: ConvProblem) -> Outcome:
-        """Do what Side says."""
+        """Return the winners of a contest between the library's candidates."""
         try:
             candidates = self._candidates(problem)
         except CandidateError as error:
@@ -126,7 +129,7 @@ class ContestSide:
         return contest(candidates, self._effort)
 
     def close(self) -> None:
-        """See Side: its memory goes with its tensors."""
+        """Do nothing: the memory is freed with the tensors."""
 
 
 def torch_side(device: Device, effort: Effort) -> ContestSide:
@@ -138,7 +141,7 @@ def torch_side(device: Device, effort: Effort) -> ContestSide:
 
 
 def im2col_side(device: Device, effort: Effort) -> ContestSide:
-    """Return explicit im2col with cuBLAS, through Open PyTorch's side. Raises BaselineError."""
+    """Open explicit im2col's side: PyTorch's unfold, and cuBLAS. Raises BaselineError."""
     runtime = CudaRuntime()
     return ContestSide(
         "im2col", lambda problem: im2col_candidates(device, tensors_of(runtime, problem)), effort
@@ -146,7 +149,7 @@ def im2col_side(device: Device, effort: Effort) -> ContestSide:
 
 
 def cudnn_side(device: Device, effort: Effort) -> ContestSide:
-    """cuDNN, with PyTorch's tensors. Raises BaselineError."""
+    """Open cuDNN's side, on PyTorch's tensors. Raises BaselineError."""
     runtime, library = CudaRuntime(), Cudnn()
     return ContestSide(
         "cudnn", lambda problem: library.candidates(device, tensors_of(runtime, problem)), effort

@@ -1,1 +1,1 @@
-"""Whole networks: docs/kernels.md, "What happens in a batch", and RESULTS.md."""
+"""Measures whole networks: docs/kernels.md, "What happens in a batch", and RESULTS.md."""

@@ -1,4 +1,4 @@
-"""C3D, which names what happens in a clip, as an ONNX model with seeded weights.
+"""Builds C3D, which classifies clips, as an ONNX model with seeded weights.
 
     C × D×H×W
     3×16×112×112   conv1, pool 1×2×2
@@ -33,7 +33,7 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class C3D:
-    """How large the network is; by default as in the paper."""
+    """Gives the sizes of the network; the defaults are the paper's."""
 
     clip: tuple[int, int, int] = (16, 112, 112)  # D×H×W
     filters: tuple[int, ...] = (32, 64, 256, 256, 256)  # of conv1, conv2, ...
@@ -45,8 +45,8 @@ PAPER = C3D()
 
 
 def c3d(network: C3D = PAPER, seed: int = 0) -> onnx.ModelProto:
-    """Build a network from `clip`, N×3×D×H×W, to `prob`, N×classes; the same seed gives the same
-    weights.
+    """Build a network from `clip`, N×3×D×H×W, to `prob`, N×classes, with weights fixed by
+    `seed`.
     """
     layers = _Layers(np.random.default_rng(seed))
     x, channels = "clip", CHANNELS
@@ -79,7 +79,7 @@ def c3d(network: C3D = PAPER, seed: int = 0) -> onnx.ModelProto:
 
 @dataclass
 class _Layers:
-    """Nodes in order, each named after what it writes, and their weights."""
+    """Collects nodes in order, each named after what it writes, and their weights."""
 
     rng: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -94,8 +94,8 @@ class _Layers:
     ) -> str:
         """Add a layer whose weight has `shape`, one row a neuron.
 
-        Its variance is 2 / (inputs of a neuron), which keeps the size of activations from layer to
-        layer (He et al. 2015, "Delving Deep into Rectifiers", equation 10).
+        The weight's variance is 2 / (inputs of a neuron), which keeps the size of activations from
+        layer to layer (He et al. 2015, "Delving Deep into Rectifiers", equation 10).
         """
         neurons, *inputs = shape
         weight = self.rng.normal(0, np.sqrt(2 / prod(inputs)), shape)

@@ -1,11 +1,11 @@
-"""Measures what the engine adds: host microseconds from `run` called to `run` returned.
+"""Measures the host's time that the engine adds: µs from the call of `run` to its return.
 
     python -m benchmarks.networks.host [--calls N] [--json FILE]
 
 The engine is the real one, on a device that computes nothing and takes no time (null_device.py):
 checks, the images' way into pinned memory, one replay, the scores' way out. A driver's own time is
-not in it. `floor` is the copy of the images alone, as NumPy does it: no engine can take less.
-Sizes of batches take turns, so that other work on the machine affects all of them.
+not in it. `floor` is the copy of the images alone, as NumPy does it: no engine can take less. Sizes
+of batches take turns, so that other work on the machine affects all of them.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _TURNS = 20
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Calls with n images, in µs."""
+    """Holds the times of calls with n images, in µs."""
 
     n: int
     p20_us: float
@@ -96,7 +96,7 @@ def table(calls: Sequence[Call]) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.networks.host",
         description="Measure the host's microseconds that the engine adds to a batch.",

@@ -1,4 +1,4 @@
-"""Real networks: the onnx package's nine, with seeded weights for their constants; and C3D.
+"""Loads real networks: the onnx package's nine, with seeded weights for their constants; and C3D.
 
 The onnx package ships well-known classifiers whose weights are all `ConstantOfShape(0.02)`. With
 those every image would give the same scores, so each such constant is replaced by seeded noise,
@@ -33,7 +33,7 @@ HEAD = 4096
 def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto:
     """Return `light_<name>.onnx` with its constant weights replaced by seeded random ones.
 
-    A smaller `head` leaves convolutions as they are and, of VGG's 574 MB of weights, 107.
+    A smaller `head` leaves convolutions as they are and reduces VGG's 574 MB of weights to 107 MB.
     """
     model = onnx.load(LIGHT / f"light_{name}.onnx")
     model.ir_version = 4  # from 4 on an initializer need not be a graph input too
@@ -66,7 +66,7 @@ def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto
 def _weights(
     rng: np.random.Generator, op: str, position: int, shape: tuple[int, ...], gain: float
 ) -> np.ndarray:
-    """Noise that suits where it is read: a filter, a scale, a variance (positive), a shift."""
+    """Return noise fit for its reader: a filter, a scale, a variance (positive) or a shift."""
     if op in ("Conv", "Gemm") and position == 1:
         noise = rng.standard_normal(shape, np.float32)
         return np.multiply(noise, np.sqrt(2 / prod(shape[1:])), dtype=np.float32)

@@ -1,8 +1,8 @@
-"""A whole network in strict float32, by Convoy and by PyTorch: README, "Measured on a GPU".
+"""Measures a whole network in strict float32, by Convoy and PyTorch: README, "Measured on a GPU".
 
 VGG-19, ResNet-50, GoogLeNet, SqueezeNet and C3D with seeded weights. PyTorch runs the same
-rewritten graph, channels last, TF32 off: node by node with cudnn.benchmark, in a CUDA graph, and
-by torch.compile (max-autotune). Scores are compared before anything is timed. Two times of each:
+rewritten graph, channels last, TF32 off: node by node with cudnn.benchmark, in a CUDA graph, and by
+torch.compile (max-autotune). Scores are compared before anything is timed. Each has two times:
 
     device       from pixels on the device to scores there, runs queued one behind the other;
                  Convoy's from pinned memory and back, for its graph holds the copies
@@ -40,11 +40,11 @@ Make = Callable[[], NetworkSide]
 
 
 class DifferentScoresError(Exception):
-    """A side that computes something else."""
+    """Says that a side's scores differ from Convoy's."""
 
 
 def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
-    """Return n images, or clips, in coarse squares."""
+    """Return n images or clips of coarse squares."""
     *spatial, channels = network.preprocessing.image_shape
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (n, *[4] * len(spatial), channels), np.uint8)
@@ -56,7 +56,7 @@ def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
 def chosen(
     device: Device, network: Classifier, n: int, store: TuningStore | None, search: Search
 ) -> Choose:
-    """Return the tuner's choices for N = n, measured now where the store has none; or the
+    """Return the tuner's choices for N = n, measuring what the store lacks; without one the
     heuristic's.
     """
     if store is None:
@@ -67,7 +67,7 @@ def chosen(
 
 
 def times_of(side: NetworkSide, images: Images, runs: int) -> dict[str, Timing]:
-    """Return both times, by metric."""
+    """Return the times of a side by metric: on the device, and end to end."""
     warm_up(lambda: side.run(images))
     end_to_end = []
     for _ in range(runs):
@@ -78,7 +78,7 @@ def times_of(side: NetworkSide, images: Images, runs: int) -> dict[str, Timing]:
 
 
 def check(name: str, scores: Scores, expected: Scores) -> None:
-    """Raise DifferentScoresError unless both say the same of every image."""
+    """Raise DifferentScoresError unless the scores of every image agree."""
     difference = np.abs(scores - expected).max(axis=1) / np.abs(expected).max(axis=1)
     if not difference.max() <= MOST_DIFFERENCE:  # NaN is a difference too
         raise DifferentScoresError(f"{name} gives other scores: off by {difference.max():.1e}")
@@ -92,7 +92,7 @@ def measure(
     known: Iterable[Row],
     runs: int,
 ) -> Iterator[list[Row]]:
-    """Rows of each side that has none yet; Convoy's scores are what all others' must be."""
+    """Yield the rows of each side that has none yet, if its scores are Convoy's."""
     there = {row["side"] for row in known if (row["network"], row["n"]) == (network, n)}
     missing = [name for name in makers if name not in there]
     if not missing:

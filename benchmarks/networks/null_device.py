@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002  (arguments of the interface)
-"""A Device that computes nothing and takes no time: what is left of a call is the engine's own.
+"""Implements a Device that takes no time, so that only the engine's own part of a call is left.
 
 A replay sets the flags that the engine waits for, and does nothing else.
 """
@@ -72,7 +72,9 @@ class NullGraph:
 
 
 class NullDevice:
-    """See Device; its multiprocessors are an H200's, so that plans are."""
+    """Implements Device without computing; it has an H200's multiprocessors, so plans are an
+    H200's.
+    """
 
     name = "null device"
     architecture = H200.architecture

@@ -1,4 +1,4 @@
-"""Whole networks, ready to be run: Convoy's engine, and PyTorch in the ways it can be made fast."""
+"""Runs whole networks: by Convoy's engine, and by PyTorch in the ways that make it fast."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,26 +28,28 @@ _WARM_UP_S = 0.02
 
 
 class NetworkSide(Protocol):
-    """A network for one N, made ready."""
+    """Runs a network that is ready for one N."""
 
     @property
     def name(self) -> str:
-        """Return the name that rows have."""
+        """Return the name used in rows."""
 
     def run(self, images: Batch) -> Results:
-        """Run from the host's pixels to the host's scores, as a service asks for them."""
+        """Return the scores of the host's pixels, on the host, as a service needs them."""
 
     def queued_us(self, runs: int) -> list[float]:
-        """Return microseconds on the device of each run, one queued behind the other: from pixels
-        there to scores there; Convoy's from pinned memory and back, for its graph holds the copies.
+        """Return the µs on the device of each run, one queued behind the other.
+
+        A run goes from pixels on the device to scores there. Convoy's goes from pinned memory and
+        back, because its graph holds the copies.
         """
 
     def close(self) -> None:
-        """Give back what it holds of the device."""
+        """Free its memory on the device."""
 
 
 class ConvoyNetwork(CudaEngine):
-    """Convoy's engine, or that without one of SWITCHES; see NetworkSide."""
+    """Runs Convoy's engine, or the engine without one of SWITCHES, as a NetworkSide."""
 
     def __init__(
         self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""
@@ -59,7 +61,7 @@ class ConvoyNetwork(CudaEngine):
         self.warm_up()
 
     def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
-        """Only the plan for n images' pixels is wanted: others' kernels take long to compile."""
+        """Load only the plan for n images' pixels: the kernels of others take long to compile."""
         self._plans = {self._form: self._plans[self._form]}
         if self._switch not in VARIANTS:
             return super()._load(progress)
@@ -87,13 +89,13 @@ class ConvoyNetwork(CudaEngine):
         return self._replays[form].run(images, self._start)
 
     def _start(self) -> None:
-        """Start a batch, its images in pinned memory."""
+        """Start a batch whose images are in pinned memory."""
         if self._switch == "without one graph":
             super()._upload(self._plans[self._form])
         self._replays[self._form].graph.replay(self._stream)
 
     def queued_us(self, runs: int) -> list[float]:
-        """Return what NetworkSide says."""
+        """Return the µs on the device of each run, one queued behind the other."""
 
         def once() -> None:
             self._start()
@@ -110,7 +112,9 @@ class ConvoyNetwork(CudaEngine):
 
 
 class TorchNetwork:
-    """PyTorch; see NetworkSide. `prepare` makes the module, on the GPU, into what is called."""
+    """Runs PyTorch as a NetworkSide; `prepare` turns the module on the GPU into the function
+    called.
+    """
 
     def __init__(
         self,
@@ -136,7 +140,7 @@ class TorchNetwork:
         torch.cuda.synchronize()
 
     def run(self, images: Batch) -> Results:
-        """Return what NetworkSide says."""
+        """Return the scores of the host's pixels, on the host."""
         torch = self._torch
         with torch.inference_mode():
             self._pinned.numpy()[:] = images
@@ -146,7 +150,7 @@ class TorchNetwork:
         return Results(self._scores.numpy().copy())
 
     def queued_us(self, runs: int) -> list[float]:
-        """Return what NetworkSide says."""
+        """Return the µs on the device of each run, one queued behind the other."""
         torch = self._torch
         events = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
 
@@ -164,23 +168,23 @@ class TorchNetwork:
         return [1e3 * begin.elapsed_time(end) for begin, end in pairwise(events)]
 
     def close(self) -> None:
-        """See NetworkSide: its memory goes with it."""
+        """Do nothing: the memory is freed with the object."""
 
 
 def warm_up(once: Callable[[], object]) -> None:
-    """Run again and again until the clocks are up."""
+    """Call `once` until the clocks are up."""
     end = perf_counter() + _WARM_UP_S
     while perf_counter() < end:
         once()
 
 
 def eager(_torch: Any, module: Any, images: Any) -> Callable[[], Any]:
-    """Node by node, cuDNN's fastest algorithm for each (cudnn.benchmark)."""
+    """Return a function that runs node by node, by cuDNN's fastest algorithms (cudnn.benchmark)."""
     return lambda: module(images)
 
 
 def captured(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
-    """Return the same in a CUDA graph."""
+    """Return a function that replays the same in a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -199,7 +203,7 @@ def captured(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
 
 
 def compiled(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
-    """torch.compile, mode max-autotune: its own kernels, cuDNN's, and CUDA graphs."""
+    """Return torch.compile's function, mode max-autotune: its kernels, cuDNN's, and CUDA graphs."""
     torch._dynamo.reset()
     function = torch.compile(module, mode="max-autotune", fullgraph=True)
     return lambda: function(images)
@@ -207,7 +211,7 @@ def compiled(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
 
 @dataclass(frozen=True)
 class Way:
-    """One of the ways to run PyTorch."""
+    """Names a way to run PyTorch, and prepares it."""
 
     name: str
     prepare: Callable[[Any, Any, Any], Callable[[], Any]]

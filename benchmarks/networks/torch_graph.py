@@ -1,8 +1,9 @@
-"""A rewritten graph as a PyTorch module, so that both sides compute the same network.
+"""Turns a rewritten graph into a PyTorch module, so that both sides compute the same network.
 
-What the rewriting folds and fuses (BatchNormalization, padding) PyTorch is given folded too, and
-activations stay N×H×W×C in memory. As many nodes as the networks of benchmarks/networks/light.py
-have; TypeError for another. PyTorch is imported only when a module is made.
+What the rewriting folds and fuses (BatchNormalization, padding) PyTorch gets folded too, and
+activations stay N×H×W×C in memory. The nodes are those of the networks in
+benchmarks/networks/light.py; another raises TypeError. PyTorch is imported only when a module is
+made.
 """
 
 from collections.abc import Mapping
@@ -62,7 +63,7 @@ def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any) -> Any:
 
 
 class _Run:
-    """The values of one pass; a value that others live inside is put together when it is read."""
+    """Holds the values of one pass; a value that consists of parts is joined when it is read."""
 
     def __init__(self, torch: Any, graph: Graph, weights: Mapping[str, Any]) -> None:
         self.torch, self.graph, self.values = torch, graph, Values()
@@ -77,8 +78,8 @@ class _Run:
         return self.values[name]
 
     def _channels(self, name: str, start: int, stop: int) -> Any:
-        """Return a run of a value's channels; of one that others live inside, no more is put
-        together.
+        """Return channels `start` to `stop` of a value: a view, or the needed parts
+        concatenated.
         """
         parts = [
             (value.inside.offset, value)
@@ -96,7 +97,7 @@ class _Run:
         return self.torch.cat([self._channels(*run) for run in runs if run[1] < run[2]], 1)
 
     def compute(self, node: Node) -> Any:
-        """Return the values that a node writes."""
+        """Return the value that a node writes."""
         read, functional = self.read, self.torch.nn.functional
         match node:
             case Conv():
@@ -154,7 +155,7 @@ class _Run:
         return self._activate(y, node.activation)
 
     def _pool(self, x: Any, problem: PoolProblem) -> Any:
-        """Windows padded by hand, for they may end outside by different numbers on each side."""
+        """Pool windows after padding: they may end outside, by different numbers on each side."""
         window, functional = problem.window, self.torch.nn.functional
         ends = [
             (p - 1) * stride + extent - size - begin
@@ -184,7 +185,7 @@ class _Run:
 
 
 def _pad_list(begin: Any, end: Any) -> list[int]:
-    """Return the padding as torch.nn.functional.pad has it: the last axis first."""
+    """Return the padding for torch.nn.functional.pad: the last axis first."""
     pairs = list(zip(begin, end, strict=True))
     return [pad for pair in reversed(pairs) for pad in pair]
 
@@ -194,7 +195,7 @@ def _channels_last(torch: Any, axes: int) -> Any:
 
 
 def _key(name: str) -> str:
-    """Return a weight's name as a ParameterDict takes it: without dots, and none of its own
+    """Return a weight's name as a ParameterDict takes it: no dots, no name of its own
     attributes.
     """
     return "weight_" + name.replace(".", "_")

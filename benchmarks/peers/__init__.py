@@ -1,1 +1,1 @@
-"""Convoy beside other servers: the table in README, "Beside other servers"."""
+"""Compares Convoy with other servers: the table in README, "Beside other servers"."""

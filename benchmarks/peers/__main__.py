@@ -1,12 +1,12 @@
-"""Convoy beside LitServe, BentoML and Ray Serve, at the same work.
+"""Compares Convoy with LitServe, BentoML and Ray Serve at the same work.
 
     python -m benchmarks.peers [--seconds N] [--rounds N] [--json FILE] [--record]
     python -m benchmarks.peers --readme
 
-Each peer is installed from the package index into an environment of its own, once. The work is
-twice the same for all: a no-op (a JPEG is read and not decoded, 1000 scores, the five likeliest),
-and the built-in digits through ONNX Runtime, decoding included. Each peer runs in several settings
-and counts with the best of each number. What each answers is checked before it is timed.
+Each peer is installed from the package index into an environment of its own, once. All do two kinds
+of work: a no-op (a JPEG is read and not decoded, 1000 scores, the five likeliest), and the built-in
+digits through ONNX Runtime, decoding included. Each peer runs in several settings and counts with
+the best of each number. Every server's answers are checked before it is timed.
 """
 
 import argparse
@@ -118,7 +118,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Install, measure, show, and write down what was asked for."""
+    """Install, measure, print, and write down what is requested."""
     arguments = parse_arguments(command_line)
     if arguments.readme:
         text = README.read_text(encoding="utf-8")

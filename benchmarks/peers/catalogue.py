@@ -1,4 +1,4 @@
-"""The servers compared: versions, settings, and the requests that each takes.
+"""Lists the servers compared: versions, settings, and the requests that each takes.
 
 Each peer has several settings; Convoy is compared with its best.
 """
@@ -25,7 +25,7 @@ PROTOCOL = {"body": "image as body", "form": "multipart form"}
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to run a peer: what its server program gets, and its environment variables."""
+    """Describes one way to run a peer: its program's choices, and its environment variables."""
 
     name: str
     choices: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Peer:
-    """A server to compare with."""
+    """Describes a server to compare with."""
 
     name: str
     package: str

@@ -1,7 +1,7 @@
-"""The measurement: servers take turns, each alone on the machine while it is asked.
+"""Measures servers in turn, each alone on the machine while it is asked.
 
-Two cores are too few for several of these servers at once, even idle: some of them poll. So each
-is started for its turn, checked, warmed, measured and stopped, in several rounds, every other one
+Two cores are too few for several of these servers at once, even idle: some of them poll. So each is
+started for its turn, checked, warmed, measured and stopped, in several rounds, every other one
 backwards.
 """
 
@@ -57,12 +57,12 @@ Top = Sequence[tuple[int, float]]
 
 
 class WrongAnswerError(Exception):
-    """An answer that is not Convoy's."""
+    """Says how an answer differs from Convoy's."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """An image and its right class; None where all are equally likely."""
+    """Holds an image and its right class, None where all are equally likely."""
 
     image: bytes
     media_type: str
@@ -71,7 +71,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Material:
-    """The images of each work, the timed one first, and the model that peers run."""
+    """Holds the images of each work, the timed one first, and the model that peers run."""
 
     cases: Mapping[str, Sequence[Case]]
     model: Path
@@ -84,7 +84,7 @@ Open = Callable[[str, bytes], AbstractContextManager[Address]]
 
 @dataclass(frozen=True)
 class Contender:
-    """A server in one setting, and what its rows say of it."""
+    """Describes a server in one setting, and what its rows say of it."""
 
     server: str
     setting: str
@@ -99,9 +99,7 @@ class Contender:
 
 
 def material(folder: Path) -> Material:
-    """Return the images with the results of Convoy's engine; the model is written below
-    `folder`.
-    """
+    """Return the images with the results of Convoy's engine, and write the model below `folder`."""
     classifier = load_classifier(BUILT_IN_MODEL, overrides={})
     preprocessing = classifier.preprocessing
     model = folder / "digits.onnx"
@@ -122,9 +120,7 @@ def material(folder: Path) -> Material:
 
 
 def of_convoy() -> Contender:
-    """Return Convoy itself: its application over an engine that does nothing, and `convoy
-    serve`.
-    """
+    """Return Convoy as a contender: its application with a no-op engine, or `convoy serve`."""
 
     @contextmanager
     def opened(work: str, _: bytes) -> Iterator[Address]:
@@ -149,7 +145,7 @@ def of_convoy() -> Contender:
 def of_peer(
     peer: Peer, setting: Setting, installed: Environment, given: Material, folder: Path
 ) -> Contender:
-    """Return a peer in one of its settings; `folder` is its own."""
+    """Return a peer in one of its settings as a contender; `folder` is its own."""
 
     @contextmanager
     def opened(work: str, request: bytes) -> Iterator[Address]:
@@ -174,7 +170,7 @@ def of_peer(
 
 
 def top_of(received: bytes) -> Top:
-    """Return the classes that an answer names, wherever in it they are."""
+    """Return the classes in an answer, wherever they are. Raises WrongAnswerError without any."""
     _, _, body = received.partition(b"\r\n\r\n")
     found = _predictions(json.loads(body))
     if not found:
@@ -191,7 +187,7 @@ def _predictions(value: Any) -> list[dict[str, Any]]:
 
 
 def check(address: Address, contender: Contender, cases: Sequence[Case]) -> None:
-    """WrongAnswerError where a server does not find what Convoy's engine finds."""
+    """Raise WrongAnswerError where a server's answers differ from those of Convoy's engine."""
     connection = Connection(address)
     try:
         for case in cases:
@@ -206,7 +202,9 @@ def check(address: Address, contender: Contender, cases: Sequence[Case]) -> None
 
 @dataclass
 class Tally:
-    """The results of one contender in one work, at one number of connections, over all rounds."""
+    """Holds the results of a contender in one work, at one number of connections, over all
+    rounds.
+    """
 
     seconds: list[float] = field(default_factory=list)
     spent: float = 0.0
@@ -221,8 +219,9 @@ def measure(
     seconds: float,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Return a row a contender, work and number of connections; with `error` where there is no
-    number.
+    """Return a row for each contender, work and number of connections.
+
+    A row has `error` where there is no number.
     """
     taken: dict[tuple[int, str, int], Tally] = {}
     failed: dict[tuple[int, str], str] = {}
@@ -276,7 +275,7 @@ def missing(peer: Peer, reason: str, works: Sequence[str]) -> list[dict[str, Any
 def _turn(
     contender: Contender, cases: Sequence[Case], work: str, seconds: float
 ) -> dict[int, tuple[list[float], float]]:
-    """Return, by number of connections, what each request took, and all of them together."""
+    """Return, by number of connections, the seconds of each request, and of all together."""
     request = contender.request(cases[0])
     result = {}
     with contender.open(work, request) as address:
@@ -289,7 +288,7 @@ def _turn(
 
 
 def _warm_up(address: Address, contender: Contender, cases: Sequence[Case], seconds: float) -> None:
-    """Check the answers, and have the server answer for a while, until it closes no connection.
+    """Check the answers, and send requests for a while, until the server closes no connection.
 
     Ray starts HAProxy anew a moment after it first answers, which ends connections that are open.
     """

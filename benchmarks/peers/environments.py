@@ -1,4 +1,4 @@
-"""A virtual environment a peer, made once and kept: nothing goes into Convoy's own."""
+"""Installs each peer into a virtual environment, once: nothing goes into Convoy's own."""
 
 import json
 import shutil
@@ -22,12 +22,12 @@ _TOLD = ("fastapi", "httptools", "litserve", "bentoml", "ray", "starlette", "uvi
 
 
 class NotInstalledError(Exception):
-    """A peer that cannot be installed here."""
+    """Says why a peer cannot be installed here."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a peer is installed, and the versions of what it is made of."""
+    """Names the folder where a peer is installed, and the versions of its packages."""
 
     folder: Path
     versions: dict[str, str]
@@ -38,20 +38,18 @@ class Environment:
 
 
 def requirements(peer: Peer) -> tuple[str, ...]:
-    """Everything that is installed for a peer, pinned."""
+    """Return everything that is installed for a peer, pinned."""
     return (*peer.requirements, *(f"{name}=={version(name)}" for name in SAME_AS_CONVOY))
 
 
 def folder_of(peer: Peer, root: Path) -> Path:
-    """Return where a peer's environment is: another pin or another Python is another
-    environment.
-    """
+    """Return the folder of a peer's environment, another for other pins or another Python."""
     key = zlib.crc32(" ".join((sys.version, *requirements(peer))).encode())
     return root / f"{peer.package}-{key:08x}"
 
 
 def environment(peer: Peer, root: Path, say: Callable[[str], None]) -> Environment:
-    """Return the peer's environment below `root`, made where it is missing; NotInstalledError."""
+    """Return the peer's environment below `root`, made if missing. Raises NotInstalledError."""
     wanted = requirements(peer)
     folder = folder_of(peer, root)
     done = folder / DONE

@@ -1,4 +1,4 @@
-"""A server's processes, from its start to the end of the last of them."""
+"""Runs a server's processes, from its start to the end of the last of them."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ _POLL_S = 0.1
 
 
 class StartError(Exception):
-    """A server that does not begin to answer."""
+    """Says that a server does not begin to answer."""
 
 
 def free_port() -> int:
@@ -38,10 +38,9 @@ def running(
     request: bytes,
     start_s: float = START_S,
 ) -> Iterator[Address]:
-    """Give the address of a server that answers `request`; it and all that it started end with
-    this.
+    """Yield the address of a server that answers `request`; end it and its children afterwards.
 
-    What it writes, and its home, are below `folder`.
+    Its output and its home directory are below `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log"
@@ -101,7 +100,7 @@ def _wait_until(
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ask it to stop, then kill what is left of its session."""
+    """Terminate the process, then kill what is left of its session."""
     session = process.pid
     with suppress(ProcessLookupError):
         process.terminate()

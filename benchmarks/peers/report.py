@@ -1,4 +1,4 @@
-"""Says what the rows come to: each peer at its best beside Convoy, and what was promised."""
+"""Reduces the rows: each peer at its best beside Convoy, and what was promised."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ AT_LEAST = 5.0
 
 @dataclass(frozen=True)
 class Best:
-    """The best numbers of a server's settings, which need not be one setting's."""
+    """Holds the best numbers of a server, which may be of different settings."""
 
     requests_a_second: float
     p99_ms: float
@@ -27,7 +27,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Standing:
-    """Holds Convoy's numbers under load beside a server at its best."""
+    """Compares Convoy's numbers under load with a server's best."""
 
     ratio: float  # of requests a second
     p99_ms: float
@@ -35,12 +35,12 @@ class Standing:
 
     @property
     def kept(self) -> bool:
-        """Return whether this is what was promised beside LitServe."""
+        """Return whether what was promised beside LitServe is kept."""
         return self.ratio >= AT_LEAST and self.p99_ms < self.their_p99_ms
 
 
 def best(rows: Sequence[Row], server: str, work: str, connections: int) -> Best | None:
-    """Return a server's best in one work, none where it has no numbers."""
+    """Return a server's best numbers in one work, or None where it has none."""
     measured = [
         row
         for row in rows
@@ -55,7 +55,7 @@ def best(rows: Sequence[Row], server: str, work: str, connections: int) -> Best 
 
 
 def standing(rows: Sequence[Row], server: str, work: str, connections: int) -> Standing | None:
-    """Compare Convoy with a server at its best, none where either has no numbers."""
+    """Compare Convoy with a server's best, or return None where either has no numbers."""
     ours, theirs = (best(rows, name, work, connections) for name in (CONVOY, server))
     if ours is None or theirs is None:
         return None
@@ -64,7 +64,7 @@ def standing(rows: Sequence[Row], server: str, work: str, connections: int) -> S
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
-    """Return a line a work on the promise, then a line on each other server."""
+    """Return a line for each work on the promise, then one on each other server."""
     lines = []
     works = [work for work in WORKS if any(row["work"] == work for row in rows)]
     for work in works:
@@ -94,7 +94,7 @@ def _told(found: Standing) -> str:
 
 
 def readme_table(rows: Sequence[Row]) -> str:
-    """Return the last record in Markdown: the conditions, each server at its best under load."""
+    """Return the last record in Markdown: the conditions, and each server's best under load."""
     rows = [row for row in rows if row["date"] == rows[-1]["date"]]
     last = rows[-1]
     packages = {peer.name: peer.package for peer in PEERS}
@@ -122,14 +122,14 @@ def readme_table(rows: Sequence[Row]) -> str:
 
 
 def _tree(commit: str) -> str:
-    """Say which sources were measured."""
+    """Return which sources were measured."""
     if commit.endswith("+"):
         return f"commit {commit[:-1]} with changes that were not committed"
     return f"commit {commit}"
 
 
 def _unmeasured(rows: Sequence[Row]) -> list[str]:
-    """Return the servers' settings without a number: they came after the measurement, or failed."""
+    """Return the servers' settings without a number, which were added later or failed."""
     measured = {(row["server"], row["setting"]) for row in rows if "error" not in row}
     lacking = {
         peer.name: [s.name for s in peer.settings if (peer.name, s.name) not in measured]
@@ -140,8 +140,8 @@ def _unmeasured(rows: Sequence[Row]) -> list[str]:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print a table for each work and number of connections, with every setting, then Convoy's
-    ratio.
+    """Print a table for each work and number of connections with all settings, and Convoy's
+    ratios.
     """
     for work, title in WORKS.items():
         for connections in CONNECTIONS:

@@ -1,1 +1,1 @@
-"""The server: docs/reliability.md on attacks and soaks, docs/decisions on its own time."""
+"""Measures the server: docs/reliability.md on attacks and soaks, docs/decisions on its own time."""

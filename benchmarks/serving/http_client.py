@@ -1,4 +1,4 @@
-"""Two HTTP/1.1 clients that cost next to nothing, for one request sent over and over.
+"""Contains two HTTP/1.1 clients that cost next to nothing, for one request sent repeatedly.
 
 They read what uvicorn answers (Content-Length, keep-alive), and nothing else.
 """
@@ -15,11 +15,11 @@ Address = tuple[str, int]
 
 
 class BadAnswerError(Exception):
-    """An answer that is not 200, or no answer."""
+    """Says that an answer is not 200, or that there is none."""
 
 
 class ClosedError(BadAnswerError):
-    """The server closed the connection instead of an answer."""
+    """Says that the server closed the connection instead of answering."""
 
     def __init__(self) -> None:
         super().__init__("the server closed the connection")
@@ -43,7 +43,9 @@ def get_request(path: str) -> bytes:
 
 
 def answer_size(received: bytes | bytearray) -> int | None:
-    """Return how many bytes the answer that begins here has, once its header is complete."""
+    """Return the size in bytes of the answer that begins here, or None until its header is
+    complete.
+    """
     header, blank_line, _ = received.partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -56,14 +58,16 @@ def answer_size(received: bytes | bytearray) -> int | None:
 
 
 class Connection:
-    """One blocking keep-alive connection."""
+    """Keeps one blocking connection alive."""
 
     def __init__(self, address: Address, timeout_s: float = 10.0) -> None:
         self._socket = socket.create_connection(address, timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange(self, request: bytes) -> bytes:
-        """Send one request; its whole answer. BadAnswerError unless that is a 200."""
+        """Send one request and return its whole answer. Raises BadAnswerError unless that is
+        a 200.
+        """
         self._socket.sendall(request)
         received = b""
         size: int | None = None
@@ -76,7 +80,7 @@ class Connection:
         return received
 
     def exchange_ns(self, request: bytes) -> int:
-        """Nanoseconds from the first byte sent to the last byte of the answer."""
+        """Return the nanoseconds from the first byte sent to the last byte of the answer."""
         begin = perf_counter_ns()
         self.exchange(request)
         return perf_counter_ns() - begin
@@ -130,7 +134,7 @@ class _ClosedLoop(asyncio.Protocol):
 
 
 def closed_loop(address: Address, request: bytes, connections: int, seconds: float) -> list[float]:
-    """Return seconds that each request took, `connections` at a time for about `seconds`."""
+    """Return the seconds of each request, `connections` at a time for about `seconds`."""
     took: list[float] = []
 
     async def main() -> None:

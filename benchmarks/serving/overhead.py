@@ -1,4 +1,4 @@
-"""Measures what the service adds to HTTP: Convoy beside uvicorn and beside less, interleaved.
+"""Measures what the service adds to HTTP: Convoy beside simpler servers, in alternation.
 
     python -m benchmarks.serving.overhead [--requests N] [--json FILE] [--record]
 
@@ -57,7 +57,7 @@ LEAST_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Latency:
-    """One connection, one request at a time."""
+    """Holds the latency on one connection, one request at a time."""
 
     n: int
     p20_ms: float
@@ -68,7 +68,9 @@ class Latency:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Several connections, each sending its next request when the last is answered."""
+    """Holds the results of several connections that each send when their last request is
+    answered.
+    """
 
     connections: int
     n: int
@@ -79,7 +81,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Everything measured of one server."""
+    """Holds everything measured of one server."""
 
     target: str
     body_bytes: int
@@ -88,8 +90,7 @@ class Measurement:
 
 
 def jpeg_of(size: int) -> bytes:
-    """Return a readable JPEG of exactly `size` bytes: smooth noise, and a comment segment as
-    filling.
+    """Return a readable JPEG of exactly `size` bytes: smooth noise, and a comment as padding.
 
     100 kB are 640×480 pixels, and other sizes in proportion.
     """
@@ -112,7 +113,7 @@ def jpeg_of(size: int) -> bytes:
 
 @contextmanager
 def serving(target: Callable[[socket.socket], None]) -> Iterator[Address]:
-    """Give the address of a server that runs in a process of its own, ended with the block."""
+    """Yield the address of a server that runs in its own process until the block ends."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process = multiprocessing.get_context("spawn").Process(target=target, args=(listener,))
         process.start()
@@ -128,7 +129,7 @@ def serving(target: Callable[[socket.socket], None]) -> Iterator[Address]:
 
 
 def wait_until_ready(address: Address, timeout_s: float = 60.0) -> None:
-    """Return once the server says that it is ready."""
+    """Wait until the server says that it is ready."""
     deadline = time.monotonic() + timeout_s
     while True:
         connection = None
@@ -147,7 +148,9 @@ def wait_until_ready(address: Address, timeout_s: float = 60.0) -> None:
 
 
 def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) -> dict[str, Latency]:
-    """`n` requests to each server, one connection each, the servers taking turns."""
+    """Time `n` requests to each server, one connection each, servers in turn; return their
+    latencies.
+    """
     connections = {target: Connection(address) for target, address in addresses.items()}
     for connection in connections.values():
         for _ in range(max(50, n // 20)):
@@ -166,7 +169,7 @@ def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) ->
 def measure_throughput(
     addresses: Mapping[str, Address], request: bytes, connections: int, seconds: float
 ) -> dict[str, Throughput]:
-    """Return each server alone under load for about `seconds`, in turns of half a second."""
+    """Return the throughput of each server alone, for about `seconds` in turns of half a second."""
     turn_s = 0.5
     took: dict[str, list[float]] = {target: [] for target in addresses}
     spent = dict.fromkeys(addresses, 0.0)
@@ -185,7 +188,7 @@ def measure_throughput(
 
 
 def percentiles_ms(times: Sequence[float], to_ms: float) -> tuple[float, float, float, float]:
-    """p20, p50, p80 and p99."""
+    """Return p20, p50, p80 and p99 of the times, multiplied by `to_ms`."""
     cuts = statistics.quantiles(times, n=100, method="inclusive")
     return cuts[19] * to_ms, cuts[49] * to_ms, cuts[79] * to_ms, cuts[98] * to_ms
 
@@ -193,7 +196,7 @@ def percentiles_ms(times: Sequence[float], to_ms: float) -> tuple[float, float, 
 def measure(
     addresses: Mapping[str, Address], body_bytes: int, n: int, seconds: float
 ) -> list[Measurement]:
-    """Latency, then throughput, of all the servers side by side; the first is the yardstick."""
+    """Measure latency, then throughput, of all servers; the first is the yardstick."""
     request = post_request("/v1/classify", jpeg_of(body_bytes), "image/jpeg")
     latency = measure_latency(addresses, request, n)
     throughput = measure_throughput(addresses, request, CONNECTIONS, seconds)
@@ -214,7 +217,7 @@ def where(*packages: str) -> dict[str, str | int]:
 
 
 def show(measured: Sequence[Measurement], console: Console) -> None:
-    """Print two tables of one size of body, and whether Convoy keeps what is promised."""
+    """Print two tables for one size of body, and whether Convoy keeps what is promised."""
     yardstick = measured[0]
     body = f"{yardstick.body_bytes // 1000} kB JPEG"
     latency = Table(title=f"one connection, {body}, ms", title_justify="left")
@@ -293,7 +296,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def write_down(
     rows: Sequence[Mapping[str, object]], arguments: argparse.Namespace, record: Path
 ) -> None:
-    """Write rows to the files that were asked for."""
+    """Write rows to the files that the command line names."""
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     if arguments.record:
@@ -301,7 +304,7 @@ def write_down(
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Measure, show, and write down what was asked for."""
+    """Measure, print, and write down what is requested."""
     arguments = parse_arguments(command_line)
     with ExitStack() as servers:
         addresses = {

@@ -1,4 +1,4 @@
-"""A `convoy serve` of its own, for benchmarks that ask it over HTTP."""
+"""Starts a `convoy serve` for benchmarks that send it requests over HTTP."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ CONVOY = (sys.executable, "-c", "from service.cli import main; main()")
 
 @contextmanager
 def served_on_cpu(model: Path, preset: str | None, options: Sequence[str] = ()) -> Iterator[str]:
-    """Serve as `served` does, on the CPU; it has this thread's cores."""
+    """Serve as `served` does, on the CPU, with this thread's cores."""
     with served(model, preset, ["--device", "cpu", *options]) as url:
         yield url
 
@@ -23,7 +23,9 @@ def served_on_cpu(model: Path, preset: str | None, options: Sequence[str] = ()) 
 def served(
     model: Path, preset: str | None, options: Sequence[str], program: Sequence[str] = CONVOY
 ) -> Iterator[str]:
-    """Give the address of a server that logs no requests. RuntimeError where it does not start."""
+    """Yield the address of a server that logs no requests. Raises RuntimeError if it does not
+    start.
+    """
     command = [*program, "serve", str(model), "--port", "0", "--no-access-log"]
     command += [*(["--preset", preset] if preset else []), *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

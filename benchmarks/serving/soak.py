@@ -1,19 +1,19 @@
-"""A server under load for a long time, among clients that leave and clients that send noise.
+"""Loads a server for a long time, among clients that leave and clients that send noise.
 
     python -m benchmarks.serving.soak [--seconds N] [--rate R] [--attackers]
                                       [--json FILE] [--record] [-- OPTIONS]
 
-Starts `convoy serve`, finds what it can do with eight clients that ask again and again, then sends
-80% of that in open-loop Poisson arrivals. Every answer is compared with what its image is when it
-is asked about alone, so answers that are mixed up are found. A tenth of the clients leave, in the
-middle of the head, the body or the answer or while they wait; some send noise, and a few send
-images of ten megapixels. In the end nothing was lost, mixed up or answered 5xx, the server's own
-counters agree, memory, threads and open files have not grown, and SIGTERM ends it with status 0; or
-the exit status is 1.
+Starts `convoy serve`, finds its capacity with eight clients that ask again and again, then sends
+80% of that in open-loop Poisson arrivals. Every answer is compared with the answer to its image
+sent alone, so answers that are mixed up are found. A tenth of the clients leave, in the middle of
+the head, the body or the answer or while they wait; some send noise, and a few send images of ten
+megapixels. The exit status is 0 only if in the end nothing was lost, mixed up or answered 5xx, the
+server's own counters agree, memory, threads and open files have not grown, and SIGTERM ends it with
+status 0.
 
 With `--attackers` a hostile client sends the requests that cost most, and the load is a fifth of
-what the server can do: less than its share beside one other. Then p99 stays within 4 times what it
-is without them, for a tenth of the time before.
+the capacity: less than its share beside one other. Then p99 must stay within 4 times its value
+without attackers, measured for a tenth of the time before.
 """
 
 import argparse
@@ -78,7 +78,7 @@ _MOST_NOT_SENT = 0.05
 
 @dataclass(frozen=True)
 class Process:
-    """The resources that the server and its children take."""
+    """Counts the resources that the server and its children use."""
 
     resident_bytes: int
     threads: int
@@ -87,7 +87,7 @@ class Process:
 
 @dataclass
 class Run:
-    """Everything that was seen."""
+    """Records everything that was seen in a run."""
 
     seconds: float
     rate: float = 0.0
@@ -106,7 +106,7 @@ class Run:
 
     @property
     def growth(self) -> float:
-        """Return the growth of memory, from a tenth of the time to the end, as a share."""
+        """Return by what share memory grew from a tenth of the time to the end."""
         tenth = max(1, len(self.memory) // 10)
         if len(self.memory) < 3:
             return 0.0
@@ -114,7 +114,7 @@ class Run:
 
 
 def broken(run: Run, most_growth: float) -> list[str]:
-    """Return what is wrong, in words; nothing where all is well."""
+    """Return what is wrong, as sentences; nothing where all is well."""
     found = [
         f"{count} requests ended with: {kind}"
         for kind, count in run.outcomes.items()
@@ -157,7 +157,7 @@ def broken(run: Run, most_growth: float) -> list[str]:
 
 @contextmanager
 def serving(options: Sequence[str], log: IO[str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """Give a running `convoy serve`, and where it is; killed if it is still there at the end."""
+    """Yield a running `convoy serve` and its address; kill it if it still runs at the end."""
     command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
     process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
     try:
@@ -174,7 +174,7 @@ def serving(options: Sequence[str], log: IO[str]) -> Iterator[tuple["subprocess.
 
 
 def _end(process: "subprocess.Popen[str]") -> int:
-    """Return the status with which SIGTERM ends it, or SIGKILL where that does not."""
+    """End the process by SIGTERM, or by SIGKILL after a minute, and return its status."""
     process.terminate()
     try:
         return process.wait(60)
@@ -189,7 +189,7 @@ def _last_lines(log: IO[str]) -> str:
 
 
 def look_at(pid: int) -> Process:
-    """Return the resources that the process and its children take, as Linux tells them."""
+    """Return the resources that the process and its children use, from /proc."""
     resident = threads = files = 0
     page = os.sysconf("SC_PAGE_SIZE")
     for member in _family(pid):
@@ -235,7 +235,7 @@ async def soak(
     attacks: Sequence[Attack] = (),
     progress: Progress | None = None,
 ) -> None:
-    """Put the load on the server at `url`, and write down in `run` what comes of it.
+    """Load the server at `url`, and record the results in `run`.
 
     `large` images are sent now and then, instead of the others.
     """
@@ -300,7 +300,9 @@ async def _watch(run: Run, pid: int | None, progress: Progress | None) -> None:
 
 
 async def settle(url: str, run: Run, pid: int) -> None:
-    """Wait until the server has closed all connections; return its counts and memory then."""
+    """Wait until the server has closed all connections; record its counts and resources in
+    `run`.
+    """
     async with Client(url, []) as client:
         for _ in range(_SETTLE_LOOKS):  # `broken` says what did not come to pass by then
             run.counted, run.inside = counters(await client.metrics() or "")
@@ -317,7 +319,7 @@ async def settle(url: str, run: Run, pid: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; 0 if nothing is broken."""
+    """Run, and return 0 if nothing is broken."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.soak")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second; 0: 80%% of all")

@@ -1,4 +1,4 @@
-"""Clients that a server meets and no benchmark has: some leave, some send noise, some too much."""
+"""Simulates clients that servers meet: some leave, some send noise, some send too much."""
 
 import asyncio
 import io
@@ -49,7 +49,7 @@ class Moment(Enum):
 
 
 class Rude:
-    """Makes one request a connection, and none as it should be."""
+    """Makes one request a connection, always an incomplete or invalid one."""
 
     def __init__(self, url: str, images: Sequence[ImageFile], seed: int) -> None:
         place = urlsplit(url)
@@ -79,7 +79,7 @@ class Rude:
         return Outcome(LEFT)
 
     async def disturb(self, _: int) -> Outcome:
-        """Send noise: as an image, cut short or damaged, or as no HTTP at all."""
+        """Send noise: a damaged or truncated image, or bytes that are not HTTP."""
         random = self._random
         if random.random() < 0.5:
             noise = _NOISE[int(random.integers(len(_NOISE)))]
@@ -105,7 +105,7 @@ class Rude:
 
 
 def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
-    """Return the first images, each as large as servers have to decode it, in another way."""
+    """Return the first images, enlarged until servers decode them in another way."""
     large = []
     for image, (side, kind, options) in zip(images, _LARGE, strict=False):
         with Image.open(io.BytesIO(image.data)) as opened:
@@ -118,7 +118,7 @@ def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
 
 
 async def told(request: Awaitable[Outcome]) -> Outcome:
-    """Return how a request ended, a broken connection included."""
+    """Return how a request ended, even where its connection broke."""
     try:
         return await request
     except TimeoutError:
@@ -128,8 +128,8 @@ async def told(request: Awaitable[Outcome]) -> Outcome:
 
 
 def p99_ms(journal: Journal) -> float:
-    """Return the 99th percentile of the latencies of those answered, from when they were to be
-    sent.
+    """Return the 99th percentile of the answered requests' latencies, from their intended send
+    time.
     """
     columns = journal.columns()
     answered = columns.kind == 0

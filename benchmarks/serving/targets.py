@@ -1,4 +1,4 @@
-"""The servers that `overhead` compares, each to be run in a process of its own."""
+"""Contains the servers that `overhead` compares, each to be run in a process of its own."""
 
 import os
 import socket
@@ -34,7 +34,7 @@ _QUIET = Settings(access_log=False, drain_s=1)
 
 
 async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
-    """Reads the body, answers JSON: the least that any Python server has to do."""
+    """Read the body and answer JSON: the least that any Python server has to do."""
     size = 0
     more = True
     while more:
@@ -50,7 +50,7 @@ async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
 
 
 def asgi_route(listener: socket.socket) -> None:
-    """Serve that application behind Convoy's own connections."""
+    """Serve `_bare_app` behind Convoy's own connections."""
     uvicorn.Server(http_settings(_bare_app, _QUIET)).run(sockets=[listener])
 
 
@@ -59,7 +59,7 @@ app = FastAPI()
 
 @app.api_route("/{path:path}", methods=["GET", "POST"])
 async def read_and_answer(request: Request) -> Response:
-    """Does the same as a FastAPI route."""
+    """Read the body and answer JSON, as a FastAPI route."""
     await request.body()
     return Response(_TOP_5, media_type="application/json")
 
@@ -70,7 +70,7 @@ def fastapi_route(listener: socket.socket) -> None:
 
 
 def stock_uvicorn(listener: socket.socket) -> None:
-    """Serve the FastAPI route as uvicorn's command line serves it; no server here logs requests."""
+    """Serve the FastAPI route by uvicorn's own command line, without a log of requests."""
     port = listener.getsockname()[1]
     listener.close()  # uvicorn listens on a socket of its own
     command = [sys.executable, "-m", "uvicorn", "benchmarks.serving.targets:app"]
@@ -79,7 +79,7 @@ def stock_uvicorn(listener: socket.socket) -> None:
 
 
 class _NoEngine:
-    """An engine that takes no time, and finds every class equally likely."""
+    """Takes no time, and finds every class equally likely."""
 
     max_batch = 8
     classes = _CLASSES
@@ -91,7 +91,7 @@ class _NoEngine:
         self._scores = np.zeros((self.max_batch, self.classes), np.float32)
 
     def warm_up(self) -> Engine:
-        """Warm nothing."""
+        """Return this engine; there is nothing to warm."""
         return self
 
     def run(self, images: Batch) -> Results:
@@ -99,7 +99,7 @@ class _NoEngine:
         return Results(self._scores[: len(images)])
 
     def close(self) -> None:
-        """Free nothing."""
+        """Do nothing; there is nothing to free."""
 
 
 _BLANK: Pixels = np.zeros((_SIDE, _SIDE, 3), np.uint8)
@@ -111,7 +111,7 @@ def _no_decoder(_: bytes) -> Decoding:
 
 
 def _decoder(data: bytes) -> Decoding:
-    """Prepare an image as most models of ImageNet take it."""
+    """Prepare an image as most models of ImageNet need it."""
     return prepare_image(data, _IMAGENET, ImageLimits(20_000_000, 50_000_000))
 
 
@@ -121,8 +121,8 @@ _IMAGENET = PRESETS["imagenet"].at(_SIDE, _SIDE)
 def serve_nothing(
     read: Callable[[bytes], Decoding], decode_threads: int, workers: int, listener: socket.socket
 ) -> None:
-    """Serve the real application with an engine that does nothing; threads are shared by
-    workers.
+    """Serve the real application with an engine that does nothing; workers share the decode
+    threads.
     """
     if workers:
         prepare(["benchmarks.serving.targets"])
@@ -146,12 +146,12 @@ def _say_nothing() -> None:
 
 
 def no_op(workers: int) -> Callable[[socket.socket], None]:
-    """Serve Convoy with neither a decoder nor an engine that do anything."""
+    """Return a server of Convoy whose decoder and engine do nothing."""
     return partial(serve_nothing, _no_decoder, 0, workers)
 
 
 def decoding(workers: int) -> Callable[[socket.socket], None]:
-    """Serve Convoy that decodes images, in a thread for each core."""
+    """Return a server of Convoy that decodes images, in a thread for each core."""
     return partial(serve_nothing, _decoder, available_cores(), workers)
 
 

@@ -39,7 +39,7 @@ _KINDS: Mapping[str, Callable[[int], Callable[[socket], None]]] = {
 
 
 def measure(kind: str, workers: Sequence[int], seconds: float) -> dict[int, Throughput]:
-    """Return each number of workers under load for about `seconds`, in turns."""
+    """Return the throughput with each number of workers, for about `seconds` each, in turns."""
     request = post_request("/v1/classify", jpeg_of(BODY_BYTES), "image/jpeg")
     with ExitStack() as servers:
         addresses = {str(n): servers.enter_context(serving(_KINDS[kind](n))) for n in workers}
@@ -51,7 +51,7 @@ def measure(kind: str, workers: Sequence[int], seconds: float) -> dict[int, Thro
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Measure, show, and write down what was asked for."""
+    """Measure, print, and write down what is requested."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.serving.workers", description=__doc__
     )

@@ -1,1 +1,3 @@
-"""A batching server in virtual time: docs/decisions on batches, and CHANGELOG on fair turns."""
+"""Simulates a batching server in virtual time: docs/decisions on batches, CHANGELOG on fair
+turns.
+"""

@@ -40,7 +40,7 @@ FILE = RESULTS / "simulate.jsonl"
 
 
 def run(points: Sequence[Point], requests: int, seeds: int, processes: int) -> list[Comparison]:
-    """Return every scheduler at every point."""
+    """Return the comparison of all schedulers at every point."""
     one = partial(compare, requests=requests, seeds=range(seeds))
     # Spawned, because a fork does not copy the caller's threads.
     with get_context("spawn").Pool(processes) as pool:
@@ -48,7 +48,7 @@ def run(points: Sequence[Point], requests: int, seeds: int, processes: int) -> l
 
 
 def show(comparisons: Sequence[Comparison], console: Console) -> bool:
-    """Tables, and whether the criterion is met."""
+    """Print tables, and return whether the criterion is met."""
     console.print(_by_workload(comparisons))
     overall = summary(comparisons)
     console.print(_by_kind(comparisons))
@@ -76,7 +76,9 @@ def show(comparisons: Sequence[Comparison], console: Console) -> bool:
 
 
 def show_gaps(found: Sequence[gaps.Gap], console: Console) -> None:
-    """Print a line a profile, workload and measure, with the excess over the bound at each load."""
+    """Print a line for each profile, workload and measure, with the excess over the bound by
+    load.
+    """
     table = Table(box=None, title="worse than the bound by, %", title_justify="left")
     for heading in ("L(n)", "workload", "what", "mean", "worst", "at", "all"):
         table.add_column(heading, justify="left" if heading in {"L(n)", "workload"} else "right")
@@ -121,7 +123,7 @@ def _by_workload(comparisons: Sequence[Comparison]) -> Table:
 
 
 def _by_kind(comparisons: Sequence[Comparison]) -> Table:
-    """Return the sweep in three means: the last are of goodput, where some have nearly none."""
+    """Return the sweep in three means; the last is of goodput, which is nearly 0 for some."""
     patient = [comparison for comparison in comparisons if isinf(comparison.point.timeout)]
     hurried = [comparison for comparison in comparisons if not isinf(comparison.point.timeout)]
     table = Table(box=None, title="ours over it, geometric mean", title_justify="left")
@@ -143,7 +145,7 @@ def _named(point: Point) -> str:
 
 
 def as_lines(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return a row a profile, workload and deadline, with a list over its loads for every
+    """Return a row for each profile, workload and deadline, with a list over loads for each
     number.
     """
     lines: dict[tuple[str, str, float], dict[str, Any]] = {}
@@ -161,7 +163,7 @@ def as_lines(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def as_row(comparison: Comparison) -> dict[str, Any]:
-    """Return the value as JSON takes it."""
+    """Return a comparison as JSON holds it."""
     point = comparison.point
     return {
         "profile": point.profile,
@@ -204,7 +206,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Simulate, show, and write down what was asked for; exit status 1 where it is not met."""
+    """Simulate, print, and write down what is requested; exit with 1 if the criterion is not
+    met.
+    """
     arguments = parse_arguments(command_line)
     if arguments.bounds:
         show_gaps(list(gaps.every(arguments.requests)), Console(highlight=False, soft_wrap=True))

@@ -28,10 +28,10 @@ _LEAK = 1e-7
 
 
 class Process:
-    """A decision process: by state and action, its reward, its seconds, and what follows."""
+    """A decision process: by state and action, its reward, its seconds, and the next states."""
 
     def __init__(self, states: int, actions: int) -> None:
-        """No action is possible in any state yet."""
+        """Start with no action possible in any state."""
         self.rewards = np.full((states, actions), -inf)
         self.seconds = np.ones((states, actions))
         self.moves = np.zeros((states, actions, states))
@@ -43,7 +43,9 @@ class Process:
         self.moves[state, action, 0] += _LEAK
 
     def best(self) -> tuple[float, NDArray[np.int64]]:
-        """Return the most reward a second in the long run, and the action of each state for it."""
+        """Return the highest long-run reward a second, and the action in each state that
+        earns it.
+        """
         every = np.arange(len(self.rewards))
         policy = self.rewards.argmax(axis=1)
         while True:
@@ -62,9 +64,10 @@ class Process:
 
 @lru_cache(maxsize=256)
 def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, ...]]:
-    """Return the least mean latency in seconds of Poisson arrivals, and the sizes that give it.
+    """Return the least mean latency of Poisson arrivals in seconds, and the batch sizes that give
+    it.
 
-    By how many items wait, 0 to DEPTH, the size of the batch to run then; 0 is to wait.
+    The sizes are by the number of waiting items, 0 to DEPTH; size 0 means to wait.
     """
     process = Process(DEPTH + 1, len(seconds) + 1)
     for waiting in range(DEPTH + 1):
@@ -85,7 +88,7 @@ def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, 
 
 
 def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> float:
-    """Return the most answers a second of clients that think for exponential times, mean `think_s`.
+    """Return the most answers a second for clients with exponential think times of mean `think_s`.
 
     The state is how many wait.
     """
@@ -105,7 +108,7 @@ def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> flo
 
 
 def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s: float) -> float:
-    """Return the most answers a second of clients that think for uniform times, all below L(1).
+    """Return the most answers a second for clients with uniform think times, all below L(1).
 
     So when a batch ends all others wait. The state is how many were answered, how many of those are
     back, and for how many bins of their think times the engine has waited.
@@ -140,7 +143,7 @@ def clairvoyant(arrivals: Sequence[float], timeout_s: float, seconds: Sequence[f
     """Return how many of all arrivals, known in advance, can be answered within `timeout_s`.
 
     As timeouts are equal, some optimum serves in the order of arrival, in batches of neighbours. So
-    by how many of the first arrivals were dropped, `free` has the earliest moment at which the
+    `free` holds, by how many of the first arrivals were dropped, the earliest time at which the
     engine has done the others.
     """
     count = len(arrivals)

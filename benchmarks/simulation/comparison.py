@@ -1,8 +1,8 @@
-"""One scheduler beside others at the points of a sweep, and the criterion.
+"""Compares one scheduler with others at the points of a sweep, and defines the criterion.
 
 At a point without deadlines three things count: p50, p99 and throughput. (p50 is the mean of the
 middle fifth: with clients in two groups the median lies in the gap between them, and jumps.) With
-deadlines one thing counts, goodput: those answered in time, of all that arrived.
+deadlines one thing counts, goodput: the share of arrivals that are answered in time.
 
 A score over another scheduler is the geometric mean of the ratios, above 1 where ours is better.
 **Ours is beaten by more than 5%** at a point if its score over any other is below 0.95. **It wins
@@ -27,7 +27,7 @@ _WARM_UP = 0.05
 
 @dataclass(frozen=True)
 class Result:
-    """How one scheduler did at one point, over all seeds."""
+    """Holds the results of one scheduler at one point, over all seeds."""
 
     p50_ms: float
     p99_ms: float
@@ -37,7 +37,7 @@ class Result:
 
 
 def run(point: Point, scheduler: str, requests: int, seeds: Sequence[int]) -> Result:
-    """Simulate `requests` requests for each seed."""
+    """Simulate `requests` requests for each seed, and return the results."""
     latencies: list[np.ndarray] = []
     answered = offered = 0
     seconds = 0.0
@@ -68,7 +68,7 @@ def run(point: Point, scheduler: str, requests: int, seeds: Sequence[int]) -> Re
 
 
 def ratios(point: Point, ours: Result, other: Result) -> Mapping[str, float]:
-    """Return the ratios by what counts at the point; above 1 where ours is better."""
+    """Return the ratio of each figure that counts at the point; above 1 where ours is better."""
     if np.isfinite(point.timeout):
         # None in time counts as one in ten thousand.
         return {"goodput": max(ours.goodput, 1e-4) / max(other.goodput, 1e-4)}
@@ -87,13 +87,13 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All schedulers at one point."""
+    """Holds the results of all schedulers at one point."""
 
     point: Point
     results: Mapping[str, Result]
 
     def scores(self) -> Mapping[str, float]:
-        """Return ours over each other."""
+        """Return our score over each other scheduler."""
         return {
             name: geometric_mean(ratios(self.point, self.results[CONVOY], result).values())
             for name, result in self.results.items()
@@ -101,11 +101,13 @@ class Comparison:
         }
 
     def beaten_by(self) -> Mapping[str, float]:
-        """Return the schedulers that beat ours by more than 5%."""
+        """Return the schedulers that beat ours by more than 5%, with the scores."""
         return {name: score for name, score in self.scores().items() if score < BEATEN}
 
     def trades(self) -> Mapping[str, tuple[str, float]]:
-        """Return where ours is more than 5% behind the best: {measure: (whose, ratio)}."""
+        """Return the figures in which ours is over 5% behind the best: {measure: (whose,
+        ratio)}.
+        """
         worst: dict[str, tuple[str, float]] = {}
         for name, result in self.results.items():
             if name == CONVOY:
@@ -117,7 +119,7 @@ class Comparison:
 
 
 def compare(point: Point, requests: int, seeds: Sequence[int]) -> Comparison:
-    """Return every scheduler at one point, with the same arrivals."""
+    """Return the comparison of all schedulers at one point, with the same arrivals."""
     return Comparison(point, {name: run(point, name, requests, seeds) for name in SCHEDULERS})
 
 

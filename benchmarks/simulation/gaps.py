@@ -1,7 +1,7 @@
 """Measures how far Convoy's policy is from what no policy of one engine exceeds, point by point.
 
-The arrivals are the same for both, and what the policy knows of L(n) it has learned, but for
-deadlines, whose bound knows it exactly. What comes of it:
+The arrivals are the same for both, and what the policy knows of L(n) it has learned, except with
+deadlines, where it knows L(n) exactly, as the bound does. Results:
 docs/decisions/policy-beside-the-optimum.md.
 """
 
@@ -32,7 +32,7 @@ _WARM_UP = 0.05
 
 @dataclass(frozen=True)
 class Gap:
-    """Compares the policy at a point with its bound: 1 is the bound, less of it is better."""
+    """Compares the policy's figure at a point with its bound; the ratio is 1 at the bound."""
 
     profile: str
     workload: str
@@ -42,7 +42,7 @@ class Gap:
 
     @property
     def excess(self) -> float:
-        """Return by what share it is worse."""
+        """Return by what share the policy is worse than the bound."""
         return self.ratio - 1
 
 
@@ -64,7 +64,7 @@ def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> lis
 
 
 def closed_gap(profile: str, workload: str, clients: int, requests: int, seed: int = 0) -> Gap:
-    """Return the gap of a closed loop's throughput to the most that is possible."""
+    """Return the gap of a closed loop's throughput to the highest possible."""
     seconds = PROFILES[profile]
     if workload in STEADY:
         mean, off = STEADY[workload]

@@ -1,10 +1,10 @@
-"""An honest client beside floods, simulated: what CHANGELOG promises of clients that take turns.
+"""Simulates an honest client beside floods: what CHANGELOG promises of clients that take turns.
 
 The queue, its turns and the policy are the code that serves; engine and clock are simulated. A
 flood keeps 128 images waiting, in two requests of 64. With k of them an honest client's p50 may
 grow k+1 times, and what it gets of the engine may fall to 1/(k+1) where it wants as much. Where
 small batches waste the engine, batches stay as large as leaves its other clients their share, and
-two of them bound the p50 instead: 2.3 for "flat" and one flood. `fifo` is the same without knowing
+two of them bound the p50 instead: 2.3 for "flat" and one flood. `fifo` is the same without telling
 clients apart. tests/benchmarks/simulation/test_hostile.py holds it.
 """
 
@@ -34,7 +34,7 @@ _BATCHES = 400  # about, a run
 
 
 class Habit(NamedTuple):
-    """How a client asks."""
+    """Says how a client sends requests."""
 
     connections: int
     images: int = 1  # a request
@@ -50,15 +50,16 @@ HABITS: Mapping[str, Habit] = {
 
 
 class Result(NamedTuple):
-    """The median latency and the share of the engine that the honest client got."""
+    """Holds the median latency and the share of the engine that the honest client got."""
 
     p50_s: float
     share: float  # of the engine's time in batches, each item an equal part
 
 
 def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool = True) -> Result:
-    """Return the honest client of this habit beside so many floods; not `fair`: as if all were
-    one.
+    """Return the result of an honest client beside `floods` floods.
+
+    If not `fair`, the queue treats all clients as one.
     """
     habits = {HONEST: habit, **{f"flood {number}": FLOOD for number in range(floods)}}
     draw, numbers = Random(0), count()
@@ -114,14 +115,14 @@ def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool 
 
 
 def bound(seconds: Sequence[float], floods: int) -> float:
-    """Return how many times as long the p50 may be."""
+    """Return how many times as long the p50 may be beside `floods` floods."""
     rates = [n / second for n, second in enumerate(seconds, 1)]
     enough = next(n for n, rate in enumerate(rates) if rate >= max(rates) / (floods + 1))
     return max(floods + 1.0, 2 * seconds[enough] / seconds[0])
 
 
 class Row(NamedTuple):
-    """One profile, habit and number of floods."""
+    """Holds the result for one profile, habit and number of floods."""
 
     profile: str
     habit: str
@@ -133,13 +134,13 @@ class Row(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Return whether it is as promised."""
+        """Return whether the result is as promised."""
         wanted = self.habit != "wants the engine" or self.share * (self.floods + 1) >= 1 / SLACK
         return wanted and self.growth <= SLACK * self.most
 
 
 def rows(floods: Sequence[int] = FLOODS) -> Iterator[Row]:
-    """Yield all that is promised, where batches take long enough to be shared."""
+    """Yield a row for every promise, for profiles whose batches take long enough to be shared."""
     for profile in ("flat", "linear", "steps"):
         seconds = PROFILES[profile]
         for name, habit in HABITS.items():

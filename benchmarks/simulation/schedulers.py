@@ -1,16 +1,16 @@
-"""The schedulers: Convoy's own policy (the code that serves) and the policies it is compared with.
+"""Contains the schedulers: Convoy's own policy (the code that serves) and those it is compared
+with.
 
-- `FixedDelay`: dispatch when a batch is full or its oldest item has waited so long; what
-  LitServe's `batch_timeout`, Ray Serve's `batch_wait_timeout_s` and Triton's
-  `max_queue_delay_microseconds` do. An item whose deadline has passed is dropped (Triton's
-  `default_queue_policy` with REJECT).
-- `TritonDefault`: `dynamic_batching {}`: as many as there are, at once, no timeouts.
-- `Clipper` (Crankshaw et al. 2017, section 4.3.1): the largest batch grows by one as long as
-  batches stay within the latency objective and shrinks by a tenth when one does not; what is late
-  already is dropped, which the Nexus paper calls lazy dropping.
-- `Nexus` (Shen et al. 2019, sections 4.1 and 6.3): batches of the largest b with 2 L(b) within the
-  objective; early drop: a window of b items slides over the queue to the first place where all of
-  it would be in time, and everything before that is dropped.
+- `FixedDelay`: dispatch when a batch is full or its oldest item has waited so long; what LitServe's
+`batch_timeout`, Ray Serve's `batch_wait_timeout_s` and Triton's `max_queue_delay_microseconds` do.
+An item whose deadline has passed is dropped (Triton's `default_queue_policy` with REJECT). -
+`TritonDefault`: `dynamic_batching {}`: as many as there are, at once, no timeouts. - `Clipper`
+(Crankshaw et al. 2017, section 4.3.1): the largest batch grows by one as long as batches stay
+within the latency objective and shrinks by a tenth when one does not; what is late already is
+dropped, which the Nexus paper calls lazy dropping. - `Nexus` (Shen et al. 2019, sections 4.1 and
+6.3): batches of the largest b with 2 L(b) within the objective; early drop: a window of b items
+slides over the queue to the first place where all of it would be in time, and everything before
+that is dropped.
 
 The last two want a latency objective: the deadline, or 2 L(max_batch) where there is none; without
 deadlines nothing is dropped.
@@ -30,15 +30,15 @@ from service.batching.policy import Claim, due
 
 
 class Convoy:
-    """The policy that serves, behind the same queue discipline as in the batcher."""
+    """Runs the policy that serves, with the same queue discipline as the batcher."""
 
     def __init__(self, *latencies: Latency) -> None:
-        """With what is known of each engine."""
+        """Take the known latencies of each engine."""
         self._dispatcher = Dispatcher(*latencies)
         self._deadlines = 0
 
     def place(self, now: float, item: Item, queue: Sequence[Item]) -> int | None:
-        """Place it by due moment; refused where it cannot make it."""
+        """Return the item's place by due time, or None where it cannot meet its deadline."""
         moment = due(now, item.urgency)
         place = len(queue)
         while place and self._due(queue[place - 1]) > moment:
@@ -60,11 +60,11 @@ class Convoy:
         return Choice(*self._dispatcher.decide(now, len(queue), claims, engine)[:3])
 
     def dispatched(self, now: float, items: int, engine: int) -> None:
-        """Tell the policy."""
+        """Tell the policy that an engine began a batch."""
         self._dispatcher.dispatched(now, items, engine)
 
     def answered(self, now: float, waiting: int, engine: int) -> None:
-        """Tell the policy."""
+        """Tell the policy that an engine's batch ended."""
         self._dispatcher.answered(now, waiting, engine)
 
     def _due(self, item: Item) -> float:
@@ -72,32 +72,32 @@ class Convoy:
 
 
 class _Fifo:
-    """First come, first served; all requests are admitted; nothing is learned."""
+    """Serves first come, first served; admits all requests and learns nothing."""
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
 
     def place(self, _: float, __: Item, queue: Sequence[Item]) -> int | None:
-        """Place it at the end."""
+        """Return the end of the queue."""
         return len(queue)
 
     def dispatched(self, now: float, items: int, engine: int) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def answered(self, now: float, waiting: int, engine: int) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
 
 class TritonDefault(_Fifo):
-    """Takes as many as there are, at once."""
+    """Takes all waiting items at once."""
 
     def decide(self, _: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Take all that fit."""
+        """Dispatch all items that fit into a batch."""
         return Choice() if engine is None else Choice(min(self._max_batch, len(queue)))
 
 
 class Planned(_Fifo):
-    """Runs what the plan of least mean latency says for Poisson arrivals at a rate: bounds.py."""
+    """Follows the plan of least mean latency for Poisson arrivals at a rate: bounds.py."""
 
     def __init__(self, seconds: Sequence[float], rate: float) -> None:
         super().__init__(len(seconds))
@@ -105,7 +105,9 @@ class Planned(_Fifo):
         self._end_s = 20 / rate  # without an arrival: none comes any more
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Look the size up by how many wait; 0 waits for the next arrival."""
+        """Dispatch the plan's size for the number of waiting items; at size 0 wait for an
+        arrival.
+        """
         if engine is None:
             return Choice()
         end = queue[-1].arrived + self._end_s
@@ -114,14 +116,14 @@ class Planned(_Fifo):
 
 
 class FixedDelay(_Fifo):
-    """A full batch, or what there is when the oldest item has waited `delay_s`."""
+    """Dispatches a full batch, or all items once the oldest has waited `delay_s`."""
 
     def __init__(self, max_batch: int, delay_s: float) -> None:
         super().__init__(max_batch)
         self._delay_s = delay_s
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Drop what is late; dispatch, or wait on."""
+        """Drop the late items; dispatch, or wait on."""
         if engine is None:
             return Choice()
         late = _late(now, queue)
@@ -136,7 +138,7 @@ class FixedDelay(_Fifo):
 
 
 class Clipper(_Fifo):
-    """Additive increase, multiplicative decrease of the largest batch."""
+    """Raises the largest batch additively and lowers it multiplicatively."""
 
     def __init__(self, max_batch: int, objective_s: float) -> None:
         super().__init__(max_batch)
@@ -145,7 +147,7 @@ class Clipper(_Fifo):
         self._begun: dict[int, tuple[float, int]] = {}  # by engine: when, items
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Drop what is late, dispatch up to the present largest."""
+        """Drop the late items, and dispatch up to the present largest batch."""
         if engine is None:
             return Choice()
         late = _late(now, queue)
@@ -165,7 +167,7 @@ class Clipper(_Fifo):
 
 
 class Nexus(_Fifo):
-    """Early drop, by a profile that is exact."""
+    """Drops early, by an exact profile."""
 
     def __init__(self, seconds: Sequence[float], objective_s: float) -> None:
         super().__init__(len(seconds))
@@ -174,7 +176,7 @@ class Nexus(_Fifo):
         self._window = max(within, default=1)
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Slide the window to where all of it would be in time."""
+        """Slide the window to the first place where all of it would be in time."""
         if engine is None:
             return Choice()
         for place in range(len(queue)):
@@ -208,7 +210,7 @@ SCHEDULERS: Mapping[str, Callable[[Sequence[float], float, int, int], Scheduler]
 
 
 def measured(seconds: Sequence[float], seed: int, noise: float = 0.03) -> Latency:
-    """Return what warming up would have measured, with its noise."""
+    """Return the latencies that warming up would have measured, with noise."""
     draw = Random(seed)
     return measure(
         lambda n: seconds[n - 1] * draw.lognormvariate(0, noise), len(seconds), budget_s=inf

@@ -1,8 +1,9 @@
-"""Engines and their queue, event by event: arrivals, ends of batches, moments to look again.
+"""Simulates engines and their queue, event by event: arrivals, ends of batches, times to look
+again.
 
-Time is a number, in seconds. A batch of n takes L(n) times noise; the scheduler is called with what
-happens and asked what to do whenever something has happened, as the batcher's workers are: for the
-engine whose batch ended, or else for the one that has been idle longest.
+Time is a number, in seconds. A batch of n takes L(n) times noise. The scheduler hears of each
+event, and then decides, as the batcher's workers do: for the engine whose batch ended, or else for
+the one that has been idle longest.
 """
 
 import heapq
@@ -17,7 +18,7 @@ from service.batching.policy import Urgency
 
 @dataclass(slots=True)
 class Item:
-    """One request with one image."""
+    """A request with one image."""
 
     arrived: float
     deadline: float = inf
@@ -26,12 +27,14 @@ class Item:
 
     @property
     def urgency(self) -> Urgency:
-        """Return it as the policy takes it."""
+        """Return the urgency as the policy takes it."""
         return Urgency(self.deadline, self.priority)
 
 
 class Choice(NamedTuple):
-    """A scheduler's decision: refuse these, then dispatch so many from the front of the rest."""
+    """Holds a scheduler's decision: refuse these, then dispatch so many from the front of the
+    rest.
+    """
 
     dispatch: int = 0
     look_again: float = inf
@@ -39,24 +42,27 @@ class Choice(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """The scheduler; `queue` is in the scheduler's own order and changed by the server alone."""
+    """Decides what engines do; it orders `queue`, which only the server changes."""
 
     def place(self, now: float, item: Item, queue: Sequence[Item], /) -> int | None:
-        """Return where in the queue an arrival goes; None refuses it."""
+        """Return an arrival's place in the queue, or None to refuse it."""
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None, /) -> Choice:
-        """Return what an idle engine should do now; None where all run and none can dispatch."""
+        """Return what an idle engine should do now; `engine` is None where all are busy.
+
+        Without an engine nothing can be dispatched.
+        """
 
     def dispatched(self, now: float, items: int, engine: int, /) -> None:
-        """An engine began a batch."""
+        """Take note that an engine began a batch."""
 
     def answered(self, now: float, waiting: int, engine: int, /) -> None:
-        """An engine's batch has ended, and so many items wait."""
+        """Take note that an engine's batch ended while `waiting` items wait."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Arrivals: given ones, or clients that each send again some time after their answer."""
+    """Describes arrivals: given ones, or clients that each send again some time after an answer."""
 
     arrivals: Sequence[Item] = ()
     clients: int = 0
@@ -67,7 +73,7 @@ class Workload:
 
 @dataclass
 class Outcome:
-    """The results of a run."""
+    """Holds the results of a run."""
 
     offered: int = 0
     refused: int = 0

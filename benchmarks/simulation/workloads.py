@@ -26,7 +26,7 @@ PROFILES: Mapping[str, Sequence[float]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """One place of the sweep."""
+    """Names one point of the sweep."""
 
     profile: str
     workload: str
@@ -41,7 +41,7 @@ class Point:
 
     @property
     def timeout_s(self) -> float:
-        """After which an answer is worth nothing."""
+        """Return the seconds after which an answer is worth nothing."""
         return self.timeout * self.seconds[-1]
 
     @property
@@ -50,7 +50,7 @@ class Point:
         return self.workload in _THINKING
 
     def requests(self, count: int, seed: int) -> Workload:
-        """Return about `count` requests."""
+        """Return a workload of about `count` requests."""
         if self.closed:
             mean, think = _THINKING[self.workload]
             mean_s = max(mean * self.seconds[0], _HTTP_S)
@@ -79,7 +79,9 @@ def _poisson(
 def _waves(
     draw: np.random.Generator, rate: float, count: int, seconds: Sequence[float]
 ) -> Sequence[float]:
-    """Poisson whose rate is 1.8 times the mean a quarter of the time, in waves of some 20 L(8)."""
+    """Return Poisson arrivals at 1.8 times the mean rate a quarter of the time, in waves of 20
+    L(8).
+    """
     high, share, wave_s = 1.8, 0.25, 20 * seconds[-1]
     moments: list[float] = []
     now, up = 0.0, False
@@ -95,7 +97,7 @@ def _waves(
 def _bursts(
     draw: np.random.Generator, rate: float, count: int, seconds: Sequence[float]
 ) -> Sequence[float]:
-    """Bursts of some 8 within a fifth of L(1), at Poisson moments."""
+    """Return bursts of about 8 arrivals within a fifth of L(1), which begin at Poisson times."""
     moments: list[float] = []
     now = 0.0
     while len(moments) < count:

@@ -1,1 +1,1 @@
-"""The other servers' programs: each runs in its own environment, where Convoy is not installed."""
+"""Contains the other servers' programs, which run in environments without Convoy."""

@@ -1,4 +1,4 @@
-"""BentoML, run by `bentoml serve`, whose processes import this."""
+"""Serves the work by BentoML, whose processes import this."""
 
 import bentoml
 from PIL.Image import Image
@@ -25,7 +25,7 @@ class Model:
 
 
 class Batched(Model):
-    """A form of files; BentoML batches over requests."""
+    """Takes a form of files; BentoML batches over requests."""
 
     @bentoml.api(  # type: ignore[untyped-decorator]
         route="/predict", batchable=True, max_batch_size=MAX_BATCH, **_choices
@@ -36,7 +36,7 @@ class Batched(Model):
 
 
 class Unbatched(Model):
-    """The image is the body."""
+    """Takes one image as the body."""
 
     @bentoml.api(route="/predict")  # type: ignore[untyped-decorator]
     def predict(self, image: Image, /) -> Answer:

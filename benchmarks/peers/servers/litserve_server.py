@@ -11,7 +11,7 @@ from benchmarks.peers.servers.work import Answer, Settings, answer, settings_giv
 
 
 class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types are checked
-    """The work, in LitServe's steps; a body that is no JSON arrives as it is."""
+    """Does the work in LitServe's steps; a body that is not JSON arrives unchanged."""
 
     def __init__(self, settings: Settings, **choices: Any) -> None:
         super().__init__(**choices)
@@ -30,11 +30,11 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
         return inputs
 
     def predict(self, x: Any) -> Any:
-        """Return a batch, or one image where there are none."""
+        """Return the scores of a batch, or of one image where there are no batches."""
         return self._work.scores(x) if isinstance(x, list) else self._work.scores([x])[0]
 
     def unbatch(self, output: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """Return a row of each image."""
+        """Return the row of each image."""
         return list(output)
 
     def encode_response(self, output: NDArray[np.float32]) -> Answer:
@@ -43,7 +43,7 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
 
 
 class Unbatched(Classifier):
-    """The same, where LitServe must not see methods for batches."""
+    """Does the same work, but hides the methods for batches from LitServe."""
 
     batch = ls.LitAPI.batch
     unbatch = ls.LitAPI.unbatch

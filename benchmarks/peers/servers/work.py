@@ -1,4 +1,4 @@
-"""The work of every peer: an image's bytes in, the five likeliest classes out.
+"""Does every peer's work: an image's bytes in, the five likeliest classes out.
 
 Imports nothing of Convoy, which is not installed where this runs.
 """
@@ -21,7 +21,7 @@ Answer = dict[str, list[dict[str, int | float]]]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server is started: `choices` are its own, everything else is the same for all."""
+    """Says how a server is started: `choices` are its own, all else is the same for all servers."""
 
     port: int
     work: str  # noop, or digits
@@ -31,10 +31,10 @@ class Settings:
 
 
 class Work(Protocol):
-    """A model, in the two steps that servers keep apart."""
+    """Runs a model in the two steps that servers keep apart."""
 
     def decode(self, image: Image.Image | bytes, /) -> NDArray[np.uint8]:
-        """Return one image as the model takes it."""
+        """Return one image in the form that the model takes."""
         ...
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
@@ -43,7 +43,7 @@ class Work(Protocol):
 
 
 class NoOp:
-    """Looks at nothing, and finds 1000 classes equally likely."""
+    """Ignores its images, and finds 1000 classes equally likely."""
 
     def __init__(self) -> None:
         self._pixels = np.zeros((1, 1, 1), np.uint8)
@@ -59,7 +59,7 @@ class NoOp:
 
 
 class Digits:
-    """The digits model through ONNX Runtime, with the session's options that Convoy sets."""
+    """Runs the digits model by ONNX Runtime, with the session's options that Convoy sets."""
 
     def __init__(self, model: str, side: int) -> None:
         import onnxruntime as ort  # noqa: PLC0415  only where it is needed
@@ -75,7 +75,7 @@ class Digits:
             self.scores([np.zeros((side, side, 1), np.uint8)] * n)
 
     def decode(self, image: Image.Image | bytes) -> NDArray[np.uint8]:
-        """Return the shorter side to `side` and the square in the middle, grey, in one resample."""
+        """Return the central square of the image in grey, its shorter side resampled to `side`."""
         opened = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
         side, full = self._side, opened.size
         resized = (side * full[0] // min(full), side * full[1] // min(full))
@@ -89,26 +89,26 @@ class Digits:
         return np.asarray(small)[:, :, np.newaxis]
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Return one run of the session."""
+        """Return the scores that one run of the session gives."""
         (scores,) = self._session.run(None, {self._input: np.stack(pixels)})
         return np.reshape(scores, (len(pixels), -1)).astype(np.float32, copy=False)
 
 
 def work_of(settings: Settings) -> Work:
-    """Return the work that was asked for."""
+    """Return the work that the settings name."""
     if settings.work == "noop":
         return NoOp()
     return Digits(settings.model, settings.side)
 
 
 def settings_given() -> Settings:
-    """Return the arguments that this process was started with."""
+    """Return the settings that this process was started with."""
     # An environment variable: some servers start the processes that do the work themselves.
     return Settings(**json.loads(os.environ["CONVOY_PEER"]))  # noqa: TID251
 
 
 def answer(scores: NDArray[np.float32]) -> Answer:
-    """Softmax, and the five likeliest, likeliest first."""
+    """Return the five likeliest classes by softmax, the likeliest first."""
     few = np.argpartition(scores, -TOP)[-TOP:]
     first = few[np.argsort(-scores[few])]
     weights = np.exp(scores - scores[first[0]])

@@ -1,4 +1,4 @@
-"""An honest client beside one hostile one: `python -m benchmarks.serving.attacks`.
+"""Measures an honest client beside a hostile one: `python -m benchmarks.serving.attacks`.
 
     python -m benchmarks.serving.attacks [--model FILE --preset NAME] [--connections 1,4,16]
                                    [--seconds N] [--only TEXT] [--json FILE] [--record] [-- OPTIONS]
@@ -48,7 +48,7 @@ _FIRST_S = 1.0  # in which an attack begins to work
 
 @dataclass
 class Honest:
-    """The latency that an honest client saw, and the server's memory meanwhile."""
+    """Holds the latencies that an honest client saw, and the server's memory meanwhile."""
 
     name: str
     connections: int
@@ -64,12 +64,12 @@ class Honest:
 
     @property
     def worst(self) -> float:
-        """Return the longest."""
+        """Return the longest latency, in seconds."""
         return max(self.seconds, default=float("inf"))
 
 
 def broken(seen: Honest, alone: Honest) -> list[str]:
-    """Return what an attack did that it must not, in words."""
+    """Return what an attack did that it must not, as sentences."""
     what = f"{seen.name} on {seen.connections} connections"
     found = [f"{what}: an honest request ended with {kind}" for kind in sorted(set(seen.wrong))]
     if seen.p50 > MOST_P50 * alone.p50:
@@ -105,7 +105,10 @@ async def measure(
     connections: Sequence[int],
     seconds: float,
 ) -> tuple[Honest, list[Honest]]:
-    """Return the honest client alone, then beside each attack on each number of connections."""
+    """Return the results of the honest client alone, then beside each attack.
+
+    Each attack runs on each number of connections.
+    """
     alone, found = Honest("nobody", 0), []
     async with Client(url, images) as client:
         await client.learn()
@@ -124,7 +127,7 @@ async def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; 0 if no attack does what it must not."""
+    """Measure, and return 0 if no attack does what it must not."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.attacks")
     parser.add_argument("--model", type=Path)
     parser.add_argument("--preset", default="imagenet")

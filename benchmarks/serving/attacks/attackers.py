@@ -1,4 +1,4 @@
-"""The accepted requests that cost most for each of their bytes, and clients that send them.
+"""Sends the accepted requests that cost a server most for each of their bytes.
 
 An attacker has an address of its own, as another machine would, so that a server can tell it from
 honest clients. It sends the same request again as soon as it is answered.
@@ -47,7 +47,7 @@ class Attack:
 
 @dataclass
 class Attackers:
-    """The outcomes of the attackers' requests."""
+    """Counts the outcomes of the attackers' requests."""
 
     connections: int
     statuses: Counter[str] = field(default_factory=Counter)
@@ -88,7 +88,7 @@ def _files(files: Sequence[bytes]) -> bytes:
 
 
 def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
-    """Return a request whose numbers are all 0; of pixels, as many as JSON has room for."""
+    """Return a request whose numbers are all 0, for as many images as fit into JSON."""
     numbers = 1
     for side in shape[1:]:
         numbers *= side
@@ -99,9 +99,7 @@ def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
 
 
 def webp(side: int) -> bytes:
-    """Return a lossless image of one colour, in as few bytes as a server takes: `method=0` has
-    fewer.
-    """
+    """Return a lossless image of one colour, in few bytes; `method=0` would make fewer."""
     return _saved(Image.new("RGB", (side, side), (1, 2, 3)), "WebP", lossless=True, method=4)
 
 
@@ -111,7 +109,7 @@ def png(side: int) -> bytes:
 
 
 def scans(side: int = 2000, most: int = 100) -> bytes:
-    """Return a progressive JPEG of one colour whose last scan comes again and again."""
+    """Return a progressive JPEG of one colour whose last scan is repeated."""
     file = _saved(Image.new("RGB", (side, side), (1, 2, 3)), "JPEG", progressive=True)
     mark = b"\xff\xda"
     first, last = file.index(mark), file.rindex(mark)
@@ -129,7 +127,7 @@ def _saved(image: Image.Image, kind: str, **options: object) -> bytes:
 async def under_attack(
     url: str, attacks: Sequence[Attack], connections: int
 ) -> "AsyncIterator[Attackers]":
-    """Send every attack on so many connections while what is within goes on."""
+    """Send every attack on `connections` connections each, within this block."""
     seen = Attackers(connections * len(attacks))
     connector = aiohttp.TCPConnector(limit=0, local_addr=(ADDRESS, 0))
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
