@@ -1,8 +1,8 @@
-"""The oracle: every operation in plain NumPy, one function each, written for clarity.
+"""Defines every operation in plain NumPy, one function each, as the reference for the kernels.
 
-Arrays have ONNX's logical order with the batch axis first: N×C×H×W, N×C×D×H×W in 3-D. A
-function computes in the type of its input (float64 to check a kernel, float32 to see the effect of
-rounding alone) and refuses to mix types. Axes count without the batch axis: axis 0 is C.
+Arrays have ONNX's logical order with the batch axis first: N×C×H×W, N×C×D×H×W in 3-D. A function
+computes in the type of its input (float64 to check a kernel, float32 to see the effect of rounding
+alone) and refuses to mix types. Axes count without the batch axis: axis 0 is C.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,9 +39,9 @@ def conv(
 
         y[n,k,p,q] = Σ_c,r,s x[n, c, u·p + d·r - a, v·q + e·s - b] · weight[k,c,r,s]
 
-    where x is zero outside the image. With a projection the residual is N×C'×H'×W', and the last
-    C' channels of the K×(C + C')×1×1 weight are its. Raises ValueError when an array's shape is not
-    `problem`'s.
+    where x is zero outside the image. With a projection the residual is N×C'×H'×W', and the last C'
+    channels of the K×(C + C')×1×1 weight apply to it. Raises ValueError when an array's shape is
+    not `problem`'s.
     """
     _require_one_type(x, weight, bias, residual)
     _require_shape("x", x, (problem.n, problem.c, *problem.window.input))
@@ -64,7 +64,7 @@ def conv(
 
 
 def _projected(x: Array | None, weight: Array, projection: Projection) -> Array:
-    """N×C'×H'×W' → N×K×P×Q, by a K×C'×1×1 weight."""
+    """Return N×C'×H'×W' → N×K×P×Q, projected by a K×C'×1×1 weight."""
     if x is None:
         raise ValueError("the problem has a projection, but there is no residual")
     _require_shape("residual", x, (len(x), projection.c, *projection.input))
@@ -73,7 +73,9 @@ def _projected(x: Array | None, weight: Array, projection: Projection) -> Array:
 
 
 def _conv_image(image: Array, weight: Array, problem: ConvProblem) -> Array:
-    """C×H×W → K×P×Q: the sum over r, s of one matrix product a group, (K/g × C/g) · (C/g × PQ)."""
+    """Return C×H×W → K×P×Q: the sum over r, s of a matrix product a group, (K/g × C/g) · (C/g ×
+    PQ).
+    """
     window, groups = problem.window, problem.groups
     k, c = problem.k // groups, problem.c // groups
     taps = weight.reshape(groups, k, c, window.kernel_volume)
@@ -96,11 +98,11 @@ def gemm(
 
 
 def pool(x: Array, problem: PoolProblem) -> Array:
-    """Max or average over each window, N×C×H×W → N×C×P×Q.
+    """Return the maximum or average of each window, N×C×H×W → N×C×P×Q.
 
-    Padding never wins a maximum. An average divides by the window's positions inside the image,
-    or inside the explicitly padded image (AVERAGE_PADDED), never by those beyond it that a last
-    window of `ceil_mode` covers.
+    Padding never wins a maximum. An average divides by the window's positions inside the image, or
+    inside the explicitly padded image (AVERAGE_PADDED), never by those beyond it that a last window
+    of `ceil_mode` covers.
     """
     window = problem.window
     _require_shape("x", x, (len(x), problem.c, *window.input))
@@ -120,7 +122,7 @@ def _window_sum(x: Array, window: Window) -> Array:
 
 
 def _divisor(problem: PoolProblem, dtype: np.dtype[Any]) -> Array:
-    """P×Q: the positions each window averages over."""
+    """Return the number of positions that each window averages over, P×Q."""
     counted = np.ones(problem.window.input, dtype)
     if problem.kind is PoolKind.AVERAGE:
         return _window_sum(counted, problem.window)
@@ -132,7 +134,7 @@ def _divisor(problem: PoolProblem, dtype: np.dtype[Any]) -> Array:
 
 
 def _padded(x: Array, window: Window, fill: float) -> Array:
-    """Return x with `fill` around it as far as windows reach."""
+    """Return x padded with `fill` as far as windows reach."""
     reach = [
         (p - 1) * stride + extent
         for p, stride, extent in zip(window.output, window.strides, window.extent, strict=True)
@@ -146,9 +148,7 @@ def _padded(x: Array, window: Window, fill: float) -> Array:
 
 
 def _seen_by_taps(padded: Array, window: Window) -> Iterator[Array]:
-    """Yield, for each tap of the window, r before s, the ...×P×Q elements it meets: views of
-    `padded`.
-    """
+    """Yield for each tap of the window, r before s, the ...×P×Q elements it reads, as views."""
     for tap in np.ndindex(window.kernel):
         spans = [
             slice(d * r, d * r + stride * (p - 1) + 1, stride)
@@ -161,7 +161,7 @@ def _seen_by_taps(padded: Array, window: Window) -> Iterator[Array]:
 
 
 def global_pool(x: Array, kind: PoolKind) -> Array:
-    """Max or average over all of H×W (D×H×W), N×C×H×W → N×C×1×1."""
+    """Return the maximum or average over all of H×W (D×H×W), N×C×H×W → N×C×1×1."""
     spatial = tuple(range(2, x.ndim))
     if kind is PoolKind.MAX:
         return np.asarray(x.max(axis=spatial, keepdims=True))
@@ -234,7 +234,7 @@ _REDUCTIONS: Mapping[ReduceKind, Callable[..., Array]] = {
 
 
 def reduce(x: Array, kind: ReduceKind, axes: Sequence[int]) -> Array:
-    """Along `axes`, which stay, each of size 1."""
+    """Reduce x along `axes`, which stay, each of size 1."""
     along = tuple(axis + 1 for axis in axes)
     return np.asarray(_REDUCTIONS[kind](x, axis=along, keepdims=True))
 
@@ -317,12 +317,12 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _softplus(x: Array) -> Array:
-    """Return log(1 + exp(x)), likewise."""
+    """Return log(1 + exp(x)), in a form that cannot overflow."""
     return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
 
 
 def _each(function: Callable[[float], float], x: Array) -> Array:
-    """function(x) an element, by the C library in float64, rounded to x's type."""
+    """Apply `function` to each element in float64, and round to x's type."""
     return np.asarray(np.vectorize(function, otypes=[x.dtype])(x))
 
 
@@ -334,7 +334,8 @@ def softmax(x: Array, axis: int, log: bool = False) -> Array:
 
 
 def top_k(scores: Array, k: int, *, logits: bool) -> Array:
-    """N×classes → a row an image: its scores, the indices of the k largest, their probabilities, 1.
+    """Return a row for each row of N×classes: scores, indices and probabilities of the k largest,
+    1.
 
     The largest comes first, and of equals the lower index. Probabilities are softmax of `logits`,
     or the scores; all NaN where one of the row's scores is NaN or infinite.
@@ -347,7 +348,7 @@ def top_k(scores: Array, k: int, *, logits: bool) -> Array:
 
 
 def concat(parts: Sequence[Array], axis: int) -> Array:
-    """Return the parts one after another along `axis`."""
+    """Join the parts along `axis`."""
     _require_one_type(*parts)
     return np.concatenate(parts, axis=axis + 1)
 
@@ -358,17 +359,19 @@ def slice_axis(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Arr
 
 
 def reshape(x: Array, shape: Sequence[int], channels_last: bool = False) -> Array:
-    """N×(any shape) → N×shape, elements in order C, H, W, or H, W, C with `channels_last`."""
+    """Return N×(any shape) → N×shape, elements in order C, H, W, or H, W, C with
+    `channels_last`.
+    """
     return (np.moveaxis(x, 1, -1) if channels_last else x).reshape(len(x), *shape)
 
 
 def transpose(x: Array, axes: Sequence[int]) -> Array:
-    """Output axis i is input axis `axes[i]`."""
+    """Make input axis `axes[i]` the output's axis i."""
     return x.transpose(0, *(axis + 1 for axis in axes))
 
 
 def channel_shuffle(x: Array, groups: int) -> Array:
-    """Channel g · (C/groups) + i moves to i · groups + g (ShuffleNet, section 3.1)."""
+    """Move channel g · (C/groups) + i to i · groups + g (ShuffleNet, section 3.1)."""
     n, c, *rest = x.shape
     return x.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(x.shape)
 
@@ -392,12 +395,12 @@ def dequantize(x: NDArray[np.uint8], stored: Storage, dtype: np.dtype[Any]) -> A
 
 
 def quantized(x: Array, stored: Storage) -> Array:
-    """Return the numbers nearest to x that have bytes."""
+    """Return the numbers nearest to x that bytes can stand for."""
     return dequantize(quantize(x, stored), stored, x.dtype)
 
 
 def _per_channel(vector: Array, ndim: int) -> Array:
-    """C numbers shaped to broadcast over N×C×..."""
+    """Return C numbers shaped to broadcast over N×C×..."""
     return vector.reshape(-1, *(1,) * (ndim - 2))
 
 

@@ -1,4 +1,4 @@
-"""One arena for all buffers of a plan: buffers that are never alive together may share bytes."""
+"""Lays out one arena for all buffers of a plan: those never alive together may share bytes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ ALIGNMENT = 256
 class Lifetime:
     """A buffer of `nbytes`, alive from step `first` to step `last`, both included.
 
-    Where steps run side by side, `users` has a bit for each step that touches the buffer, and
-    `before` for each that has always ended before any of those begins.
+    Where steps run in parallel, `users` has a bit for each step that touches the buffer, and
+    `before` for each step that has always ended before any of those begins.
     """
 
     name: str
@@ -39,31 +39,31 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Where each buffer begins, in bytes from the arena's first."""
+    """Gives each buffer's offset, in bytes from the arena's start."""
 
     offsets: Mapping[str, int]
     nbytes: int
 
 
 def aligned(nbytes: int) -> int:
-    """`nbytes` rounded up to ALIGNMENT."""
+    """Return `nbytes` rounded up to ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
-    """Offsets at which no two buffers alive together overlap, in a small arena.
+    """Return a small arena in which buffers that are alive together do not overlap.
 
     Greedy (Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference",
     greedy by size): each buffer goes to the lowest offset where it fits among those placed before
-    it. The best order differs from network to network, so several are tried; the exact problem
-    is NP-hard.
+    it. The best order differs from network to network, so several are tried; the exact problem is
+    NP-hard.
     """
     return min((_place(sorted(lifetimes, key=key)) for key in _ORDERS), key=lambda a: a.nbytes)
 
 
 def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
-    """Return a lower bound of every layout: the largest sum of buffers alive at one step, in
-    bytes.
+    """Return a lower bound in bytes of every layout: the largest sum of buffers alive at one
+    step.
     """
     changes: dict[int, int] = {}
     for life in lifetimes:

@@ -1,4 +1,4 @@
-"""An image classifier, read and checked: its network and what it expects of its pixels."""
+"""Reads and checks an image classifier: its network, and what it expects of its pixels."""
 
 import logging
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Classifier:
-    """A network with one image in and one row of scores out, and how images become its input."""
+    """A network from one image to one row of scores, and how images become its input."""
 
     name: str
     network: LoadedModel
@@ -39,7 +39,7 @@ class Classifier:
 
     @cached_property
     def rewritten(self) -> RewriteResult:
-        """Return the network as Convoy's kernels run it; the ONNX Runtime engine does not use it.
+        """Return the network as Convoy's kernels run it; ONNX Runtime's engine does not use it.
 
         The layers that its precision keeps in float32 are among its refusals. Raises NoKernelsError
         if Convoy has no kernels for it.
@@ -64,11 +64,11 @@ def load_classifier(
     overrides: Mapping[str, object] | None = None,
     limits: FileLimits | None = None,
 ) -> Classifier:
-    """Return the classifier in `path` with its `model.toml`; `overrides` are flags under the same
-    keys.
+    """Return the classifier in `path`, described by its `model.toml`.
 
-    Where neither sets a precision, it is that of the file's weights, float16 or float32.
-    Raises ModelFileError, UnsupportedModelError or PreprocessingError.
+    `overrides` are flags under the same keys. Where neither sets a precision, it is that of the
+    file's weights, float16 or float32. Raises ModelFileError, UnsupportedModelError or
+    PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
     outputs = [output.name for output in proto.graph.output]
@@ -102,7 +102,7 @@ def load_classifier(
 
 
 def _classes(path: Path, shape: Shape) -> int:
-    """Return how many scores an image gets; UnsupportedModelError for an output that is no
+    """Return the number of scores of an image. Raises UnsupportedModelError unless it is a
     vector.
     """
     classes, *others = sorted(shape, reverse=True) or [1]
@@ -115,7 +115,8 @@ def _classes(path: Path, shape: Shape) -> int:
 
 
 def _settle_output(path: Path, network: LoadedModel, preprocessing: Preprocessing) -> Preprocessing:
-    """Probabilities where the network itself ends in a softmax, whatever was set or guessed.
+    """Set the output to probabilities where the network ends in a softmax, whatever was set or
+    guessed.
 
     The softmax of a softmax would rank the classes right and make every probability wrong.
     """

@@ -1,4 +1,4 @@
-"""The cost of a node: arithmetic, and the bytes that any implementation moves."""
+"""Computes the cost of a node: arithmetic, and the bytes that any implementation moves."""
 
 from math import prod
 
@@ -21,7 +21,9 @@ from models.graph import (
 
 
 def flops_per_image(graph: Graph, node: Node) -> int:
-    """Multiplies, adds, comparisons and calls of a transcendental function, one each."""
+    """Return how many multiplies, adds, comparisons and transcendental calls a node takes an
+    image.
+    """
     out = prod(graph.shape(node.output))
     epilogue = out * sum(
         getattr(node, part, None) is not None for part in ("bias", "residual", "activation")
@@ -64,8 +66,9 @@ def _prologue_flops(graph: Graph, conv: Conv) -> int:
 
 
 def bytes_moved(graph: Graph, node: Node, n: int) -> int:
-    """Return every operand read once and the output written once; weights as the output is
-    stored.
+    """Return the bytes of all operands, each read once, and of the output, written once.
+
+    Weights count as stored in the output's type.
     """
     values = [name for name in node.operands() if name in graph.values]
     weights = [name for name in node.operands() if name in graph.weights]

@@ -1,4 +1,4 @@
-"""A model's description: `model.toml`, presets and flags, read into a Preprocessing.
+"""Reads a model's description, `model.toml`, presets and flags, into a Preprocessing.
 
     preset = "imagenet"        # where to start from: imagenet, caffe, inception, raw, digits
     size = 224                 # or height and width
@@ -41,12 +41,12 @@ def load_preprocessing(
 ) -> Preprocessing:
     """Return what the model at `model_path` expects, by `<stem>.toml` or `model.toml` beside it.
 
-    `input_shape` is one image's in the model's own layout, such as (3, 224, 224), or for clips
-    of 16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves
-    open. `overrides` are flags under the file's keys, None where not given; a preset among them
-    replaces the file's preset. A guess is logged as a warning.
+    `input_shape` is one image's in the model's own layout, such as (3, 224, 224), or for clips of
+    16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves open.
+    `overrides` are flags under the file's keys, None where not given; a preset among them replaces
+    the file's preset. A guess is logged as a warning.
 
-    Raises PreprocessingError: an invalid file or flag, or one that does not fit `input_shape`.
+    Raises PreprocessingError where the file or a flag is invalid or does not fit `input_shape`.
     """
     shape = _known(input_shape)
     flags = _parse("the flags", _given(overrides))
@@ -106,7 +106,7 @@ def load_preprocessing(
 def load_precision(
     model_path: Path, overrides: Mapping[str, object] | None = None
 ) -> Precision | None:
-    """Return the precision that flags or the file set; None where neither does. Raises as above."""
+    """Return the precision that flags or the file set, or None. Raises PreprocessingError."""
     path = _description_of(model_path)
     said = (_read(path) if path else {}) | _given(overrides)
     table = {key: value for key, value in said.items() if key == "precision"}
@@ -207,9 +207,7 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _parse(source: str, table: Mapping[str, object], folder: Path = Path()) -> dict[str, Any]:
-    """Return the values of a file or of flags, checked one by one; `size` becomes height and
-    width.
-    """
+    """Return the checked values of a file or of flags, with height and width for `size`."""
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in _KEYS:
@@ -250,7 +248,7 @@ def _read_labels(source: str, path: Path) -> tuple[str, ...]:
 
 
 def _known(input_shape: Sequence[int | None]) -> tuple[int, ...]:
-    """Return the shape with 0 for what is unknown."""
+    """Return the shape with 0 for an unknown size."""
     if len(input_shape) not in (3, 4):
         raise PreprocessingError(
             f"the model's input has the shape {_shown(input_shape)}; an image has three axes "
@@ -268,7 +266,9 @@ def _guess_layout(shape: Sequence[int]) -> Layout:
 def _frames(
     source: str, depth: Sequence[int], given: int | None, shape: Sequence[int]
 ) -> int | None:
-    """Return how many frames a clip has; None for a model of images, which have no depth axis."""
+    """Return the number of frames of a clip; None for a model of images, which have no depth
+    axis.
+    """
     if not depth:
         if given is not None:
             raise PreprocessingError(

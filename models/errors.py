@@ -11,28 +11,28 @@ ModelError
 
 
 class ModelError(Exception):
-    """Base class; the message names what is wrong and what would be right."""
+    """The base of all errors; the message names what is wrong and what would be right."""
 
 
 class ModelFileError(ModelError):
-    """The file cannot be read as an ONNX model."""
+    """Says that the file cannot be read as an ONNX model."""
 
 
 class UnsupportedModelError(ModelError):
-    """The model is valid but uses something Convoy does not run."""
+    """Says that the model is valid but uses something that Convoy does not run."""
 
 
 class NoKernelsError(UnsupportedModelError):
-    """The model uses operators that Convoy has no kernels for; ONNX Runtime may run it."""
+    """Says that Convoy has no kernels for some operators; ONNX Runtime may run the model."""
 
 
 class PreprocessingError(ModelError):
-    """The description of the pixels that the model expects is wrong."""
+    """Says that the description of the pixels that the model expects is wrong."""
 
 
 class EngineError(ModelError):
-    """The engine could not be opened, or failed while it ran a batch."""
+    """Says that the engine could not be opened, or failed while it ran a batch."""
 
 
 class DeviceLostError(EngineError):
-    """A fault that CUDA does not forget: only another process can use the device again."""
+    """Says that a fault made the device unusable in this process; another process can use it."""

@@ -1,11 +1,11 @@
-"""The typed graph: what a network computes, one frozen node an operation.
+"""Defines the typed graph: what a network computes, one frozen node an operation.
 
-Shapes are those of one image, in ONNX's logical order (C, H, W): the batch axis is not written,
-it always comes first, and no node changes it. The planner decides how tensors lie in memory.
-Axes in nodes count without the batch axis too: axis 0 is C.
+Shapes are those of one image, in ONNX's logical order (C, H, W): the batch axis is not written, it
+always comes first, and no node changes it. The planner decides how tensors lie in memory. Axes in
+nodes count without the batch axis too: axis 0 is C.
 
-One namespace holds every tensor: an operand names either a value (computed per image) or a
-weight (constant). Strings that choose behaviour stop at the loader; nodes carry types.
+One namespace holds every tensor: an operand names either a value (computed per image) or a weight
+(constant). Strings that choose behaviour stop at the loader; nodes carry types.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ def operand(**options: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSlice:
-    """Where a value lives when it is a run of channels of a larger value (a fused Concat)."""
+    """The place of a value that is a run of channels of a larger value (a fused Concat)."""
 
     parent: str
     offset: int  # in channels
@@ -61,7 +61,7 @@ class Node:
     output: str
 
     def operands(self) -> Iterator[str]:
-        """Yield names of the values and weights read, in field order."""
+        """Yield the names of the values and weights that the node reads, in field order."""
         for f in fields(self):
             if f.metadata.get("operand"):
                 entry = getattr(self, f.name)
@@ -71,7 +71,7 @@ class Node:
                     yield from entry
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """Return the same node reading `names[x]` wherever it read x."""
+        """Return the node with `names[x]` in place of every operand x that `names` has."""
 
         def rename(entry: Any) -> Any:
             if isinstance(entry, tuple):
@@ -219,7 +219,7 @@ class Activate(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Concat(Node):
-    """Operands one after another along `axis`."""
+    """Joins its parts along `axis`."""
 
     parts: tuple[str, ...] = operand()
     axis: int
@@ -238,10 +238,10 @@ class Slice(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Reshape(Node):
-    """The elements of one image in another shape: the output value's.
+    """Gives the elements of one image another shape: the output value's.
 
-    With `channels_last` x (C, H, W) is read in the order H, W, C, as it lies in an NHWC buffer,
-    so that flattening moves nothing there.
+    With `channels_last` x (C, H, W) is read in the order H, W, C, as it lies in an NHWC buffer, so
+    that flattening moves nothing there.
     """
 
     x: str = operand()
@@ -250,7 +250,7 @@ class Reshape(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Transpose(Node):
-    """Output axis i is input axis `axes[i]`."""
+    """Makes input axis `axes[i]` the output's axis i."""
 
     x: str = operand()
     axes: tuple[int, ...]
@@ -258,7 +258,7 @@ class Transpose(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelShuffle(Node):
-    """Channel g · (C/groups) + i moves to i · groups + g (ShuffleNet)."""
+    """Moves channel g · (C/groups) + i to i · groups + g (ShuffleNet)."""
 
     x: str = operand()
     groups: int
@@ -266,7 +266,7 @@ class ChannelShuffle(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Pad(Node):
-    """x with `value` written around it; one entry of `begin` and `end` an axis, none negative."""
+    """Writes `value` around x; `begin` and `end` have one entry an axis, none negative."""
 
     x: str = operand()
     begin: tuple[int, ...]
@@ -310,14 +310,14 @@ class Identity(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Expand(Node):
-    """x repeated along its axes of size 1, to the output value's shape."""
+    """Repeats x along its axes of size 1, to the output value's shape."""
 
     x: str = operand()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Node):
-    """A weight repeated for every image, where an operand must be a value."""
+    """Repeats a weight for every image, where an operand must be a value."""
 
     weight: str = operand()
 
@@ -364,8 +364,8 @@ class Graph:
 
 
 def last_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes from the output back, up to the first node that is neither a Reshape nor an
-    Identity.
+    """Return the nodes from the output back, to the first that is no Reshape or Identity,
+    inclusive.
     """
     writers = {node.output: node for node in graph.nodes}
     value, found = graph.outputs[0], list[Node]()
@@ -378,11 +378,11 @@ def last_nodes(graph: Graph) -> list[Node]:
 
 
 class GraphError(ValueError):
-    """A graph that breaks its own rules: a defect in the loader or in a rewrite rule."""
+    """Says how a graph breaks its own rules: a defect in the loader or in a rewrite rule."""
 
 
 def check_graph(graph: Graph) -> None:
-    """Raise GraphError unless every operand is known, written once, and written before read.
+    """Raise GraphError unless every operand is known, written once, and written before it is read.
 
     A value that others live inside is written when its slices are, which must cover it exactly.
     """

@@ -5,9 +5,7 @@ from models.errors import EngineError
 
 
 def open_gpu(advice: str, number: int = 0) -> Device:
-    """Return a GPU, by CUDA's number. EngineError where there is none; `advice` ends its
-    message.
-    """
+    """Return the GPU with CUDA's `number`. Raises EngineError, ending in `advice`, without one."""
     from kernels.device.cuda_device import CudaDevice  # noqa: PLC0415  only where a GPU is asked for
 
     try:
@@ -17,7 +15,7 @@ def open_gpu(advice: str, number: int = 0) -> Device:
 
 
 def count_gpus(advice: str) -> int:
-    """Return how many GPUs CUDA_VISIBLE_DEVICES shows; EngineError as in `open_gpu`."""
+    """Return how many GPUs CUDA_VISIBLE_DEVICES shows. Raises EngineError as `open_gpu` does."""
     from kernels.device.cuda_device import count_devices  # noqa: PLC0415  as above
 
     try:

@@ -1,4 +1,4 @@
-"""The plan: every launch of a network for one batch size, and where every operand lies.
+"""Plans every launch of a network for one batch size, and where every operand lies.
 
 `build_plan` is pure: the same graph, N and choices give the same plan, without a device.
 
@@ -35,7 +35,7 @@ Pays = Callable[[Sequence[TapeStep], After], bool]
 
 @unique
 class Region(Enum):
-    """A part of device memory, by what it holds."""
+    """Names a part of device memory by its contents."""
 
     INPUT = "input"  # images: uint8, N×H×W×C, or float32 tensors as the model takes them
     OUTPUT = "output"  # results (kernels/operations/top_k.py), read by the host
@@ -46,7 +46,9 @@ class Region(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """An operand's first byte: `offset` into its region, or into the weight of that name."""
+    """Locates an operand's first byte: `offset` into its region, or into the weight of that
+    name.
+    """
 
     region: Region
     offset: int
@@ -64,7 +66,7 @@ class Step:
     chosen: PlannedConv | None  # of a convolution
 
     def arguments(self, address: Callable[[Location], int]) -> tuple[Argument, ...]:
-        """Return the kernel's arguments, operands at the addresses given."""
+        """Return the kernel's arguments, with each operand's address from `address`."""
         return self.launch.bind({name: address(at) for name, at in self.operands.items()})
 
 
@@ -72,7 +74,7 @@ class Step:
 class Plan:
     """A network for n images. Its weights are made on demand, once for all plans that share them.
 
-    Its first step alone reads INPUT, and its last alone writes OUTPUT: both may be the host's.
+    Only its first step reads INPUT, and only its last writes OUTPUT: both may be the host's memory.
     """
 
     n: int
@@ -88,7 +90,7 @@ class Plan:
 
     @property
     def arena_bound(self) -> int:
-        """Return the least bytes of an arena that keeps these buffers' windows apart."""
+        """Return a lower bound on the bytes of an arena that keeps these buffers' windows apart."""
         return lower_bound(self.buffers)
 
 
@@ -101,11 +103,11 @@ def build_plan(
     tensors: bool = False,
     pays: Pays = lambda *_: False,
 ) -> Plan:
-    """Return the plan of a rewritten classifier for n images; `choose` settles each Conv's
+    """Return the plan of a rewritten classifier for n images; `choose` decides each Conv's
     algorithm.
 
-    The images are pixels, or `tensors`, which are normalised already. Branches run side by side
-    where that `pays`. Raises ValueError where a tensor is too large for a kernel's indices.
+    The images are pixels, or `tensors`, which are normalised already. Branches run in parallel
+    where `pays` says so. Raises ValueError where a tensor is too large for a kernel's indices.
     """
     tape = lower(graph, preprocessing, n, choose, tensors=tensors)
     after = dependencies([_access(step) for step in tape.steps])
@@ -149,8 +151,9 @@ def build_plan(
 
 
 def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
-    """Return when each buffer may be in use: within its steps' windows, but for what has ended by
-    then.
+    """Return when each buffer may be in use: during the windows of its steps.
+
+    Where steps run in parallel, it includes which steps have always ended before.
     """
     ancestors = all_before(after)
     in_turn = after == in_order(len(after))

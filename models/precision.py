@@ -1,4 +1,4 @@
-"""A network at a precision: what is multiplied how, and what each value is stored in.
+"""Applies a precision to a network: how it multiplies, and in which type each value is stored.
 
 In fp16 everything is stored as halves but for what `kept_in_float` names. Where the two meet, an
 Identity converts: its output is stored otherwise than its input.
@@ -31,8 +31,7 @@ _IS_LAST = "scores are float32"
 
 
 def at_precision(graph: Graph, precision: Precision) -> Graph:
-    """Return the rewritten graph with every Conv at `precision`, and values stored as it stores
-    them.
+    """Return the rewritten graph with every Conv and value at `precision`.
 
     In fp16 the nodes of `kept_in_float` stay in float32.
     """
@@ -44,9 +43,7 @@ def at_precision(graph: Graph, precision: Precision) -> Graph:
 
 
 def kept_in_float(graph: Graph, precision: Precision) -> Mapping[str, str]:
-    """Return, by name, the nodes of a rewritten graph that fp16 leaves in float32, each with the
-    reason.
-    """
+    """Return the nodes of a rewritten graph that fp16 leaves in float32: name → reason."""
     if precision.stored == FLOAT:
         return {}
     scores = _scores(graph)
@@ -61,7 +58,7 @@ def _at(node: Node, precision: Precision) -> Node:
 
 
 class _Halves:
-    """One graph on its way to fp16: which values exist in which type, and the nodes so far."""
+    """Converts one graph to fp16: which values exist in which type, and the nodes so far."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph, self._beyond_half = graph, beyond_half(graph)
@@ -106,7 +103,7 @@ class _Halves:
             self._as_stored(value.name)
 
     def _as_float(self, name: str) -> str:
-        """Return the name of a value's float32 form, converted where it has none."""
+        """Return the name of a value's float32 form, which is made by conversion if missing."""
         value = self._values[name]
         if value.stored == FLOAT:
             return name
@@ -117,7 +114,7 @@ class _Halves:
         return self._floats[name]
 
     def _as_stored(self, name: str) -> None:
-        """Convert a value that so far exists as float32 only."""
+        """Convert a value to float16 that so far exists only as float32."""
         if name in self._unwritten:
             self._unwritten.remove(name)
             self._convert(self._floats[name], name, HALF)
@@ -127,7 +124,7 @@ class _Halves:
 
 
 def beyond_half(graph: Graph) -> dict[str, str]:
-    """Return the nodes with a weight that halves would make infinite, or a constant 0: with the
+    """Return the nodes with a weight that float16 makes infinite, or a constant 0: name →
     reason.
     """
     reasons = {node.name: _obstacle(graph, node) for node in graph.nodes}
@@ -135,7 +132,10 @@ def beyond_half(graph: Graph) -> dict[str, str]:
 
 
 def _obstacle(graph: Graph, node: Node) -> str | None:
-    """Return the obstacle to storing halves: biases, scales and shifts are float32 at all times."""
+    """Return why a node's weights cannot be stored as halves, or None.
+
+    Biases, scales and shifts are always float32.
+    """
     match node:
         case Conv() | Gemm():
             names = [node.weight]
@@ -161,11 +161,10 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
 
 
 def _scores(graph: Graph) -> set[str]:
-    """Return the values that are float32 for the scores' sake, the first from a kernel that reads
-    halves.
+    """Return the outputs kept in float32: of the last Gemm and all nodes behind it.
 
-    From the last Gemm on; where there is none, from the first Softmax or activation of those nodes
-    that the scores pass alone.
+    Without a Gemm, it starts from the first Softmax or activation of the chain, each node with one
+    reader, that ends in the output.
     """
     writers = {node.output: node for node in graph.nodes}
     readers = Counter(name for node in graph.nodes for name in node.operands())

@@ -1,4 +1,4 @@
-"""The pixels that a model expects, and the meaning of its scores.
+"""Describes the pixels that a model expects, and the meaning of its scores.
 
 A clip is a sequence of frames: its pixels are D×H×W×C, those of an image H×W×C.
 """
@@ -16,7 +16,7 @@ from models.errors import PreprocessingError
 
 @unique
 class ChannelOrder(Enum):
-    """The order of the channels that the model reads."""
+    """Names the order of the channels that the model reads."""
 
     RGB = "rgb"
     BGR = "bgr"
@@ -25,7 +25,7 @@ class ChannelOrder(Enum):
 
 @unique
 class Layout(Enum):
-    """The order of the axes of the model's input, batch first; a clip's D comes before H."""
+    """Names the order of the axes of the model's input, batch first; a clip's D comes before H."""
 
     NCHW = "nchw"
     NHWC = "nhwc"
@@ -33,7 +33,7 @@ class Layout(Enum):
 
 @unique
 class Fit(Enum):
-    """How an image is resized to height × width."""
+    """Names how an image is resized to height × width."""
 
     CROP = "crop"  # shorter side to `resize`, then the centre height × width
     STRETCH = "stretch"  # directly to height × width; the aspect ratio changes
@@ -41,7 +41,7 @@ class Fit(Enum):
 
 @unique
 class OutputKind(Enum):
-    """The meaning of a model's scores."""
+    """Names what a model's scores are."""
 
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
@@ -49,10 +49,10 @@ class OutputKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """Pixels in: x = (pixel · scale - mean[c]) / std[c], pixel in 0..255, one mean a channel.
+    """Describes the input: x = (pixel · scale - mean[c]) / std[c], pixel in 0..255, by channel.
 
-    `mean` and `std` follow `channels` (so BGR models give BGR means) and have 1 entry for GREY,
-    3 otherwise.
+    `mean` and `std` follow `channels` (so BGR models give BGR means) and have 1 entry for GREY, 3
+    otherwise.
     """
 
     height: int
@@ -77,23 +77,21 @@ class Preprocessing:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Return one image's shape as the model takes it, its channels first or last by
-        `layout`.
-        """
+        """Return one image's shape as the model takes it, channels first or last by `layout`."""
         *spatial, channels = self.image_shape
         return self.image_shape if self.layout is Layout.NHWC else (channels, *spatial)
 
     @property
     def forms(self) -> Mapping["np.dtype[Any]", tuple[int, ...]]:
-        """Return one image's shape by its type: uint8 pixels, or a float32 tensor, normalised
-        already.
-        """
+        """Return one image's shape by type: uint8 pixels, or a normalised float32 tensor."""
         return {np.dtype(np.uint8): self.image_shape, np.dtype(np.float32): self.input_shape}
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The preprocessing of one origin's models; `resize` is in proportion to a model's size."""
+    """Describes the preprocessing of models from one origin; `resize` scales with the model's
+    size.
+    """
 
     size: int
     resize: int
@@ -109,7 +107,7 @@ class Preset:
         return round(max(height, width) * self.resize / self.size)
 
     def at(self, height: int, width: int) -> Preprocessing:
-        """Return the preprocessing of a model of N×C×H×W whose labels are unknown."""
+        """Return the preprocessing of a model that takes N×C×H×W and whose labels are unknown."""
         return Preprocessing(
             height=height,
             width=width,
@@ -161,7 +159,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
-    """Return, by name, the same model's pixels by every preset of as many channels."""
+    """Return the same model's preprocessing by every preset with as many channels: name → it."""
     return {
         name: replace(
             preprocessing,
@@ -179,7 +177,7 @@ def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
 
 
 def check_labels(preprocessing: Preprocessing, classes: int) -> None:
-    """PreprocessingError unless there is one label a class, or none at all."""
+    """Raise PreprocessingError unless there is one label a class, or none at all."""
     count = len(preprocessing.labels)
     if count not in (0, classes):
         raise PreprocessingError(
@@ -191,13 +189,13 @@ def check_labels(preprocessing: Preprocessing, classes: int) -> None:
 def normalisation(
     preprocessing: Preprocessing,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(multiplier, offset), one entry a channel: x = pixel · multiplier + offset."""
+    """Return (multiplier, offset), one entry a channel: x = pixel · multiplier + offset."""
     mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
     return (preprocessing.scale / std).astype(np.float32), (-mean / std).astype(np.float32)
 
 
 def normalised(images: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
-    """Pixels N×H×W×C as the model takes them: normalised, its channels first or last."""
+    """Return pixels N×H×W×C as the model takes them: normalised, channels first or last."""
     multiplier, offset = normalisation(preprocessing)
     tensors = images * multiplier + offset
     if preprocessing.layout is Layout.NCHW:

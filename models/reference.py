@@ -64,7 +64,7 @@ def run_reference(
 
     Weights and inputs are converted to `dtype` and every node computes in it. With `all_values`
     every value is returned, inputs included; otherwise each is freed after its last reader. Values
-    are rounded to what they are stored as, and factors as tensor cores take them.
+    are rounded to the type they are stored in, and factors as tensor cores round them.
 
     Raises ValueError for inputs that are missing, unknown or misshapen, and GraphError when a node
     does not compute the shape that the graph says.
@@ -95,7 +95,7 @@ def _batch_size(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _home(graph: Graph, name: str) -> tuple[str, int]:
-    """Return the outermost value that `name` lives inside (perhaps itself), and its channel
+    """Return the outermost value that `name` lives inside, perhaps itself, and the channel
     offset.
     """
     offset = 0
@@ -105,7 +105,7 @@ def _home(graph: Graph, name: str) -> tuple[str, int]:
 
 
 def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
-    """Return, for a node's index, the outermost values not returned that no later node uses."""
+    """Return, by a node's index, the outermost values that no later node uses and none returns."""
     last: dict[str, int] = {}
     for index, node in enumerate(graph.nodes):
         for name in (node.output, *node.operands()):
@@ -120,7 +120,7 @@ def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
 
 
 class _Memory:
-    """The arrays of one run: each outermost value's, with the values inside it as slices."""
+    """Holds the arrays of one run: each outermost value's, with the values inside it as slices."""
 
     def __init__(self, graph: Graph, n: int, dtype: Float) -> None:
         self.graph = graph
@@ -158,15 +158,16 @@ class _Memory:
         self._arrays[root][:, offset : offset + expected[1]] = array
 
     def free(self, root: str) -> None:
-        """Forget an outermost value."""
+        """Delete an outermost value."""
         del self._arrays[root]
 
     def read_optional(self, name: str | None) -> Array | None:
-        """`read`, for an operand that may be absent."""
+        """Return what `read` does, or None for an operand that is absent."""
         return None if name is None else self.read(name)
 
     def read_aligned(self, name: str, rank: int) -> Array:
-        """`read`, with axes of size 1 set after the batch axis until one image's rank is `rank`.
+        """Read a value, with axes of size 1 inserted after the batch until an image has `rank`
+        axes.
 
         So operands of different rank broadcast within an image, never across the batch.
         """
@@ -176,14 +177,14 @@ class _Memory:
 
 
 def _rounded_to(stored: Storage, array: Array) -> Array:
-    """Return the nearest numbers that are stored so, in the array's own type."""
+    """Return the nearest numbers that can be stored so, in the array's own type."""
     if stored.dtype == BYTE.dtype:
         return ops.quantized(array, stored)
     return array.astype(HALF).astype(array.dtype) if stored == HALF else array
 
 
 def _factor(precision: Precision, array: Array) -> Array:
-    """Return the factors that stand for `array`: three TF32 products use all of a float32."""
+    """Return the factors that tensor cores multiply for `array`; TF32X3 uses all of a float32."""
     if precision is Precision.TF32:
         return to_tf32(array.astype(np.float32)).astype(array.dtype)
     return _rounded_to(precision.stored, array)

@@ -1,1 +1,1 @@
-"""Devices, which execute kernels: the interface, the GPU through CuPy, the compiler, launches."""
+"""Runs kernels on devices: the interface, the GPU through CuPy, the compiler, launches."""

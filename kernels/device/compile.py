@@ -1,4 +1,4 @@
-"""CUDA C++ under kernels/src to cubins, through NVRTC and a cache: the only caller of NVRTC.
+"""Compiles CUDA C++ under kernels/src to cubins, through NVRTC and a cache: its only caller.
 
     kernels/src/*.cu, *.cuh ─┐
     Instantiation            ├─ digest ─ cache hit ──────────────┐
@@ -45,7 +45,7 @@ def compiler() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resources of one kernel on one architecture, as ptxas reports them; sizes in bytes."""
+    """Holds a kernel's resources on one architecture, as ptxas reports them; sizes in bytes."""
 
     registers: int  # a thread
     static_shared: int  # a block
@@ -56,7 +56,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """One kernel as machine code for one architecture."""
+    """Holds one kernel as machine code for one architecture."""
 
     code: bytes
     name: str  # the mangled name of the kernel in `code`
@@ -64,10 +64,7 @@ class Cubin:
 
 
 def architecture(compute_capability: tuple[int, int]) -> str:
-    """Return the architecture to compile for: "80", "120"; "90a" where the chip is Hopper.
-
-    Exactly the chip's, not an older one that it could also run.
-    """
+    """Return the chip's own architecture to compile for: "80", "120", or "90a" for Hopper."""
     major, minor = compute_capability
     return f"{major}{minor}a" if (major, minor) == (9, 0) else f"{major}{minor}"
 
@@ -101,11 +98,11 @@ def compile_all(
     workers: int | None = None,
     root: Path = SOURCE_ROOT,
 ) -> dict[tuple[Instantiation, str], Cubin]:
-    """Return the cubin of every instantiation for every architecture that it is for.
+    """Return the cubin of every instantiation for each of the architectures that it supports.
 
-    Compiled on `workers` threads (all cores). `progress(done, total)` is called after each, from
-    the calling thread. Raises the first CompileError at once; kernels compiled before it stay in
-    the cache.
+    They are compiled on `workers` threads (all cores). `progress(done, total)` is called after
+    each, from the calling thread. Raises the first CompileError at once; kernels compiled before it
+    stay in the cache.
     """
     architectures = tuple(architectures)
     pairs = ((i, arch) for i in instantiations for arch in architectures)
@@ -131,7 +128,9 @@ def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:
 
 
 def include_names(source: str, root: Path = SOURCE_ROOT) -> tuple[str, ...]:
-    """Return a source and every file under `root` that it includes, however deep."""
+    """Return the names of a source and of every file under `root` that it includes, at any
+    depth.
+    """
     return tuple(_sources(root, source))
 
 
@@ -141,7 +140,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
 def _sources(root: Path, source: str) -> dict[str, str]:
-    """`source` and every file under `root` that it includes, however deep: name → text.
+    """Return the texts of `source` and of every file under `root` that it includes, by name.
 
     The compiler gets these texts and searches no folder: it compiles exactly what is digested. A
     missing include is left to the compiler: it may be in a branch that is not taken.
@@ -157,7 +156,7 @@ def _sources(root: Path, source: str) -> dict[str, str]:
 
 
 def _digest(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> str:
-    """Return the cache's key of a result: a digest of all that it depends on."""
+    """Return the cache's key: a digest of all that the result depends on."""
     flags = (*FLAGS, *instantiation.macros)
     depends_on = [nvrtc.version(), arch, flags, instantiation.expression, texts]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
@@ -181,7 +180,7 @@ def _compile(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> 
 
 
 def _resources(compiled: nvrtc.CompilerOutput) -> Resources | None:
-    """Return the report of ptxas on the kernel; None where the log has none."""
+    """Return the resources that ptxas reports of the kernel, or None where the log has none."""
     _, _, report = compiled.log.partition(f"Compiling entry function '{compiled.lowered_name}'")
     frame = re.search(
         r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report
@@ -198,7 +197,7 @@ def _resources(compiled: nvrtc.CompilerOutput) -> Resources | None:
 
 
 def _read(entry: Path) -> Cubin | None:
-    """Return the cached cubin; None where it is missing or damaged."""
+    """Return the cached cubin, or None where it is missing or damaged."""
     try:
         content = entry.read_bytes()
     except FileNotFoundError:
@@ -216,7 +215,7 @@ def _read(entry: Path) -> Cubin | None:
 
 
 def _write(entry: Path, cubin: Cubin) -> None:
-    """Store a cubin atomically: a reader sees all of it or nothing, also with several writers."""
+    """Store a cubin atomically: any reader sees all of it or nothing."""
     fields = {"name": cubin.name, "resources": asdict(cubin.resources)}
     rest = json.dumps(fields).encode() + b"\n" + cubin.code
     temporary = entry.with_suffix(f".{uuid4().hex}.tmp")

@@ -1,4 +1,4 @@
-"""A GPU as a Device, through CuPy: the only module that imports CuPy, and only to open a GPU.
+"""Implements a GPU as a Device, through CuPy: the only module that imports CuPy, to open a GPU.
 
     kernels/device/compile.py ─ cubin ─ cupy.RawModule(path=...) ─ cupy.RawKernel ─ launch
 
@@ -51,7 +51,7 @@ multiprocessor must be empty to change it, so that launches which differ in it c
 
 
 class CudaDevice:
-    """A Device (kernels.device.device): one of the GPUs that CUDA_VISIBLE_DEVICES shows.
+    """A GPU as a Device (kernels.device.device), one of those that CUDA_VISIBLE_DEVICES shows.
 
     `number` is CUDA's; `cache` is the folder of compiled kernels. Raises DeviceError where CuPy is
     not installed or the GPU is not available.
@@ -88,7 +88,7 @@ class CudaDevice:
         self._captured: list[CudaGraph] = []  # graphs being captured now
 
     def _attribute(self, name: str) -> int:
-        """Clock rates are in kHz, widths in bits."""
+        """Return an attribute of the device: clock rates in kHz, widths in bits."""
         runtime = self._cuda.runtime
         value: int = runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), self.number)
         return value
@@ -136,7 +136,7 @@ class CudaDevice:
         return np.frombuffer(memory, np.uint8, nbytes)
 
     def address(self, pinned: NDArray[Any]) -> int:
-        """See Device. Addresses are unified: the host's is the device's too."""
+        """Return the host's address, which is the device's too: addresses are unified."""
         return _address(pinned)
 
     def _allocation_error(self, error: Exception, nbytes: int) -> DeviceError:
@@ -251,7 +251,7 @@ class CudaDevice:
             self._cuda.runtime.deviceSynchronize()
 
     def _use(self) -> None:
-        """Give this thread the device's context: CUDA's calls are for the thread's device."""
+        """Make the device current in this thread, as CUDA's calls require."""
         if getattr(_thread, "device", None) != self.number:
             self._cuda.runtime.setDevice(self.number)
             _thread.device = self.number
@@ -283,7 +283,7 @@ class CudaBuffer:
         self.nbytes = nbytes
 
     def free(self) -> None:
-        """See Buffer. CUDA waits until nothing uses the memory."""
+        """Free the memory; CUDA waits until nothing uses it."""
         self._memory = None
 
 
@@ -296,7 +296,7 @@ class CudaStream:
         self._faults = faults
 
     def synchronize(self) -> None:
-        """See Stream. The thread sleeps, where CUDA's own wait for a stream would take a core."""
+        """Wait for the stream's work, asleep: CUDA's own wait for a stream would take a core."""
         with self._faults():
             self._ended.record(self.cupy)
             self._ended.synchronize()
@@ -339,9 +339,7 @@ class CudaGraph:
 
 
 def count_devices() -> int:
-    """Return how many GPUs CUDA_VISIBLE_DEVICES shows; DeviceError where CuPy or a GPU is
-    missing.
-    """
+    """Return how many GPUs CUDA_VISIBLE_DEVICES shows. Raises DeviceError without CuPy or a GPU."""
     runtime = _cupy().cuda.runtime
     try:
         return int(runtime.getDeviceCount())
@@ -362,9 +360,7 @@ def _own_event(event: Event) -> CudaEvent:
 
 
 def _raw_argument(argument: Argument) -> Any:
-    """Return it as RawKernel takes it: a struct's bytes as one NumPy record, all others as they
-    are.
-    """
+    """Return an argument for RawKernel: a struct's bytes as one NumPy record, others unchanged."""
     return np.frombuffer(argument, f"V{len(argument)}") if isinstance(argument, bytes) else argument
 
 

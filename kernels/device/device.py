@@ -1,4 +1,4 @@
-"""The interface between the engine and a device: a GPU, or in tests the CPU.
+"""Defines the interface between the engine and a device: a GPU, or in tests the CPU.
 
     Instantiation ─ load ─> Kernel ─┐
     allocate ─> Buffer ─ address ───┴─ launch(kernel, grid, block, ...) on a Stream, or into a Graph
@@ -49,7 +49,7 @@ Argument = int | np.int32 | np.uint32 | np.int64 | np.float32 | bytes
 
 @unique
 class Trigger(Enum):
-    """When a kernel lets the launch after it begin (kernels/src/dependent.cuh).
+    """Says when a kernel lets the next launch begin (kernels/src/dependent.cuh).
 
     The value is the macro TRIGGER there. A block that ends lets it begin in any case.
     """
@@ -61,7 +61,7 @@ class Trigger(Enum):
 
 @unique
 class Variant(Enum):
-    """A change to what a kernel does before it waits (kernels/src/dependent.cuh)."""
+    """Changes what a kernel does before it waits (kernels/src/dependent.cuh)."""
 
     LATE_WEIGHTS = "WEIGHTS_FIRST=0"  # the first weights are copied behind the wait
     PREFETCH = "PREFETCH=1"  # the weights are brought to the L2 cache
@@ -69,7 +69,7 @@ class Variant(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instantiation:
-    """One kernel template with its arguments: the only C++ that Python generates.
+    """A kernel template with its arguments: the only C++ that Python generates.
 
     `source` is a file under SOURCE_ROOT, `kernel` the template's name in it, `arguments` its
     parameters in order, each by its name there (upper or lower case). A kernel that is not a
@@ -85,8 +85,8 @@ class Instantiation:
 
     @classmethod
     def of(cls, source: str, kernel: str, configuration: "DataclassInstance") -> "Instantiation":
-        """Return an instantiation whose template arguments are the fields of a frozen dataclass, in
-        their order.
+        """Return the instantiation whose template arguments are a frozen dataclass's fields, in
+        order.
         """
         arguments = [
             (field.name, getattr(configuration, field.name)) for field in fields(configuration)
@@ -102,7 +102,7 @@ class Instantiation:
 
     @property
     def macros(self) -> tuple[str, ...]:
-        """Return the compiler's flags that define macros; none for the defaults."""
+        """Return the compiler's flags that define macros, none where all are the defaults."""
         chosen = self.trigger is not Trigger.START
         return (
             *([f"-DTRIGGER={self.trigger.value}"] if chosen else []),
@@ -154,40 +154,40 @@ class Memory(NamedTuple):
 
 
 class Buffer(Protocol):
-    """Device memory; its contents are undefined until written. An engine carves one into many."""
+    """Device memory, undefined until written. An engine divides one into many."""
 
     @property
     def address(self) -> int:
-        """Return the address of the first byte, aligned to ALIGNMENT; `address + offset` is an
-        address too.
+        """Return the first byte's address, a multiple of ALIGNMENT; `address + offset` is valid
+        too.
         """
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the memory."""
+        """Return the size in bytes."""
 
     def free(self) -> None:
         """Free the memory; no pending work may use it."""
 
 
 class Stream(Protocol):
-    """A queue of work, done in order."""
+    """A queue of work that is done in order."""
 
     def synchronize(self) -> None:
         """Wait until all work so far is done. Raises FaultError."""
 
     def wait(self, event: "Event") -> None:
-        """Let later work of this stream wait until the event has happened."""
+        """Make later work of this stream wait until the event has happened."""
 
 
 class Event(Protocol):
     """A point in a stream."""
 
     def record(self, stream: Stream) -> None:
-        """Happen when all work of `stream` so far is done."""
+        """Make the event happen when all work of `stream` so far is done."""
 
     def elapsed_ms(self, since: "Event") -> float:
-        """Return milliseconds on the device from `since` to this; both must have happened."""
+        """Return the ms on the device from `since` to this event; both must have happened."""
 
 
 class Graph(Protocol):
@@ -202,11 +202,13 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """Return its product name: "NVIDIA H200"."""
+        """Return the product's name: "NVIDIA H200"."""
 
     @property
     def architecture(self) -> str:
-        """Return the architecture of its kernels: "80", "90a" ("sm_" left out), or "cusim"."""
+        """Return the architecture that kernels are compiled for: "80", "90a" (without "sm_"),
+        "cusim".
+        """
 
     @property
     def multiprocessors(self) -> int:
@@ -214,50 +216,49 @@ class Device(Protocol):
 
     @property
     def max_shared_bytes(self) -> int:
-        """Return the most shared memory of a block, static and dynamic together."""
+        """Return the largest shared memory of a block in bytes, static and dynamic together."""
 
     @property
     def driver(self) -> str:
-        """Return its driver with its version: "CUDA 13.0". Measurements are valid for one
-        driver.
-        """
+        """Return the driver and its version, "CUDA 13.0". Measurements are valid for one driver."""
 
     @property
     def compiler(self) -> str:
-        """Return its kernels' compiler with its version. Raises CompilerNotFoundError."""
+        """Return the kernels' compiler and its version. Raises CompilerNotFoundError."""
 
     @property
     def peak_flops(self) -> float:
-        """Fp32 operations a second at its highest clock, a multiply-add being two."""
+        """Return the fp32 operations a second at the highest clock, a multiply-add being two."""
 
     @property
     def peak_bandwidth(self) -> float:
-        """Return bytes a second to and from its memory, at its highest clock."""
+        """Return the bytes a second to and from memory, at its highest clock."""
 
     @property
     def overlaps(self) -> bool:
-        """Return whether dependent launches begin before the one ahead of them has ended."""
+        """Return whether a dependent launch may begin before the previous one has ended."""
 
     def load(self, instantiation: Instantiation) -> Kernel:
-        """Compile, or find in the cache, and load. Raises CompileError with the compiler's log.
+        """Load a kernel, compiled or from the cache. Raises CompileError with the compiler's log.
 
         Threads may load concurrently and do not wait for each other's compilation.
         """
 
     def allocate(self, nbytes: int, *, constant: bool = False) -> Buffer:
-        """Allocate device memory. Raises OutOfMemoryError. Slow; it may wait for the device.
+        """Allocate device memory, which is slow and may wait for the device. Raises
+        OutOfMemoryError.
 
-        What is `constant`, such as weights, no kernel writes: dependent launches may read it early.
+        No kernel writes what is `constant`, such as weights: dependent launches may read it early.
         """
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Pinned host memory: copies to and from the device are asynchronous."""
+        """Return pinned host memory, which is copied to and from the device asynchronously."""
 
     def address(self, pinned: NDArray[Any]) -> int:
-        """Return where kernels read and write pinned memory, or a part of it."""
+        """Return the address by which kernels access pinned memory, or a part of it."""
 
     def memory(self) -> Memory:
-        """Return the memory free now, and in all."""
+        """Return the free memory and the total."""
 
     def stream(self) -> Stream:
         """Return a new stream."""
@@ -266,10 +267,10 @@ class Device(Protocol):
         """Return a new event, not recorded yet."""
 
     def upload(self, destination: int, source: NDArray[Any], stream: Stream) -> None:
-        """Copy a C-contiguous array to a device address; it must not change until then."""
+        """Copy a C-contiguous array to a device address; it must not change until that is done."""
 
     def download(self, destination: NDArray[Any], source: int, stream: Stream) -> None:
-        """Copy from a device address into a whole C-contiguous array, valid once done."""
+        """Copy from a device address into a whole C-contiguous array, valid once that is done."""
 
     def fill(self, destination: int, nbytes: int, value: int, stream: Stream) -> None:
         """Set each of `nbytes` bytes to `value`, 0..255."""
@@ -287,26 +288,26 @@ class Device(Protocol):
     ) -> None:
         """Run `kernel` with `shared_bytes` of dynamic shared memory a block.
 
-        As a `dependent` of the launch right before it in the stream it may begin before that one
-        has ended, as far as the rule of kernels/src/dependent.cuh allows.
+        If `dependent`, it may begin before the launch right before it in the stream has ended, as
+        far as the rule of kernels/src/dependent.cuh allows.
 
         Raises LaunchError where the device refuses (too many threads, too much shared memory).
         Arguments are copied now: they need not outlive the call.
         """
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """Within the block, work on `stream` is recorded in the graph instead of executed.
+        """Record work on `stream` within this block into the graph, instead of executing it.
 
-        So is that of streams that wait for events recorded meanwhile, and the graph has their
-        branches side by side; `stream` must wait for the end of each before the block ends.
-        No allocation, load or synchronisation is allowed meanwhile. The graph can be replayed once
-        the block has ended. It keeps the arrays and kernels it uses alive, but not the Buffers.
+        So is the work of streams that wait for events recorded meanwhile, and the graph has their
+        branches in parallel; `stream` must wait for the end of each before the block ends. No
+        allocation, load or synchronisation is allowed meanwhile. The graph can be replayed once the
+        block has ended. It keeps the arrays and kernels it uses alive, but not the Buffers.
         """
 
     def early_launches(self, graph: Graph) -> int:
-        """Return how many launches of a captured graph may begin before the one ahead has ended.
+        """Return how many launches of a captured graph may begin before the previous one has ended.
 
-        A GPU's capture may make full edges of dependent launches, which only this shows.
+        A GPU's capture may add full dependencies between dependent launches, which only this shows.
         """
 
     def synchronize(self) -> None:
@@ -314,11 +315,11 @@ class Device(Protocol):
 
 
 class DeviceError(Exception):
-    """A device operation failed."""
+    """Says that a device operation failed."""
 
 
 class CompileError(DeviceError):
-    """A kernel does not compile; the message has the compiler's log."""
+    """Says that a kernel does not compile, with the compiler's log."""
 
     def __init__(self, instantiation: Instantiation, log: str) -> None:
         super().__init__(f"{instantiation} of {instantiation.source} does not compile:\n{log}")
@@ -327,7 +328,7 @@ class CompileError(DeviceError):
 
 
 class OutOfMemoryError(DeviceError):
-    """An allocation larger than what is free; both in bytes."""
+    """Says how many bytes an allocation needed, and how many were free."""
 
     def __init__(self, needed: int, free: int) -> None:
         super().__init__(f"out of device memory: {needed:,} bytes needed, {free:,} free")
@@ -336,7 +337,7 @@ class OutOfMemoryError(DeviceError):
 
 
 class LaunchError(DeviceError):
-    """A launch that the device refuses."""
+    """Says why the device refuses a launch."""
 
     def __init__(self, kernel: Kernel, reason: str) -> None:
         super().__init__(f"cannot launch {kernel}: {reason}")
@@ -345,4 +346,4 @@ class LaunchError(DeviceError):
 
 
 class FaultError(DeviceError):
-    """Asynchronous work failed (an illegal address, say); the device accepts no more work."""
+    """Says that asynchronous work failed (an illegal address, say); the device accepts no more."""

@@ -1,4 +1,4 @@
-"""NVIDIA's driver through ctypes, for what CuPy lacks: launches with attributes, a graph's edges.
+"""Calls NVIDIA's driver through ctypes for what CuPy lacks: launch attributes, a graph's edges.
 
 Structures are those of cuda.h of CUDA 12 and 13.
 """
@@ -16,7 +16,7 @@ _PROGRAMMATIC = 1  # CU_GRAPH_DEPENDENCY_TYPE_...
 
 
 class DriverError(Exception):
-    """The driver refused a call of a function; `status` is a CUresult."""
+    """Says that the driver refused a call; `status` is a CUresult."""
 
     def __init__(self, function: str, status: int) -> None:
         super().__init__(f"{function}: CUDA error {status}")
@@ -24,7 +24,7 @@ class DriverError(Exception):
 
 
 class Attribute(ctypes.Structure):
-    """CUlaunchAttribute, its value of 64 bytes an int here."""
+    """Mirrors CUlaunchAttribute, whose value of 64 bytes is 16 ints here."""
 
     _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_int * 16))
 
@@ -61,9 +61,9 @@ def launch_dependent(
     parameters: Sequence[bytes],
     stream: int,
 ) -> None:
-    """Launch a CUfunction that may begin before the one ahead of it in the stream has ended.
+    """Launch a CUfunction that may begin before the previous launch in the stream has ended.
 
-    `parameters` are the bytes of each. Raises DriverError.
+    `parameters` has the bytes of each parameter. Raises DriverError.
     """
     attribute = Attribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION)
     attribute.value[0] = 1
@@ -74,9 +74,9 @@ def launch_dependent(
 
 
 def programmatic_edges(graph: int) -> int:
-    """Return how many edges of a CUgraph let a launch begin before the one ahead has ended.
+    """Return how many edges of a CUgraph let a launch begin before the previous one has ended.
 
-    A capture makes them of dependent launches, or may make full edges. Raises DriverError.
+    A capture makes one of each dependent launch, or else a full edge. Raises DriverError.
     """
     count = ctypes.c_size_t()
     handle = ctypes.c_void_p(graph)

@@ -1,4 +1,5 @@
-"""The one table of GPUs: what architectures and products can do, by NVIDIA's data sheets.
+"""Lists the abilities of GPU architectures and products, by NVIDIA's data sheets: the only such
+table.
 
 Planning, estimates and reports read it; on a GPU, `CudaDevice` asks the driver where it can.
 """
@@ -11,7 +12,7 @@ from kernels.problems.precision import Precision
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The properties that all GPUs of an architecture share."""
+    """Holds the properties that all GPUs of an architecture share."""
 
     lanes: int  # fp32 multiply-adds of a multiprocessor a clock
     half_rate: float  # dense products of halves with float sums, for each fp32 multiply-add
@@ -22,11 +23,11 @@ class Architecture:
 
     @property
     def block_bytes(self) -> int:
-        """Return the most shared memory of a block."""
+        """Return the largest shared memory of a block, in bytes."""
         return self.block_kb << 10
 
     def rate(self, precision: Precision) -> float:
-        """Return the multiply-adds in the time of one of fp32, at the architecture's peaks."""
+        """Return the peak rate of multiply-adds at a precision, divided by that of fp32."""
         divisor = {Precision.FP16: 1, Precision.TF32: 2, Precision.TF32X3: 6}
         return 1.0 if precision is Precision.FP32 else self.half_rate / divisor[precision]
 
@@ -50,15 +51,15 @@ OTHER = Architecture(128, 1.0, 0, 0)
 
 
 def architecture_of(name: str) -> Architecture:
-    """Return an architecture by its name; OTHER where it is not listed."""
+    """Return an architecture by its name, OTHER where it is not listed."""
     return ARCHITECTURES.get(name, OTHER)
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A product: its peaks of memory, and of dense arithmetic.
+    """Holds a product's peak rates of memory and of dense arithmetic.
 
-    fp32 is that without tensor cores; tf32 is 0 where tensor cores lack it.
+    fp32's is without tensor cores; tf32's is 0 where tensor cores lack it.
     """
 
     name: str
@@ -72,31 +73,31 @@ class Gpu:
 
     @property
     def max_shared_bytes(self) -> int:
-        """Return the most shared memory of a block."""
+        """Return the largest shared memory of a block, in bytes."""
         return ARCHITECTURES[self.architecture].block_bytes
 
     @property
     def overlaps(self) -> bool:
-        """Return whether dependent launches overlap."""
+        """Return whether a dependent launch may overlap with the previous one."""
         return ARCHITECTURES[self.architecture].overlaps
 
     @property
     def clock_hz(self) -> float:
-        """Return the highest clock of the multiprocessors."""
+        """Return the highest clock of the multiprocessors, in Hz."""
         return 1e6 * self.clock_mhz
 
     @property
     def peak_flops(self) -> float:
-        """Return the fp32 operations a second."""
+        """Return the peak rate of fp32 operations, per second."""
         return 2 * ARCHITECTURES[self.architecture].lanes * self.multiprocessors * self.clock_hz
 
     @property
     def peak_bandwidth(self) -> float:
-        """Return the bytes a second of memory."""
+        """Return the peak bandwidth of memory, in bytes per second."""
         return 1e9 * self.gb_per_s
 
     def tflops(self, precision: Precision) -> float:
-        """Return the peak at a precision: a third of TF32's for three products in TF32."""
+        """Return the peak TFLOPS at a precision; for TF32X3 a third of TF32's."""
         return {
             Precision.FP32: self.peak_flops / 1e12,
             Precision.TF32: self.tf32_tflops,

@@ -1,4 +1,4 @@
-"""One kernel launch, planned without a device: its kernel, its geometry, its arguments."""
+"""Plans one kernel launch without a device: its kernel, its geometry, its arguments."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -48,7 +48,7 @@ class Launch:
 
     @property
     def elements(self) -> dict[str, str]:
-        """Return each operand's C++ type, as the kernel declares it: name → "float", "Half"."""
+        """Return the C++ type of each operand as the kernel declares it: name → "float", "Half"."""
         named = {name.upper(): value for name, value in self.instantiation.arguments}
         return {
             operand: str(named.get(each.element, each.element))
@@ -58,25 +58,25 @@ class Launch:
 
     @property
     def writes(self) -> frozenset[str]:
-        """Return the operands that the kernel may write: its pointers that are not to const."""
+        """Return the operands that the kernel may write: its pointers to non-const."""
         return frozenset(operand for operand, each in self._pointers() if each.written)
 
     @property
     def restricted(self) -> frozenset[str]:
-        """Return the operands that no launch may write: kernels/src/dependent.cuh, on
-        `__restrict__`.
+        """Return the operands that no launch may write: see `__restrict__` in
+        kernels/src/dependent.cuh.
         """
         return frozenset(operand for operand, each in self._pointers() if each.restricted)
 
     def _pointers(self) -> Iterator[tuple[str, Declaration]]:
-        """Yield each operand, and how the kernel declares it."""
+        """Yield each operand with the kernel's declaration of it."""
         declared = parameters(SOURCE_ROOT / self.instantiation.source, self.instantiation.kernel)
         for parameter, argument in zip(declared, self.arguments, strict=True):
             if isinstance(argument, str):
                 yield argument, parameter
 
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
-        """Return the arguments, with addresses for the operands' names. Raises KeyError."""
+        """Return the arguments with addresses in place of operands' names. Raises KeyError."""
         return tuple(
             addresses[argument] if isinstance(argument, str) else argument
             for argument in self.arguments
@@ -106,18 +106,18 @@ def instantiate(
 def template_arguments(config: Any) -> Mapping[str, TemplateArgument]:
     """Return the fields of a frozen dataclass, which have the names of the template's parameters.
 
-    Without copies of them, as `asdict` makes: choosing a kernel asks for thousands.
+    Nothing is copied, unlike by `asdict`: choosing a kernel asks for thousands.
     """
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
 def blocks_of_threads(threads: int) -> tuple[Dim3, Dim3]:
-    """Return the grid and block for one thread per work item."""
+    """Return the grid and the block for one thread per item of work."""
     return (-(-threads // THREADS), 1, 1), (THREADS, 1, 1)
 
 
 def int32(number: int) -> np.int32:
-    """Return a C++ `int`. Raises ValueError where it does not fit: kernels index with 32 bits."""
+    """Return a C++ `int`. Raises ValueError beyond 32 bits, with which kernels index."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} is beyond 32 bits; the tensor is too large for a kernel")
     return np.int32(number)
@@ -135,7 +135,7 @@ def launch(
 
     For a pointer pass an operand's name or 0, for an `int`, a `float` or a Divisor a number, for a
     struct the result of `struct`. Raises TypeError, which names the first argument or template
-    argument that differs from the source; ValueError as `int32` and `divisor`.
+    argument that differs from the source; ValueError as `int32` and `divisor` do.
     """
     source = SOURCE_ROOT / instantiation.source
     check_template(instantiation, source)
@@ -146,11 +146,11 @@ def launch(
 
 
 def struct(source: str, name: str, /, **members: int | Iterable[int]) -> bytes:
-    """Return a C++ struct of integers, Divisors and arrays; its members have the fields' names and
-    order.
+    """Return the bytes of a C++ struct of integers, Divisors and arrays.
 
-    For a Divisor pass its number. Raises TypeError, which names the first member that differs from
-    the source, in its name or its length; ValueError as `int32` and `divisor`.
+    `members` have the names and the order of its fields; for a Divisor pass its number. Raises
+    TypeError, which names the first member that differs from the source in its name or length;
+    ValueError as `int32` and `divisor` do.
     """
     declared = fields(SOURCE_ROOT / source, name)
     check_names(f"struct {name} of {source}", [field.name for field in declared], members)
@@ -165,7 +165,8 @@ def struct(source: str, name: str, /, **members: int | Iterable[int]) -> bytes:
 
 
 def divisor(number: int) -> bytes:
-    """`Divisor` of kernels/src/common.cuh: n // number = n · magic >> shift for 0 <= n < 2^31.
+    """Return a `Divisor` of kernels/src/common.cuh: n // number = n · magic >> shift, 0 <= n <
+    2^31.
 
     Raises ValueError unless 0 < number < 2^31. magic is 2^shift / number, rounded up by less than
     1. So the product exceeds n / number by less than n / 2^shift, which is at most 1 / number: too
@@ -182,7 +183,7 @@ def _int32_bytes(number: int) -> bytes:
 
 
 def window_struct(window: Window) -> bytes:
-    """`Window` of kernels/src/window.cuh; a 2-D window becomes one of depth 1."""
+    """Return a `Window` of kernels/src/window.cuh, in which a 2-D window has depth 1."""
 
     def three(axes: tuple[int, ...], missing: int) -> tuple[int, ...]:
         return (missing,) * (3 - len(axes)) + axes

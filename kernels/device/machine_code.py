@@ -1,4 +1,4 @@
-"""The machine code of a kernel: its bytes in a cubin, and its instructions.
+"""Extracts the machine code of a kernel: its bytes in a cubin, and its instructions.
 
     Cubin ─ ELF ─ section .text.<kernel> ─┬─ digest
                                           ├─ bits of each word: stalls, waits ─┐
@@ -25,12 +25,12 @@ WORD = 16
 
 
 class DisassemblerNotFoundError(DeviceError):
-    """nvdisasm is not installed."""
+    """Says that nvdisasm is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One machine instruction; `target` is where a branch goes, an index among the instructions."""
+    """One machine instruction; `target` is the index of the instruction that a branch goes to."""
 
     opcode: str  # "LDS.128"
     operands: str
@@ -46,7 +46,7 @@ class Instruction:
 
 
 def machine_code(cubin: Cubin) -> bytes:
-    """Return the kernel's instructions as they lie in the cubin."""
+    """Return the bytes of the kernel's instructions in the cubin."""
     # Elf64_Ehdr and Elf64_Shdr: System V ABI, "Object files".
     begin, size, count, names = struct.unpack_from("<40xQ10xHHH", cubin.code)
     headers = [struct.unpack_from("<I20xQQ", cubin.code, begin + i * size) for i in range(count)]

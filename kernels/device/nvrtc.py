@@ -1,7 +1,7 @@
-"""NVRTC, NVIDIA's run-time compiler: CUDA C++ in, a cubin for one architecture out.
+"""Calls NVRTC, NVIDIA's run-time compiler: CUDA C++ in, a cubin for one architecture out.
 
-Called through ctypes: ten functions, which work with CUDA 12 and 13 and need no driver. CuPy's own
-binding cuts the last byte off a cubin.
+It is called through ctypes: ten functions, which work with CUDA 12 and 13 and need no driver.
+CuPy's own binding cuts the last byte off a cubin.
 """
 
 import ctypes
@@ -18,16 +18,16 @@ _COMPILATION_FAILED = 6  # NVRTC_ERROR_COMPILATION: the log has the reason
 
 
 class CompilerNotFoundError(DeviceError):
-    """NVRTC is not installed, or cannot be loaded."""
+    """Says that NVRTC is not installed, or cannot be loaded."""
 
 
 class NvrtcError(RuntimeError):
-    """NVRTC refused a source or a call; the message holds its log."""
+    """Says why NVRTC refused a source or a call, with its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompilerOutput:
-    """The result of one compilation."""
+    """Holds the result of one compilation."""
 
     cubin: bytes
     lowered_name: str  # the kernel's mangled name in the cubin
@@ -51,7 +51,7 @@ def compile_program(
 ) -> CompilerOutput:
     """Compile `source` and instantiate `expression`, a kernel's name with its template arguments.
 
-    `headers` are the texts that `#include "name"` finds; no other folder is searched. May be called
+    `headers` are the texts that `#include "name"` finds; no folder is searched. It may be called
     from several threads concurrently. Raises NvrtcError with the log.
     """
     program = ctypes.c_void_p()
@@ -107,7 +107,7 @@ _loading = threading.Lock()
 
 @cache
 def _load() -> ctypes.CDLL:
-    """libnvrtc from the nvidia wheels, a conda environment, CUDA_PATH or the system."""
+    """Load libnvrtc from the nvidia wheels, a conda environment, CUDA_PATH or the system."""
     try:
         # Installed with CuPy; a machine that serves on its CPU has neither.
         from cuda.pathfinder import (  # noqa: PLC0415

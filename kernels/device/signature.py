@@ -1,4 +1,4 @@
-"""The declarations of CUDA C++, read from its source: parameters, template parameters, fields.
+"""Reads the declarations of CUDA C++ from its source: parameters, template parameters, fields.
 
 C++ binds by position: two `int`s in the wrong order would compile, and give wrong results. Python
 therefore passes arguments by name, and the names are checked against the order in the source.
@@ -32,15 +32,15 @@ class Declaration:
 
 @cache
 def parameters(source: Path, kernel: str) -> tuple[Declaration, ...]:
-    """Return the parameters of a kernel in a file. Raises TypeError where the file has no such
-    kernel.
-    """
+    """Return the parameters of a kernel in a file. Raises TypeError where it has no such kernel."""
     declared = _TEMPLATE_ARGUMENTS.sub("", _kernel(source, kernel)["parameters"])
     return _declared(declared.split(","))
 
 
 def check_template(instantiation: Instantiation, source: Path) -> None:
-    """Raise TypeError unless the arguments are named as the template's parameters in the file."""
+    """Raise TypeError unless the arguments have the names of the template's parameters in the
+    file.
+    """
     template = _template(source, instantiation.kernel)
     given = (name.upper() for name, _ in instantiation.arguments)
     check_names(f"the template of {instantiation.kernel}", template, given)
@@ -63,7 +63,7 @@ def fields(source: Path, struct: str) -> tuple[Declaration, ...]:
 
 
 def check_names(what: str, declared: Iterable[str], given: Iterable[str]) -> None:
-    """Raise TypeError, which has the first name that differs, unless both are equal."""
+    """Raise TypeError, naming the first difference, unless both have the same names in order."""
     for place, (want, have) in enumerate(zip_longest(declared, given, fillvalue="nothing"), 1):
         if want != have:
             raise TypeError(f"{what} declares {want} in place {place}, but is given {have} there")

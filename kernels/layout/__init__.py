@@ -1,1 +1,1 @@
-"""Where the elements of tensors lie in memory."""
+"""Describes where the elements of tensors lie in memory."""

@@ -1,4 +1,4 @@
-"""Requirements of all convolutions' launches on their operands."""
+"""Checks what all convolutions' launches require of their operands."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ FILTER_FORM = "{groups} x taps x channels x filters"
 
 
 def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
-    """Raise ValueError unless the pixels have the problem's channels, stored as its precision."""
+    """Raise ValueError unless the tensors have the problem's channels and its precision's type."""
     stored = problem.precision.stored
     if any(tensor is not None and tensor.stored != stored for tensor in (x, y, residual)):
         raise ValueError(f"a convolution in {problem.precision.value} has tensors of {stored}")
@@ -32,13 +32,15 @@ def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels 
 
 
 def check_filter(weight: Filter, problem: ConvProblem) -> None:
-    """Raise ValueError unless it is K×(C/groups)×R×S, or what a projection asks for."""
+    """Raise ValueError unless the filter is K×(C/groups)×R×S, or has a projection's channels
+    too.
+    """
     if weight.shape != problem.filter_shape:
         raise ValueError(f"the filter is {weight.shape}, not {problem.filter_shape}")
 
 
 def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
-    """K×(C/groups)×R×S → groups × R·S × C/groups × K/groups, the channels padded with zeros."""
+    """Return K×(C/groups)×R×S as groups × R·S × C/groups × K/groups, channels padded with zeros."""
     check_filter(weight, problem)
     groups, taps = problem.groups, problem.window.kernel_volume
     k, c = problem.k // groups, problem.c // groups
@@ -48,7 +50,7 @@ def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
 
 
 def vectors_in(*tensors: Pixels, width: int = VECTOR) -> bool:
-    """Return whether all pixels begin at a multiple of `width` channels, in all tensors.
+    """Return whether all pixels of all tensors begin at a multiple of `width` channels.
 
     Then channels can be loaded as vectors, also the last ones where their number is no multiple:
     the rest of the vector belongs to the same pixel.
@@ -57,5 +59,5 @@ def vectors_in(*tensors: Pixels, width: int = VECTOR) -> bool:
 
 
 def padded(channels: int, to: int = VECTOR) -> int:
-    """Rounded up to whole vectors."""
+    """Return `channels` rounded up to whole vectors of `to`."""
     return -(-channels // to) * to

@@ -1,4 +1,4 @@
-"""Patches: all input pixels that a block's outputs see, as kernels/src/tensor_patch.cu holds them.
+"""Lays out patches: the input pixels that a block's outputs read, for kernels/src/tensor_patch.cu.
 
 ConvProblem ─ slices_of ─ Slices ─┐
                                   ├─ patch_of ─ Patch ─ offsets_of ─ where taps lie
@@ -33,9 +33,9 @@ MAX_VECTORS = 256
 class Patch:
     """The input that the region of a tile reads, and its layout in shared memory.
 
-    A region is the output pixels of a tile, at most so many: rows × columns of one image, or all
-    pixels of several. A place holds a slice's channels of one pixel of the input; of images with
-    few channels, those of two pixels side by side.
+    A region is the output pixels of a tile: rows × columns of one image, or all pixels of several
+    images. A place holds a slice's channels of one pixel of the input; of images with few channels,
+    those of two neighbouring pixels.
     """
 
     images: int
@@ -50,26 +50,25 @@ class Patch:
 
     @property
     def region(self) -> tuple[int, int, int]:
-        """Images, rows and columns of output pixels."""
+        """Return the images, rows and columns of output pixels."""
         return self.images, self.rows, self.columns
 
     def place(self, row: int, column: int) -> int:
-        """Return the place of one that it reads of the first image; columns are counted in
-        places.
-        """
+        """Return the place of a pixel of the first image; `column` counts places."""
         (down, row_phase), (right, column_phase) = map(divmod, (row, column), self.apart)
         line = row_phase * self.phase[0] + down
         return line * self.row_places + column_phase * self.phase[1] + right
 
     @property
     def places(self) -> int:
-        """Return the places of all images of a patch."""
+        """Return the number of places of all images of a patch."""
         return self.images * self.image_places
 
 
 def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) -> Patch:
-    """Return the patch of a region. The 8 neighbouring outputs of a matrix read places that differ
-    modulo 8.
+    """Return the patch of a region.
+
+    The 8 neighbouring outputs of a matrix read places that differ modulo 8.
     """
     stride, extent = window.strides, window.extent
     high, wide = (
@@ -85,18 +84,18 @@ def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) 
 
 
 def _congruent(least: int, outputs: int) -> int:
-    """Return at least so many places, as many as the outputs modulo 8 where those are no
-    multiple.
+    """Return `least` or more places: congruent to `outputs` modulo 8 unless that is a multiple of
+    8.
     """
     return least if outputs % 8 == 0 else least + (outputs - least) % 8
 
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """How a filter's weights, and a pixel's channels, are divided.
+    """Divides a filter's weights, and a pixel's channels.
 
-    The channels are divided in slices of whole vectors. Of each slice there are a vector for each
-    tap, or pair of taps, and 8 channels, or 4 of either tap; they are filled up to whole chunks.
+    The channels are divided into slices of whole vectors. Each slice has a vector for each tap and
+    8 channels, or for each pair of taps and 4 channels of either; they are padded to whole chunks.
     """
 
     count: int
@@ -106,34 +105,36 @@ class Slices:
 
     @property
     def chunks(self) -> int:
-        """Return the chunks of a slice."""
+        """Return the number of chunks of a slice."""
         return ceil(self.vectors * HALVES / CHUNK)
 
     @property
     def used_vectors(self) -> int:
-        """Return the vectors of a place that are used: one has zeros where chunks are not whole."""
+        """Return how many vectors of a place are used: one more, of zeros, where chunks are not
+        whole.
+        """
         return self.tap_vectors + (self.vectors * HALVES % CHUNK != 0)
 
     @property
     def place_bytes(self) -> int:
-        """Return an odd number of vectors."""
+        """Return the bytes of a place, an odd number of vectors."""
         return 16 * (self.used_vectors | 1)
 
 
 def paired(problem: ConvProblem) -> bool:
-    """Return whether a vector has 4 channels of two pixels: where strides are whole vectors
-    then.
+    """Return whether a vector has 4 channels of two pixels: few channels, and strides of whole
+    pairs.
     """
     window = problem.window
     return problem.c <= VECTOR and window.strides[1] % 2 == 0 and window.dilations[1] == 1
 
 
 def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
-    """Return the offset of each vector of a slice, as the kernel's table has them.
+    """Return the offset of each vector of a slice, in the order of the kernel's table.
 
-    The bytes from where a window begins to the vector, or to the zeros. An mma has two vectors, of
-    which the half warps take one each; a chunk has 4 times two. The lowest bits, of both, are set
-    where a pair's second pixel is not the window's.
+    An offset is the bytes from where a window begins to the vector, or to the zeros. An mma has two
+    vectors, of which each half warp takes one; a chunk has 4 times two. The lowest bits of both are
+    set where a pair's second pixel is not the window's.
     """
 
     def offset(vector: int) -> int:
@@ -158,7 +159,7 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
 
 
 def slices_of(problem: ConvProblem) -> Slices:
-    """Return slices as equal as possible, of at most 64 channels."""
+    """Return slices that are as equal as possible, of at most 64 channels."""
     (r, s), pair = problem.window.kernel, paired(problem)
     row_taps = ceil(s / 2) if pair else s
     channels = min(CHUNK, MAX_VECTORS // (r * row_taps) * HALVES)  # of a slice
@@ -168,9 +169,9 @@ def slices_of(problem: ConvProblem) -> Slices:
 
 
 def patch_of(problem: ConvProblem, outputs: int) -> Patch:
-    """Return a patch of at most so many outputs, in regions that few cover the images.
+    """Return a patch of at most `outputs` outputs whose regions cover the images in the fewest.
 
-    Of equally many regions, those that read fewest pixels.
+    Among equally many regions, those that read the fewest pixels.
     """
     place_bytes = slices_of(problem).place_bytes
     return _smallest(problem.window, problem.n, _pair(problem), place_bytes, outputs)

@@ -1,4 +1,4 @@
-"""Where the pixels of an NHWC (NDHWC) tensor lie."""
+"""Describes where the pixels of an NHWC (NDHWC) tensor lie."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kernels.problems.precision import FLOAT, Storage
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """N images of pixels with `channels` numbers each, side by side.
+    """Describes N images of pixels with `channels` contiguous numbers each.
 
     A pixel starts `pitch` numbers after the previous one: more than its channels where they are
     part of a wider pixel. Padding channels count as channels where kernels must move them. The
@@ -27,14 +27,14 @@ class Pixels:
             raise ValueError(f"{self.channels} channels do not fit a pitch of {self.pitch}")
 
     def strided(self, n: int, spatial: Sequence[int]) -> StridedTensor:
-        """N×C×H×W (N×C×D×H×W), in ONNX's order of axes."""
+        """Return the tensor as N×C×H×W (N×C×D×H×W), in ONNX's order of axes."""
         pixels = [prod(spatial[axis + 1 :]) * self.pitch for axis in range(len(spatial))]
         strides = (prod(spatial) * self.pitch, 1, *pixels)
         return StridedTensor((n, self.channels, *spatial), strides, self.offset, self.stored)
 
 
 def vector_width(*tensors: Pixels) -> int:
-    """Return the channels that a thread can move at once in all of them: 4 or 1."""
+    """Return how many channels a thread can move at once in all tensors: 4 or 1."""
     numbers = [
         number for tensor in tensors for number in (tensor.channels, tensor.pitch, tensor.offset)
     ]

@@ -1,4 +1,6 @@
-"""Where a tensor's elements lie, and how a kernel iterates over several tensors at once."""
+"""Describes where a tensor's elements lie, and how a kernel iterates over several tensors at
+once.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ VECTOR = 4
 
 @dataclass(frozen=True, slots=True)
 class StridedTensor:
-    """A tensor in device memory, its axes in any order.
+    """Describes a tensor in device memory, its axes in any order.
 
     `strides` are in elements; an axis along which elements repeat has stride 0. The tensor's
     address is that of its first element, which lies `offset` elements after a multiple of 16 bytes.
@@ -32,12 +34,14 @@ class StridedTensor:
 
     @classmethod
     def contiguous(cls, shape: Sequence[int], stored: Storage = FLOAT) -> "StridedTensor":
-        """Row-major: the last axis fastest."""
+        """Return a row-major tensor: the last axis is fastest."""
         strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
         return cls(tuple(shape), strides, stored=stored)
 
     def transposed(self, axes: Sequence[int]) -> "StridedTensor":
-        """Axis i is this one's axis `axes[i]`; of those not named, the first element."""
+        """Return the tensor whose axis i is axis `axes[i]`; of other axes it has the first
+        element.
+        """
         return replace(
             self,
             shape=tuple(self.shape[axis] for axis in axes),
@@ -45,7 +49,7 @@ class StridedTensor:
         )
 
     def split(self, axis: int, outer: int) -> "StridedTensor":
-        """`axis` split in two: `outer` runs, and the elements of a run. Raises ValueError."""
+        """Split `axis` into `outer` runs and the elements of a run. Raises ValueError."""
         size, stride = self.shape[axis], self.strides[axis]
         if size % outer:
             raise ValueError(f"an axis of {size} does not split into {outer} runs")
@@ -68,7 +72,7 @@ class StridedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Loops over tensors of one shape, outermost first, merged into as few axes as possible.
+    """Describes loops over tensors of one shape, outermost first, merged into few axes.
 
     The innermost axis goes in steps of `v` elements, contiguous in every tensor or repeated. It is
     `Walk<RANK, OPERANDS>` of kernels/src/common.cuh.
@@ -80,7 +84,7 @@ class Walk:
 
     @property
     def rank(self) -> int:
-        """Return how many axes are left, at least 1."""
+        """Return the number of axes, at least 1."""
         return len(self.extents)
 
     @property
@@ -89,9 +93,7 @@ class Walk:
         return prod(self.extents)
 
     def struct(self) -> bytes:
-        """Return the argument of the kernel. Raises ValueError where a tensor exceeds 32-bit
-        indices.
-        """
+        """Return the kernel's argument. Raises ValueError where a tensor exceeds 32-bit indices."""
         reach = [
             sum((extent - 1) * stride for extent, stride in zip(self.extents, strides, strict=True))
             for strides in self.strides
@@ -102,12 +104,10 @@ class Walk:
 
 
 def walk(written: StridedTensor, *read: StridedTensor, vectors: bool = True) -> Walk:
-    """Return the loops that write one tensor and read others; neighbouring threads write
-    neighbours.
+    """Return the loops that write one tensor and read others, in the order of what is written.
 
     All have one shape. Axes that are contiguous in every tensor are merged. Without `vectors`, v is
-    1. Raises ValueError for shapes that differ, and where several elements to be written are the
-    same one.
+    1. Raises ValueError where shapes differ, or where elements to be written share an address.
     """
     _check(written, *read)
     axes = _merged_axes(written, *read)
@@ -121,10 +121,9 @@ def walk(written: StridedTensor, *read: StridedTensor, vectors: bool = True) -> 
 def walk_rows(
     axis: int, written: StridedTensor, *read: StridedTensor
 ) -> tuple[Walk, tuple[int, ...]]:
-    """Return the loops over the rows along `axis`, element by element, and each tensor's stride
-    along it.
+    """Return the loops over the rows along `axis`, and each tensor's stride along it.
 
-    Otherwise as `walk`.
+    The loops go element by element, and are otherwise as `walk` returns them.
     """
     _check(written, *read)
     others = [_without(axis, tensor) for tensor in (written, *read)]
@@ -151,7 +150,9 @@ def _without(axis: int, tensor: StridedTensor) -> StridedTensor:
 
 
 def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
-    """Return the axes by falling stride of what is written; those of one element are left out."""
+    """Return the axes by falling stride of what is written, merged, without those of one
+    element.
+    """
     every = zip(written.shape, written.strides, *(tensor.strides for tensor in read), strict=True)
     axes = [(extent, strides) for extent, *strides in every if extent > 1]
     axes.sort(key=lambda axis: axis[1][0], reverse=True)

@@ -1,1 +1,1 @@
-"""Launches of all operations but convolutions."""
+"""Makes launches of all operations but convolutions."""

@@ -1,4 +1,4 @@
-"""Launches of kernels/src/elementwise.cu: copies, activations, binary operations, scale and shift.
+"""Launches kernels/src/elementwise.cu: copies, activations, binary operations, scale and shift.
 
 Tensors may have any strides, and any order of axes that is the same for all tensors of a launch.
 All but the output are broadcast. The output may overwrite an operand of the same strides. Each
@@ -14,19 +14,19 @@ from kernels.problems.precision import FLOAT, one_type
 
 
 def activation_name(activation: Activation | None) -> str:
-    """Return the name of the enumerator in common.cuh."""
+    """Return the name of the activation's enumerator in common.cuh."""
     return f"Activation::{activation.kind.name if activation else 'NONE'}"
 
 
 def activation_arguments(activation: Activation | None) -> dict[str, Value]:
-    """`a` and `b`, which a kernel with an activation takes last."""
+    """Return `a` and `b`, the last arguments of a kernel with an activation."""
     if activation is None:
         return {"a": 0.0, "b": 0.0}
     return {"a": activation.a, "b": activation.b}
 
 
 def map_launch(x: StridedTensor, y: StridedTensor, activation: Activation | None = None) -> Launch:
-    """y = activation(x): operands x, y. Without an activation a copy, of any strides to any."""
+    """Return a launch of y = activation(x), operands x, y; without an activation it is a copy."""
     template = {"x": x.stored.element, "y": y.stored.element, **_with(activation)}
     return _launch("map", {"x": x}, y, template, activation_arguments(activation))
 
@@ -38,7 +38,7 @@ def binary_launch(
     y: StridedTensor,
     activation: Activation | None = None,
 ) -> Launch:
-    """y = activation(a op b): operands a, b, y."""
+    """Return a launch of y = activation(a op b): operands a, b, y."""
     template = {**_alike(a, b, y), "op": f"BinaryOp::{op.name}", **_with(activation)}
     read = {"left": a, "right": b}
     return _launch("binary", read, y, template, activation_arguments(activation)).renamed(
@@ -53,7 +53,10 @@ def scale_shift_launch(
     y: StridedTensor,
     activation: Activation | None = None,
 ) -> Launch:
-    """y = activation(x · scale + shift), scale and shift floats: operands x, scale, shift, y."""
+    """Return a launch of y = activation(x · scale + shift): operands x, scale, shift, y.
+
+    scale and shift are floats.
+    """
     one_type(FLOAT, scale.stored, shift.stored)
     read = {"x": x, "scale": scale, "shift": shift}
     template = {**_alike(x, y), **_with(activation)}
@@ -61,14 +64,15 @@ def scale_shift_launch(
 
 
 def fill_launch(y: StridedTensor, value: float) -> Launch:
-    """y = value: operand y."""
+    """Return a launch of y = value: operand y."""
     return _launch("fill", {}, y, _alike(y), {"value": value})
 
 
 def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups: int) -> Launch:
-    """Channel g · (C/groups) + i of `axis` moves to i · groups + g: operands x, y.
+    """Return a launch that moves channel g · (C/groups) + i of `axis` to i · groups + g: x, y.
 
-    A copy: x as groups × C/groups is y as C/groups × groups transposed (ShuffleNet, section 3.1).
+    It is a copy: x as groups × C/groups is y as C/groups × groups transposed (ShuffleNet, section
+    3.1).
     """
     order = list(range(len(x.shape) + 1))
     order[axis : axis + 2] = [axis + 1, axis]

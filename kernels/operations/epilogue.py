@@ -1,4 +1,4 @@
-"""How a kernel of kernels/src/epilogue.cuh ends: y = activation(sum + bias + residual)."""
+"""Chooses how a kernel of kernels/src/epilogue.cuh ends: y = activation(sum + bias + residual)."""
 
 from dataclasses import replace
 from math import inf
@@ -18,15 +18,13 @@ _CLAMP, _ANY = "Finish::CLAMP", "Finish::ANY"
 
 
 def finish(activation: Activation | None) -> str:
-    """Return the template argument `finish`: whether a kernel clamps, or ends in any other
-    activation.
-    """
+    """Return the template argument `finish`: to clamp, or to end in any other activation."""
     clamps = activation is None or activation.kind in (*_BOUNDS, ActivationKind.CLIP)
     return _CLAMP if clamps else _ANY
 
 
 def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
-    """Return the last arguments of a kernel with an epilogue: the enumerator's number, `a` and
+    """Return the last arguments of a kernel with an epilogue: `activation`, a number, `a` and
     `b`.
     """
     kind = activation.kind if activation else None
@@ -37,7 +35,7 @@ def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
 
 
 def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
-    """Return the kernel that clamps, and the one for all other activations; itself without an
+    """Return the kernel that clamps and the one for other activations; itself without an
     epilogue.
     """
     if "finish" not in dict(kernel.arguments):

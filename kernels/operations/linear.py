@@ -1,4 +1,4 @@
-"""Launch of kernels/src/linear.cu: fully connected layers for few rows."""
+"""Launches kernels/src/linear.cu: fully connected layers for few rows."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ Matrix = NDArray[np.floating[Any]]
 
 
 def prepare_linear_weight(weight: Matrix, stored: Storage = FLOAT) -> Matrix:
-    """K×C, as the kernel reads it: stored as x is, rows padded with zeros to 4 channels."""
+    """Return K×C as the kernel reads it: in x's type, rows padded with zeros to 4 channels."""
     weight = weight.astype(stored, copy=False)
     return np.ascontiguousarray(np.pad(weight, ((0, 0), (0, -weight.shape[1] % VECTOR))))
 
@@ -33,9 +33,9 @@ def linear_launch(
     bias: bool = False,
     activation: Activation | None = None,
 ) -> Launch:
-    """y = activation(x · weightᵀ + bias): operands x, weight, bias if there is one, y.
+    """Return a launch of y = activation(x · weightᵀ + bias): operands x, weight, y, bias if given.
 
-    `rows` pixels of C channels in x, and of K in y. Any number of rows is allowed; the weights are
+    `rows` pixels have C channels in x, and K in y. Any number of rows is allowed; the weights are
     read once for every 8 of them. Raises ValueError beyond 32-bit indices.
     """
     at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""Launch of kernels/src/normalise.cu: normalisation over any axes."""
+"""Launches kernels/src/normalise.cu: normalisation over any axes."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def normalise_launch(
     epsilon: float,
     activation: Activation | None = None,
 ) -> Launch:
-    """y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
+    """Return a launch of y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
     Operands x, scale, shift, y; scale and shift are floats and broadcast. Mean and variance are
     over `axes`. Raises ValueError.

@@ -1,4 +1,4 @@
-"""Launches of kernels/src/pooling.cu: pooling over windows and over whole images."""
+"""Launches kernels/src/pooling.cu: pooling over windows and over whole images."""
 
 from math import prod
 
@@ -21,7 +21,7 @@ _LANES = 32
 
 
 def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
-    """Pooling of n images: operands x, y. Raises ValueError."""
+    """Return a launch that pools n images: operands x, y. Raises ValueError."""
     if not x.channels == y.channels == problem.c:
         raise ValueError(f"{problem.c} channels, but x has {x.channels} and y {y.channels}")
     v = vector_width(x, y)
@@ -42,7 +42,9 @@ def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
 
 
 def global_pool_launch(kind: PoolKind, n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
-    """Pooling over all `pixels` of each of n images, to one: operands x, y. Raises ValueError."""
+    """Return a launch that pools all `pixels` of each of n images: operands x, y. Raises
+    ValueError.
+    """
     if x.channels != y.channels:
         raise ValueError(f"x has {x.channels} channels and y {y.channels}")
     int32(n * pixels * x.pitch)

@@ -1,4 +1,4 @@
-"""Launches of kernels/src/preprocess.cu: a network's input as NHWC floats."""
+"""Launches kernels/src/preprocess.cu, which makes a network's input as NHWC floats."""
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch
@@ -8,7 +8,7 @@ from kernels.layout.pixels import Pixels, vector_width
 def pixels_to_floats_launch(
     channels: int, pixels: int, y: Pixels, *, reverse: bool = False
 ) -> Launch:
-    """uint8 pixels of `channels` bytes to floats, pixel · multiplier + offset.
+    """Return a launch from uint8 pixels of `channels` bytes to floats, pixel · multiplier + offset.
 
     Operands images, multiplier, offset (one number a channel of the output, in its order), y. With
     `reverse` the output's first channel is the image's last: RGB to BGR. Channels that y has beyond
@@ -37,7 +37,7 @@ def pixels_to_floats_launch(
 
 
 def planes_to_pixels_launch(channels: int, n: int, plane: int, y: Pixels) -> Launch:
-    """N×C×(plane) floats, contiguous, to pixels: operands x, y.
+    """Return a launch from contiguous N×C×(plane) floats to pixels: operands x, y.
 
     Channels that y has beyond the tensor's become 0. Raises ValueError.
     """

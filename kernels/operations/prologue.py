@@ -1,4 +1,4 @@
-"""Arguments of kernels/src/prologue.cuh: what a matrix product does to its input first."""
+"""Makes arguments of kernels/src/prologue.cuh: what a matrix product does to its input first."""
 
 from kernels.device.launch import Value
 from kernels.operations.elementwise import activation_arguments, activation_name
@@ -6,7 +6,7 @@ from kernels.problems.prologue import Prologue
 
 
 def prologue_template(prologue: Prologue | None) -> dict[str, str]:
-    """Return the template arguments `prologue` and `before`, its activation."""
+    """Return the template arguments `prologue`, and `before`, its activation."""
     if prologue is None:
         kind = "NONE"
     else:
@@ -16,8 +16,9 @@ def prologue_template(prologue: Prologue | None) -> dict[str, str]:
 
 
 def prologue_arguments(prologue: Prologue | None) -> dict[str, Value]:
-    """Return the arguments: operands scale and shift, if there is one; epsilon and the
-    activation's.
+    """Return the kernel's arguments: operands scale and shift, epsilon, and the activation's.
+
+    Without a prologue scale and shift are 0.
     """
     activation = activation_arguments(prologue.activation if prologue else None)
     return {

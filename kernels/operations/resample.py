@@ -1,4 +1,4 @@
-"""Launch of kernels/src/resample.cu: resizing, and padding by what is inside an image."""
+"""Launches kernels/src/resample.cu: resizing, and padding by what is inside an image."""
 
 from collections.abc import Sequence
 from math import prod
@@ -11,9 +11,10 @@ from kernels.problems.precision import one_type
 def resample_launch(
     n: int, size: Sequence[int], tables: Sequence[tuple[int, int]], x: Pixels, y: Pixels
 ) -> Launch:
-    """n images of `size` (H, W or D, H, W), by a table P×T×2 an axis, of which P and T are given.
+    """Return a launch that resamples n images of `size` (H, W or D, H, W).
 
-    Operands x, depths for volumes, heights, widths, y. Raises ValueError.
+    `tables` has (P, T) of each axis's table P×T×2. Operands x, depths for volumes, heights, widths,
+    y. Raises ValueError.
     """
     if x.channels != y.channels:
         raise ValueError(f"x has {x.channels} channels and y {y.channels}")

@@ -9,7 +9,9 @@ _SHORT = 128
 
 
 def softmax_launch(x: StridedTensor, y: StridedTensor, axis: int, log: bool = False) -> Launch:
-    """Softmax along `axis`, or its logarithm: operands x, y. Raises ValueError."""
+    """Return a launch of softmax along `axis`, or its logarithm: operands x, y. Raises
+    ValueError.
+    """
     rows, (y_stride, x_stride) = walk_rows(axis, y, x)
     length = x.shape[axis]
     threads = 32 if length <= _SHORT else 256

@@ -1,4 +1,4 @@
-"""Launch of kernels/src/top_k.cu: what the host gets of each image."""
+"""Launches kernels/src/top_k.cu, which computes what the host gets of each image."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -14,7 +14,7 @@ _EXACT = 1 << 24
 
 @unique
 class ScoreKind(Enum):
-    """How scores and probabilities are computed from x."""
+    """Says how scores and probabilities are computed from x."""
 
     PROBABILITIES = "x"
     LOGITS = "x; the k largest get a probability by softmax"
@@ -23,29 +23,33 @@ class ScoreKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A batch's results, floats: for each of n images scores, k indices, k probabilities, a 1."""
+    """Lays out a batch's results, floats: for each of n images scores, k indices, k probabilities,
+    a 1.
+    """
 
     n: int
     classes: int
 
     @property
     def k(self) -> int:
-        """Return how many of the largest classes there are."""
+        """Return how many classes are ranked."""
         return min(_MOST_K, self.classes)
 
     @property
     def pitch(self) -> int:
-        """Return the floats of an image."""
+        """Return the number of floats of an image."""
         return self.classes + 2 * self.k + 1
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the batch."""
+        """Return the bytes of the batch's results."""
         return 4 * self.n * self.pitch
 
 
 def top_k_launch(x: StridedTensor, kind: ScoreKind) -> Launch:
-    """Rows of classes, each contiguous, to Results: operands x, y. Raises ValueError."""
+    """Return a launch from rows of classes, each contiguous, to Results: x, y. Raises
+    ValueError.
+    """
     n, classes = x.shape
     results = Results(n, classes)
     if classes > _EXACT:

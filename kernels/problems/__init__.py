@@ -1,1 +1,1 @@
-"""Problems: what is to be computed, as frozen dataclasses with their shapes."""
+"""Defines problems: what is to be computed, as frozen dataclasses with their shapes."""

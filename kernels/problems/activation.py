@@ -6,7 +6,7 @@ from enum import Enum, unique
 
 @unique
 class ActivationKind(Enum):
-    """The function of an activation; `a` and `b` are the parameters of `Activation`."""
+    """Names the function of an activation; `a` and `b` are the parameters of `Activation`."""
 
     RELU = "Relu"  # max(x, 0)
     CLIP = "Clip"  # min(max(x, a), b)

@@ -11,7 +11,7 @@ class Architectures(NamedTuple):
     last: int = 1000
 
     def includes(self, architecture: str) -> bool:
-        """Return whether "90a", say, is one of them; the simulator ("cusim") is all of them."""
+        """Return whether `architecture`, such as "90a", is one of them; "cusim" is one of all."""
         number = re.match(r"\d+", architecture)
         return number is None or self.first <= int(number[0]) <= self.last
 

@@ -5,7 +5,7 @@ from enum import Enum, unique
 
 @unique
 class BinaryOp(Enum):
-    """An elementwise operation of two operands; the value is its name in ONNX."""
+    """Names an elementwise operation of two operands, as ONNX does."""
 
     ADD = "Add"
     SUB = "Sub"

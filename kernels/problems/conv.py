@@ -1,4 +1,4 @@
-"""The convolution problem: all that decides whether and how an algorithm runs it."""
+"""Defines the convolution problem: all that decides whether and how an algorithm runs it."""
 
 from dataclasses import dataclass, replace
 
@@ -73,12 +73,12 @@ class ConvProblem:
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
-        """K×(C/groups)×R×S; with a projection K×(C + C')×1×1."""
+        """Return the filter's shape: K×(C/groups)×R×S, with a projection K×(C + C')×1×1."""
         return (self.k, self.c // self.groups + self.projected, *self.window.kernel)
 
     @property
     def projected(self) -> int:
-        """Channels of the projection, 0 without one."""
+        """Return the number of the projection's channels, 0 without one."""
         return self.projection.c if self.projection else 0
 
     @property
@@ -88,7 +88,9 @@ class ConvProblem:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the direct algorithm, padding counted: N K P Q (C/groups) R S."""
+        """Return the multiply-adds of the direct algorithm, padding counted: N K P Q (C/groups) R
+        S.
+        """
         w = self.window
         inner = self.c // self.groups * w.kernel_volume + self.projected
         return self.n * self.k * w.output_volume * inner

@@ -1,4 +1,4 @@
-"""The pooling problem: max or average over a window, channel by channel."""
+"""Defines the pooling problem: max or average over a window, channel by channel."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -8,7 +8,7 @@ from kernels.problems.window import Window
 
 @unique
 class PoolKind(Enum):
-    """The operation on a window."""
+    """Names the operation on a window."""
 
     MAX = "max"  # padding never wins: it counts as -inf
     AVERAGE = "average"  # divided by the positions inside the image

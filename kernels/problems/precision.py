@@ -1,4 +1,4 @@
-"""Precisions: what numbers are stored in, and what is multiplied."""
+"""Defines precisions: the type of stored numbers, and how they are multiplied."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -14,7 +14,7 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How a tensor's numbers lie in memory: a byte q stands for scale · (q - zero_point)."""
+    """Says how a tensor's numbers lie in memory: a byte q stands for scale · (q - zero_point)."""
 
     dtype: np.dtype[Any]
     scale: float = 1.0
@@ -22,7 +22,7 @@ class Storage:
 
     @property
     def itemsize(self) -> int:
-        """Return the bytes of a number."""
+        """Return the size of a number in bytes."""
         return self.dtype.itemsize
 
     @property
@@ -31,9 +31,7 @@ class Storage:
         return _ELEMENTS[self.dtype]
 
     def pitch(self, channels: int) -> int:
-        """Return how many numbers one pixel starts after another in a buffer of its own: whole
-        vectors.
-        """
+        """Return the numbers from one pixel to the next in a buffer of its own: whole vectors."""
         to = _FEW if channels <= _FEW else 16 // self.itemsize
         return -(-channels // to) * to
 
@@ -52,7 +50,7 @@ _ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
 
 
 def one_type(first: Storage, *others: Storage) -> Storage:
-    """Return the storage that all have. Raises ValueError where they differ."""
+    """Return the storage that all tensors have. Raises ValueError where they differ."""
     if any(other != first for other in others):
         raise ValueError(f"tensors of {first} and of {', '.join(map(str, others))}")
     return first
@@ -60,7 +58,7 @@ def one_type(first: Storage, *others: Storage) -> Storage:
 
 @unique
 class Precision(Enum):
-    """How exactly a network is computed; sums are float32 at every precision.
+    """Says how exactly a network is computed; sums are float32 at every precision.
 
     TF32 multiplies 10 bits of a float's mantissa; TF32X3 adds three such products, and errs at most
     1.7 times as much as FP32 in a layer (docs/decisions/truncated-sums.md). Both store float32.
@@ -78,7 +76,7 @@ class Precision(Enum):
 
     @property
     def architectures(self) -> Architectures:
-        """Return those of which the tensor cores compute it; float32 needs none."""
+        """Return the architectures whose tensor cores compute it; float32 needs none."""
         if self is Precision.FP32:
             return ALL
         return Architectures(75 if self is Precision.FP16 else 80)

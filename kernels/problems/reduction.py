@@ -1,11 +1,11 @@
-"""Reductions of a tensor along some of its axes."""
+"""Defines reductions of a tensor along some of its axes."""
 
 from enum import Enum, unique
 
 
 @unique
 class ReduceKind(Enum):
-    """A function of the elements along the axes; the value is its name in ONNX."""
+    """Names a function of the elements along the axes, as ONNX does."""
 
     SUM = "ReduceSum"
     MEAN = "ReduceMean"

@@ -1,4 +1,6 @@
-"""Reasons for an algorithm to refuse a convolution; each returns None where it does not apply."""
+"""Gives reasons for an algorithm to refuse a convolution; each function returns None for no
+reason.
+"""
 
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, HALF, Precision
@@ -6,13 +8,13 @@ from kernels.problems.window import by_axis
 
 
 def wrong_axes(problem: ConvProblem, axes: int) -> str | None:
-    """It has another number of spatial axes."""
+    """Refuse a problem with another number of spatial axes."""
     have = len(problem.window.input)
     return None if have == axes else f"{have}-D; it runs {axes}-D"
 
 
 def wrong_kernel(problem: ConvProblem, *kernels: tuple[int, ...]) -> str | None:
-    """Refuse a problem whose kernel R×S is none of these."""
+    """Refuse a problem whose kernel R×S is none of `kernels`."""
     kernel = problem.window.kernel
     return None if kernel in kernels else f"kernel {by_axis(kernel)}; it runs {_listed(kernels)}"
 
@@ -30,13 +32,13 @@ def dilated(problem: ConvProblem) -> str | None:
 
 
 def padded(problem: ConvProblem) -> str | None:
-    """Return the reason where the problem has padding."""
+    """Refuse a problem with padding."""
     pads = problem.window.pads_begin + problem.window.pads_end
     return f"padding {','.join(map(str, pads))}; it runs none" if any(pads) else None
 
 
 def grouped(problem: ConvProblem) -> str | None:
-    """Refuse a problem of more than one group."""
+    """Refuse a problem with more than one group."""
     return None if problem.groups == 1 else f"groups {problem.groups}; it runs 1 group"
 
 
@@ -58,12 +60,12 @@ def after_prologue(problem: ConvProblem) -> str | None:
 
 
 def projecting(problem: ConvProblem) -> str | None:
-    """Return the reason where the problem adds a projection."""
+    """Refuse a problem that adds a projection."""
     return "a projection; it runs none" if problem.projection else None
 
 
 def without_tensor_cores(problem: ConvProblem) -> str | None:
-    """Return the reason where the problem's precision is float32's."""
+    """Refuse a problem whose precision is float32's."""
     return "strict float32" if problem.precision is Precision.FP32 else None
 
 

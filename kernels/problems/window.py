@@ -1,4 +1,4 @@
-"""The sliding window of convolution and pooling: its positions and what it covers."""
+"""Defines the sliding window of convolution and pooling: its positions and what it covers."""
 
 from dataclasses import dataclass
 from math import prod
@@ -34,27 +34,29 @@ class Window:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return the input positions that a window spans an axis, dilation included: d (k - 1) +
-        1.
+        """Return how many input positions a window spans along each axis, with dilation: d (k - 1)
+        + 1.
         """
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     @property
     def kernel_volume(self) -> int:
-        """R·S, or T·R·S in 3-D."""
+        """Return R·S, or T·R·S in 3-D."""
         return prod(self.kernel)
 
     @property
     def output_volume(self) -> int:
-        """P·Q, or O·P·Q in 3-D: output positions of one image."""
+        """Return the output positions of one image: P·Q, or O·P·Q in 3-D."""
         return prod(self.output)
 
     @property
     def is_pointwise(self) -> bool:
-        """Return whether every output position reads exactly the input position below it."""
+        """Return whether every output position reads exactly the input position at its own
+        place.
+        """
         return self.kernel_volume == 1 and set(self.strides) == {1} and self.input == self.output
 
 
 def by_axis(sizes: tuple[int, ...]) -> str:
-    """Sizes along the axes, to read: "3x3"."""
+    """Return sizes along the axes for a reader: "3x3"."""
     return "x".join(map(str, sizes))

@@ -1,7 +1,7 @@
-"""The built-in model: handwritten, drawn and printed digits, in images of any size.
+"""Contains the built-in model: handwritten, drawn and printed digits, in images of any size.
 
-The server uses `digits.onnx`, `digits.toml` and `labels.txt`; the Python files made them
-(`make train`) and are not imported at run time.
+The server uses `digits.onnx`, `digits.toml` and `labels.txt`; the Python files made them (`make
+train`) and are not imported at run time.
 """
 
 from pathlib import Path

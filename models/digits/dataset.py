@@ -1,9 +1,9 @@
-"""The training and test data of the digits model.
+"""Makes the training and test data of the digits model.
 
-Handwriting is scikit-learn's bundled digits (8×8 pixels, 16 levels; the UCI "Optical Recognition
-of Handwritten Digits" test set). It is small and always light on dark, so most of the training
-data is synthetic: the handwriting enlarged and moved, and digits drawn by `drawing`, on paper and
-with ink of any brightness.
+Handwriting is scikit-learn's bundled digits (8×8 pixels, 16 levels; the UCI "Optical Recognition of
+Handwritten Digits" test set). It is small and always light on dark, so most of the training data is
+synthetic: the handwriting enlarged and moved, and digits drawn by `drawing`, on paper and with ink
+of any brightness.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Handwriting:
 
 
 def handwriting() -> tuple[Handwriting, Handwriting]:
-    """Return the 1437 to train on and the 360 to test with, always the same."""
+    """Return the 1437 images to train on and the 360 to test with, always the same."""
     data = load_digits()
     images = np.rint(data.images * (255 / 16)).astype(np.uint8)
     learnt, held_out, learnt_labels, held_out_labels = train_test_split(
@@ -42,8 +42,7 @@ def handwriting() -> tuple[Handwriting, Handwriting]:
 
 
 def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Image.Image:
-    """Return an 8×8 digit, cut to its ink, as if written in sharp strokes: 1 / sharpness is the
-    edge.
+    """Return an 8×8 digit, cut to its ink, with sharp strokes; their edges are 1 / sharpness wide.
 
     The lower the threshold (0..1), the thicker the strokes.
     """
@@ -57,14 +56,14 @@ def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Ima
 def enlarged_digit(
     image: NDArray[np.uint8], placement: Placement, side: int, rng: np.random.Generator
 ) -> Coverage:
-    """Return a square image, side × side, of a digit of the handwriting, enlarged."""
+    """Return a square image, side × side, of a handwritten digit, enlarged."""
     glyph = enlarge(image, rng.uniform(0.3, 0.6), rng.uniform(2, 8))
     return place(glyph, placement, side, aspect=glyph.width / glyph.height)
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """The size of the training set, in images."""
+    """Says how many images the training set has of each kind."""
 
     as_is: int = 6  # of each digit of the handwriting
     enlarged: int = 12  # of each digit of the handwriting
@@ -93,7 +92,7 @@ def coverage_maps(
 
 
 def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
-    """Return the 8×8 pixels filling the image, as in a request, slightly moved."""
+    """Return the 8×8 pixels as they fill the image in a request, slightly moved."""
     placement = Placement(
         height=rng.uniform(0.85, 1.1),
         aspect=1.0,
@@ -113,7 +112,7 @@ def _small(coverage: Coverage) -> Coverage:
 
 
 def photograph(maps: Coverage, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return n coverage maps as n images 0..1: ink on paper, lit unevenly, blurred, with noise."""
+    """Turn n coverage maps into n images 0..1: ink on paper, lit unevenly, blurred, with noise."""
     n = len(maps)
 
     def per_image(low: float, high: float) -> NDArray[np.float32]:

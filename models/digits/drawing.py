@@ -1,7 +1,7 @@
-"""Digits drawn with a pen or a typeface: coverage maps to train on and to make images of.
+"""Draws digits with a pen or a typeface, as coverage maps to train on and to make images of.
 
-A coverage map is a float32 array, 0 for paper and 1 for ink. The pen follows splines through a
-few points that are moved at random, so that no two digits are alike.
+A coverage map is a float32 array, 0 for paper and 1 for ink. The pen follows splines through a few
+points that are moved at random, so that no two digits are alike.
 """
 
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ _HANDS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a digit lies in its image, whose axes run 0..1 rightwards and downwards."""
+    """Places a digit in its image, whose axes run 0..1 rightwards and downwards."""
 
     height: float  # of the digit, as a fraction of the image's
     aspect: float  # width : height of the digit
@@ -75,7 +75,9 @@ class Placement:
 
     @classmethod
     def random(cls, rng: np.random.Generator) -> Self:
-        """Roughly centred, filling a third to nearly all of the height, tilted a little."""
+        """Return a random placement: roughly centred, a third to nearly all of the height, tilted a
+        little.
+        """
         height = rng.uniform(0.33, 0.92)
         aspect = rng.uniform(0.45, 0.85)
         room = min(0.5 - height / 2, 0.18)
@@ -89,7 +91,9 @@ class Placement:
         )
 
     def matrix(self) -> NDArray[np.float64]:
-        """2×3, takes points of the digit's box (0..1) to points of a square image (0..1)."""
+        """Return the 2×3 matrix from points of the digit's box (0..1) to points of a square image
+        (0..1).
+        """
         cos, sin = np.cos(np.radians(self.angle)), np.sin(np.radians(self.angle))
         turn = np.array([[cos, sin], [-sin, cos]])
         shape = np.array([[self.aspect, -self.slant], [0, 1]]) * self.height
@@ -100,9 +104,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Colours:
-    """Holds the colours of paper and ink, RGB 0..255, and the standard deviation of the noise on
-    both.
-    """
+    """Holds the RGB colours 0..255 of paper and ink, and the standard deviation of their noise."""
 
     paper: tuple[float, float, float]
     ink: tuple[float, float, float]
@@ -110,7 +112,9 @@ class Colours:
 
     @classmethod
     def random(cls, rng: np.random.Generator) -> Self:
-        """Any two colours whose brightness differs by at least 70 of 255; some noise."""
+        """Return two random colours whose brightness differs by at least 70 of 255, and some
+        noise.
+        """
         luma = np.array([0.299, 0.587, 0.114])
         while True:
             paper, ink = rng.uniform(0, 255, (2, 3))
@@ -151,7 +155,9 @@ def printed_digit(
 
 
 def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) -> Coverage:
-    """Return a square image, side × side, of a grey image of a digit, of proportions `aspect`."""
+    """Return a square image, side × side, with the grey image of a digit, of proportions
+    `aspect`.
+    """
     matrix = np.vstack([replace(placement, aspect=aspect).matrix(), [0, 0, 1]])
     # Pillow needs the inverse: for each pixel of the result, its place in the glyph.
     back = np.diag([glyph.width, glyph.height, 1]) @ np.linalg.inv(
@@ -171,7 +177,8 @@ def on_paper(
 ) -> Image.Image:
     """Return an RGB image of `size` (width, height) with a square coverage map in its middle.
 
-    Lit unevenly across, with a camera's noise; `size` is at least the map's in both directions.
+    It is lit unevenly across, with a camera's noise; `size` is at least the map's in both
+    directions.
     """
     width, height = size
     side = len(coverage)

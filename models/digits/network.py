@@ -1,4 +1,4 @@
-"""The digits model, described once: PyTorch trains it, and it is written as ONNX.
+"""Describes the digits model once: PyTorch trains it, and it is written as ONNX.
 
     1×32×32   conv 3×3, BatchNormalization, ReLU; max pool 2
     16×16×16  squeeze 1×1, ReLU; expand 1×1 and 3×3, ReLU, concatenated; max pool 2
@@ -6,7 +6,7 @@
     32×8×8    conv 3×3 stride 2, BatchNormalization, ReLU
     32×4×4    flatten, fully connected, 10 logits
 
-Small, yet with an example of most rewrites.
+It is small, yet has an example of most rewrites.
 """
 
 from collections.abc import Mapping
@@ -49,16 +49,16 @@ CONVS: Mapping[str, ConvLayer] = {
 
 
 class Operations(Protocol[T]):
-    """The network's operations, on values of any kind."""
+    """Lists the network's operations, on values of any kind."""
 
     def conv(self, name: str, x: T) -> T:
-        """Return the layer CONVS[name], its BatchNormalization included."""
+        """Return the output of layer CONVS[name], its BatchNormalization included."""
 
     def relu(self, x: T) -> T:
         """Return max(x, 0)."""
 
     def pool(self, x: T) -> T:
-        """Return the largest of 2×2."""
+        """Return the largest value of each 2×2 window."""
 
     def concat(self, a: T, b: T) -> T:
         """Return the channels of a, then those of b."""
@@ -67,11 +67,11 @@ class Operations(Protocol[T]):
         """Return a + b."""
 
     def classify(self, x: T) -> T:
-        """FEATURES numbers to CLASSES logits."""
+        """Return the CLASSES logits of FEATURES numbers."""
 
 
 def network(op: Operations[T], x: T) -> T:
-    """Logits N×10 of grey images N×1×32×32, pixels 0..1."""
+    """Return the logits N×10 of grey images N×1×32×32, pixels 0..1."""
     x = op.pool(op.relu(op.conv("stem", x)))
     x = op.relu(op.conv("squeeze", x))
     x = op.concat(op.relu(op.conv("expand1", x)), op.relu(op.conv("expand3", x)))
@@ -111,7 +111,7 @@ def to_onnx(
 
 
 class _OnnxWriter:
-    """Operations on names of values; every call adds nodes."""
+    """Implements the operations on names of values; every call adds nodes."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []

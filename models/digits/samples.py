@@ -1,6 +1,6 @@
-"""Write the sample images: `python -m models.digits.samples`.
+"""Writes the sample images: `python -m models.digits.samples`.
 
-One of each digit, from handwriting that is not in the training set, in ten styles.
+They show one of each digit, from handwriting that is not in the training set, in ten styles.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ _MANNERS = (
 
 
 def main() -> None:
-    """Write all ten."""
+    """Write all ten images."""
     rng = np.random.default_rng(_SEED)
     _, held_out = handwriting()
     for digit, manner in enumerate(_MANNERS):

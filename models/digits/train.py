@@ -1,7 +1,7 @@
-"""Train the built-in model: `make train`, or `python -m models.digits.train`.
+"""Trains the built-in model: `make train`, or `python -m models.digits.train`.
 
-Seeded and on one thread: the same versions on the same kind of processor write the same file.
-Takes about four minutes on one core.
+Seeded and on one thread: the same versions on the same kind of processor write the same file. Takes
+about four minutes on one core.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def train(epochs: int, amounts: Amounts) -> onnx.ModelProto:
 
 
 def accuracy(model: onnx.ModelProto, digits: Handwriting) -> float:
-    """Return its accuracy on 8×8 digits, enlarged to the model's input."""
+    """Return the model's accuracy on 8×8 digits, enlarged to its input."""
     resized = [
         np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BILINEAR))
         for image in digits.images
@@ -100,7 +100,7 @@ def _fresh_layers() -> nn.ModuleDict:
 
 
 class _Torch:
-    """The network's operations on tensors."""
+    """Implements the operations on tensors of PyTorch."""
 
     def __init__(self, layers: nn.ModuleDict) -> None:
         self._layers = layers
@@ -133,7 +133,7 @@ def _fit(
     epochs: int,
     rng: np.random.Generator,
 ) -> None:
-    """Train in place, every epoch on new photographs of the same coverage maps."""
+    """Train the layers in place, every epoch on new photographs of the same coverage maps."""
     steps = len(maps) // _BATCH
     optimiser = torch.optim.AdamW(layers.parameters(), weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(

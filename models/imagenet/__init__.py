@@ -1,4 +1,6 @@
-"""The 1000 classes of ImageNet's challenge (ILSVRC 2012), in the order that models have them."""
+"""Lists the 1000 classes of ImageNet's challenge (ILSVRC 2012), in the order that models have
+them.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -8,6 +10,6 @@ CLASSES = 1000
 
 @cache
 def labels() -> tuple[str, ...]:
-    """Return one label a class; a few classes share one."""
+    """Return one label for each class; a few classes have the same."""
     text = Path(__file__).with_name("labels.txt").read_text(encoding="utf-8")
     return tuple(text.splitlines())

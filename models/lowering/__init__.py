@@ -1,4 +1,4 @@
-"""From typed nodes to kernel launches on named buffers.
+"""Turns typed nodes into kernel launches on named buffers.
 
     graph ─ nodes (one function a node) ─ tape: launches, buffers, weights
             context: where each value lies (placement)

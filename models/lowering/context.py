@@ -1,4 +1,4 @@
-"""The state of a lowering: where values lie, what may be overwritten, and the tape so far."""
+"""Holds the state of a lowering: where values lie, what may be overwritten, and the tape so far."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ OUTPUT = "convoy/results"
 
 
 class Context:
-    """One lowering for n images; nodes are lowered in their order."""
+    """Lowers one graph for n images; nodes are lowered in their order."""
 
     def __init__(self, graph: Graph, n: int, choose: Choose) -> None:
         self.graph, self.n, self.choose = graph, n, choose
@@ -43,7 +43,7 @@ class Context:
     # --- where values lie ------------------------------------------------------------------------
 
     def settle(self, value: str, place: Place) -> Place:
-        """Note that `value` lies at `place`."""
+        """Record that `value` lies at `place`, and return the place."""
         self.places[value] = place
         self.values_in.setdefault(place.root, []).append(value)
         return place
@@ -55,15 +55,14 @@ class Context:
         return made.place
 
     def row_major(self, like: Place, shape: tuple[int, ...]) -> Place:
-        """Return a place in a new buffer for what lies at `like`, its last axis fastest."""
+        """Return a place in a new buffer for a copy of `like`, its last axis fastest."""
         root = f"{like.root}/rows/{len(self.tape.steps)}/{len(self.tape.buffers)}"
         stored = like.strided.stored
         self.tape.buffer(root, stored.itemsize * prod(shape))
         return Place(root, 0, StridedTensor.contiguous(shape, stored), None)
 
     def output(self, value: str, over: str | None = None, reads: Sequence[Place] = ()) -> Place:
-        """Return where to write a value: inside its parent, over the value `over`, or in a new
-        buffer.
+        """Return the place to write a value to: inside its parent, over `over`, or in a new buffer.
 
         A thread may read an element of `reads` just before it writes the same element of the
         output: a place of `reads` in the output's buffer must be the output's own place.
@@ -79,7 +78,7 @@ class Context:
         return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
 
     def may_overwrite(self, over: str, value: str, reads: Sequence[Place]) -> bool:
-        """Return whether `value` is laid out as `over` is, whose buffer no later node reads."""
+        """Return whether `value` can be written over `over`: laid out alike, and not read later."""
         place = self.places.get(over)
         if place is None or self.graph.shape(over) != self.graph.shape(value):
             return False
@@ -92,7 +91,9 @@ class Context:
         )
 
     def view(self, value: str, place: Place) -> None:
-        """`value` is the content of `place`; copied where it lies elsewhere or in another type."""
+        """Make `value` the content of `place`, by a copy if it must lie elsewhere or in another
+        type.
+        """
         settled = self.graph.values[value]
         if settled.inside is None and settled.stored == place.strided.stored:
             self.settle(value, place)
@@ -100,11 +101,11 @@ class Context:
             self.copy(place, self.output(value))
 
     def copy(self, x: Place, y: Place) -> None:
-        """y = x, element by element."""
+        """Emit a copy y = x, element by element."""
         self.tape.copy(x.strided, at(x), y.strided, at(y))
 
     def pixels(self, value: str) -> tuple[Place, Pixels]:
-        """Return a value as pixels; copied where it has another layout."""
+        """Return a value as pixels, copied if it has another layout."""
         place = self.places[value]
         if place.pixels is None:
             lies = place
@@ -114,7 +115,9 @@ class Context:
         return place, pixels_of(place)
 
     def tensor(self, name: str, stored: Storage) -> tuple[StridedTensor, Operand]:
-        """Return an operand that may be a value, or a weight to be stored so."""
+        """Return an operand's layout and address: a value's, or those of a weight in type
+        `stored`.
+        """
         if name in self.graph.weights:
             return StridedTensor.contiguous(self.graph.shape(name), stored), self.weight(
                 name, stored
@@ -122,20 +125,20 @@ class Context:
         return self.places[name].strided, at(self.places[name])
 
     def weight(self, name: str, stored: Storage = FLOAT) -> WeightOperand:
-        """Return a weight of the graph as it is, stored so."""
+        """Return a weight of the graph unchanged, in type `stored`."""
         weight = self.graph.weights[name]
         form = "" if stored == FLOAT else str(stored)
         made = self.tape.weight(name, lambda: weight.astype(stored, copy=False), form)
         return replace(made, stored=stored)
 
     def vectors(self, name: str) -> WeightOperand:
-        """Return a weight of one axis, filled up to whole vectors with zeros."""
+        """Return a weight of one axis, padded with zeros to whole vectors."""
         weight = self.graph.weights[name]
         filled = np.pad(weight, (0, -weight.size % VECTOR))
         return replace(self.tape.weight(name, lambda: filled, "in vectors"), stored=FLOAT)
 
     def dense(self, value: str) -> Place:
-        """Return where a value lies in one axis, each image's elements side by side."""
+        """Return a place where each image's elements of a value are contiguous in one axis."""
         lies, classes = self.places[value], (prod(self.graph.shape(value)),)
         place = placement.with_single_axes(lies, classes)
         if place is None or place.strided.strides[1] != 1:
@@ -145,9 +148,7 @@ class Context:
         return place
 
     def rank(self, value: str, kind: ScoreKind) -> None:
-        """Compute the results of every image, from its scores or from what they are the softmax
-        of.
-        """
+        """Emit the launch that computes every image's results, from its scores or their logits."""
         x = self.dense(value)
         results = Results(*x.strided.shape)
         elements = self.n * results.classes
@@ -158,9 +159,9 @@ class Context:
         self.tape.emit(top_k_launch(x.strided, kind), x=at(x), y=results_at)
 
     def preprocess(self, p: Preprocessing, *, tensors: bool = False) -> None:
-        """Turn uint8 images into the network's input: x = pixel · multiplier + offset.
+        """Emit what turns uint8 images into the network's input: x = pixel · multiplier + offset.
 
-        Tensors are the input already; theirs may only lie otherwise.
+        Tensors are the input already, and are at most copied into another layout.
         """
         (value,) = self.graph.inputs
         stored = self.graph.values[value].stored
@@ -215,15 +216,16 @@ class Context:
 
 
 def pixels_of(place: Place) -> Pixels:
-    """Return how a place's pixels lie. Raises ValueError where it has none."""
+    """Return the layout of a place's pixels. Raises ValueError where it has none."""
     if place.pixels is None:
         raise ValueError(f"{place.root} was not placed as pixels")
     return place.pixels
 
 
 def _last_reads(graph: Graph) -> dict[str, int]:
-    """Return for each value the index of the last node that reads it; outputs are read after all
-    nodes.
+    """Return, for each value, the index of the last node that reads it.
+
+    An output is read after all nodes.
     """
     last = dict.fromkeys(graph.values, -1)
     for index, node in enumerate(graph.nodes):

@@ -1,4 +1,4 @@
-"""A network's last softmax is computed by the kernel that ranks: without a launch of its own.
+"""Leaves a network's last softmax to the kernel that ranks, which saves its launch.
 
     logits ─ Softmax ─ scores ─ top_k   becomes   logits ─ top_k
 
@@ -13,9 +13,9 @@ from models.graph import Graph, Softmax, last_nodes
 
 
 def without_last_softmax(graph: Graph) -> Graph | None:
-    """Return the graph of the logits, where the output is a softmax of them over all classes.
+    """Return the graph up to the logits if the output is their softmax over all classes, else None.
 
-    Reshapes may follow the softmax; None where anything else reads it.
+    Reshapes may follow the softmax. None also where anything else reads it.
     """
     last = last_nodes(graph)
     softmax = last[-1] if last else None

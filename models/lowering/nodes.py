@@ -1,4 +1,4 @@
-"""The launches of each node: one function per type."""
+"""Emits the launches of each node, one function per type."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

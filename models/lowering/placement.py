@@ -1,8 +1,8 @@
-"""Where values lie in memory: buffer, first float, strides.
+"""Places values in memory: buffer, first element, strides.
 
-A value of shape C×H×W (C×D×H×W) lies as pixels: N·H·W·C, a pixel's channels side by side and
-padded to a vector. A vector of C lies as N pixels. Anything else lies row-major. A value may be a
-view of a buffer that another value was written to: a run of channels, a flattened image.
+A value of shape C×H×W (C×D×H×W) lies as pixels: N·H·W·C, a pixel's channels contiguous and padded
+to a vector. A vector of C lies as N pixels. Anything else lies row-major. A value may be a view of
+a buffer that another value was written to: a run of channels, a flattened image.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,9 @@ PIXEL_RANKS = (1, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A value for n images: `offset` elements into the buffer `root`, in the order N, C, H, W."""
+    """Locates a value of n images: `offset` elements into buffer `root`, in the order N, C,
+    H, W.
+    """
 
     root: str
     offset: int
@@ -48,7 +50,7 @@ def new_buffer(root: str, n: int, shape: Shape, stored: Storage = FLOAT) -> NewB
 
 
 def aligned_elements(stored: Storage) -> int:
-    """Return the elements of 16 bytes."""
+    """Return how many elements 16 bytes hold."""
     return 16 // stored.itemsize
 
 
@@ -59,7 +61,7 @@ def pixels_place(root: str, offset: int, n: int, spatial: Sequence[int], pixels:
 
 
 def cut(place: Place, axis: int, start: int, stop: int, step: int = 1) -> Place:
-    """start:stop:step along `axis`, the batch counted as axis 0."""
+    """Return the place of start:stop:step along `axis`, where axis 0 is the batch."""
     strided = place.strided
     offset = place.offset + start * strided.strides[axis]
     size = len(range(start, stop, step))
@@ -74,7 +76,7 @@ def cut(place: Place, axis: int, start: int, stop: int, step: int = 1) -> Place:
 
 
 def flattened(place: Place, n: int) -> Place | None:
-    """Return the place of an image's elements as one vector, in the order in which they lie.
+    """Return the place of each image's elements as one vector, in their order in memory.
 
     None where they are not contiguous: padded channels, or channels of a wider pixel.
     """
@@ -89,8 +91,7 @@ def flattened(place: Place, n: int) -> Place | None:
 
 
 def with_single_axes(place: Place, shape: Shape) -> Place | None:
-    """Return the same elements under a shape that differs only in axes of size 1; None where it
-    does not.
+    """Return the place under `shape`, which may differ only in axes of size 1; else None.
 
     `shape` is one image's.
     """
@@ -119,8 +120,7 @@ def with_single_axes(place: Place, shape: Shape) -> Place | None:
 
 
 def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
-    """Return the axes from which both shapes result by merging neighbours; None where there are
-    none.
+    """Return axes from which both shapes result by merging neighbours, or None.
 
     (6, 4) and (2, 12) → (2, 3, 4); (4, 9) and (6, 6) → None.
     """
@@ -139,9 +139,9 @@ def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | N
 
 
 def refined(strided: StridedTensor, axes: tuple[int, ...]) -> StridedTensor:
-    """Return an image's axes split into `axes`, their common refinement; the batch stays first.
+    """Return the tensor with an image's axes split into `axes`; the batch stays first.
 
-    Axes of size 1 fall away.
+    `axes` is a common refinement. Axes of size 1 are dropped.
     """
     wanted = list(axes)
     result = replace(strided, shape=strided.shape[:1], strides=strided.strides[:1])

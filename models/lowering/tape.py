@@ -1,4 +1,4 @@
-"""The result of lowering: launches on named buffers, and the weights they read."""
+"""Records the result of lowering: launches on named buffers, and the weights they read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ MakeWeight = Callable[[], NDArray[np.floating[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class BufferOperand:
-    """`offset` bytes into the buffer `root`, and what is stored there where that is known.
+    """Addresses `offset` bytes into buffer `root`; `stored` is the type there, if known.
 
     Where `pitch` is not 0, no more than `width` bytes of every `pitch` are touched.
     """
@@ -42,7 +42,7 @@ class BufferOperand:
 
 @dataclass(frozen=True, slots=True)
 class WeightOperand:
-    """The first byte of the weight of that name, and what it is stored in where that is known."""
+    """Addresses the first byte of the weight of that name; `stored` is its type, if known."""
 
     weight: str
     stored: Storage | None = None
@@ -76,7 +76,7 @@ class TapeStep:
 
 @dataclass
 class Tape:
-    """Steps in order, with the sizes of the buffers and the makers of the weights they name."""
+    """Collects steps in order, the sizes of their buffers, and the makers of their weights."""
 
     steps: list[TapeStep] = field(default_factory=list)
     buffers: dict[str, int] = field(default_factory=dict)  # root: bytes
@@ -87,15 +87,15 @@ class Tape:
     chosen: PlannedConv | None = None  # of that node
 
     def begin(self, node: str, cost: Cost) -> None:
-        """Emit the next steps for this node."""
+        """Attribute the next steps to this node."""
         self.node, self.cost, self.chosen = node, cost, None
 
     def emit(self, launch: Launch, **operands: Operand) -> None:
         """Add a step. Raises KeyError unless every operand of the launch is named.
 
-        Further operands are for the node's other launches. Raises TypeError where the kernel would
-        read or write halves as floats, or floats as halves, or may read a buffer as it was before a
-        launch wrote it.
+        Operands that the launch does not name are for the node's other launches. Raises TypeError
+        where the kernel would read or write halves as floats, or floats as halves, or may read a
+        buffer as it was before a launch wrote it.
         """
         if missing := set(launch.operands) - operands.keys():
             raise KeyError(f"{launch.instantiation} for {self.node} lacks {sorted(missing)}")
@@ -125,12 +125,15 @@ class Tape:
                 )
 
     def buffer(self, root: str, nbytes: int) -> BufferOperand:
-        """Return a buffer of its own."""
+        """Add a buffer, and return it as an operand."""
         self.buffers[root] = nbytes
         return BufferOperand(root)
 
     def scratch(self, workspace: Mapping[str, int], counter_bytes: int) -> dict[str, Operand]:
-        """Workspace that a node's launches share: bytes by operand, and counters of blocks."""
+        """Add the workspace that a node's launches share, and return it by operand name.
+
+        `workspace` has bytes by operand; `counter_bytes` are for the counters of blocks.
+        """
         index = len(self.steps)
         operands: dict[str, Operand] = {
             name: self.buffer(f"{name}/{index}", nbytes) for name, nbytes in workspace.items()
@@ -141,11 +144,13 @@ class Tape:
         return operands
 
     def weight(self, name: str, make: MakeWeight, form: str = "") -> WeightOperand:
-        """Return a weight, named after the graph's weight and the form that the kernel reads."""
+        """Add a weight unless it is there; its name is the graph's with the form that the kernel
+        reads.
+        """
         key = f"{name}@{form}" if form else name
         self.weights.setdefault(key, make)
         return WeightOperand(key)
 
     def copy(self, x: StridedTensor, x_at: Operand, y: StridedTensor, y_at: Operand) -> None:
-        """y = x, element by element, whatever their strides."""
+        """Emit a copy y = x, element by element, of any strides."""
         self.emit(map_launch(x, y), x=x_at, y=y_at)

@@ -1,1 +1,3 @@
-"""Reports for `convoy inspect`: a network's nodes and their cost, its plan and its launches."""
+"""Makes the reports of `convoy inspect`: a network's nodes and their cost, its plan and
+launches.
+"""

@@ -1,4 +1,4 @@
-"""The report of `convoy inspect --plan`: each launch of a plan, and its roofline on a GPU."""
+"""Makes the report of `convoy inspect --plan`: each launch of a plan, and its roofline on a GPU."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from models.tuning.measured import conv_problems, find_on
 
 @dataclass(frozen=True, slots=True)
 class CodeReport:
-    """Limits on a kernel's speed, counted in its machine code, not measured.
+    """States limits on a kernel's speed, counted in its machine code, not measured.
 
     Shares are of its main loop, None for a kernel without one.
     """
@@ -35,7 +35,9 @@ class CodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One launch. `roofline_us`: its arithmetic or its memory traffic at peak rate, the longer."""
+    """Reports on one launch; `roofline_us` is the longer of arithmetic and traffic at peak
+    rates.
+    """
 
     name: str
     kernel: str
@@ -56,7 +58,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """A plan on a named GPU. Times are modelled or computed from its data sheet, not measured."""
+    """Reports on a plan for a GPU. Times are modelled or from its data sheet, not measured."""
 
     name: str
     n: int
@@ -69,7 +71,7 @@ class PlanReport:
 
     @property
     def roofline_us(self) -> float:
-        """Return the roofline of all launches, one after another."""
+        """Return the sum of all launches' rooflines, in µs."""
         return sum(step.roofline_us for step in self.steps)
 
     @property
@@ -80,7 +82,7 @@ class PlanReport:
 
 
 def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = None) -> PlanReport:
-    """Return the plan of a classifier for n images on a GPU.
+    """Return the report of a classifier's plan for n images on a GPU.
 
     Convolutions are chosen by the measurements in `tuning`, if it is given, else by the heuristic.
     Raises EngineError where the file has none for that GPU, or cannot be read; and where the GPU
@@ -127,7 +129,7 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
 
 
 class _KernelChoice(NamedTuple):
-    """Name the kernel or, for a Conv, the algorithm that runs a node."""
+    """Names the kernel, or for a Conv the algorithm, that runs a node."""
 
     name: str
     measured: bool

@@ -1,4 +1,6 @@
-"""The report of `convoy inspect`: each node of a rewritten network, its cost, its algorithms."""
+"""Makes the report of `convoy inspect`: each node of a rewritten network, its cost, its
+algorithms.
+"""
 
 from dataclasses import dataclass
 
@@ -22,7 +24,7 @@ from models.rewrite import RewriteResult
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An algorithm for a Conv: `refusal` is None where it can run it, else why it cannot."""
+    """Names an algorithm for a Conv; `refusal` says why it cannot run it, None where it can."""
 
     algorithm: str
     refusal: str | None
@@ -30,7 +32,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node for N images: FLOPs (a multiply-add is two) and bytes moved if nothing is cached."""
+    """Reports on a node for N images: FLOPs (a multiply-add is two), bytes moved without caches."""
 
     name: str
     operation: str
@@ -46,7 +48,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class NetworkReport:
-    """A network for N images, node by node and in total."""
+    """Reports on a network for N images, node by node and in total."""
 
     name: str
     n: int
@@ -77,7 +79,7 @@ class NetworkReport:
 
 
 def report(classifier: Classifier, n: int = 1) -> NetworkReport:
-    """Return a classifier's rewritten network and its cost for n images."""
+    """Return the report of a classifier's rewritten network and its cost for n images."""
     loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph
     return NetworkReport(
@@ -91,9 +93,7 @@ def report(classifier: Classifier, n: int = 1) -> NetworkReport:
 
 
 def _weight_bytes(graph: Graph) -> int:
-    """Return the bytes of weights as kernels read them: a Conv's and a Gemm's weights are stored as
-    the values they read.
-    """
+    """Return the bytes of all weights; a Conv's and a Gemm's are stored as the values they read."""
     stored = {
         node.weight: graph.values[node.x].stored
         for node in graph.nodes

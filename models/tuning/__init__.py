@@ -1,1 +1,3 @@
-"""Which kernels a network runs: measured on the device, read back, compiled ahead of time."""
+"""Decides which kernels a network runs: measured on the device, read back, compiled ahead of
+time.
+"""

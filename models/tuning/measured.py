@@ -1,4 +1,4 @@
-"""Measurements of a network's convolutions, and the choices that follow from them."""
+"""Reads measurements of a network's convolutions, and makes the choices that follow from them."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ _log = logging.getLogger("convoy")
 
 
 def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, list[str]]:
-    """Return every problem of a rewritten graph at every N, with the nodes that have it.
+    """Return every problem of a rewritten graph at every N, with the names of its nodes.
 
     A layer's problems for all N are adjacent.
     """
@@ -47,7 +47,7 @@ def find_on(gpu: str, tuning: Path) -> Find:
     """Return the winners in a file for a GPU by its short name ("H200"), under the latest
     conditions.
 
-    Raises EngineError where it has none, or as `read_measurements`.
+    Raises EngineError where it has none, or as `read_measurements` does.
     """
     measurements = read_measurements(tuning)
     known = dict.fromkeys(key.conditions for key in measurements)
@@ -59,11 +59,10 @@ def find_on(gpu: str, tuning: Path) -> Find:
 
 
 def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None) -> Choose:
-    """Return the choice measured to be fastest on this device; the estimate where none was
-    measured.
+    """Return a function that chooses what was fastest on this device, or else by the estimate.
 
-    Measures nothing; logs how many choices were measured. Raises EngineError as
-    `read_measurements`, and where the device has no compiler.
+    Measures nothing; logs how many choices were measured. Raises EngineError as `read_measurements`
+    does, and where the device has no compiler.
     """
     try:
         conditions = conditions_of(device)

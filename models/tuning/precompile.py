@@ -1,4 +1,4 @@
-"""Compiling a model's kernels ahead of time, on a machine that needs no GPU."""
+"""Compiles a model's kernels ahead of time, on a machine that needs no GPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -25,10 +25,11 @@ def precompile(
     cache: Path = DEFAULT_CACHE,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Fill the cache with the kernels for N = 1..max_batch; returns their number.
+    """Fill the cache with the kernels for N = 1..max_batch, and return their number.
 
     The winners in `tuning`, if given, are compiled too. Calls `progress(done, total)`. Raises
-    EngineError: an unknown architecture or one that lacks the precision, no compiler, no such file.
+    EngineError for an unknown architecture, one that lacks the precision, a missing compiler, or a
+    missing file.
     """
     if unknown := sorted(set(architectures) - ARCHITECTURES.keys()):
         raise EngineError(
@@ -58,7 +59,9 @@ def precompile(
 
 
 def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:
-    """Yield the choices measured to be fastest, per measured device of these architectures."""
+    """Yield, for each measured device of these architectures, a function that chooses the
+    fastest.
+    """
     if tuning is None:
         return
     measurements = read_measurements(tuning)
@@ -70,7 +73,7 @@ def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Cho
 
 
 def _gpus_of(name: str) -> Iterator[Facts]:
-    """Yield the GPUs of an architecture, as far as plans tell them apart."""
+    """Yield the facts of an architecture's GPUs that plans depend on."""
     architecture = ARCHITECTURES[name]
     for multiprocessors in architecture.multiprocessors:
         yield Facts(multiprocessors, architecture.block_bytes, name)

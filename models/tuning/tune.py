@@ -1,4 +1,4 @@
-"""`convoy tune`: measures a network's convolutions at every N, and reports on each."""
+"""Implements `convoy tune`: measures a network's convolutions at every N, and reports on each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from models.tuning.measured import conv_problems
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCandidate:
-    """A measured candidate: its medians, warm and cold, and their mean `us`, which decides."""
+    """Holds a candidate's medians, warm and cold, and their mean `us`, which decides."""
 
     name: str
     us: float
@@ -29,7 +29,7 @@ class MeasuredCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ProblemReport:
-    """One problem and its nodes; `ranked` has the fastest first."""
+    """Reports on one problem and its nodes; `ranked` has the fastest first."""
 
     nodes: tuple[str, ...]
     problem: str
@@ -41,18 +41,20 @@ class ProblemReport:
 
     @property
     def effective_tflops(self) -> float:
-        """Direct convolution's operations in the winner's time: Winograd may exceed the peak."""
+        """Return direct convolution's operations over the winner's time; Winograd may exceed the
+        peak.
+        """
         return self.flops / self.ranked[0].us / 1e6
 
     @property
     def roofline_share(self) -> float:
-        """1 where the winner takes as long as direct convolution would at the device's peaks."""
+        """Return direct convolution's time at the device's peaks, divided by the winner's time."""
         return self.roofline_us / self.ranked[0].us
 
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """The measurements of a network's convolutions on a device, made now or before."""
+    """Lists the measurements of a network's convolutions on a device, made now or before."""
 
     name: str
     device: str
@@ -69,7 +71,7 @@ def tune(
     top: int | None = TOP_CANDIDATES,
     anew: bool = False,
 ) -> TuningReport:
-    """Measure every convolution for N = 1..max_batch, `top` candidates each or all of them.
+    """Measure every convolution for N = 1..max_batch: `top` candidates each, or all if None.
 
     Measurements in the file `tuning` are not repeated unless `anew`; None is the default file.
     Calls `progress(task, done, total)`. Raises EngineError where there is no GPU, the file cannot
