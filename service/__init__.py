@@ -1,1 +1,1 @@
-"""The HTTP microservice and the command line."""
+"""Contains the HTTP microservice and the command line."""

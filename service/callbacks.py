@@ -6,7 +6,7 @@ from typing import Any
 
 
 def call_safely(then: Callable[..., None], *outcome: Any) -> None:
-    """Call a callback; its exception is logged and does not reach the caller."""
+    """Call a callback, and log its exception instead of raising it."""
     try:
         then(*outcome)
     except Exception as error:  # noqa: BLE001  the event loop logs it

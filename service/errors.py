@@ -1,4 +1,4 @@
-"""The service's exceptions, each with a code that every protocol maps to its own.
+"""Defines the service's exceptions, each with a code that every protocol maps to its own.
 
 The message becomes the answer's `error`: it says what was wrong and what to do. The router itself
 answers 405, and 404 for unknown paths, in the same JSON format; errors that only HTTP has are in
@@ -11,7 +11,9 @@ from typing import ClassVar
 
 @unique
 class Code(IntEnum):
-    """How a request ended that has no result; the number, HTTP's status, is what metrics show."""
+    """Says how a request without a result ended; metrics show the number, which is HTTP's
+    status.
+    """
 
     MALFORMED = 400
     UNAUTHENTICATED = 401
@@ -30,7 +32,7 @@ class Code(IntEnum):
 
 
 class ServiceError(Exception):
-    """Base class; clients read the message."""
+    """The base of the service's errors, whose messages clients read."""
 
     code: ClassVar[Code] = Code.FAILED
 
@@ -39,58 +41,60 @@ class ServiceError(Exception):
 
 
 class BadRequestError(ServiceError, code=Code.MALFORMED):
-    """A malformed request: no body, broken multipart."""
+    """Says that a request is malformed: no body, broken multipart."""
 
 
 class ImageError(BadRequestError):
-    """Truncated or corrupt image data, in a supported format."""
+    """Says that image data in a supported format is truncated or corrupt."""
 
 
 class UnauthorizedError(ServiceError, code=Code.UNAUTHENTICATED):
-    """A missing or unknown API key."""
+    """Says that an API key is missing or unknown."""
 
 
 class ForbiddenError(ServiceError, code=Code.FORBIDDEN):
-    """A known client that asks for what it may not have."""
+    """Says that a known client asks for what it may not have."""
 
 
 class ModelNotFoundError(ServiceError, code=Code.NOT_FOUND):
-    """An unknown model or version."""
+    """Says that a model or version is unknown."""
 
 
 class RequestTimeoutError(ServiceError, code=Code.TOO_SLOW):
-    """A head or body that did not arrive in time."""
+    """Says that a head or body did not arrive in time."""
 
 
 class PayloadTooLargeError(ServiceError, code=Code.TOO_LARGE):
-    """More bytes in a body, or pixels in an image, than the settings allow."""
+    """Says that a body has more bytes, or an image more pixels, than the settings allow."""
 
 
 class TooManyImagesError(PayloadTooLargeError):
-    """More images in one request than the queue can hold."""
+    """Says that one request has more images than the queue can hold."""
 
 
 class UnsupportedMediaTypeError(ServiceError, code=Code.UNSUPPORTED_TYPE):
-    """An unsupported Content-Type or image format, or an animation."""
+    """Says that a Content-Type or image format is unsupported, or an image animated."""
 
 
 class InvalidParameterError(ServiceError, code=Code.INVALID):
-    """A query parameter or form field with a wrong name or value."""
+    """Says that a query parameter or form field has a wrong name or value."""
 
 
 class InvalidTensorError(ServiceError, code=Code.INVALID):
-    """A client's own tensor for which the model has no finite scores."""
+    """Says that the model has no finite scores for a client's own tensor."""
 
 
 class UnsupportedError(ServiceError, code=Code.UNIMPLEMENTED):
-    """A part of the protocol that this server does not implement."""
+    """Says that this server does not implement a part of the protocol."""
 
 
 class DeadlineError(ServiceError, code=Code.TOO_LATE):
-    """A request that cannot meet its deadline; any work on it has stopped."""
+    """Says that a request cannot meet its deadline; any work on it has stopped."""
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
-        """Both count from now: to the expected end, and to the deadline (negative: passed)."""
+        """State the seconds from now to the expected end and to the deadline, negative if that
+        passed.
+        """
         ms = allowed_s * 1e3
         due = f"is in {ms:.1f} ms" if ms > 0 else f"passed {-ms:.1f} ms ago"
         super().__init__(
@@ -106,29 +110,31 @@ class DeadlineError(ServiceError, code=Code.TOO_LATE):
 
 
 class ThreadLostError(ServiceError):
-    """A thread working for the request hung or died."""
+    """Says that a thread working for the request hung or died."""
 
 
 class DecoderLostError(ServiceError):
-    """A process that decoded an image hung or died."""
+    """Says that a process that decoded an image hung or died."""
 
     def __init__(self, how: str) -> None:
-        """`how`: "was ended by signal 11"."""
+        """State `how` the process ended: "was ended by signal 11"."""
         super().__init__(
             f"given up: the process that decoded the image {how}; the image may be the cause"
         )
 
 
 class BrokenModelError(ServiceError, code=Code.UNAVAILABLE):
-    """One of several models, which could not be opened; another server may have it."""
+    """Says that one of several models could not be opened; another server may have it."""
 
 
 class EngineFailedError(ServiceError):
-    """The engine raised, hung, or returned scores that are not finite; a later request may pass."""
+    """Says that the engine raised, hung or gave scores that are not finite; a later request may
+    pass.
+    """
 
 
 class RetryableError(ServiceError, code=Code.UNAVAILABLE):
-    """Base class of temporary conditions; the answer says when to try again."""
+    """The base of temporary conditions; the answer says when to try again."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -136,24 +142,24 @@ class RetryableError(ServiceError, code=Code.UNAVAILABLE):
 
 
 class QueueFullError(RetryableError, code=Code.TOO_MANY):
-    """A full queue; none of the request's images were queued."""
+    """Says that the queue is full; none of the request's images were queued."""
 
 
 class TooManyFromClientError(RetryableError, code=Code.TOO_MANY):
-    """A client at its limit of concurrent requests or of requests per second."""
+    """Says that a client is at its limit of concurrent requests or of requests per second."""
 
 
 class TooManyConnectionsError(RetryableError):
-    """A server at its limit of open connections."""
+    """Says that the server is at its limit of open connections."""
 
 
 class DecodersBusyError(RetryableError):
-    """Large images waiting for memory or a decode thread; small images are still accepted."""
+    """Says that large images wait for memory or a decode thread; small ones are still accepted."""
 
 
 class NotReadyError(RetryableError):
-    """A model that is loading or warming up, or whose engine is restarting."""
+    """Says that a model is loading or warming up, or that its engine is restarting."""
 
 
 class ShuttingDownError(RetryableError):
-    """A draining server: accepted requests finish, new ones are refused."""
+    """Says that the server is draining: accepted requests finish, new ones are refused."""

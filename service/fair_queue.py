@@ -1,4 +1,4 @@
-"""Clients take turns in a queue: start-time fair queueing between their lines.
+"""Lets clients take turns in a queue: start-time fair queueing between their lines.
 
     client ── its line ─┐
     client ── its line ─┴─ the line that has had the least service, by its weight, goes next
@@ -10,8 +10,8 @@ for the others. What a line gets in its first turn advances the clock by a part 
 that clients who come once, however many, do not hold up a line that has had its turn.
 
 - While two clients wait all the time, their service over their weight differs by at most the
-  largest cost of each over its weight.
-- A client's line that forms is behind at most one entry of each other client.
+largest cost of each over its weight. - A client's line that forms is behind at most one entry of
+each other client.
 """
 
 from bisect import bisect_left, insort
@@ -27,7 +27,7 @@ _FEW_LINES = 16
 
 
 class Client(NamedTuple):
-    """Who asks, whatever the protocol: by its API key, or else by its address."""
+    """Identifies a client of any protocol, by its API key or else by its address."""
 
     name: str = ""
     weight: float = 1.0  # its share beside other clients
@@ -38,7 +38,7 @@ ANYONE = Client()
 
 
 class Line(Generic[E]):
-    """The waiting entries of one client."""
+    """Holds the waiting entries of one client."""
 
     __slots__ = ("client", "entries", "fresh", "key", "level", "service", "since", "size")
 
@@ -57,10 +57,10 @@ _Place = tuple[float, bool, int, Line[E]]  # of equal service, those that just f
 
 
 class FairQueue(Generic[E]):
-    """The lines of one queue. Levels, the lowest number first, are the owner's priorities."""
+    """Holds the lines of one queue. Levels, the lowest number first, are the owner's priorities."""
 
     def __init__(self, due: Callable[[Line[E]], float] = lambda line: line.level) -> None:
-        """`due` says when the head of a line is due: of several levels the earliest goes first."""
+        """Use `due` for when a line's head is due: among several levels the earliest goes first."""
         self._due = due
         self._lines: dict[str, Line[E]] = {}
         self._levels: dict[int, list[_Place[E]]] = {}  # each by service
@@ -73,7 +73,7 @@ class FairQueue(Generic[E]):
         return bool(self._levels)
 
     def size(self, client: Client) -> float:
-        """Return the cost of a client's line; 0 where it has none."""
+        """Return the cost of a client's line, 0 where it has none."""
         line = self._lines.get(client.name)
         return line.size if line else 0.0
 
@@ -84,7 +84,7 @@ class FairQueue(Generic[E]):
                 yield line
 
     def line(self, client: Client) -> Line[E]:
-        """Return a client's line, for the owner to add to; then `place` it."""
+        """Return a client's line for the owner to add to, and then to `place`."""
         line = self._lines.get(client.name)
         if line is None:
             if len(self._lines) >= self._most_lines:
@@ -93,9 +93,10 @@ class FairQueue(Generic[E]):
         return line
 
     def ahead(self, client: Client, own: float) -> Iterator[tuple[Line[E], float]]:
-        """Other lines of which something goes before what a client adds, behind `own` of its cost.
+        """Yield the other lines that go before a client's new entry, behind `own` of its cost.
 
-        Each with how much goes before it, if the line has so much, and in parts as small.
+        With each line comes how much of its cost goes first, assuming that the line has so much and
+        that its entries are small.
         """
         known = self._lines.get(client.name)
         begins = max(known.service, self._clock) if known else self._clock
@@ -105,7 +106,7 @@ class FairQueue(Generic[E]):
                 yield line, share
 
     def place(self, line: Line[E], level: int = 0) -> None:
-        """Put a line where it belongs; `level` is that of its head, if it has one."""
+        """Put a line into its place; `level` is that of its head, if it has one."""
         waited = line.key is not None
         if line.key is not None:
             places = self._levels[line.level]
@@ -127,9 +128,9 @@ class FairQueue(Generic[E]):
                 self._clock = self._weight = 0.0
 
     def next(self) -> tuple[Line[E], float]:
-        """Return the line whose turn it is, and how much service that is worth.
+        """Return the line whose turn it is, and how much service that turn is worth.
 
-        With the last of it the line has at least as much as the next line.
+        After that service the line has had at least as much as the next line.
         """
         if len(self._levels) == 1:
             (places,) = self._levels.values()
@@ -140,7 +141,7 @@ class FairQueue(Generic[E]):
         return min((places[0][-1] for places in self._levels.values()), key=self._due), 1.0
 
     def served(self, line: Line[E], cost: float, entries: int = 1) -> None:
-        """Count service to the line whose turn it was; then `place` it.
+        """Count service to the line whose turn it was; the owner then has to `place` it.
 
         Of several entries of equal cost the clock shows the service at which the last one began: a
         line that forms then is not owed what this one got before.
@@ -152,7 +153,7 @@ class FairQueue(Generic[E]):
         line.service += cost / line.client.weight
 
     def copy(self) -> "FairQueue[E]":
-        """Return a queue with the same lines, to see who would go when."""
+        """Return a queue with the same lines, for finding out who would go when."""
         other: FairQueue[E] = FairQueue(self._due)
         other._clock, other._weight, other._numbers = self._clock, self._weight, self._numbers
         for line in self.lines():
@@ -167,7 +168,7 @@ class FairQueue(Generic[E]):
         return other
 
     def _forget(self) -> None:
-        """Drop the lines that neither wait nor owe the others their turn."""
+        """Delete the lines that neither wait nor owe the others their turn."""
         lines = self._lines.values()
         kept = [line for line in lines if line.key is not None or line.service > self._clock]
         self._lines = {line.client.name: line for line in kept}

@@ -1,4 +1,4 @@
-"""Settings: read once, validated, frozen, and passed down as arguments.
+"""Reads settings once; they are validated, frozen, and passed down as arguments.
 
 A flag overrides the environment (CONVOY_PORT=8080), which overrides the default. No other module
 reads the environment.
@@ -38,11 +38,13 @@ _DECODE_SHARE = 4
 
 
 class SettingsError(ValueError):
-    """An invalid setting; the message names it as the user wrote it."""
+    """Says which setting is invalid, named as the user wrote it."""
 
 
 class Settings(BaseModel):
-    """Every setting: names are the flags and the variables, docstrings are the flags' help."""
+    """Lists every setting: names are the flags and the variables, docstrings are the flags'
+    help.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
@@ -162,7 +164,7 @@ class Settings(BaseModel):
 
     @property
     def places(self) -> Sequence[DeviceChoice]:
-        """Return where each engine runs; EngineError: `cuda:all` without a GPU."""
+        """Return the device of each engine. Raises EngineError for `cuda:all` without a GPU."""
         if not self.devices:
             return [DeviceChoice(self.device)]
         if self.devices == "cuda:all":
@@ -174,7 +176,7 @@ class Settings(BaseModel):
 
     @property
     def engine_threads(self) -> int:
-        """Return threads of one engine on the CPU; SettingsError: there are more engines than
+        """Return the threads of one CPU engine. Raises SettingsError for more engines than
         threads.
         """
         engines = 1
@@ -207,7 +209,7 @@ class Settings(BaseModel):
 
     @property
     def decode_bytes(self) -> int:
-        """`decode_mb` in bytes, with 0 resolved."""
+        """Return `decode_mb` in bytes, with 0 resolved."""
         return int(self.decode_mb * 1e6) or available_memory() // _DECODE_SHARE
 
     @property
@@ -224,9 +226,10 @@ class Settings(BaseModel):
 def load_settings(
     flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Settings from flags (None: not given) over CONVOY_ variables over defaults.
+    """Return settings: flags (None: not given) override CONVOY_ variables, these the defaults.
 
-    An empty variable counts as not set. SettingsError: an unknown variable or an invalid value.
+    An empty variable counts as not set. Raises SettingsError for an unknown variable or an invalid
+    value.
     """
     known = {PREFIX + name.upper(): name for name in Settings.model_fields}
     given: dict[str, tuple[str, object]] = {}  # each with its name as the user wrote it
@@ -248,7 +251,7 @@ def load_settings(
 def parse_assignments(assignments: Sequence[str]) -> dict[str, object]:
     """Parse `key=value` flags: values are TOML, or else plain text (channels=bgr).
 
-    SettingsError: no `=`, or no key before it.
+    Raises SettingsError where there is no `=`, or no key before it.
     """
     parsed: dict[str, object] = {}
     for assignment in assignments:

@@ -1,1 +1,1 @@
-"""The convolution algorithms, one file each, and which of them can run a problem."""
+"""Contains the convolution algorithms, one file each, and decides which can run a problem."""

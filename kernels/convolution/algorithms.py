@@ -1,4 +1,4 @@
-"""The convolution algorithms, and which of them can run a problem."""
+"""Lists the convolution algorithms, and decides which of them can run a problem."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ Config = TypeVar("Config")
 
 
 class Algorithm(Protocol[Config]):
-    """A way to compute a convolution; its docstring names the paper and section it is from.
+    """Computes convolutions in one way; its docstring names the paper and section it is from.
 
     All methods but `supports` take only problems that it supports. A configuration is a frozen
     dataclass: equal ones launch the same, and those of one problem have different `str`s.
@@ -34,13 +34,13 @@ class Algorithm(Protocol[Config]):
 
     @property
     def name(self) -> str:
-        """Short and unique: "direct", "winograd F(2x2,3x3)"."""
+        """Return a short and unique name: "direct", "winograd F(2x2,3x3)"."""
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where the algorithm can run the problem, at any N; else why it cannot."""
+        """Return why the algorithm cannot run the problem at any N, or None where it can."""
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return the number of multiplications of elements."""
+        """Return how many multiplications of elements it takes."""
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
         """Return the precision at which it multiplies, which need not be the problem's."""
@@ -51,26 +51,24 @@ class Algorithm(Protocol[Config]):
         """
 
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
-        """Return the ways to run it, at least one, for a heuristic or a measurement to choose
-        from.
-        """
+        """Return its configurations for the problem, at least one, to choose from."""
 
     def work(self, problem: ConvProblem, config: Config) -> tuple[Work, ...]:
         """Return the work of each launch."""
 
     def workspace(self, problem: ConvProblem, config: Config) -> Mapping[str, int]:
-        """Device memory for its own use, of any content: bytes by operand."""
+        """Return the bytes of device memory that it needs as workspace, by operand."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
-        """Return bytes of the operand "counters", zeros before and after a launch; 0 without
+        """Return the bytes of the operand "counters", zero before and after a launch; 0 without
         one.
         """
 
     def filter_form(self, problem: ConvProblem, config: Config) -> str:
-        """Return names the form that `prepare_filter` gives a filter: equal names, equal forms."""
+        """Return the name of the form that `prepare_filter` gives: equal names, equal forms."""
 
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: Config) -> Filter:
-        """Return the operand "weight" from K×(C/groups)×R×S, once for all launches. Raises
+        """Return the operand "weight" from K×(C/groups)×R×S, for all launches. Raises
         ValueError.
         """
 
@@ -84,11 +82,11 @@ class Algorithm(Protocol[Config]):
         bias: bool = False,
         activation: Activation | None = None,
     ) -> tuple[Launch, ...]:
-        """y = activation(conv(x, weight) + bias + residual), on operands by these names, in order.
+        """Return the launches of y = activation(conv(x, weight) + bias + residual), in order.
 
-        y may overwrite the residual. The floats between a pixel's channels and its pitch are
-        neither used nor written. Raises ValueError where pixels do not have the problem's
-        channels, and beyond 32-bit indices.
+        Operands have these names. y may overwrite the residual. The floats between a pixel's
+        channels and its pitch are neither used nor written. Raises ValueError where pixels do not
+        have the problem's channels, and beyond 32-bit indices.
         """
 
 
@@ -100,7 +98,7 @@ class ConvChoice(NamedTuple):
     trigger: Trigger = Trigger.START
 
     def triggered(self, launches: Iterable[Launch]) -> tuple[Launch, ...]:
-        """Return the algorithm's launches with the choice's trigger."""
+        """Return the launches with the choice's trigger."""
         return tuple(
             replace(launch, instantiation=replace(launch.instantiation, trigger=self.trigger))
             for launch in launches
@@ -138,8 +136,8 @@ def choices(
 ) -> list[ConvChoice]:
     """Return every algorithm that can run the problem, with each of its configurations.
 
-    Where `max_shared_bytes` is given, only those whose blocks need at most so much; where the
-    architecture is, only those whose kernels are for it.
+    If `max_shared_bytes` is given, only those whose blocks need at most so much; if `architecture`
+    is given, only those whose kernels are for it.
     """
 
     def fits(work: Work) -> bool:

@@ -1,4 +1,6 @@
-"""cuConv: direct convolution in two stages, with coalesced reads and filter rows reused on chip."""
+"""Implements cuConv: direct convolution in two stages, with coalesced reads and filter rows on
+chip.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -70,22 +72,22 @@ class CoalescedTile:
 
     @property
     def pixels(self) -> int:
-        """Return the output pixels of a block."""
+        """Return the number of output pixels of a block."""
         return self.rows * self.columns
 
     @property
     def filters(self) -> int:
-        """Return the filters of a block; they share the input rows that it reads."""
+        """Return the number of filters of a block, which share the input rows that it reads."""
         return self.filter_warps * self.filter_lanes * VECTOR
 
     @property
     def threads(self) -> int:
-        """Return the threads of a block."""
+        """Return the number of threads of a block."""
         return 32 * self.rows * self.filter_warps
 
     @property
     def step(self) -> int:
-        """Channels that a warp multiplies in one step: 4 of every slice."""
+        """Return how many channels a warp multiplies in one step: 4 of every slice."""
         return VECTOR * 32 // self.filter_lanes
 
     def patch(self, taps: Taps) -> int:
@@ -93,15 +95,17 @@ class CoalescedTile:
         return (self.rows + taps[0] - 1) * (self.columns + taps[1] - 1)
 
     def shared_bytes(self, taps: Taps) -> int:
-        """Return the bytes of shared memory that a block uses: the chunks, or later the sums; and
-        the offsets of the input pixels.
+        """Return the shared memory of a block in bytes: chunks, later sums, and input pixels'
+        offsets.
         """
         stage = self.chunk * (prod(taps) * self.filters + self.patch(taps))
         return 4 * (max(self.stages * stage, self.pixels * self.filters) + self.patch(taps))
 
 
 def _tiles(*rest: tuple[int, int, int, int]) -> tuple[CoalescedTile, ...]:
-    """Tiles 7 pixels wide: they divide images of 7, 14, 28, ... and nearly those of 13, 27, 55."""
+    """Return tiles 7 pixels wide, which divide images of 7, 14, 28, ... and nearly those of 13, 27,
+    55.
+    """
     return tuple(CoalescedTile(8, 7, *sizes) for sizes in rest)
 
 
@@ -118,7 +122,7 @@ TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConfig:
-    """A tile, the part of a filter that a block sums, and how these partial sums are added.
+    """Sets a tile, the part of a filter that a block sums, and how these partial sums are added.
 
     A block sums `taps` of a filter's taps over one of `strips` parts of the channels, which gives
     one plane of partial sums; with one tap and one strip there are the paper's R·S planes. A second
@@ -150,7 +154,7 @@ class CoalescedConv:
     name: str = "coalesced"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where 2-D 1×1, 3×3 or 5×5, at stride 1, dilation 1, one group."""
+        """Refuse all but 2-D kernels of 1×1, 3×3 or 5×5 at stride 1, dilation 1, in one group."""
         return (
             not_float(problem)
             or after_prologue(problem)
@@ -163,7 +167,7 @@ class CoalescedConv:
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N K P Q C R S, padding included."""
+        """Return N K P Q C R S, padding included."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -171,11 +175,11 @@ class CoalescedConv:
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: CoalescedConfig) -> float:  # noqa: ARG002  (the same for all)
-        """Return the error of y, in u: that of sums of all products."""
+        """Return the rounding error of y in u: that of sums of all products."""
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
-        """Return every tile with all taps in a block, a row of them, or one in the workspace
+        """Return every tile whose blocks sum all taps, a row, or one, within the workspace
         limit.
         """
         r, s = problem.window.kernel
@@ -193,9 +197,7 @@ class CoalescedConv:
         )
 
     def work(self, problem: ConvProblem, config: CoalescedConfig) -> tuple[Work, ...]:
-        """Count the work: every block multiplies its chunks, which are prefetched; then the planes
-        are added.
-        """
+        """Count the work: every block multiplies prefetched chunks; then the planes are added."""
         tile, taps, split = config.tile, config.taps, planes(problem, config)
         window, filters = _flat(problem, tile).window, min(tile.filters, padded(problem.k))
         chunks = ceil(ceil(problem.c / tile.chunk) / config.strips)
@@ -225,17 +227,19 @@ class CoalescedConv:
         return (first, _second_work(problem, split))
 
     def workspace(self, problem: ConvProblem, config: CoalescedConfig) -> Mapping[str, int]:
-        """Return the planes, each N·P·Q × K; nothing where there is only one."""
+        """Return the bytes of the planes, each N·P·Q × K; nothing where there is only one."""
         split = planes(problem, config)
         return {"planes": 4 * split * _outputs(problem)} if split > 1 else {}
 
     def counter_bytes(self, problem: ConvProblem, config: CoalescedConfig) -> int:
-        """Return a counter for each tile where its last block adds the planes."""
+        """Return the bytes of a counter for each tile, if its last block adds the planes;
+        else 0.
+        """
         fused = config.fused and planes(problem, config) > 1
         return 4 * tiles(problem, config.tile) if fused else 0
 
     def filter_form(self, problem: ConvProblem, config: CoalescedConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """That of an implicit matrix product, for all configurations and all N."""
+        """Return the form of an implicit matrix product's filter, for all configurations and N."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(
@@ -244,7 +248,7 @@ class CoalescedConv:
         problem: ConvProblem,
         config: CoalescedConfig,  # noqa: ARG002  (one layout serves all)
     ) -> Filter:
-        """K×C×R×S → 1 × R·S × C × K, C and K padded with zeros to multiples of 4."""
+        """Return K×C×R×S as 1 × R·S × C × K, with C and K padded with zeros to multiples of 4."""
         return taps_by_channels_by_filters(weight, problem)
 
     def launches(
@@ -257,7 +261,8 @@ class CoalescedConv:
         bias: bool = False,
         activation: Activation | None = None,
     ) -> tuple[Launch, ...]:
-        """One, or two in stages: on x, weight, y; bias and residual if there are; planes, counters.
+        """Return one launch, or two in stages: on x, weight, y; bias, residual if given; planes,
+        counters.
 
         Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
         """
@@ -329,7 +334,9 @@ def _sum_planes(activation: Activation | None = None) -> Instantiation:
 
 
 def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
-    """Sums of an output element: a part of the taps, and of the channels, each."""
+    """Return how many partial sums an output element has, by parts of the taps and of the
+    channels.
+    """
     return problem.window.kernel_volume // prod(config.taps) * config.strips
 
 
@@ -341,15 +348,15 @@ def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
 
 
 def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
-    """Return the numbers of parts to split the channels into; each leaves a block fewer chunks."""
+    """Return into how many parts to split the channels; each choice leaves a block fewer chunks."""
     chunks = ceil(problem.c / tile.chunk)
     by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
     return tuple(reversed(by_chunks.values()))
 
 
 def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
-    """Return a pointwise problem as one image of all pixels, as wide as the tile; others
-    unchanged.
+    """Return a pointwise problem as one image of all pixels, as wide as the tile; else the
+    problem.
     """
     if not problem.window.is_pointwise:
         return problem
@@ -359,12 +366,15 @@ def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
 
 
 def _outputs(problem: ConvProblem) -> int:
-    """Elements of a plane: N·P·Q · K, K padded."""
+    """Return the number of elements of a plane: N·P·Q · K, with K padded."""
     return problem.n * problem.window.output_volume * padded(problem.k)
 
 
 def _second_work(problem: ConvProblem, split: int) -> Work:
-    """Return a thread adds 4 filters of a pixel, 4 planes at a time."""
+    """Return the work of the second launch, whose threads each add 4 filters of a pixel.
+
+    A thread adds 4 planes at a time.
+    """
     return Work(
         kernel=_sum_planes(),
         blocks=ceil(_outputs(problem) / VECTOR / THREADS),
@@ -379,7 +389,7 @@ def _second_work(problem: ConvProblem, split: int) -> Work:
 def _check_reach(
     problem: ConvProblem, config: CoalescedConfig, x: Pixels, *written: Pixels
 ) -> None:
-    """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
+    """Raise ValueError unless every index that the kernel computes fits 32 bits."""
     tile = config.tile
     flat = _flat(problem, tile)
     window = flat.window

@@ -1,4 +1,4 @@
-"""Depthwise convolution: each channel by itself, so no matrix product."""
+"""Implements depthwise convolution: each channel by itself, so no matrix product."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _RUNS = (4, 1)
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConfig:
-    """The row of a window that a thread holds; the template has the same names.
+    """Sets the row of a window that a thread holds; the template has the same names.
 
     A thread computes `run` neighbouring outputs of a window s wide at this stride, its inputs in
     registers. s = 0: any window, one output at a time.
@@ -65,13 +65,13 @@ class DepthwiseConv:
     name: str = "depthwise"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where groups = C > 1 and 2-D; else why not."""
+        """Refuse all but 2-D problems with one channel a group, groups = C > 1."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; it runs one channel a group"
         return wrong_axes(problem, 2) or after_prologue(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N K P Q R S, padding included."""
+        """Return N K P Q R S, padding included."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -79,11 +79,13 @@ class DepthwiseConv:
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: DepthwiseConfig) -> float:  # noqa: ARG002  (the same for all)
-        """Return the error of y, in u: that of sums of all products."""
+        """Return the rounding error of y in u: that of sums of all products."""
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
-        """Long runs first; for other widths and strides, the one that takes any window."""
+        """Return the configurations with long runs first; for other windows the one that
+        takes any.
+        """
         window = problem.window
         s, stride = window.kernel[-1], window.strides[-1]
         if (
@@ -96,7 +98,9 @@ class DepthwiseConv:
         return (_ANY,)
 
     def work(self, problem: ConvProblem, config: DepthwiseConfig) -> tuple[Work]:
-        """A thread waits for each row of its window in turn; the first wait is every block's."""
+        """Count the work: a thread waits for each row of its window; every block waits for the
+        first.
+        """
         window = problem.window
         rows, width = window.kernel[0], config.s or window.kernel[1]
         loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
@@ -125,7 +129,7 @@ class DepthwiseConv:
         return 0
 
     def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the same for all configurations and all N."""
+        """Return the one form that serves all configurations and all N."""
         return f"taps x filters, {problem.precision.stored}"
 
     def prepare_filter(
@@ -134,7 +138,7 @@ class DepthwiseConv:
         problem: ConvProblem,
         config: DepthwiseConfig,  # noqa: ARG002  (one layout serves all)
     ) -> Filter:
-        """K×1×R×S → R·S × K, K padded with zeros to a multiple of 4."""
+        """Return K×1×R×S as R·S × K, with K padded with zeros to a multiple of 4."""
         check_filter(weight, problem)
         taps = weight.reshape(problem.k, problem.window.kernel_volume).T
         taps = taps.astype(problem.precision.stored, copy=False)
@@ -150,7 +154,9 @@ class DepthwiseConv:
         bias: bool = False,
         activation: Activation | None = None,
     ) -> tuple[Launch]:
-        """One. Operands x, weight, y, and bias and residual if there are. Raises ValueError."""
+        """Return one launch: operands x, weight, y; bias and residual if given. Raises
+        ValueError.
+        """
         check_operands(problem, x, y, residual)
         if not vectors_in(x):
             config = _ANY  # rows in registers are vectors of channels
@@ -210,6 +216,6 @@ def _instantiation(
 
 
 def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:
-    """Return threads with something to do: runs of outputs by vectors of channels."""
+    """Return how many threads have work: runs of outputs by vectors of channels."""
     p, q = problem.window.output
     return problem.n * p * -(-q // config.run) * -(-problem.k // VECTOR)

@@ -1,4 +1,4 @@
-"""Direct convolution as an implicit matrix product: runs everything, and is the fallback."""
+"""Implements direct convolution as an implicit matrix product: runs everything, as the fallback."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +10,7 @@ from kernels.problems.refusals import after_prologue, not_float, projecting
 
 @dataclass(frozen=True, slots=True)
 class DirectConv(FloatGemm):
-    """y as a matrix product whose left factor is never stored: its elements are looked up in x.
+    """Computes y as a matrix product whose left factor is never stored: it is looked up in x.
 
     For each group, (N·P·Q) × (C/groups·R·S) by (C/groups·R·S) × (K/groups): Lavin & Gray, equation
     1, as the GEMM-based algorithm of Jordà et al. 2021 (cuConv), section 2.3.1, in the variant that
@@ -22,5 +22,5 @@ class DirectConv(FloatGemm):
     name: str = "direct"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where tensors are float32, with no prologue and no projection."""
+        """Refuse tensors that are not float32, a prologue and a projection."""
         return not_float(problem) or after_prologue(problem) or projecting(problem)

@@ -1,4 +1,4 @@
-"""A 1×1 convolution as a matrix product."""
+"""Implements a 1×1 convolution as a matrix product."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -29,9 +29,9 @@ class GemmConv(FloatGemm):
     name: str = "gemm"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where the kernel covers one position, at stride 1, unpadded, one group.
+        """Refuse all but unpadded kernels of one position on float32, at stride 1, one group.
 
-        After a prologue it computes in strict float32 only.
+        It also refuses a prologue outside strict float32.
         """
         one = (1,) * len(problem.window.input)
         return (
@@ -46,7 +46,7 @@ class GemmConv(FloatGemm):
 
 
 def _prologue_not_in_float(problem: ConvProblem) -> str | None:
-    """It has a prologue, and tensor cores to multiply on, whose kernel has none."""
+    """Refuse a problem with a prologue and tensor cores, whose kernel has no prologue."""
     if problem.prologue is None or problem.precision is Precision.FP32:
         return None
     return f"{problem.prologue} ahead of it in {problem.precision.value}; it runs that in fp32"

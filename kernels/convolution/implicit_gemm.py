@@ -1,7 +1,7 @@
-"""Launches of kernels/src/implicit_gemm.cu: convolution as an implicit matrix product.
+"""Launches kernels/src/implicit_gemm.cu: convolution as an implicit matrix product.
 
-What DirectConv and GemmConv share: tiles, the filter's layout, the split of the inner dimension.
-TensorConv shares the last, and the arguments (kernels/src/implicit_gemm.cuh).
+It has what DirectConv and GemmConv share: tiles, the filter's layout, the split of the inner
+dimension. TensorConv shares the last, and the arguments (kernels/src/implicit_gemm.cuh).
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,15 +32,15 @@ from kernels.problems.precision import Precision
 
 
 class AnyTile(Protocol):
-    """Any of the tiles that a block may compute."""
+    """Describes any of the tiles that a block may compute."""
 
     @property
     def bm(self) -> int:
-        """Return the output pixels of a block."""
+        """Return the number of output pixels of a block."""
 
     @property
     def bn(self) -> int:
-        """Return the filters of a block."""
+        """Return the number of filters of a block."""
 
     @property
     def bk(self) -> int:
@@ -48,7 +48,7 @@ class AnyTile(Protocol):
 
     @property
     def threads(self) -> int:
-        """Return the threads of a block."""
+        """Return the number of threads of a block."""
 
     @property
     def shared_bytes(self) -> int:
@@ -56,11 +56,11 @@ class AnyTile(Protocol):
 
     @property
     def dynamic_bytes(self) -> int:
-        """Return those that a launch asks for."""
+        """Return the bytes of dynamic shared memory that a launch asks for."""
 
     @property
     def sums(self) -> int:
-        """Return floats of a block's sums in memory."""
+        """Return how many floats a block's sums take in memory."""
 
 
 _PRODUCTS_A_TURN = 256  # of a thread, in a turn of the innermost loop: implicit_gemm.cu
@@ -86,25 +86,25 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Return the threads of a block."""
+        """Return the number of threads of a block."""
         return self.bm // self.tm * (self.bn // self.tn)
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes that a block uses for the chunks, and the window's start for each
-        pixel.
+        """Return the shared memory of a block in bytes: chunks, and where each pixel's window
+        starts.
         """
         pitch = self.bk if self.bk % 32 == 16 else self.bk + VECTOR  # as X_PITCH of the kernel
         return 4 * self.stages * (self.bm * pitch + self.bk * self.bn) + 16 * self.bm
 
     @property
     def dynamic_bytes(self) -> int:
-        """None: the kernel declares its shared memory."""
+        """Return 0: the kernel declares its shared memory."""
         return 0
 
     @property
     def sums(self) -> int:
-        """Return floats of a block's sums in memory."""
+        """Return how many floats a block's sums take in memory."""
         return self.bm * self.bn
 
     def __str__(self) -> str:
@@ -122,18 +122,14 @@ TILES = (
 
 
 def unit(problem: ConvProblem) -> int:
-    """Return the channels that are copied at once: 16 bytes, or 8 where fewer half channels
-    suffice.
-    """
+    """Return how many channels are copied at once: 16 bytes, or 8 where half channels are few."""
     wide = 16 // problem.precision.stored.itemsize
     every = problem.c // problem.groups, problem.projected
     return wide if all(padded(channels) % wide == 0 for channels in every) else VECTOR
 
 
 def inner_size(problem: ConvProblem) -> int:
-    """Return the length of the matrix product's sums: T·R·S · C/groups + C', the channels
-    padded.
-    """
+    """Return the length of the matrix product's sums: T·R·S · C/groups + C', channels padded."""
     channels, projected = (
         padded(channels, unit(problem))
         for channels in (problem.c // problem.groups, problem.projected)
@@ -142,7 +138,7 @@ def inner_size(problem: ConvProblem) -> int:
 
 
 class ImplicitGemm(SplitSum[TileConfig[T]]):
-    """Base of all implicit matrix products: the split of their sums, and their arguments."""
+    """The base of all implicit matrix products: the split of their sums, and their arguments."""
 
     __slots__ = ()
 
@@ -151,11 +147,11 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         raise NotImplementedError
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N K P Q ((C/groups) R S + C'), padding included."""
+        """Return N K P Q ((C/groups) R S + C'), padding included."""
         return problem.macs
 
     def rounding(self, problem: ConvProblem, config: TileConfig[T]) -> float:  # noqa: ARG002  (the same for all)
-        """Return the error of y, in u: that of sums of all products."""
+        """Return the rounding error of y in u: that of sums of all products."""
         return direct_rounding(problem)
 
     @override
@@ -213,7 +209,7 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
 
 
 class FloatGemm(ImplicitGemm[Tile]):
-    """Base of DirectConv and GemmConv, which differ in the problems that they support."""
+    """The base of DirectConv and GemmConv, which differ in the problems that they support."""
 
     __slots__ = ()
     POINTWISE: ClassVar[bool]
@@ -247,9 +243,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         return prologue_arguments(problem.prologue)
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
-        """Count the work: every block multiplies its chunks, which are prefetched; a tile's last
-        block adds up.
-        """
+        """Count the work: every block multiplies prefetched chunks; a tile's last block adds up."""
         tile = config.tile
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
         moved = tile.bk * (tile.bm + tile.bn) * chunks + tile.bm * tile.bn
@@ -272,7 +266,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         )
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[Tile]) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the same for all configurations and all N."""
+        """Return the one form that serves all configurations and all N."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(
@@ -281,15 +275,16 @@ class FloatGemm(ImplicitGemm[Tile]):
         problem: ConvProblem,
         config: TileConfig[Tile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """K×(C/groups)×R×S → groups × R·S × C/groups × K/groups, the channels padded with zeros.
+        """Return K×(C/groups)×R×S as groups × R·S × C/groups × K/groups, channels padded with
+        zeros.
 
-        The same for every configuration.
+        It is the same for every configuration.
         """
         return taps_by_channels_by_filters(weight, problem)
 
 
 def _check_reach(problem: ConvProblem, tile: AnyTile, x: Pixels, *written: Pixels) -> None:
-    """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
+    """Raise ValueError unless every index that the kernel computes fits 32 bits."""
     window, k = problem.window, problem.k // problem.groups
     # Windows begin before an image's first position along an axis, and end beyond its last.
     margins = map(max, window.extent, window.pads_begin, window.pads_end)

@@ -1,4 +1,4 @@
-"""Rounding errors of convolutions' sums, relative to the size of the sums.
+"""Computes rounding errors of convolutions' sums, relative to the size of the sums.
 
 The unit is u = eps / 2 of float32. A sum of L products whose errors are independent errs by about
 √L·u (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis", theorem 3.1).
@@ -31,7 +31,7 @@ def direct_rounding(problem: ConvProblem) -> float:
 def winograd_rounding(
     problem: ConvProblem, m: int, r: int, points: Points, factors: float
 ) -> float:
-    """Return the error, in u, of outputs of F(m, r) whose products' factors err by `factors`."""
+    """Return the error, in u, of outputs of F(m, r) whose products' factors err by `factors` u."""
     matrices = winograd_matrices(m, r, points)
     growth = winograd_growth(matrices) ** len(problem.window.input)
     return float(growth * (sqrt(winograd_roundings(problem, matrices)) + factors))

@@ -1,4 +1,4 @@
-"""Convolutions in one launch, the blocks of which may each sum a part of the inner dimension.
+"""Implements convolutions in one launch, whose blocks may each sum a part of the inner dimension.
 
     a tile of the output ─ split ─> parts, in "workspace" ─ the last block, by "counters" ─> y
 
@@ -37,7 +37,7 @@ def _named(tile: object, split: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TileConfig(Generic[Tile]):
-    """A block's tile, and the number of blocks that share its sums."""
+    """Sets a block's tile, and the number of blocks that share its sums."""
 
     tile: Tile
     split: int = 1
@@ -48,7 +48,7 @@ class TileConfig(Generic[Tile]):
 
 @dataclass(frozen=True, slots=True)
 class WinogradConfig(Generic[Tile]):
-    """The points of F(m, r), a block's tile, and the number of blocks that share its sums."""
+    """Sets the points of F(m, r), a block's tile, and the number of blocks that share its sums."""
 
     points: Points
     tile: Tile
@@ -62,7 +62,7 @@ C = TypeVar("C", bound=TileConfig[Any] | WinogradConfig[Any])
 
 
 class SplitSum(Generic[C]):
-    """Base of the algorithms whose launch takes sizes that begin with `ConvSizes` of split.cuh."""
+    """The base of algorithms whose launch takes sizes that begin with `ConvSizes` of split.cuh."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def part_floats(self, config: C) -> int:
-        """Return the floats of a block's sums in the workspace."""
+        """Return how many floats a block's sums take in the workspace."""
         raise NotImplementedError
 
     def instantiation(
@@ -89,7 +89,7 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def threads(self, config: C) -> int:
-        """Return the threads of a block."""
+        """Return the number of threads of a block."""
         raise NotImplementedError
 
     def dynamic_bytes(self, problem: ConvProblem, config: C) -> int:
@@ -107,7 +107,9 @@ class SplitSum(Generic[C]):
         return {}
 
     def configs(self, problem: ConvProblem) -> tuple[C, ...]:
-        """Return every tile with every split that leaves each block work and bounds the memory."""
+        """Return every tile with every split that leaves each block work and keeps the memory
+        bound.
+        """
         return tuple(
             config
             for one in self.unsplit(problem)
@@ -137,10 +139,11 @@ class SplitSum(Generic[C]):
         bias: bool = False,
         activation: Activation | None = None,
     ) -> tuple[Launch]:
-        """Return one launch on x, weight, y; bias and residual if there are; workspace and counters
-        if split; scale and shift, padded with zeros to 4 channels, if the problem has a prologue.
+        """Return one launch on x, weight, y, and what further operands the problem needs.
 
-        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        These are bias and residual if given; workspace and counters if split; scale and shift,
+        padded with zeros to 4 channels, if the problem has a prologue. Raises ValueError where
+        pixels do not fit the problem, and beyond 32-bit indices.
         """
         check_operands(problem, x, y, residual)
         split = config.split > 1

@@ -1,4 +1,4 @@
-"""Launches of kernels/src/tensor_gemm.cu: convolution as a matrix product on tensor cores."""
+"""Launches kernels/src/tensor_gemm.cu: convolution as a matrix product on tensor cores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -44,18 +44,18 @@ class TensorTile:
 
     @property
     def threads(self) -> int:
-        """Return the threads of a block."""
+        """Return the number of threads of a block."""
         return self.bm // self.wm * (self.bn // self.wn) * 32
 
     @property
     def sums(self) -> int:
-        """Return floats of a block's sums in memory."""
+        """Return how many floats a block's sums take in memory."""
         return self.bm * (self.bn + 8)
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes that a block uses for the chunks or the sums, and the window's start for
-        each pixel.
+        """Return the shared memory of a block in bytes: chunks or sums, and each pixel's window
+        start.
         """
         return max(self.stages * (self.bm + self.bn) * _ROW_BYTES, 4 * self.sums) + 16 * self.bm
 
@@ -93,7 +93,8 @@ SPLITTING_TILES = (replace(TENSOR_TILES[0], wn=32), *TENSOR_TILES[1:])
 
 @dataclass(frozen=True, slots=True)
 class TensorConv(ImplicitGemm[TensorTile]):
-    """As DirectConv, by mma.sync: fp16, TF32, or three TF32 products nearly as exact as float32.
+    """Computes as DirectConv by mma.sync: fp16, TF32, or three TF32 products nearly exact as
+    float32.
 
     The split of a float32 factor in two TF32 numbers, and sums outside tensor cores where they
     would be truncated: Ootomo and Yokota 2022, "Recovering single precision accuracy from Tensor
@@ -103,19 +104,19 @@ class TensorConv(ImplicitGemm[TensorTile]):
     name: str = "tensor"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where the precision is one of tensor cores."""
+        """Refuse strict float32, which uses no tensor cores, and a prologue."""
         return without_tensor_cores(problem) or after_prologue(problem)
 
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
-        """Return tiles of as many bytes at every precision."""
+        """Return tiles whose chunks have the same bytes at every precision."""
         bk = _ROW_BYTES // problem.precision.stored.itemsize
         splits = problem.precision is Precision.TF32X3
         return tuple(replace(tile, bk=bk) for tile in (SPLITTING_TILES if splits else TENSOR_TILES))
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
-        """Return the tile's bytes, and those for where pixels lie in what is projected."""
+        """Return the tile's bytes, and those for each pixel's place in a projected value."""
         tile = config.tile
         return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 
@@ -143,7 +144,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     @override
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
-        """Return the projection, of no channels where there is none."""
+        """Return the projection, which has no channels where the problem has none."""
         axes = len(problem.window.input)
         projection = problem.projection or Projection(0, (1,) * axes, (1,) * axes)
         size, strides = (
@@ -155,9 +156,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return {"projection": given}
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
-        """Count the work: every block multiplies its chunks, which are prefetched; a tile's last
-        block adds up.
-        """
+        """Count the work: every block multiplies prefetched chunks; a tile's last block adds up."""
         tile, split = config.tile, config.split > 1
         itemsize = problem.precision.stored.itemsize
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
@@ -181,7 +180,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         )
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """Return the same for all configurations and all N."""
+        """Return the one form that serves all configurations and all N."""
         return f"{problem.groups} x filters x taps x channels, {problem.precision.value}"
 
     def prepare_filter(
@@ -190,9 +189,9 @@ class TensorConv(ImplicitGemm[TensorTile]):
         problem: ConvProblem,
         config: TileConfig[TensorTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """K×(C/groups)×R×S → K × (R·S · C/groups + C'), as the precision stores it.
+        """Return K×(C/groups)×R×S as K × (R·S · C/groups + C'), in the precision's type.
 
-        The channels are padded with zeros to what is copied at once, each row to 16 bytes.
+        The channels are padded with zeros to the number copied at once, each row to 16 bytes.
         """
         check_filter(weight, problem)
         stored = problem.precision.stored
@@ -205,14 +204,14 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
 
 def _taps_by_channels(weight: Filter, to: int) -> Filter:
-    """K×C×R×S → K × (R·S · C), C padded with zeros `to` a multiple."""
+    """Return K×C×R×S as K × (R·S · C), with C padded with zeros to a multiple of `to`."""
     k, c, *taps = weight.shape
     rows = np.moveaxis(weight.reshape(k, c, prod(taps)), 1, -1)
     return np.pad(rows, ((0, 0), (0, 0), (0, padded(c, to) - c))).reshape(k, -1)
 
 
 def to_tf32(x: Filter) -> Filter:
-    """float32 rounded to 10 bits of mantissa, ties away from zero, as cvt.rna.tf32 does."""
+    """Round float32 to 10 bits of mantissa, ties away from zero, as cvt.rna.tf32 does."""
     bits = x.view(np.uint32)
     finite = (bits & 0x7F800000) != 0x7F800000
     return np.where(finite, (bits + 0x1000) & np.uint32(0xFFFFE000), bits).view(np.float32)

@@ -1,4 +1,4 @@
-"""Launches of kernels/src/tensor_patch.cu: direct convolution on tensor cores, in fp16."""
+"""Launches kernels/src/tensor_patch.cu: direct convolution on tensor cores, in fp16."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -57,12 +57,12 @@ class PatchTile:
 
     @property
     def threads(self) -> int:
-        """Return the threads of a block."""
+        """Return the number of threads of a block."""
         return self.bm // self.wm * (self.bn // self.wn) * 32
 
     @property
     def sums(self) -> int:
-        """Return floats of a block's sums in memory."""
+        """Return how many floats a block's sums take in memory."""
         return self.bm * (self.bn + 8)
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ PATCH_TILES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class PatchConv(SplitSum[TileConfig[PatchTile]]):
-    """Direct convolution by mma.sync in fp16, of a patch of the input in shared memory.
+    """Computes direct convolution by mma.sync in fp16, from a patch of the input in shared memory.
 
     TensorConv reads an input pixel from the second-level cache for every tap, this for every block.
     """
@@ -93,9 +93,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     name: str = "tensor patch"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where 2-D of 4 taps or more, one group, in fp16, and patches fit shared
-        memory.
-        """
+        """Refuse all but 2-D windows in fp16, one group, of 4 taps or more that fit a patch."""
         return (
             not_half(problem)
             or after_prologue(problem)
@@ -106,7 +104,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N K P Q C R S, padding included."""
+        """Return N K P Q C R S, padding included."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
@@ -114,7 +112,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> float:  # noqa: ARG002  (the same for all)
-        """Return the error of y, in u: that of sums of all products."""
+        """Return the rounding error of y in u: that of sums of all products."""
         return direct_rounding(problem)
 
     @override
@@ -129,12 +127,12 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def most_parts(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the number of slices: each block has one at least."""
+        """Return the number of slices, of which each block has at least one."""
         return slices_of(problem).count
 
     def work(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> tuple[Work]:
-        """Count the work: every block copies its patches and multiplies its chunks; a tile's last
-        block adds up.
+        """Count the work: every block copies patches and multiplies chunks; a tile's last one adds
+        up.
         """
         tile, split, slices = config.tile, config.split > 1, slices_of(problem)
         patch, of_block = patch_of(problem, tile.bm), ceil(slices.count / config.split)
@@ -195,7 +193,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return self._tables(problem, config) + tables + 8 * config.tile.bm
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """Return the same for all configurations and all N."""
+        """Return the one form that serves all configurations and all N."""
         taps = "pairs of taps" if paired(problem) else "taps"
         return f"filters x slices x {taps} x channels, {problem.precision.value}"
 
@@ -205,7 +203,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         problem: ConvProblem,
         config: TileConfig[PatchTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """K×C×R×S → K × slices × (R·S taps or pairs × channels), filled up with zeros."""
+        """Return K×C×R×S as K × slices × (R·S taps or pairs × channels), padded with zeros."""
         check_filter(weight, problem)
         k, c, r, s = weight.shape
         slices, pair = slices_of(problem), 2 if paired(problem) else 1
@@ -252,17 +250,19 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         )
 
     def _regions(self, problem: ConvProblem, tile: PatchTile) -> tuple[int, ...]:
-        """Return how many regions cover the images, and the outputs of one along either axis."""
+        """Return how many regions cover the images, the rows and the columns."""
         sizes = (problem.n, *problem.window.output)
         region = patch_of(problem, tile.bm).region
         return tuple(ceil(size / part) for size, part in zip(sizes, region, strict=True))
 
     def _patches(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return how many patches lie in shared memory: two, where a block has several slices."""
+        """Return how many patches lie in shared memory: two where a block has several slices."""
         return min(2, ceil(slices_of(problem).count / config.split))
 
     def _tables(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return where they begin in shared memory: after the weights and patches, and all sums."""
+        """Return the offset of the tables in shared memory: behind weights and patches, and all
+        sums.
+        """
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
         row_bytes = 2 * (CHUNK + HALVES)  # an odd number of vectors
@@ -270,7 +270,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return max(weights + self._patches(problem, config) * patch_bytes, 4 * tile.sums)
 
     def _check_reach(self, problem: ConvProblem, patch: Patch, x: Pixels, *written: Pixels) -> None:
-        """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
+        """Raise ValueError unless every index that the kernel computes fits 32 bits."""
         window = problem.window
         int32(problem.n * prod(window.input) * x.pitch)
         int32(problem.n * window.output_volume * max(tensor.pitch for tensor in written))
@@ -281,7 +281,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
 
 def _unfit_window(problem: ConvProblem) -> str | None:
-    """Its taps are so few that each input pixel is read about once, or too many for a patch."""
+    """Refuse a window with so few taps that a patch is of no use, or too many for one."""
     window = problem.window
     if not _LEAST_TAPS <= window.kernel_volume <= MAX_VECTORS:
         return f"kernel {by_axis(window.kernel)}; it runs {_LEAST_TAPS} to {MAX_VECTORS} taps"
@@ -293,6 +293,6 @@ def _unfit_window(problem: ConvProblem) -> str | None:
 
 
 def _trips(tile: PatchTile) -> Trips:
-    """Return them as for 64 channels of a 3×3 window, whose patch is square."""
+    """Return the trips for 64 channels of a 3×3 window, whose patch is square."""
     read = (sqrt(tile.bm) + 2) ** 2
     return Trips({"HMMA": 9, "STS": ceil(8 * read / tile.threads)}, {})

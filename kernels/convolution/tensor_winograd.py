@@ -1,4 +1,4 @@
-"""Launches of kernels/src/tensor_winograd.cu: fused Winograd convolution on tensor cores."""
+"""Launches kernels/src/tensor_winograd.cu: fused Winograd convolution on tensor cores."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -50,7 +50,9 @@ class TensorWinogradTile:
 
     @property
     def threads(self) -> int:
-        """Return the threads of a block: each transforms 2 channels of one tile of each chunk."""
+        """Return the number of threads of a block: each transforms 2 channels of a tile in each
+        chunk.
+        """
         return 8 * self.bm
 
     def __str__(self) -> str:
@@ -65,14 +67,14 @@ TENSOR_WINOGRAD_TILES = (
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The tiles of a block: rows × columns of one image, or all tiles of so many images."""
+    """The tiles of a block: rows × columns of one image, or all tiles of `images` images."""
 
     images: int
     rows: int
     columns: int
 
     def pixels(self, m: int, r: int) -> int:
-        """Return the pixels that a region reads."""
+        """Return the number of pixels that a region reads."""
         return self.images * (m * self.rows + r - 1) * (m * self.columns + r - 1)
 
 
@@ -97,11 +99,11 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return f"tensor {self._winograd.name}"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where the kernel is r×r, at stride 1, dilation 1, one group, in fp16."""
+        """Refuse all but r×r kernels in fp16 at stride 1, dilation 1, in one group."""
         return not_half(problem) or self._winograd.misfit(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19; the transforms are not counted."""
+        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), without the transforms'."""
         return self._winograd.multiplications(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
@@ -109,7 +111,9 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> float:
-        """Return the error of y, in u: data and filter are rounded to 11 bits behind transforms."""
+        """Return the rounding error of y in u: transformed data and filter are rounded to 11
+        bits.
+        """
         factors = sqrt(2) * ROUNDED
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
@@ -124,7 +128,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @override
     def tiles(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> int:
-        """Return the number of tiles of blocks that cover the output of all images."""
+        """Return how many blocks' tiles cover the output of all images."""
         return prod(self._regions(problem, config.tile)) * ceil(problem.k / config.tile.bn)
 
     @override
@@ -191,15 +195,15 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> str:  # noqa: ARG002  (always fp16)
-        """Return one for all configurations with the same points."""
+        """Return the one form that serves all configurations with the same points."""
         return f"F({self.m},{self.r}) {config.points.name} fp16"
 
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]
     ) -> Filter:
-        """4 U, U = G g Gᵀ, as halves: K×C×R×S → (alpha² K) × C, the channels padded with zeros.
+        """Return 4 U, U = G g Gᵀ, as halves: K×C×R×S → (alpha² K) × C, channels padded with zeros.
 
-        Raises ValueError where that is beyond the halves' end: a weight beyond `LARGEST_WEIGHT`.
+        Raises ValueError for a weight beyond `LARGEST_WEIGHT`, for which halves do not suffice.
         """
         check_filter(weight, problem)
         largest = np.abs(weight).max(initial=0)
@@ -236,9 +240,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Return the algorithm in float32, which has the same windows, tiles, positions and
-        points.
-        """
+        """Return the algorithm in float32, with the same windows, tiles, positions and points."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _region(self, problem: ConvProblem, tile: TensorWinogradTile) -> Region:
@@ -247,7 +249,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return region_of(problem.n, rows, columns, tile.bm, self.m, self.r)
 
     def _regions(self, problem: ConvProblem, tile: TensorWinogradTile) -> tuple[int, ...]:
-        """Return how many regions cover the images, and the tiles of one along either axis."""
+        """Return how many regions cover the images, the rows and the columns."""
         region = self._region(problem, tile)
         _, rows, columns = self._winograd.tiles_along(problem.window)
         return (
@@ -259,7 +261,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
     def _check_reach(
         self, problem: ConvProblem, tile: TensorWinogradTile, x: Pixels, *written: Pixels
     ) -> None:
-        """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
+        """Raise ValueError unless every index that the kernel computes fits 32 bits."""
         window, region = problem.window, self._region(problem, tile)
         # Tiles begin in the padding and end beyond the last pixel; a block has threads for more.
         images = problem.n + tile.bm // (region.rows * region.columns)
@@ -278,9 +280,11 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
 @cache
 def region_of(n: int, rows: int, columns: int, bm: int, m: int, r: int) -> Region:
-    """Return at most bm tiles of n images of rows × columns, which read at most 8 bm pixels.
+    """Return a region of at most bm tiles of n images of rows × columns, reading at most 8 bm
+    pixels.
 
-    So that few regions cover a layer; of equally many, those which read fewest pixels.
+    It is the one of which the fewest cover a layer; of equally many, the one that reads the fewest
+    pixels.
     """
     max_pixels = _PIXELS * bm
     shapes = (

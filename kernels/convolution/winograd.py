@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering: fewer multiplications, more additions, larger error."""
+"""Implements Winograd's minimal filtering: fewer multiplications, more additions, larger error."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -50,17 +50,21 @@ class WinogradTile:
     resident: int
 
     def threads(self, positions: int) -> int:
-        """Return the threads of a block."""
+        """Return the number of threads of a block."""
         return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
 
     def dynamic_shared_bytes(self, positions: int) -> int:
-        """Return the bytes for two chunks of V and U and one of the data; later the products."""
+        """Return the bytes of two chunks of V and U and one of the data, which later hold the
+        products.
+        """
         v = self.bc * (positions * self.bm + 32 // self.bc)
         u, data = positions * self.bc * self.bn, positions * self.bm * self.bc
         return 4 * max(2 * v + 2 * u + data, positions * self.bm * self.bn)
 
     def shared_bytes(self, positions: int) -> int:
-        """Return the same and the tiles' places, which the compiler aligns to 128 bytes."""
+        """Return the dynamic bytes plus the tiles' places, which the compiler aligns to 128
+        bytes.
+        """
         return self.dynamic_shared_bytes(positions) + -(-(16 * self.bm + 4) // 128) * 128
 
     def __str__(self) -> str:
@@ -111,41 +115,41 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @property
     def alpha(self) -> int:
-        """Length of an input tile along an axis, and its multiplications: m + r - 1."""
+        """Return m + r - 1: the length of an input tile along an axis, and its multiplications."""
         return self.m + self.r - 1
 
     @property
     def positions(self) -> int:
-        """Return the positions of an input tile: alpha² or alpha³, one product per channel and
-        filter each.
+        """Return the positions of an input tile, alpha² or alpha³: one product per channel and
+        filter.
         """
         positions: int = self.alpha**self.axes
         return positions
 
     @property
     def points(self) -> tuple[Points, ...]:
-        """Return the more accurate first. F(2, 3) has one set: its three points are in both."""
+        """Return the sets of points, the more accurate first. F(2, 3) has one: both start alike."""
         return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
     def image_tiles(self, problem: ConvProblem) -> int:
-        """Return the output tiles of one image and filter; the last along an axis may be
+        """Return how many output tiles an image has per filter; the last along an axis may be
         partial.
         """
         return prod(self.tiles_along(problem.window))
 
     def tiles_along(self, window: Window) -> tuple[int, ...]:
-        """Return those of an image along each of three axes; in 2-D the first is 1."""
+        """Return how many tiles an image has along each of three axes; in 2-D the first is 1."""
         along = tuple(-(-size // self.m) for size in window.output)
         return (1,) * (3 - len(along)) + along
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where the kernel is r along every axis, at stride 1, dilation 1, one
+        """Refuse all but float32 kernels of r along every axis at stride 1, dilation 1, one
         group.
         """
         return not_float(problem) or self.misfit(problem)
 
     def misfit(self, problem: ConvProblem) -> str | None:
-        """`supports`, whatever tensors are stored in."""
+        """Return why the window does not fit, or None, whatever type tensors are stored in."""
         return (
             after_prologue(problem)
             or wrong_axes(problem, self.axes)
@@ -156,7 +160,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19; the transforms are not counted."""
+        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), without the transforms'."""
         return problem.n * self.image_tiles(problem) * problem.c * problem.k * self.positions
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -164,7 +168,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> float:
-        """Return the error of y, in u: sums and transforms are float32."""
+        """Return the rounding error of y in u: sums and transforms are float32."""
         return winograd_rounding(problem, self.m, self.r, config.points, factors=0)
 
     @override
@@ -179,7 +183,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @override
     def tiles(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> int:
-        """Return the number of tiles of blocks that cover the output of all images."""
+        """Return how many blocks' tiles cover the output of all images."""
         tile = config.tile
         images = ceil(problem.n * self.image_tiles(problem) / tile.bm)
         return images * ceil(problem.k / tile.bn)
@@ -198,8 +202,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return config.tile.dynamic_shared_bytes(self.positions)
 
     def work(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> tuple[Work]:
-        """Count the work: every block multiplies its chunks, while some of its warps transform
-        the next.
+        """Count the work: every block multiplies its chunks; some of its warps transform the
+        next.
         """
         tile, positions, outputs = config.tile, self.positions, self.m**self.axes
         chunks = ceil(ceil(problem.c / tile.bc) / config.split)
@@ -242,15 +246,13 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> str:  # noqa: ARG002  (one serves all)
-        """Return the same for all configurations with the same points, and for the non-fused
-        algorithm.
-        """
+        """Return the one form for the same points, which the non-fused algorithm shares."""
         return f"F({self.m},{self.r}) {config.points.name}"
 
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: WinogradConfig[WinogradTile]
     ) -> Filter:
-        """U = G g Gᵀ: K×C×R×S → alpha² × C × K, the channels padded with zeros."""
+        """Return U = G g Gᵀ: K×C×R×S → alpha² × C × K, channels padded with zeros."""
         check_filter(weight, problem)
         return filter_transform(weight, self.m, config.points)
 
@@ -276,7 +278,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
     def _check_reach(
         self, problem: ConvProblem, tile: WinogradTile, x: Pixels, *written: Pixels
     ) -> None:
-        """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
+        """Raise ValueError unless every index that the kernel computes fits 32 bits."""
         window = problem.window
         # Tiles begin before an image's first position along an axis, and end beyond its last.
         reached = prod(

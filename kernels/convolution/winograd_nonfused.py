@@ -1,4 +1,4 @@
-"""Non-fused Winograd convolution: its three stages are separate launches.
+"""Implements non-fused Winograd convolution: its three stages are separate launches.
 
     x ── data transform ─ "data" ── batched products ─ "products" ── inverse transform ── y
                           tiles × alpha² × C           tiles × alpha² × K
@@ -58,7 +58,7 @@ _ENOUGH_BLOCKS = 512
 
 @dataclass(frozen=True, slots=True)
 class NonfusedConfig:
-    """The points of F(m, r), the algorithm of its products, and the tiles of a chunk."""
+    """Sets the points of F(m, r), the algorithm of its products, and the tiles of a chunk."""
 
     points: Points
     gemm: TileConfig[Any]
@@ -70,24 +70,23 @@ class NonfusedConfig:
 
 @dataclass(frozen=True, slots=True)
 class _BatchedProducts(FloatGemm):
-    """Products of many pairs of matrices: a grouped 1×1 convolution."""
+    """Multiplies many pairs of matrices: a grouped 1×1 convolution."""
 
     POINTWISE: ClassVar[bool] = True
 
 
 def _product(products: ConvProblem) -> TensorConv | _BatchedProducts:
-    """Return the multiplying algorithm: on tensor cores but in strict fp32."""
+    """Return the algorithm of the products: on tensor cores, except in strict fp32."""
     return _BatchedProducts() if products.precision is Precision.FP32 else TensorConv()
 
 
 @dataclass(frozen=True, slots=True)
 class NonfusedWinogradConv:
-    """F(m, r) along each of `axes` axes in three launches for each chunk of tiles.
+    """Computes F(m, r) along each of `axes` axes in three launches for each chunk of tiles.
 
     Lavin & Gray 2015, algorithm 1, with global memory between its stages; in 3-D Lan et al. 2017,
     section 3.2. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
-    All between the transforms is float32. Tensor cores multiply, except in fp32, at
-    `arithmetic`.
+    All between the transforms is float32. Tensor cores multiply, except in fp32, at `arithmetic`.
     """
 
     m: int
@@ -100,17 +99,15 @@ class NonfusedWinogradConv:
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where the kernel is r along every axis, at stride 1, dilation 1, one
-        group.
-        """
+        """Refuse all but kernels of r along every axis at stride 1, dilation 1, in one group."""
         return self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the precision of the products: the problem's, TF32 for fp16, or 3×TF32.
+        """Return the precision of the products: the problem's, or for fp16 TF32; or else 3×TF32.
 
-        Both multiply the 11 bits of a half, but transformed data and products may pass 65504, where
-        halves end, though y does not. 3×TF32, nearly as exact as float32, where rounding data and
-        filter to 11 bits would more than double the error of y.
+        TF32 multiplies the 11 bits of a half; halves themselves end at 65504, which transformed
+        data and products may exceed, though y does not. 3×TF32, nearly as exact as float32, is used
+        where rounding data and filter to 11 bits would more than double the error of y.
         """
         if problem.precision is Precision.FP32:
             return Precision.FP32
@@ -120,18 +117,18 @@ class NonfusedWinogradConv:
         return Precision.TF32 if problem.precision is Precision.FP16 else problem.precision
 
     def rounding(self, problem: ConvProblem, config: NonfusedConfig) -> float:
-        """Return the error of y, in u: all but the products' factors is float32."""
+        """Return the rounding error of y in u: all is float32 except the products' factors."""
         factors = FACTORS[self.arithmetic(problem)]
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19."""
+        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19)."""
         return self._winograd.multiplications(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
-        """Return all tiles at once, or few enough for the cache.
+        """Return configurations with all tiles in one chunk, or few enough for the cache.
 
-        F(4, 3) only with its more accurate points: with integer points its error is over 20 times
+        F(4, 3) has only its more accurate points: with integer points its error is over 20 times
         that of direct convolution where C = 512 is one sum, and they save almost no time here.
         """
         points = self._winograd.points[0]
@@ -146,7 +143,9 @@ class NonfusedWinogradConv:
         )
 
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
-        """The transforms are coalesced, and a thread starts all its loads at once."""
+        """Count the work: the transforms are coalesced, and a thread starts all its loads at
+        once.
+        """
         positions, outputs = self._winograd.positions, self.m**self.axes
         stored, between = problem.precision.stored.itemsize, FLOAT.itemsize
         works: list[Work] = []
@@ -174,7 +173,9 @@ class NonfusedWinogradConv:
         return tuple(works)
 
     def workspace(self, problem: ConvProblem, config: NonfusedConfig) -> Mapping[str, int]:
-        """ "data" and "products" of a chunk, and the partial sums of split products."""
+        """Return the workspace's bytes: one chunk's "data" and "products", and split products'
+        sums.
+        """
         products = self._products(problem, config.chunk)
         pixels = FLOAT.itemsize * config.chunk
         return {
@@ -189,7 +190,7 @@ class NonfusedWinogradConv:
         return _product(products).counter_bytes(products, config.gemm)
 
     def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
-        """Return one for all configurations with the same points, and for the fused algorithm."""
+        """Return the one form for the same points, which the fused algorithm shares in fp32."""
         form = f"F({self.m},{self.r}) {config.points.name}"
         precision = self.arithmetic(problem)
         return form if precision is Precision.FP32 else f"{form} {precision.value}"
@@ -197,9 +198,9 @@ class NonfusedWinogradConv:
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: NonfusedConfig
     ) -> Filter:
-        """U = G g Gᵀ: K×C×R×S → alpha² × C × K, the channels padded with zeros.
+        """Return U = G g Gᵀ: K×C×R×S → alpha² × C × K, channels padded with zeros.
 
-        For tensor cores (alpha² K) × C, as TensorConv has it.
+        For tensor cores it is (alpha² K) × C, as TensorConv has it.
         """
         check_filter(weight, problem)
         precision = self.arithmetic(problem)
@@ -218,11 +219,11 @@ class NonfusedWinogradConv:
         bias: bool = False,
         activation: Activation | None = None,
     ) -> tuple[Launch, ...]:
-        """Three for each chunk: on x and data; on data, weight, products; on products and y.
+        """Return three launches a chunk: on x, data; on data, weight, products; on products, y.
 
-        The last has the bias and the residual, if there are, the second workspace and counters, if
-        its sums are split. Raises ValueError where pixels do not fit the problem, and beyond 32-bit
-        indices.
+        The last also takes the bias and the residual, if given, the second workspace and counters,
+        if its sums are split. Raises ValueError where pixels do not fit the problem, and beyond
+        32-bit indices.
         """
         check_operands(problem, x, y, residual)
         self._check_reach(problem, config, x, y, residual or y)
@@ -277,11 +278,13 @@ class NonfusedWinogradConv:
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Return the fused algorithm, which has the same problems, tiles, positions and points."""
+        """Return the fused algorithm, with the same problems, tiles, positions and points."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
-        """Tiles per chunk: as many as `nbytes` hold, in even chunks; at least `_STEP` or all."""
+        """Return the tiles of a chunk: as many as `nbytes` hold, in even chunks; at least `_STEP`
+        or all.
+        """
         products = self._products(problem, _STEP)
         limit = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= limit:
@@ -308,7 +311,7 @@ class NonfusedWinogradConv:
         )
 
     def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Any], ...]:
-        """Configurations with mostly full tiles, split only where there are few blocks."""
+        """Return configurations with mostly full tiles, split only where there are few blocks."""
         count = products.window.output_volume
 
         def pays(config: TileConfig[Any]) -> bool:
@@ -319,7 +322,7 @@ class NonfusedWinogradConv:
         return tuple(filter(pays, _product(products).configs(products)))
 
     def _channels(self, problem: ConvProblem) -> int:
-        """Return the channels of the data between the transforms, filled up to 16 bytes."""
+        """Return the channels of the data between the transforms, padded to 16 bytes."""
         return padded(problem.c)
 
     def _instantiate(
@@ -340,7 +343,7 @@ class NonfusedWinogradConv:
     def _check_reach(
         self, problem: ConvProblem, config: NonfusedConfig, x: Pixels, *written: Pixels
     ) -> None:
-        """Raise ValueError unless every index that the transforms form is one of 32 bits."""
+        """Raise ValueError unless every index that the transforms compute fits 32 bits."""
         window = problem.window
         int32(problem.n * prod(window.input) * x.pitch)
         int32(problem.n * window.output_volume * max(tensor.pitch for tensor in written))

@@ -1,4 +1,4 @@
-"""The work of a launch, as a cost model needs it."""
+"""Describes the work of a launch, as a cost model needs it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from kernels.device.device import Instantiation
 
 
 class Trips(NamedTuple):
-    """Trip counts of loops inside a kernel's outer loop, where machine code alone does not say.
+    """Counts the trips of loops inside a kernel's outer loop, where machine code does not say.
 
     Each is by an opcode that only its loop has; a loop that is not named runs once.
     """
@@ -24,7 +24,7 @@ NO_INNER_LOOPS = Trips({}, {})
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One launch: what its problem decides. What its code decides is the kernel's static profile.
+    """Describes what a problem decides of one launch; the static profile has what its code decides.
 
     Numbers "of a block" are those of a full block, not of a partial last one. At the end of a split
     launch one block of each tile reads the others' sums: `tail_bytes`.

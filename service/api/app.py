@@ -1,4 +1,6 @@
-"""The application: the interfaces `v1` and `v2` over a repository's models; pages, metrics."""
+"""Assembles the application: the interfaces `v1` and `v2` of a repository's models; pages,
+metrics.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -34,13 +36,13 @@ _PREFLIGHT = Response(
 
 
 class App(FastAPI):
-    """FastAPI with its routes."""
+    """Extends FastAPI with HEAD, and with headers that protect browsers."""
 
     endpoints: Mapping[str, Endpoint]
     """Those of the models by path: a server may answer their requests itself, without a route."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; HEAD as GET, whose body the server does not send.
+        """Answer one request; answer HEAD as GET, without the body, which the server does not send.
 
         Every answer but those to POST has the headers that protect a browser.
         """
@@ -55,9 +57,7 @@ class App(FastAPI):
 
     @override
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document, with the schemas of V2's requests, which FastAPI does not
-        parse.
-        """
+        """Return the OpenAPI document, with V2's request schemas, which FastAPI does not parse."""
         document = super().openapi()
         document["components"]["schemas"].update(v2.REQUEST_SCHEMAS)
         return document
@@ -69,10 +69,11 @@ def create_app(
     metrics: bool = True,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> App:
-    """Return the routes over the repository's models; the caller warms up, drains and closes it.
+    """Return the application over the repository's models; the caller warms up, drains and closes
+    it.
 
     Without `metrics`, /metrics answers 404: they have a port of their own. `lifespan` is what an
-    ASGI server other than ours runs the application in.
+    ASGI server other than Convoy's runs the application in.
     """
     app = App(
         title="Convoy",
@@ -129,5 +130,5 @@ async def _on_invalid_request(_: Request, error: RequestValidationError) -> Resp
 
 
 async def _on_crash(_: Request, __: Exception) -> Response:
-    """Answer a defect: the server logs its traceback, which the client must not see."""
+    """Answer a defect with 500: the server logs its traceback, which the client must not see."""
     return error_response(500, CRASHED)

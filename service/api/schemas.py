@@ -1,4 +1,4 @@
-"""The JSON that v1 answers with, and every error, as the OpenAPI document shows them.
+"""Defines the JSON that v1 answers with, and every error, as the OpenAPI document shows them.
 
 Typed dictionaries: mypy checks them, FastAPI documents them, msgspec encodes them unvalidated.
 """
@@ -66,7 +66,7 @@ class ModelDescription(TypedDict):
 
 
 def broken_model(broken: FailedModel) -> ModelDescription:
-    """Return a model that could not be opened, of which its name and the reason are known."""
+    """Describe a model that could not be opened, by its name and the reason."""
     return ModelDescription(
         name=broken.name,
         default=False,

@@ -1,4 +1,4 @@
-"""Convoy's own interface: images in, labels out."""
+"""Implements Convoy's own interface: images in, labels out."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -69,12 +69,12 @@ _timeout, _priority = _Timeout.validator.validate_python, _Priority.validator.va
 
 
 def model_path(name: str) -> str:
-    """Return the path that classifies with the model of that name."""
+    """Return the path that classifies by the model of that name."""
     return f"/v1/models/{name}/classify"
 
 
 def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
-    """Add the routes; return the models' endpoints by path."""
+    """Add the routes, and return the models' endpoints by path."""
     default = repository.default
     endpoints: dict[str, Endpoint] = {
         model_path(name): Classify(pipeline) for name, pipeline in repository.models.items()
@@ -141,7 +141,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
 
 
 class _ClassifyParameters(NamedTuple):
-    """The parameters in a request's head."""
+    """Holds the parameters in a request's head."""
 
     classes: int
     urgency: Urgency
@@ -149,7 +149,7 @@ class _ClassifyParameters(NamedTuple):
 
 
 class Classify:
-    """Images in, labels out."""
+    """Reads images and answers with labels."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -158,7 +158,9 @@ class Classify:
         self._asked_classes = query_parser(classes)
 
     def check(self, record: RequestRecord) -> _ClassifyParameters:
-        """Return the parameters in query and headers; ServiceError if they are invalid."""
+        """Return the parameters in query and headers. Raises ServiceError where they are
+        invalid.
+        """
         query, headers = record.query, record.headers
         return _ClassifyParameters(
             self._asked_classes(query) if query else self._few,
@@ -167,7 +169,7 @@ class Classify:
         )
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Return whether reading a body of `length` bytes is faster than handing it to a thread."""
+        """Return whether a body of `length` bytes is read sooner than it is handed to a thread."""
         return (
             length <= _LONG_FORM or b"multipart/" not in headers.get(b"content-type", b"").lower()
         )
@@ -192,7 +194,7 @@ class Classify:
 
 
 def query_parser(classes: int) -> Callable[[bytes], int]:
-    """Return a parser of ?top_k= for so many classes; it raises InvalidParameterError."""
+    """Return a parser of ?top_k= for `classes` classes; it raises InvalidParameterError."""
     validate: Callable[[bytes | str], int] = _top_k(classes).validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
 
@@ -212,13 +214,13 @@ def query_parser(classes: int) -> Callable[[bytes], int]:
 
 
 def _top_k(classes: int | None) -> TypeAdapter[int]:
-    """Return the type of `?top_k=` for a model of so many classes; None: any model's."""
+    """Return the type of `?top_k=` for a model of `classes` classes, or for any model if None."""
     described = "number of classes, likeliest first"
     return TypeAdapter(Annotated[int, Field(ge=1, le=classes, description=described)])
 
 
 def _parameters(classes: int | None) -> list[dict[str, Any]]:
-    """Return the parameters, which `Classify.check` reads, as OpenAPI describes them."""
+    """Return the parameters that `Classify.check` reads as OpenAPI describes them."""
     fewest = min(DEFAULT_TOP_K, classes or DEFAULT_TOP_K)
     parameters: list[tuple[str, str, TypeAdapter[Any], dict[str, Any]]] = [
         ("query", "top_k", _top_k(classes), {"default": fewest}),
@@ -241,7 +243,8 @@ def _parameters(classes: int | None) -> list[dict[str, Any]]:
 def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
     """Return the urgency of a request that began to arrive at `started` (clock seconds).
 
-    InvalidParameterError: a header's value is not what `_Timeout` or `_Priority` allows.
+    Raises InvalidParameterError where a header's value is not what `_Timeout` or `_Priority`
+    allows.
     """
     timeout, priority = headers.get(_TIMEOUT), headers.get(_PRIORITY, b"0")
     if timeout is None and priority == b"0":
@@ -257,7 +260,7 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
 
 
 def validated(validate: Callable[[bytes | str], T], value: bytes | str, rule: str) -> T:
-    """Return a parameter's parsed value; InvalidParameterError, with the `rule`, if it is
+    """Return a parameter's parsed value. Raises InvalidParameterError, stating `rule`, if
     invalid.
     """
     try:

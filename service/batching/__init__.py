@@ -1,1 +1,1 @@
-"""The queue and its policy: which items form the next batch, and when. No HTTP, no device."""
+"""Forms batches: the queue and its policy decide which items go, and when. No HTTP, no device."""

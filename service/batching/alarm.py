@@ -1,4 +1,4 @@
-"""A callback at a moment of a clock, as exactly as an event loop can."""
+"""Calls back at a moment of a clock, as exactly as an event loop can."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,14 +13,14 @@ class Alarm:
     def __init__(
         self, ring: Callable[[float], None], clock: Callable[[], float], error_s: float
     ) -> None:
-        """`ring` gets the time. Timers of the event loop are off by at most `error_s`."""
+        """Call `ring` with the time; the event loop's timers are off by at most `error_s`."""
         self._ring = ring
         self._clock = clock
         self._error_s = error_s
         self.timer: asyncio.Handle | None = None  # while it is set
 
     def set(self, moment: float, *, exact: bool) -> None:
-        """Ring about then. An `exact` one polls the clock, once per iteration, at the end."""
+        """Ring at about `moment`. If `exact`, poll the clock in the end, once per iteration."""
         loop = asyncio.get_running_loop()
         delay = moment - self._clock()
         delay = delay - self._error_s if exact else max(delay, self._error_s)
@@ -30,7 +30,7 @@ class Alarm:
             self.timer = loop.call_soon(self._look, moment, exact)
 
     def cancel(self) -> None:
-        """Do not ring."""
+        """Stop the alarm from ringing."""
         if self.timer:
             self.timer.cancel()
             self.timer = None

@@ -1,4 +1,4 @@
-"""Dynamic batching: combines items of separate requests into batches. No HTTP, no device.
+"""Batches dynamically: combines items of separate requests into batches. No HTTP, no device.
 
     post ── waiting (in turns) ── policy ─┬─ run on engine 0 ─┬─ outcomes
                            refuse ┘  └ look │        ...        │
@@ -87,18 +87,18 @@ class Batcher(Generic[T, R]):
 
     @property
     def in_flight(self) -> int:
-        """Number of items in running batches."""
+        """Return the number of items in running batches."""
         return sum(len(consumer.batch.items) for consumer in self._consumers if consumer.batch)
 
     @property
     def busy_until(self) -> float:
-        """Return when an engine should be free, in clock seconds; 0 where one is."""
+        """Return when an engine should be free, in clock seconds; 0 where one is free."""
         if self._any_free():
             return 0.0
         return self._dispatcher.ends(self._dispatcher.first_free(self._clock()))
 
     def ran(self, engine: int = 0) -> tuple[int, int, float]:
-        """Batches that an engine has ended, their items and their seconds."""
+        """Return how many batches an engine has ended, their items and their seconds."""
         return self._consumers[engine].ran
 
     def latency(self, engine: int = 0) -> Latency:
@@ -106,11 +106,11 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.latency(engine)
 
     def learn(self, latency: Latency, engine: int = 0) -> None:
-        """Replace what is known of an engine's latency."""
+        """Replace an engine's latency."""
         self._dispatcher.learn(latency, engine)
 
     def serve(self, engine: int, *, serves: bool) -> None:
-        """Let an engine take batches, or no more after the one it runs."""
+        """Let an engine take batches, or none after the one it runs."""
         self._dispatcher.serve(engine, serves=serves)
         consumer = self._consumers[engine]
         consumer.serves = serves
@@ -197,7 +197,7 @@ class Batcher(Generic[T, R]):
             raise DeadlineError(done - now, urgency.deadline - now)
 
     def expected_wait_s(self) -> float:
-        """Return seconds until all items that wait or run now will be done."""
+        """Return the estimated seconds until all waiting and running items are done."""
         wait_s = self._dispatcher.wait_s(self._clock(), self.depth)
         shares = [consumer.turn.share for consumer in self._consumers if consumer.turn]
         return wait_s * len(shares) / sum(shares) if shares else wait_s
@@ -214,7 +214,7 @@ class Batcher(Generic[T, R]):
             consumer.task.add_done_callback(partial(self._end, consumer))
 
     async def _work(self, consumer: Consumer[T, R]) -> None:
-        """Run batches until closed and drained."""
+        """Run batches until the batcher is closed and the queue empty."""
         # `run` may have swallowed a cancellation, so check for one.
         while not consumer.cancelled:
             if self._dispatcher.short:
@@ -241,10 +241,10 @@ class Batcher(Generic[T, R]):
                     del self._idle[self._idle.index(consumer)]
 
     async def _gather(self, limit: int) -> None:
-        """Let the event loop read what has arrived before a short batch of at limit `most` begins.
+        """Let the event loop read what has arrived before a short batch of at most `limit` begins.
 
         During the batch it would compete with the engine's thread for the GIL, at a multiple of the
-        cost. At least once: short batches may otherwise leave the event loop no turn.
+        cost. It runs at least once: short batches may otherwise leave the event loop no turn.
         """
         depth = 0
         while depth < min(self.depth, limit):
@@ -252,7 +252,7 @@ class Batcher(Generic[T, R]):
             await asyncio.sleep(0)
 
     def _look(self, now: float, consumer: Consumer[T, R]) -> int:
-        """Carry out the policy; returns how many items an idle consumer's engine should run."""
+        """Carry out the policy, and return how many items an idle consumer's engine should run."""
         turn = consumer.turn if consumer.turn and not consumer.turn.alone else None
         if turn or len(self._consumers) > 1:
             self._see_others(taking=consumer)
@@ -277,7 +277,7 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.decide(now, waiting.depth, waiting.claims(now), consumer.number)
 
     def _obey(self, now: float, decision: Decision, size: int = 0) -> None:
-        """Carry out the policy's refusals, and its timer where nothing is dispatched."""
+        """Carry out the policy's refusals, and set its timer where nothing is dispatched."""
         stretches = self._waiting.in_order(now) if decision.refused else ()
         for request in dict.fromkeys(stretches[place][0] for place in decision.refused):
             done = self._dispatcher.completion(now, 0, request.left)
@@ -287,7 +287,7 @@ class Batcher(Generic[T, R]):
             self._alarm.set(decision.look_again, exact=self._any_free())
 
     def _see_others(self, taking: Consumer[T, R] | None = None) -> None:
-        """Note which devices other models have; one that is to be taken counts as free."""
+        """Record which devices other models use; that of the consumer `taking` counts as free."""
         for consumer in self._consumers:
             if consumer.turn:
                 until = None if consumer is taking else consumer.turn.busy_until
@@ -309,7 +309,7 @@ class Batcher(Generic[T, R]):
         return any(consumer.free for consumer in self._consumers)
 
     def _wake(self) -> None:
-        """Have the consumer that has been idle longest look at the queue."""
+        """Make the consumer that has been idle longest look at the queue."""
         if self._idle:
             self._idle[0].changed.set()
 
@@ -365,7 +365,7 @@ class Batcher(Generic[T, R]):
                 self._tell(request, answered)
 
     def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
-        """Fail a request, unless it has its outcome."""
+        """Fail a request, unless it has its outcome already."""
         self._waiting.leave(request)
         self._tell(request, failure)
 
@@ -381,7 +381,7 @@ class Batcher(Generic[T, R]):
         )
 
     def _stop(self) -> None:
-        """Refuse more and fail all that waits or runs, each with its own exception."""
+        """Refuse new requests, and fail all that wait or run, each with its own exception."""
         self._closing = True
         for request in [*self._waiting.all(), *(part[0] for part in self._running())]:
             self._fail(request, ShuttingDownError("the server shut down before this was done"))
@@ -391,7 +391,7 @@ class Batcher(Generic[T, R]):
         self._stopped.set()
 
     def _end(self, consumer: Consumer[T, R], _: asyncio.Task[None]) -> None:
-        """A consumer has ended, and with it its last `run`: the engine's device is free.
+        """Note that a consumer and its last `run` have ended: the engine's device is free.
 
         The last one, or one that did not end because of `close`, ends the batcher.
         """

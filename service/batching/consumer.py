@@ -1,4 +1,4 @@
-"""Consumers of the queue, one an engine, and the batches that they run."""
+"""Defines consumers of the queue, one an engine, and the batches that they run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 class BatchRecord(NamedTuple):
-    """One batch that ended, for metrics."""
+    """Records one batch that ended, for metrics."""
 
     size: int
     compute_s: float
@@ -31,7 +31,7 @@ class Batch(Generic[T, R]):
     def answers(
         self, results: list[R], compute_s: float
     ) -> list[tuple[Request[T, R], BatchResult[R]]]:
-        """Return the requests of which this batch has the last results, and their answers."""
+        """Return the requests whose last results this batch has, with their answers."""
         answers: list[tuple[Request[T, R], BatchResult[R]]] = []
         begins, size = 0, len(self.items)
         for request, first, count in self.parts:
@@ -66,7 +66,7 @@ class Consumer(Generic[T, R]):
 
     @property
     def free(self) -> bool:
-        """Return whether it serves, runs nothing, and does not wait for its device."""
+        """Return whether it serves, runs nothing, and is not waiting for its device."""
         return self.serves and not self.batch and not (self.turn and self.turn.waits)
 
     @property
@@ -75,9 +75,7 @@ class Consumer(Generic[T, R]):
         return self.task is not None and self.task.cancelling() > 0
 
     def ends_by(self, error: BaseException) -> bool:
-        """Return whether an error from `run` is meant for the consumer or the process, not the
-        batch.
-        """
+        """Return whether an error from `run` is for the consumer or the process, not the batch."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)

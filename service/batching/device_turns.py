@@ -1,19 +1,18 @@
-"""Which model runs next on a shared device: start-time fair queueing.
+"""Decides which model runs next on a shared device, by start-time fair queueing.
 
-Each model's finish tag is its service over its weight, on a clock that all share. When it wants
-the device it gets a start tag: its finish tag or the clock, whichever is later. The device goes to
-the earliest start tag, and the clock advances to that tag (Goyal, Vin and Cheng 1996, section 2).
+Each model's finish tag is its service over its weight, on a clock that all share. When it wants the
+device it gets a start tag: its finish tag or the clock, whichever is later. The device goes to the
+earliest start tag, and the clock advances to that tag (Goyal, Vin and Cheng 1996, section 2).
 
 - While two models want the device all the time, their service over their weight differs by at most
-  one batch of each over its weight.
-- A model that returns after a pause has accumulated no claim.
+one batch of each over its weight. - A model that returns after a pause has accumulated no claim.
 """
 
 from collections.abc import Callable
 
 
 class Turns:
-    """One device's turns; used from one event loop."""
+    """Gives the turns of one device; used from one event loop."""
 
     def __init__(self) -> None:
         self.members = 0
@@ -30,7 +29,11 @@ class Turns:
 
 
 class Turn:
-    """One model's access to the device: `take` until it succeeds, run, `spent`; or `let_go`."""
+    """Gives one model access to the device: call `take` until it returns True, run a batch, call
+    `spent`.
+
+    `let_go` gives the device back.
+    """
 
     def __init__(self, turns: Turns, on_granted: Callable[[], None], weight: float) -> None:
         self._turns = turns
@@ -48,7 +51,7 @@ class Turn:
 
     @property
     def busy_until(self) -> float | None:
-        """Return when another model's batch should be done; None if no other model has the
+        """Return when another model's batch should end, or None if no other model has the
         device.
         """
         holder = self._turns.holder
@@ -56,7 +59,7 @@ class Turn:
 
     @property
     def share(self) -> float:
-        """Return its part of the device while the models that want it now continue to."""
+        """Return the model's part of the device while the models that want it now continue to."""
         holder, others = self._turns.holder, self._turns.waiting
         if not others and (holder is None or holder is self):
             return 1.0
@@ -64,7 +67,7 @@ class Turn:
         return self.weight / sum(active.values())
 
     def take(self) -> bool:
-        """Return whether it may run a batch now; if not, `on_granted` is called later."""
+        """Return whether the model may run a batch now; if not, `on_granted` is called later."""
         turns = self._turns
         if turns.holder is self:
             if not self._used:
@@ -87,7 +90,7 @@ class Turn:
         return False
 
     def spent(self, seconds: float) -> None:
-        """Account for a batch that has run."""
+        """Count the seconds of a batch that has run."""
         self._finish = self._start + seconds / self.weight
         self._used = True
 
@@ -100,7 +103,7 @@ class Turn:
             self.waits = False
 
     def _grant(self) -> None:
-        """Hand the device to the earliest start tag; of equals, to the first in the queue."""
+        """Give the device to the waiting model with the earliest start tag, the first of equals."""
         turns = self._turns
         turns.holder = None
         if turns.waiting:

@@ -1,4 +1,4 @@
-"""The policy with its memory of arrivals and batches.
+"""Applies the policy, with a memory of arrivals and batches.
 
 The batcher reports events and asks for decisions; the simulator does the same with its own clock.
 """
@@ -31,7 +31,7 @@ _ONE = Decision(dispatch=1)
 
 
 class _Engine:
-    """The state of one engine, as far as it is known."""
+    """Holds the known state of one engine."""
 
     __slots__ = ("held", "items", "latency", "least", "pause", "serves", "short", "started")
 
@@ -47,20 +47,22 @@ class _Engine:
 
     @property
     def ends(self) -> float | None:
-        """Return when the running batch should end, of this model or another; None: none runs."""
+        """Return when the running batch, of this or another model, should end; None if none
+        runs.
+        """
         return self.started + self.latency.of(self.items) if self.items else self.held
 
     def free(self, now: float) -> float:
-        """Return when it should be free; what is overdue is expected to be overdue as long
+        """Return when it should be free; an overdue batch is expected to be overdue as long
         again.
         """
         ends = self.ends
         return now if ends is None else max(ends, 2 * now - ends)
 
     def learn(self, latency: Latency) -> bool:
-        """Take a new L(n); returns whether that changes if batches are short.
+        """Take a new L(n), and return whether that changes if batches are short.
 
-        Judged by the shortest: a busy event loop adds to the time of most.
+        The shortest time decides: a busy event loop adds to the time of most batches.
         """
         before, self.latency = self.short, latency
         self.short = latency.known and min(latency.seconds[0], self.least) < SHORT_S
@@ -73,7 +75,7 @@ class Dispatcher:
     __slots__ = ("_batches", "_engines", "_rivalry", "_short", "_traffic")
 
     def __init__(self, *latencies: Latency) -> None:
-        """With what is known of each engine."""
+        """Take the known latency of each engine."""
         self._engines = [_Engine(latency) for latency in latencies]
         self._traffic = Traffic(len(latencies))
         self._rivalry = Rivalry()
@@ -89,11 +91,11 @@ class Dispatcher:
         return self._short
 
     def latency(self, engine: int = 0) -> Latency:
-        """Measured latency by batch size; it learns."""
+        """Return an engine's measured latency by batch size, which is kept up to date."""
         return self._engines[engine].latency
 
     def learn(self, latency: Latency, engine: int = 0) -> None:
-        """Replace what is known of an engine."""
+        """Replace an engine's latency."""
         if self._engines[engine].learn(latency):
             short = all(state.short for state in self._engines)
             if short and not self._short:
@@ -101,15 +103,15 @@ class Dispatcher:
             self._short = short
 
     def serve(self, engine: int, *, serves: bool) -> None:
-        """Count on an engine or not: one that restarts takes no batches."""
+        """Count on an engine, or not: one that restarts takes no batches."""
         self._engines[engine].serves = serves
 
     def hold(self, engine: int, until: float | None) -> None:
-        """Another model's batch has the engine's device until then; None: none has."""
+        """Note until when another model's batch has the engine's device; None if none has."""
         self._engines[engine].held = until
 
     def arrived(self, now: float, items: int, client: str = "", inside: int = 0) -> None:
-        """Items of a client arrived, of which so many wait or run."""
+        """Note that items of a client arrived, of which `inside` wait or run."""
         if not self._short:
             self._traffic.arrived(now, items, self._engines[0].latency.seconds[0])
             self._rivalry.asked(now, client, inside)
@@ -117,7 +119,7 @@ class Dispatcher:
     def dispatched(
         self, now: float, items: int, engine: int = 0, clients: Iterable[str] = ()
     ) -> None:
-        """A batch began, with items of these clients."""
+        """Note that a batch began, with items of these clients."""
         state = self._engines[engine]
         state.items, state.started = items, now
         self._batches += 1
@@ -126,7 +128,7 @@ class Dispatcher:
             self._rivalry.served(now, clients)
 
     def answered(self, now: float, depth: int, engine: int = 0, *, failed: bool = False) -> None:
-        """The batch ended, with `depth` items waiting; failed batches do not count for L(n)."""
+        """Note that the batch ended while `depth` items wait; failed ones do not count for L(n)."""
         state = self._engines[engine]
         items, took_s = state.items, now - state.started
         state.items = 0
@@ -147,7 +149,7 @@ class Dispatcher:
         self._traffic.answered(now, items, took_s, shortest_s, alone=not depth, engine=engine)
 
     def ends(self, engine: int = 0) -> float:
-        """Return when the engine's batch should end; 0 where none runs."""
+        """Return when the engine's batch should end, 0 where none runs."""
         return self._engines[engine].ends or 0.0
 
     def first_free(self, now: float) -> int:
@@ -160,7 +162,7 @@ class Dispatcher:
     def decide(
         self, now: float, depth: int, claims: Sequence[Claim] = (), engine: int = 0
     ) -> Decision:
-        """Decide what this engine, the first that is free, does with `depth` waiting items.
+        """Return what this engine, the first that is free, does with `depth` waiting items.
 
         `claims` is empty if none has a deadline.
         """
@@ -183,10 +185,10 @@ class Dispatcher:
         return completion(self._view(now, ahead, (), self.first_free(now)), ahead, items)
 
     def wait_s(self, now: float, depth: int) -> float:
-        """Return seconds until the running batches and `depth` waiting items will be done.
+        """Return the estimated seconds until running batches and `depth` waiting items are done.
 
-        An overdue batch is assumed to take as long again as it has taken, and so are those after
-        it on its engine.
+        An overdue batch is assumed to take as long again as it has taken, and so are those after it
+        on its engine.
         """
         slots = []
         for _, engine in self._counted():
@@ -199,7 +201,7 @@ class Dispatcher:
         return max(slots[0].free + seconds_of(slots, depth), slots[-1].free) - now
 
     def _counted(self) -> Iterator[tuple[int, _Engine]]:
-        """Return the engines that serve; all where none does, as they will again."""
+        """Return the engines that serve; all where none does, because they will again."""
         none = not any(engine.serves for engine in self._engines)
         return ((n, engine) for n, engine in enumerate(self._engines) if engine.serves or none)
 

@@ -1,4 +1,4 @@
-"""L(n): how long a batch of n takes, measured at start-up and updated while serving.
+"""Keeps L(n): how long a batch of n takes, measured at start-up and updated while serving.
 
 The policy, the deadlines and Retry-After all use this table.
 """
@@ -25,7 +25,7 @@ _MARGIN = 2.0
 
 
 class Latency(NamedTuple):
-    """The seconds of batches of 1..max_batch, which never fall with n; all 0 while unknown.
+    """Holds the seconds of batches of 1..max_batch, which never fall with n; all 0 while unknown.
 
     Immutable: `observed` returns a new one.
     """
@@ -41,12 +41,12 @@ class Latency(NamedTuple):
 
     @staticmethod
     def unknown(max_batch: int) -> "Latency":
-        """Begin with nothing measured."""
+        """Return a table without any measurement."""
         return Latency((0.0,) * max_batch)
 
     @staticmethod
     def measured(seconds: Mapping[int, float], max_batch: int) -> "Latency":
-        """Begin from the times of some sizes, with the others interpolated linearly.
+        """Return a table from the times of some sizes, the others interpolated linearly.
 
         A single known size gives its time to all.
         """
@@ -67,20 +67,21 @@ class Latency(NamedTuple):
 
     @property
     def most_rivals(self) -> float:
-        """Return how many clients can bear to wait for the largest batch, twice, beside one item
-        alone.
+        """Return the time of two largest batches over that of one item, 0 while unknown.
+
+        With at least so many clients, each can bear to wait for the largest batch.
         """
         return 2 * self.seconds[-1] / self.seconds[0] if self.known else 0.0
 
     def of(self, items: int) -> float:
-        """Return seconds to run `items` in the fewest batches, one after another."""
+        """Return the seconds to run `items` in the fewest batches, one after another."""
         if items <= len(self.seconds):
             return self.seconds[items - 1] if items else 0.0
         full, rest = divmod(items, len(self.seconds))
         return full * self.seconds[-1] + self.of(rest)
 
     def within(self, items: int) -> float:
-        """Return seconds that nearly always suffice for `items`, by the errors so far."""
+        """Return the seconds that nearly always suffice for `items`, by the errors so far."""
         return self.of(items) * (1 + _MARGIN * self.error)
 
     def observed(self, n: int, took_s: float) -> "Latency":
@@ -106,7 +107,8 @@ class Latency(NamedTuple):
 def measure(
     run: Callable[[int], float], max_batch: int, *, budget_s: float, rounds: int = 5
 ) -> Latency:
-    """L(n) as the median of `rounds` of `run(n)`, which runs a batch of n and returns its seconds.
+    """Return L(n) as the median of `rounds` of `run(n)`, which runs a batch and returns its
+    seconds.
 
     The sizes that tell most (1, max_batch, their middle, ...) come first; a run that would exceed
     `budget_s` in all is skipped.
@@ -126,7 +128,9 @@ def measure(
 
 
 def _spread(max_batch: int) -> list[int]:
-    """1, max_batch, then the middle of every gap, wide gaps first: 1, 8, 4, 2, 6, 3, 5, 7."""
+    """Return 1, max_batch, then the middle of every gap, wide gaps first: 1, 8, 4, 2, 6, 3,
+    5, 7.
+    """
     order = [1, max_batch] if max_batch > 1 else [1]
     gaps = [(1, max_batch)]
     for low, high in gaps:  # a breadth-first search, as the list grows while it is iterated
@@ -148,14 +152,14 @@ def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> floa
 
 
 def _around(seconds: Sequence[float], n: int) -> tuple[float, ...]:
-    """`seconds` made to rise: n's entry stays, and the others give way."""
+    """Return `seconds` made non-decreasing: n's entry stays, and the others give way."""
     below = list(accumulate(reversed(seconds[:n]), min))
     _, *above = accumulate(seconds[n - 1 :], max)
     return (*reversed(below), *above)
 
 
 def _rising(seconds: Sequence[float]) -> tuple[float, ...]:
-    """`seconds` made to rise: the mean of the running maximum and the minimum from there on."""
+    """Return `seconds` made non-decreasing: the mean of running maximum and remaining minimum."""
     most = accumulate(seconds, max)
     least = reversed(list(accumulate(reversed(seconds), min)))
     return tuple((high + low) / 2 for high, low in zip(most, least, strict=True))

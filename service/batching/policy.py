@@ -1,27 +1,26 @@
-"""When to dispatch how many items, and which to refuse: pure functions of a view of a batcher.
+"""Decides when to dispatch how many items, and which to refuse: pure functions of a batcher's view.
 
     View ── decide ── Decision: dispatch n now | look again at a time | refuse these
 
 L(n) is the measured latency of a batch of n items.
 
 - **Order.** Clients take turns, and the items of one go by their due times, the earliest first: its
-  arrival plus `PATIENCE_S`, or its deadline if that is sooner, plus `PATIENCE_S` for each priority
-  below the default. So a client's higher priorities go first, then near deadlines, then order of
-  arrival; and none of its items is overtaken by one that arrives much later.
-- **Size.** The smallest of the most efficient batches that can be filled; efficiency is n / L(n).
-  This never lowers throughput, and lowers latency where L jumps or is linear.
-- **Company.** Who comes while a batch runs waits for it, and for its own. So where m clients share
-  the engines, two batches last no longer than m times what the lightest client's items take alone
-  (then its latency grows m times at most), unless the engines would do less than an m-th of what
-  they can: then batches are as large as that takes, or one image a second of one client would cost
-  the others more than its share.
-- **Time.** At once, unless expected arrivals (`service/batching/traffic.py`) make waiting pay:
-  items per second with them must exceed items per second without, for this batch alone and for this
-  and the next together. This breaks up cohorts: of eight steady clients in two batches of four, the
-  other four are about to send, and L(8) is less than 2 L(4). Batches under `SHORT_S` never wait.
-- **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches
-  are no larger than their deadlines allow. Items in front are dropped if that lets more others be
-  in time, as in Nexus' early drop (Shen et al. 2019, section 6.3).
+arrival plus `PATIENCE_S`, or its deadline if that is sooner, plus `PATIENCE_S` for each priority
+below the default. So a client's higher priorities go first, then near deadlines, then order of
+arrival; and none of its items is overtaken by one that arrives much later. - **Size.** The smallest
+of the most efficient batches that can be filled; efficiency is n / L(n). This never lowers
+throughput, and lowers latency where L jumps or is linear. - **Company.** Who comes while a batch
+runs waits for it, and for its own. So where m clients share the engines, two batches last no longer
+than m times what the lightest client's items take alone (then its latency grows m times at most),
+unless the engines would do less than an m-th of what they can: then batches are as large as that
+takes, or one image a second of one client would cost the others more than its share. - **Time.** At
+once, unless expected arrivals (`service/batching/traffic.py`) make waiting pay: items per second
+with them must exceed items per second without, for this batch alone and for this and the next
+together. This breaks up cohorts: of eight steady clients in two batches of four, the other four are
+about to send, and L(8) is less than 2 L(4). Batches under `SHORT_S` never wait. - **Deadlines.** An
+item that cannot meet its deadline is refused as soon as that is known. Batches are no larger than
+their deadlines allow. Items in front are dropped if that lets more others be in time, as in Nexus'
+early drop (Shen et al. 2019, section 6.3).
 """
 
 from collections.abc import Sequence, Set
@@ -74,14 +73,14 @@ _HORIZON = 8
 
 
 class Urgency(NamedTuple):
-    """A request's deadline and priority."""
+    """Holds a request's deadline and priority."""
 
     deadline: float = inf  # clock seconds
     priority: int = 0  # 1 is the highest
 
     @property
     def level(self) -> int:
-        """Return the priority, with the default for 0, and everything below the lowest as that."""
+        """Return the priority: the default for 0, and the lowest for everything below it."""
         return min(self.priority or DEFAULT_PRIORITY, LOWEST_PRIORITY)
 
 
@@ -89,7 +88,7 @@ NO_HURRY = Urgency()
 
 
 class Claim(NamedTuple):
-    """Waiting items of one request that go one after another."""
+    """Describes waiting items of one request that go one after another."""
 
     items: int
     deadline: float  # clock seconds; inf: none
@@ -98,14 +97,14 @@ class Claim(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """One engine; the earliest is the first in order."""
+    """Describes one engine; in order, the engine that is free first is the first."""
 
     free: float  # clock seconds when its batch should end; not before now
     latency: Latency
 
 
 class View(NamedTuple):
-    """The state of a batcher, for the engine that is free first; times are seconds of its clock."""
+    """Shows a batcher to the engine that is free first; times are seconds of its clock."""
 
     now: float
     depth: int  # items that wait
@@ -125,7 +124,7 @@ class View(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """An action to take now; `refused` are indices into `View.claims`."""
+    """Says what to do now; `refused` are indices into `View.claims`."""
 
     dispatch: int = 0  # items, the first that are not refused
     look_again: float = inf
@@ -134,7 +133,9 @@ class Decision(NamedTuple):
 
 
 def urgency_of(started: float, timeout_s: float | None, priority: int) -> Urgency:
-    """Return the urgency of a request that began to arrive at `started`; None and 0: not given."""
+    """Return the urgency of a request that began to arrive at `started`; None and 0 mean not
+    given.
+    """
     if timeout_s is None and not priority:
         return NO_HURRY
     return Urgency(inf if timeout_s is None else started + timeout_s, priority)
@@ -154,7 +155,7 @@ def completion(view: View, ahead: int, items: int) -> float:
 
 
 def seconds_of(slots: Sequence[Slot], items: int) -> float:
-    """Return seconds until `items` are done, after the first of `slots`, the earliest, is free.
+    """Return the seconds until `items` are done, after the first of `slots`, the earliest, is free.
 
     Each batch goes to the engine that is free first.
     """
@@ -174,7 +175,7 @@ def seconds_of(slots: Sequence[Slot], items: int) -> float:
 
 
 def decide(view: View) -> Decision:
-    """Decide what happens to the waiting items."""
+    """Return what happens to the waiting items."""
     if view.claims:
         return _by_deadlines(view)
     if view.busy_until is not None or not view.depth:
@@ -190,7 +191,7 @@ def _free(view: View) -> float:
 
 
 def _bearable(view: View) -> int:
-    """Return the most items of a batch that the lightest client can bear to wait for."""
+    """Return the largest batch that the lightest client can bear to wait for."""
     latency, (clients, lightest) = view.latency, view.rivals
     seconds = latency.seconds
     if clients == 1 or latency.most_rivals <= clients:
@@ -228,7 +229,7 @@ def _size(view: View, most: int) -> int:
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
-    """Return until when waiting pays (None: it does not), and how many items should wait then."""
+    """Return until when waiting pays, or None, and how many items should wait then."""
     latency = view.latency
     most = _bearable(view)
     best, moment, enough = _GAIN, None, 0
@@ -254,7 +255,7 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
 
 
 def _by_deadlines(view: View) -> Decision:
-    """`decide` where an item has a deadline."""
+    """Decide as `decide` does, where an item has a deadline."""
     slots, latency = view.slots, view.latency
     free, busy = slots[0].free, view.busy_until is not None
     claims = [
@@ -290,9 +291,9 @@ def _places_of(requests: Set[int], claims: Sequence[Claim]) -> tuple[int, ...]:
 
 
 def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
-    """Which requests in front to drop, and the size of the batch then.
+    """Return the requests in front to drop, and the size of the batch then.
 
-    The choice by which the most items meet their deadlines, and the first of equals.
+    By this choice the most items meet their deadlines; of equals it is the first.
     """
     latency, others = view.latency, view.others
     horizon = _HORIZON * latency.max_batch * (1 + len(others))
@@ -317,7 +318,7 @@ def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
 
 
 def _fitting(latency: Latency, deadlines: Sequence[float], first: int, start: float) -> int:
-    """Return how many items from index `first` can run in one batch from `start`, all in time."""
+    """Return how many items from index `first` on fit in one batch from `start`, all in time."""
     earliest = inf
     for n, deadline in enumerate(deadlines[first : first + latency.max_batch], 1):
         earliest = min(earliest, deadline)
@@ -327,7 +328,7 @@ def _fitting(latency: Latency, deadlines: Sequence[float], first: int, start: fl
 
 
 def _made(slots: list[Slot], deadlines: Sequence[float], first: int) -> int:
-    """Return how many items from index `first` are in time, in the largest possible batches."""
+    """Return how many items from index `first` on are in time, in the largest possible batches."""
     heapify(slots)
     made = 0
     while first < len(deadlines):

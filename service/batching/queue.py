@@ -1,4 +1,4 @@
-"""The waiting requests: clients take turns, each with its requests by when they are due.
+"""Queues requests: clients take turns, each with its requests in the order in which they are due.
 
 Among clients whose next requests have the same priority, the client that has had the fewest items
 goes next (`service/fair_queue.py`). Among priorities the request that is due first goes next; it
@@ -24,7 +24,7 @@ _due = attrgetter("due")
 
 
 class BatchResult(NamedTuple, Generic[R]):
-    """A request's results, one an item, in order, and the times of its batch that ended last."""
+    """Holds a request's results, one an item, in order, and the times of its last batch."""
 
     results: list[R]
     batch_size: int  # items in that batch, of all requests
@@ -38,7 +38,7 @@ OnOutcome = Callable[[BatchResult[R] | ServiceError], None]
 
 @dataclass(eq=False, slots=True)
 class Request(Generic[T, R]):
-    """A posted request. Its items are dispatched in order."""
+    """Holds a posted request, whose items are dispatched in order."""
 
     waiting: "Backlog[T, R]"
     items: tuple[T, ...]
@@ -52,11 +52,11 @@ class Request(Generic[T, R]):
 
     @property
     def deadline(self) -> float:
-        """Return until when it has to be done, in clock seconds; inf: there is no hurry."""
+        """Return the deadline in clock seconds, inf where there is none."""
         return self.urgency.deadline
 
     def gather(self, first: int, results: list[R]) -> list[R]:
-        """Keep the results from item `first` on; returns all once they are complete, else none.
+        """Keep the results from item `first` on; return all results once complete, else none.
 
         Parts that run on several engines may end in any order.
         """
@@ -66,7 +66,7 @@ class Request(Generic[T, R]):
         return [result for _, part in sorted(self.parts.items()) for result in part]
 
     def withdraw(self) -> None:
-        """Never call `then`; nor dispatch the items that wait."""
+        """Never call `then`, and never dispatch the items that still wait."""
         self.then = None
         self.waiting.leave(self)
 
@@ -79,7 +79,7 @@ Stretch = tuple[Request[T, R], int]
 
 
 class Backlog(Generic[T, R]):
-    """Requests with items that are not dispatched."""
+    """Holds requests with items that are not dispatched."""
 
     def __init__(self) -> None:
         self._queue: FairQueue[Request[T, R]] = FairQueue(_due_by_turns)
@@ -94,12 +94,14 @@ class Backlog(Generic[T, R]):
         return self.depth > 0
 
     def all(self) -> Sequence[Request[T, R]]:
-        """Return the requests, each client's in order."""
+        """Return all requests, each client's in order."""
         self._join()
         return [request for line in self._queue.lines() for request in line.entries]
 
     def ahead_of(self, items: int, client: Client, due: float, urgency: Urgency) -> int:
-        """Return how many items go before the last of a request that comes now and is due then."""
+        """Return how many items go before the last of a request that comes now and has this due
+        time.
+        """
         if not self.depth:
             return 0
         self._join()
@@ -154,7 +156,7 @@ class Backlog(Generic[T, R]):
         return int(line.size)
 
     def leave(self, request: Request[T, R]) -> None:
-        """Remove what is left of a request, if anything."""
+        """Remove the items of a request that still wait."""
         if request.left:
             self._join()
             line = self._queue.line(request.client)
@@ -168,7 +170,7 @@ class Backlog(Generic[T, R]):
                 self._queue.place(line, _level(line))
 
     def take(self, limit: int, now: float) -> tuple[list[T], list[Part[T, R]]]:
-        """Up to `limit` items, as turns have it, and which requests they are parts of."""
+        """Take up to `limit` items in order of turns; return them, and the requests' parts."""
         items: list[T] = []
         parts: list[Part[T, R]] = []
         counts = self._counts(min(limit, self.depth), now)
@@ -183,7 +185,7 @@ class Backlog(Generic[T, R]):
         return items, parts
 
     def _counts(self, limit: int, now: float) -> dict[Request[T, R], int]:
-        """Serve `limit` items: how many each request has of them."""
+        """Serve `limit` items, and return how many of them each request has."""
         counts: dict[Request[T, R], int] = {}
         if alone := self._alone:
             for request in alone:
@@ -199,12 +201,12 @@ class Backlog(Generic[T, R]):
         return counts
 
     def in_order(self, now: float) -> Sequence[Stretch[T, R]]:
-        """Return all items in the order in which they go if none is added."""
+        """Return all items in the order in which they would go if none were added."""
         self._join()
         return list(_stretches(self._queue.copy(), self.depth, now))
 
     def claims(self, now: float) -> Sequence[Claim]:
-        """Return the requests' claims in order; none where no request has a deadline."""
+        """Return the requests' claims in order, none where no request has a deadline."""
         if not self.deadlines:
             return ()
         numbers: dict[Request[T, R], int] = {}
@@ -218,9 +220,7 @@ class Backlog(Generic[T, R]):
 
 
 def _goes_behind(last: Request[T, R], request: Request[T, R]) -> bool:
-    """Return whether a request without a hurry is of the same client as the last, and due no
-    sooner.
-    """
+    """Return whether a request without urgency may follow `last`: same client, due no sooner."""
     return (
         request.urgency is NO_HURRY
         and request.client.name == last.client.name
@@ -229,7 +229,7 @@ def _goes_behind(last: Request[T, R], request: Request[T, R]) -> bool:
 
 
 def _stretches(queue: FairQueue[Request[T, R]], limit: int, now: float) -> Iterator[Stretch[T, R]]:
-    """Serve `limit` items of the queue, whose requests are left as they are."""
+    """Yield how `limit` items of the queue would be served, leaving the requests unchanged."""
     left: dict[Request[T, R], int] = {}  # of those that are served in part
     while limit > 0:
         line, worth = queue.next()

@@ -1,4 +1,4 @@
-"""Who shares the engines: the clients of the last second, and how much the lightest of them asks.
+"""Tracks who shares the engines: the last second's clients, and how much the lightest asks.
 
 A batch that has begun holds up who comes next, so what is known of the clients bounds how long a
 batch may last (`service/batching/policy.py`).
@@ -13,7 +13,7 @@ _RECENT_S = 1.0
 
 
 class Rivals(NamedTuple):
-    """The clients that share the engines now."""
+    """Describes the clients that share the engines now."""
 
     clients: int = 1
     lightest: int = 1  # images that the lightest has inside at most
@@ -30,22 +30,20 @@ class Rivalry:
         self._clients: OrderedDict[str, tuple[float, int, float]] = OrderedDict()
 
     def asked(self, now: float, client: str, inside: int) -> None:
-        """A client has asked, and so many of its images wait or run now."""
+        """Note that a client has asked, and how many of its images wait or run now."""
         _, most, since = self._clients.pop(client, (0.0, 0, now))
         if inside >= most or now - since > _RECENT_S:
             most, since = inside, now
         self._clients[client] = now, most, since
 
     def served(self, now: float, clients: Iterable[str]) -> None:
-        """A batch has images of these clients."""
+        """Note that a batch has images of these clients."""
         for client in clients:
             if client in self._clients:
                 self._clients[client] = (now, *self._clients.pop(client)[1:])
 
     def rivals(self, now: float, most: float) -> Rivals:
-        """Return the clients of the last second; with `most` of them it does not matter who they
-        are.
-        """
+        """Return the clients of the last second; from `most` clients on, only how many they are."""
         clients = self._clients
         while clients and next(iter(clients.values()))[0] < now - _RECENT_S:
             clients.popitem(last=False)

@@ -1,7 +1,7 @@
-"""Which arrivals to expect: how the policy knows that waiting can pay.
+"""Predicts which arrivals to expect, from which the policy knows that waiting can pay.
 
-Arrivals follow two events: answers, whose clients send their next request, and the first arrival
-of a burst. After each event, arrivals are counted over one window (a little less than L(1), the
+Arrivals follow two events: answers, whose clients send their next request, and the first arrival of
+a burst. After each event, arrivals are counted over one window (a little less than L(1), the
 shortest batch) in 16 bins. Two moving averages are learned for each bin's end: how many arrivals
 come by then, and how many more than if they were spread evenly over the window.
 
@@ -34,7 +34,7 @@ _NEWEST_BATCH = 0.05
 
 
 class Prospect(NamedTuple):
-    """The arrivals expected after an event."""
+    """Describes the arrivals expected after an event."""
 
     since: float  # clock seconds of the event
     more: float  # items still expected in its window
@@ -42,7 +42,7 @@ class Prospect(NamedTuple):
 
 
 class Echo:
-    """How many items arrive after a recurring event, and when."""
+    """Learns how many items arrive after a recurring event, and when."""
 
     def __init__(self) -> None:
         self._opened = -inf
@@ -62,7 +62,7 @@ class Echo:
         return bool(self._sure)
 
     def is_open(self, now: float) -> bool:
-        """Return whether the last window is not over."""
+        """Return whether the last window is still open."""
         return now < self._opened + self._window
 
     def happened(self, now: float, weight: int, window_s: float) -> None:
@@ -71,7 +71,7 @@ class Echo:
         self._opened, self._weight, self._window = now, weight, window_s
 
     def arrived(self, now: float, items: int) -> None:
-        """Count items that came."""
+        """Count items that arrived."""
         if self.is_open(now):
             self._total += items
             self._counts[int((now - self._opened) / self._window * _BINS)] += items
@@ -82,7 +82,7 @@ class Echo:
         self._counts = [0] * _BINS
 
     def prospect(self, now: float) -> Prospect | None:
-        """Return the arrivals to expect; None without evidence."""
+        """Return the arrivals to expect, or None without evidence."""
         if not self._sure or not self.is_open(now):
             return None
         passed = int((now - self._opened) / self._window * _BINS)
@@ -125,7 +125,7 @@ class Echo:
 
 
 class Traffic:
-    """Recent arrivals and batches, as the dispatcher reports them; has no clock.
+    """Tracks recent arrivals and batches, as the dispatcher reports them; has no clock.
 
     Each engine has its own echo of answers: windows after answers of several would overlap.
     """
@@ -145,13 +145,11 @@ class Traffic:
         return self._idle_s / both if both else 0.0
 
     def expecting(self, engine: int = 0) -> bool:
-        """Return whether there is evidence of arrivals after an answer of this engine, or in
-        bursts.
-        """
+        """Return whether arrivals are expected after this engine's answer, or in bursts."""
         return self._answers[engine].expecting or self._bursts.expecting
 
     def arrived(self, now: float, items: int, shortest_s: float) -> None:
-        """Items came; `shortest_s` is L(1)."""
+        """Count items that arrived; `shortest_s` is L(1)."""
         self._waiting_since = min(self._waiting_since, now)
         for answers in self._answers:
             answers.arrived(now, items)
@@ -178,7 +176,7 @@ class Traffic:
         alone: bool,
         engine: int = 0,
     ) -> None:
-        """A batch of `items` ended; `alone`: no other item waits.
+        """Note that a batch of `items` ended; `alone` says that no other item waits.
 
         What follows a single item that was alone does not matter: no other item could wait for it.
         """
@@ -188,7 +186,7 @@ class Traffic:
             self._answers[engine].happened(now, items, _WINDOW * shortest_s)
 
     def failed(self, now: float, engine: int = 0) -> None:
-        """A batch failed; retries are neither a burst nor the pace of clients."""
+        """Note that a batch failed; retries are neither a burst nor the clients' usual pace."""
         self._free_since[engine] = now
         for answers in self._answers:
             answers.forget()

@@ -1,4 +1,4 @@
-"""The command line: `convoy serve`, `pull`, `models`, `classify`, `inspect` and others.
+"""Defines the command line: `convoy serve`, `pull`, `models`, `classify`, `inspect` and others.
 
 Exit status 0: success; 1: failure; 2: invalid command line or setting; 75: the GPU was lost, and a
 new process may get it again. An error is one line on standard error, without a traceback.

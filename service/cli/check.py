@@ -1,4 +1,6 @@
-"""`convoy check`: a model's answers beside those of ONNX Runtime, and by every preset."""
+"""Implements `convoy check`: compares a model's answers with ONNX Runtime's, and by every
+preset.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +46,7 @@ _CLEARLY_MORE = 0.1
 
 @dataclass(frozen=True)
 class _ImageComparison:
-    """One image in Convoy and in ONNX Runtime."""
+    """Compares one image in Convoy and in ONNX Runtime."""
 
     file: Path
     ours: Prediction  # the likeliest class
@@ -147,7 +149,7 @@ def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -
 
 
 def _allowed(classifier: Classifier, engine: Engine, compared: Sequence[_ImageComparison]) -> float:
-    """Return by how much scores may differ in the precision that the engine really computes in."""
+    """Return how much scores may differ in the precision that the engine really computes in."""
     if engine.device.startswith("cpu"):
         classifier = replace(classifier, precision=Precision.FP32)
     smallest = min((image.smallest for image in compared), default=1.0)
@@ -181,7 +183,7 @@ def _show_presets(
     files: Sequence[Path],
     read: Callable[[Path, Preprocessing], Pixels],
 ) -> None:
-    """Print what every preset that fits makes of the images, and which one is right more often."""
+    """Print the results of every preset that fits, and which one is right more often."""
     names = names_of_labels(classifier.preprocessing.labels)
     images = {file: expected_of(file, names) for file in files}
     trials = try_presets(classifier, engine, images, read)

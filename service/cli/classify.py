@@ -1,4 +1,4 @@
-"""`convoy classify`: labels for image files, without a server."""
+"""Implements `convoy classify`: labels for image files, without a server."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -83,7 +83,7 @@ def read_image(file: Path, settings: Settings) -> bytes:
 
 
 def with_folders(paths: Sequence[Path]) -> Iterator[Path]:
-    """Files as given; for a folder, the image files in it and in its folders, sorted by name."""
+    """Yield files as given, and for a folder its image files and its folders', sorted by name."""
     for path in paths:
         if path.is_dir():
             inside = (*path.iterdir(), *path.glob("*/*"))

@@ -1,4 +1,4 @@
-"""`convoy inspect`: a network, or its plan on a GPU, as a table or as JSON."""
+"""Implements `convoy inspect`: a network, or its plan on a GPU, as a table or as JSON."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def inspect(
 
 
 def print_report(report: NetworkReport | PlanReport, *, as_json: bool) -> None:
-    """Print to standard output, as a table or as JSON."""
+    """Print a report to standard output, as a table or as JSON."""
     if as_json:
         print(_to_json(report))
     elif isinstance(report, PlanReport):
@@ -147,7 +147,7 @@ _MEANING = {
 
 
 def _precision(report: NetworkReport) -> Iterator[str]:
-    """Say how a precision other than fp32 computes, and which nodes stay in float32, and why."""
+    """Yield how a precision other than fp32 computes, and which nodes stay in float32, and why."""
     if report.precision in _MEANING:
         yield f"{report.precision}: {_MEANING[report.precision]}"
     for reason, kept in groupby(sorted(report.kept, key=itemgetter(1)), itemgetter(1)):

@@ -1,4 +1,4 @@
-"""Flags and logging that commands share."""
+"""Defines the flags and the progress bar that commands share."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ def with_settings(
 
 
 def _parameter(name: str, *, required: bool) -> inspect.Parameter:
-    """Return a setting as a parameter of a Typer command; None: not given."""
+    """Return a setting as a parameter of a Typer command, None where it is not given."""
     field = Settings.model_fields[name]
     option: Any
     annotation: Any = field.annotation
@@ -90,9 +90,7 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
 
 @contextmanager
 def progress(*columns: ProgressColumn) -> Iterator[Callable[[str, int, int], None]]:
-    """Draw a bar on standard error, from its first update: an earlier error is one line without
-    it.
-    """
+    """Draw a bar on standard error from its first update on; an earlier error is one line alone."""
     with ExitStack() as shown:
         bar = Progress(*columns, console=Console(stderr=True))
         task = bar.add_task("", total=None)

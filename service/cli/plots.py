@@ -1,4 +1,4 @@
-"""The plots of `convoy inspect`: the time of each layer, and when each launch of a batch runs."""
+"""Plots for `convoy inspect`: the time of each layer, and when each launch of a batch runs."""
 
 from collections import defaultdict
 from importlib.util import find_spec
@@ -13,12 +13,12 @@ _NAME = 32
 
 
 def shortened(name: str) -> str:
-    """Return the end of a long name, where names differ."""
+    """Return a name, only its end where it is long, since names differ there."""
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
 def times_of(timeline: Timeline) -> dict[str, float]:
-    """Return the µs of each node's launches, which may run beside others'."""
+    """Return the µs of each node's launches, which may overlap with others'."""
     us: dict[str, float] = defaultdict(float)
     for bar in timeline.bars:
         us[bar.name] += bar.end_us - bar.start_us
@@ -26,7 +26,7 @@ def times_of(timeline: Timeline) -> dict[str, float]:
 
 
 def plot_times(plan: PlanReport, file: Path) -> None:
-    """Write a bar per node to a PNG; SettingsError without matplotlib."""
+    """Plot a bar per node to a PNG. Raises SettingsError without matplotlib."""
     us = times_of(plan.timeline)
     figure = _figure("--plot", 8, 1 + 0.2 * len(us))
     panel = figure.add_subplot()
@@ -41,10 +41,10 @@ def plot_times(plan: PlanReport, file: Path) -> None:
 
 
 def plot_timeline(timeline: Timeline, file: Path) -> None:
-    """Write a bar a launch, from its start to its end, to an SVG or PNG by its suffix.
+    """Draw a bar for each launch, from its start to its end, to an SVG or PNG by the file's suffix.
 
     A thin line leads to it from the end of what it waits for. The drawing says whether times are
-    modelled or measured. SettingsError without matplotlib, and for another suffix.
+    modelled or measured. Raises SettingsError without matplotlib, and for another suffix.
     """
     if file.suffix not in (".svg", ".png"):
         raise SettingsError(f"--timeline: {file} must end in .svg or .png")
@@ -76,7 +76,9 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
 
 
 def _figure(flag: str, width: float, height: float) -> Any:
-    """Return an empty figure in inches; SettingsError, naming the flag, without matplotlib."""
+    """Return an empty figure, in inches. Raises SettingsError, naming `flag`, without
+    matplotlib.
+    """
     if find_spec("matplotlib") is None:
         raise SettingsError(
             f"{flag}: matplotlib is not installed; from a checkout run "

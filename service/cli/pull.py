@@ -1,4 +1,4 @@
-"""`convoy pull` and `convoy models`: models of the catalogue."""
+"""Implements `convoy pull` and `convoy models`: models of the catalogue."""
 
 import typer
 from rich.console import Console

@@ -1,4 +1,4 @@
-"""`convoy serve`: opens the models, and serves them from one process or several."""
+"""Implements `convoy serve`: opens the models, and serves them from one process or several."""
 
 import logging
 import os
@@ -74,7 +74,9 @@ def serve(
 
 
 def _keys(settings: Settings) -> Keys | None:
-    """Return the API keys; SettingsError: a bad file of keys, or no OpenTelemetry."""
+    """Return the API keys. Raises SettingsError for a bad file of keys, or without
+    OpenTelemetry.
+    """
     if settings.otel:
         try:
             import_module("service.telemetry.tracing")

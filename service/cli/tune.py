@@ -1,4 +1,4 @@
-"""`convoy tune`: a progress bar while it measures, then a table of winners and their margins."""
+"""Implements `convoy tune`: a progress bar while it measures, then a table of winners."""
 
 from itertools import groupby
 from operator import attrgetter
@@ -95,7 +95,7 @@ def _row(problem: ProblemReport) -> list[str]:
 
 
 def _total(n: int, problems: list[ProblemReport]) -> str:
-    """Return a batch's convolutions together; problems count once per node that has them."""
+    """Return a line on all convolutions of a batch; problems count once per node."""
     measured = [problem for problem in problems if problem.ranked]
     us = sum(len(problem.nodes) * problem.ranked[0].us for problem in measured)
     flops = sum(len(problem.nodes) * problem.flops for problem in measured)

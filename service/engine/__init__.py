@@ -1,1 +1,3 @@
-"""The engine thread and its watchdog, a pool of threads, the cores they may use, and ranking."""
+"""Runs engines: their thread and watchdog, a pool of threads, the cores they may use, and
+ranking.
+"""

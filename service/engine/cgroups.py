@@ -1,8 +1,8 @@
-"""The processor time and memory that Linux control groups allow this process.
+"""Reads the processor time and memory that Linux control groups allow this process.
 
 Containers limit time and memory, not cores: `docker run --cpus=2 --memory=4g` on 64 cores sets a
-quota on the process's group or one above it. Version 1 has a hierarchy for each controller,
-version 2 a single one.
+quota on the process's group or one above it. Version 1 has a hierarchy for each controller, version
+2 a single one.
 """
 
 import contextlib
@@ -22,19 +22,17 @@ _FILES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 
 
 def cpu_quota(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Cores' worth of processor time; inf without a limit."""
+    """Return the processor time allowed, in cores; inf without a limit."""
     return min(_limits("cpu", groups, mount), default=inf)
 
 
 def memory_limit(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Return bytes of memory; inf without a limit."""
+    """Return the memory allowed, in bytes; inf without a limit."""
     return min(_limits("memory", groups, mount), default=inf)
 
 
 def available_memory() -> int:
-    """Return bytes of memory that this process may use: the machine's, or less if a group limits
-    it.
-    """
+    """Return the bytes of memory that this process may use: the machine's, or a group's limit."""
     return int(min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit()))
 
 
@@ -64,8 +62,8 @@ def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
 
 
 def _limit(text: str) -> float:
-    """Return the first number, over the second if there is one; inf for "max", -1 or anything
-    else.
+    """Return the first number in the text, divided by the second if any; inf where there is no
+    limit.
     """
     try:
         limit, period = map(float, f"{text} 1".split()[:2])

@@ -1,4 +1,4 @@
-"""Processor cores: how many this process may use, and which one a thread runs on.
+"""Finds how many processor cores this process may use, and which one a thread runs on.
 
 The number is limited by the CPU affinity and by the quota: with a quota of two cores, 64 threads
 would use up each period's time at its start and then all be throttled until its end.
@@ -23,7 +23,7 @@ def available_cores() -> int:
 
 
 def cpu_model() -> str:
-    """Return the processor's name, as the kernel has it."""
+    """Return the processor's name, as the kernel states it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -40,14 +40,14 @@ if hasattr(os, "sched_setaffinity"):
 
 
 def this_core() -> int | None:
-    """Return the core that the calling thread runs on; None where unknown or of no use."""
+    """Return the core that the calling thread runs on, or None where unknown or of no use."""
     core = _getcpu() if _getcpu is not None else -1
     return core if core >= 0 else None
 
 
 def keep_on(core: int | None, thread: int) -> None:
-    """Pin a thread, by its native id, to a core; None: give it the calling thread's affinity.
+    """Pin a thread, by its native id, to a core; for None give it the calling thread's affinity.
 
-    OSError: the thread has ended, or the core is no longer available.
+    Raises OSError where the thread has ended, or the core is no longer available.
     """
     os.sched_setaffinity(thread, os.sched_getaffinity(0) if core is None else {core})

@@ -1,4 +1,4 @@
-"""Scores to labels: the k likeliest classes of an image, with their probabilities."""
+"""Ranks scores: the k likeliest classes of an image, with their probabilities."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ Ranking = tuple[Sequence[int], Sequence[float]]
 
 
 class _Batch:
-    """The scores of images that ran together, ranked on first use."""
+    """Holds the scores of images that ran together, ranked on first use."""
 
     def __init__(self, scores: Scores, output: OutputKind, ranked: TopClasses | None) -> None:
         self._scores = scores
@@ -49,9 +49,9 @@ class _Batch:
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
-        """Return the likeliest classes of each image, by the engine or else RANKED of them.
+        """Return each image's likeliest classes, ranked by the engine, or else RANKED of them here.
 
-        None: unusual scores, to be ranked singly.
+        None where scores are unusual, so that each image has to be ranked alone.
         """
         if self._ranked is not None:
             return _read(self._ranked)
@@ -60,7 +60,7 @@ class _Batch:
 
 @dataclass(eq=False, slots=True)
 class ScoreRow:
-    """One image's scores, one a class; row `place` of its `batch`, if it has one."""
+    """Holds one image's scores, one a class; row `place` of its `batch`, if it has one."""
 
     scores: NDArray[np.float32]
     batch: _Batch | None = None
@@ -68,7 +68,7 @@ class ScoreRow:
 
     @property
     def ranking(self) -> Ranking | None:
-        """Return the likeliest classes; None where the batch has no rankings."""
+        """Return the likeliest classes, or None where the batch has no rankings."""
         rankings = None if self.batch is None else self.batch.rankings
         return None if rankings is None else rankings[self.place]
 
@@ -89,8 +89,8 @@ def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
 def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> list[Prediction]:
     """Return the k likeliest classes, likeliest first; of equals, the lower index first.
 
-    1 <= k <= classes. Logits become probabilities by softmax in float64. A class without a label
-    is named by its index. EngineFailedError where a score is NaN or infinite.
+    1 <= k <= classes. Logits become probabilities by softmax in float64. A class without a label is
+    named by its index. Raises EngineFailedError where a score is NaN or infinite.
     """
     ranking = row.ranking
     if ranking is None or k > len(ranking[0]):
@@ -108,7 +108,7 @@ def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> l
 
 
 def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
-    """Rankings of a batch; None where a score is not finite, or overflows once exponentiated."""
+    """Return the rankings of a batch, or None where a score or its exponential is not finite."""
     n, classes = scores.shape
     rows = scores.astype(np.float64)
     if not math.isfinite(np.add.reduce(rows, axis=None)):  # see `finite`
@@ -133,7 +133,7 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
 
 
 def _read(ranked: TopClasses) -> Sequence[Ranking] | None:
-    """Return an engine's rankings; None where it had scores that are not finite."""
+    """Return an engine's rankings, or None where it had scores that are not finite."""
     probabilities = ranked.probabilities.astype(np.float64)
     if not math.isfinite(np.add.reduce(probabilities, axis=None)):
         return None
@@ -142,7 +142,7 @@ def _read(ranked: TopClasses) -> Sequence[Ranking] | None:
 
 
 def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking:
-    """Ranking of one image; EngineFailedError where a score is not finite."""
+    """Return the ranking of one image. Raises EngineFailedError where a score is not finite."""
     row = finite(scores)
     first = largest(row, k)
     if output is OutputKind.LOGITS:
@@ -161,7 +161,9 @@ def _rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return one image's scores in float64; EngineFailedError where one is NaN or infinite."""
+    """Return one image's scores in float64. Raises EngineFailedError where one is NaN or
+    infinite.
+    """
     row = scores.astype(np.float64)
     # A NaN or infinity makes the sum one too; finite float32 cannot overflow a float64.
     if not math.isfinite(np.add.reduce(row)):
@@ -173,7 +175,7 @@ def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def largest(row: NDArray[np.float64], k: int) -> NDArray[np.intp]:
-    """Indices of the k largest, largest first; of equals, the lower index first."""
+    """Return the indices of the k largest, largest first; of equals, the lower index first."""
     if len(row) <= _FEW or k == len(row):
         return np.argsort(-row, kind="stable")[:k]
     # A partition picks arbitrarily among equals: take them all, and sort those few.

@@ -1,4 +1,4 @@
-"""One model's engines, from decoded images to rows of scores: one queue, a thread for each engine.
+"""Runs one model's engines, from decoded images to scores: one queue, a thread for each engine.
 
 A batch goes to an idle engine. While one restarts (`service/engine/supervised_engine.py`), the
 others serve:
@@ -34,7 +34,7 @@ _log = logging.getLogger("convoy")
 
 
 class EngineStatus(NamedTuple):
-    """One engine, for metrics."""
+    """Describes one engine, for metrics."""
 
     device: str
     precision: str
@@ -63,7 +63,7 @@ class EngineRunner:
         reopen: Callable[[int], Engine] | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
-        """`turns` are those of each engine's device, which models share.
+        """Take the `turns` of each engine's device, which models share.
 
         `measure_s` and `bounds` as in SupervisedEngine; `reopen` takes the number of the engine to
         replace. `on_failure` is called when the runner is FAILED.
@@ -96,22 +96,22 @@ class EngineRunner:
 
     @property
     def max_batch(self) -> int:
-        """Return the most images that an engine takes at once."""
+        """Return the largest batch that an engine takes."""
         return max(engine.engine.max_batch for engine in self._engines)
 
     @property
     def device(self) -> str:
-        """Return the devices' names, each once."""
+        """Return the names of the engines' devices, each once."""
         return ", ".join(dict.fromkeys(engine.device for engine in self.engines))
 
     @property
     def precision(self) -> str:
-        """Return the engines' precisions, each once."""
+        """Return the precisions of the engines, each once."""
         return ", ".join(dict.fromkeys(engine.precision for engine in self.engines))
 
     @property
     def engines(self) -> Sequence[EngineStatus]:
-        """Return each engine now, in the order of the devices."""
+        """Return the current status of each engine, in the order of the devices."""
         return [
             EngineStatus(
                 engine.engine.device,
@@ -132,13 +132,15 @@ class EngineRunner:
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
     ) -> Request[Image, ScoreRow]:
-        """Score images, as `Batcher.post` runs items; or NotReadyError."""
+        """Score images as `Batcher.post` runs items. Raises NotReadyError where no engine
+        serves.
+        """
         if not self._serving:  # refuses requests that were admitted earlier, too
             self.state.check_ready()
         return self.batcher.post(images, then, urgency, client)
 
     async def warm_up(self) -> None:
-        """Warm the engines up and measure them, one after another; raises what they raise."""
+        """Warm up the engines and measure them, one after another; raise what they raise."""
         for number, engine in enumerate(self._engines):
             try:
                 await engine.warm_up()
@@ -150,7 +152,7 @@ class EngineRunner:
             self.state = State.READY
 
     def refuse(self) -> None:
-        """Take no new requests."""
+        """Refuse new requests."""
         self.state = State.DRAINING
         for engine in self._engines:
             engine.given_up = True
@@ -161,7 +163,7 @@ class EngineRunner:
         await self.batcher.close(timeout_s=0)
 
     async def close(self, timeout_s: float) -> bool:
-        """Fail all requests and close the engines; False if a call does not return in time.
+        """Fail all requests and close the engines; return False if a call does not return in time.
 
         The thread of that call cannot be ended, so the process has to exit without it.
         """
@@ -175,7 +177,7 @@ class EngineRunner:
         return self.batcher.latency(number)
 
     def _follow(self, engine: SupervisedEngine) -> None:
-        """An engine stopped serving, or serves again.
+        """Handle an engine that stopped serving, or serves again.
 
         While none serves, waiting requests fail at once and can go elsewhere, since a restart may
         take any time.

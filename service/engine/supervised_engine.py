@@ -1,4 +1,4 @@
-"""One engine with its thread and its watchdog.
+"""Supervises one engine with its thread and its watchdog.
 
     WARMING ── READY ── RESTARTING ── READY, or FAILED
 
@@ -44,7 +44,7 @@ _log = logging.getLogger("convoy")
 
 @unique
 class State(Enum):
-    """Whether a model or an engine takes requests, and why not; used in error messages."""
+    """Says whether a model or an engine takes requests, and why not; used in error messages."""
 
     WARMING = "warming up"
     READY = "ready"
@@ -54,7 +54,7 @@ class State(Enum):
     DRAINING = "shutting down"
 
     def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
+        """Raise NotReadyError or ShuttingDownError unless new requests are accepted."""
         if self is State.READY:
             return
         if self is State.DRAINING:
@@ -64,7 +64,7 @@ class State(Enum):
 
 
 class SupervisedEngine:
-    """An engine that is restarted where it hangs or keeps failing; used from one event loop."""
+    """Restarts an engine where it hangs or keeps failing; used from one event loop."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class SupervisedEngine:
         bounds: Bounds | None = None,
         reopen: Callable[[], Engine] | None = None,
     ) -> None:
-        """`name` is for the log; `latency` is how long batches take now.
+        """Log under `name`, and judge batches by `latency`, how long they take now.
 
         Warming up measures L(n) for about `measure_s` seconds. `reopen` opens a new engine after
         one that exceeds the `bounds` or fails repeatedly; without it the former is FAILED, and the
@@ -107,7 +107,7 @@ class SupervisedEngine:
         self.measured = Latency.unknown(engine.max_batch)  # by the last warm-up
 
     async def warm_up(self) -> None:
-        """Warm the engine up and measure it; raises what the engine raises."""
+        """Warm up the engine and measure it; raise what the engine raises."""
         bound_s, started = self._bounds.warm_up_s or inf, monotonic()
         opened = self.engine
         try:
@@ -144,13 +144,13 @@ class SupervisedEngine:
         return rows
 
     def close(self) -> "list[asyncio.Future[None]]":
-        """Close the engine, and those that were abandoned, each once it is free."""
+        """Close the engine and all abandoned ones, each once it is free."""
         if self._restarting:
             self._restarting.cancel()
         return [thread.close() for thread in self._threads]
 
     async def _start(self, thread: "_Thread", opened: Callable[[], Engine], bound_s: float) -> None:
-        """Have a thread open an engine, warm it up and measure L(n); raises what that raises."""
+        """Let a thread open an engine, warm it up and measure L(n); raise what that raises."""
         starting = thread.pool.run(
             partial(thread.start, self._blank, self._measure_s), opened, bound_s
         )
@@ -160,7 +160,7 @@ class SupervisedEngine:
         self.engine, self.measured = starting.result()
 
     def _replace(self, thread: "_Thread", why: str, *, lost: bool = False) -> None:
-        """Abandon a thread, which closes its engine once free; start another if not `lost`."""
+        """Abandon a thread, which closes its engine once free; unless `lost`, start another."""
         thread.close()
         if self.given_up:
             self._fail(EngineError(f"{self._name} is given up: {why}"))

@@ -1,4 +1,4 @@
-"""Threads that call functions for an event loop.
+"""Provides threads that call functions for an event loop.
 
 They cost less than half of `loop.run_in_executor`, with a callback or one future instead of two:
 with a model that takes a millisecond, two handovers a request are most of what a server adds. The
@@ -44,12 +44,12 @@ _log = logging.getLogger("convoy")
 
 
 class StrayError(Exception):
-    """A job raised what is meant to end a process, a task or an iteration."""
+    """Says that a job raised what is meant to end a process, a task or an iteration."""
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A posted call of a function."""
+    """Holds a posted call of a function."""
 
     function: Callable[[Any], Any]
     argument: Any
@@ -62,12 +62,12 @@ class Job:
     ended: LockType | None = None  # released at its end, while the event loop blocks on it
 
     def withdraw(self) -> None:
-        """Never call `then`; nor the function, if its turn has not come."""
+        """Never call `then`, nor the function if its turn has not come."""
         self.then = None
 
 
 class _Jobs:
-    """A queue of jobs, quicker than SimpleQueue at waking a thread.
+    """Queues jobs, and wakes a thread more quickly than SimpleQueue.
 
     SimpleQueue wakes a thread while the caller holds the GIL, for which the thread has to sleep
     again. Writing to an eventfd releases the GIL first.
@@ -84,13 +84,13 @@ class _Jobs:
         os.eventfd_write(self._count, 1)
 
     def get(self) -> Job | None:
-        """Wait for the next."""
+        """Wait for the next job and return it."""
         os.read(self._count, 8)  # subtracts 1; unlike eventfd_read it retries after a signal
         return self._jobs.popleft()
 
 
 class _Thread(threading.Thread):
-    """One of the threads; the event loop reads its `job`."""
+    """Does jobs of the pool; the event loop reads its `job`."""
 
     def __init__(self, pool: "ThreadPool", number: int) -> None:
         super().__init__(name=f"{pool.name}-{number}", daemon=True)
@@ -101,7 +101,7 @@ class _Thread(threading.Thread):
 
     @override
     def run(self) -> None:
-        """Do jobs until the queue says to end."""
+        """Do jobs until the queue ends the thread."""
         pool = self._pool
         if pool.nice and sys.platform == "linux":  # elsewhere niceness is the whole process's
             thread = threading.get_native_id()
@@ -124,7 +124,7 @@ class _Thread(threading.Thread):
 
 
 class ThreadPool:
-    """A fixed number of threads, which start jobs in order; used from one event loop.
+    """Runs a fixed number of threads, which start jobs in order; used from one event loop.
 
     With no threads `post` does each job itself: for jobs shorter than a handover. A job may take
     `bound_s` seconds from when a thread starts it.
@@ -133,9 +133,9 @@ class ThreadPool:
     def __init__(
         self, name: str, threads: int, *, bound_s: float = inf, replaced: bool = True, nice: int = 0
     ) -> None:
-        """Without `replaced`, jobs wait until a stuck thread is free.
+        """Start the threads; `nice` lowers their priority, as nice(1) does.
 
-        `nice` lowers the priority of the threads, as nice(1) does.
+        Unless `replaced`, jobs wait until a stuck thread is free.
         """
         self.name = name
         self.nice = nice
@@ -161,9 +161,9 @@ class ThreadPool:
     ) -> Job | None:
         """Call `function(argument)` in a thread, then `then` with the outcome in the event loop.
 
-        The event loop blocks on it for at most `patience_s`. None: both calls have been made.
-        An error is the second argument of `then`: what `function` raises, StrayError from what is
-        no Exception, or ThreadLostError if it exceeds its bound or its thread dies.
+        The event loop blocks on it for at most `patience_s`. Returns None where both calls have
+        been made. An error is the second argument of `then`: what `function` raises, StrayError for
+        what is no Exception, or ThreadLostError if it exceeds its bound or its thread dies.
         """
         if not self._threads:
             then(*_outcome(function, argument))
@@ -198,7 +198,7 @@ class ThreadPool:
         bound_s: float | None = None,
         patience_s: float = 0.0,
     ) -> "asyncio.Future[R]":
-        """Post as `post` does, with a future; cancelling the future withdraws the job."""
+        """Post as `post` does, but return a future; cancelling it withdraws the job."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
         def settle(result: R, error: Exception | None) -> None:
@@ -215,13 +215,13 @@ class ThreadPool:
         return future
 
     def close(self) -> None:
-        """End every thread after its last job; does not wait for it."""
+        """End every thread after its last job, without waiting for it."""
         self._closed = True
         for _ in self._threads:
             self.jobs.put(None)
 
     def look(self, passed_s: float) -> None:
-        """Give up jobs that exceed their bound, `passed_s` after the last look."""
+        """Give up jobs that exceed their bound, `passed_s` seconds after the last look."""
         for number, thread in enumerate(self._threads):
             job = thread.job
             if not thread.is_alive():
@@ -247,7 +247,8 @@ class ThreadPool:
             call_safely(job.then, result, error)
 
     def _keep_on(self, core: int | None) -> None:
-        """Pin the threads to the event loop's core while that blocks on them; None: unpin.
+        """Pin the threads to the event loop's core while that blocks on them, or unpin them if
+        None.
 
         Waking a thread on another core takes several times as long as switching threads on one.
         Threads that a job starts inherit the pinning, but warming up has started them all.

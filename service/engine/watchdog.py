@@ -1,4 +1,6 @@
-"""When an engine counts as hung, and when another restart is futile. No threads, no clock."""
+"""Decides when an engine counts as hung, and when another restart is futile. No threads, no
+clock.
+"""
 
 from collections import deque
 from dataclasses import dataclass
@@ -22,30 +24,30 @@ _WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The longest that an engine's calls may take, in seconds; 0: unbounded."""
+    """Bounds how long an engine's calls may take, in seconds; 0 means unbounded."""
 
     batch_s: float | None = None  # None: derived from how long such batches take
     warm_up_s: float = 0.0
 
     def batch(self, latency: Latency, size: int) -> float:
-        """Return the bound of a batch of `size`; inf: unbounded."""
+        """Return the bound for a batch of `size`, inf where it is unbounded."""
         if self.batch_s is not None:
             return self.batch_s or inf
         return max(_LEAST_S, _TIMES * latency.of(size)) if latency.known else inf
 
     def restart(self, first_s: float) -> float:
-        """Return the bound of a restart, where the first warm-up took `first_s`."""
+        """Return the bound for a restart, where the first warm-up took `first_s`."""
         return max(_RESTART_LEAST_S, _RESTART_TIMES * first_s)
 
 
 class Restarts:
-    """The times of the last restarts, in seconds of one clock."""
+    """Remembers the times of the last restarts, in seconds of one clock."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=_TOO_MANY - 1)
 
     def another(self, now: float) -> bool:
-        """Return whether to restart once more now, which then counts."""
+        """Return whether to restart once more now, and count that restart."""
         times = self._times
         if len(times) == times.maxlen and now - times[0] <= _WITHIN_S:
             return False

@@ -1,1 +1,1 @@
-"""Models by name, from bytes to scores: repository, pipeline, bounds, loading."""
+"""Hosts models by name, from bytes to scores: repository, pipeline, bounds, loading."""

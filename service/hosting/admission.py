@@ -1,8 +1,8 @@
-"""Bounds on what is inside at once, images and bytes of bodies; used from one event loop.
+"""Bounds what is inside at once, images and bytes of bodies; used from one event loop.
 
 Where a bound is reached, the client with the most inside gives way: its newest requests are refused
-for those of a client that has less, and its own next request is. So a flood fills its client's
-share of the queue, and nobody else's.
+for those of a client that has less, and its own next request is. So a flood fills its own client's
+share of the queue, and no other's.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from service.fair_queue import ANYONE, Client
 
 @dataclass(eq=False, slots=True)
 class ByteRoom:
-    """Bytes of bodies that are being read or decoded, of all models together."""
+    """Counts the bytes of bodies that are being read or decoded, of all models together."""
 
     max_bytes: int
     taken: int = 0
@@ -25,7 +25,7 @@ class ByteRoom:
 
 @dataclass(eq=False)
 class Admission:
-    """One model's bounds and current counts."""
+    """Holds one model's bounds and current counts."""
 
     max_images: int
     max_images_a_request: int
@@ -38,15 +38,17 @@ class Admission:
 
     @property
     def images(self) -> int:
-        """Images inside, from before they are decoded until they are answered."""
+        """Return how many images are inside, from before they are decoded until they are
+        answered.
+        """
         return self._images
 
     def add(self, images: int) -> None:
-        """Count more images inside, or fewer."""
+        """Count more images as inside, or fewer."""
         self._images += images
 
     def lacking(self, images: int) -> int:
-        """Return how many places are missing for more images; 0 or less: none."""
+        """Return how many places are missing for `images` more; 0 or less if none is."""
         return self.images + images - self.max_images
 
     async def emptied(self) -> None:
@@ -58,7 +60,7 @@ class Admission:
 
 
 class Reservation:
-    """One request's share of an `Admission`, until `release`."""
+    """Holds one request's share of an `Admission`, until `release`."""
 
     __slots__ = ("_admission", "_bytes", "_images", "_on_given_way", "client")
 
@@ -68,7 +70,7 @@ class Reservation:
         client: Client = ANYONE,
         on_given_way: Callable[[ServiceError], None] = lambda _: None,
     ) -> None:
-        """Count the request in; `on_given_way` gets the reason when it is refused for another's."""
+        """Count the request; `on_given_way` gets the reason when it is refused for another's."""
         self._admission = admission
         self.client = client
         self._on_given_way: Callable[[ServiceError], None] | None = on_given_way
@@ -78,7 +80,7 @@ class Reservation:
         admission.room.inside[self] = None
 
     def release(self) -> None:
-        """Return everything; a second call does nothing."""
+        """Release everything; a second call does nothing."""
         if self._on_given_way is None:
             return
         self._on_given_way = None  # breaks a reference cycle
@@ -97,7 +99,7 @@ class Reservation:
             self._images_giving_way(1)
 
     def hold_bytes(self, count: int) -> None:
-        """Reserve `count` bytes for the body; QueueFullError if there is no room."""
+        """Reserve `count` bytes for the body. Raises QueueFullError if there is no room."""
         self._check()
         room = self._admission.room
         lacking = room.taken + count - room.max_bytes
@@ -107,7 +109,7 @@ class Reservation:
         self._bytes += count
 
     def _let_in(self, lacking: int, count: int) -> None:
-        """Have others' bodies give way to this one's; QueueFullError: too few do."""
+        """Make others' bodies give way to this one's. Raises QueueFullError where too few do."""
         room = self._admission.room
         amounts = {
             reservation: reservation._bytes for reservation in room.inside if reservation._bytes
@@ -121,13 +123,13 @@ class Reservation:
         _give_way(refused)
 
     def release_bytes(self) -> None:
-        """The body is no longer needed."""
+        """Release the body's bytes, which are no longer needed."""
         room = self._admission.room
         room.taken -= self._bytes
         self._bytes = 0
 
     def admit(self, images: int) -> None:
-        """Admit the request's images, all or none; TooManyImagesError or QueueFullError."""
+        """Admit the request's images, all or none. Raises TooManyImagesError or QueueFullError."""
         self._check()
         admission = self._admission
         limit = admission.max_images_a_request
@@ -141,7 +143,7 @@ class Reservation:
         self._images += images
 
     def give_way(self) -> None:
-        """Let go of everything, for another client."""
+        """Release everything for another client, and report that to `on_given_way`."""
         wait_s = self._admission.expected_wait_s()
         error = QueueFullError(
             f"the queue is full, and of all clients you have the most in it; "
@@ -158,8 +160,8 @@ class Reservation:
             raise QueueFullError("this request has given way to another client's")
 
     def _images_giving_way(self, images: int) -> "Sequence[Reservation]":
-        """Return the requests that have to give way to so many images; QueueFullError: too few
-        do.
+        """Return the requests that give way to so many images. Raises QueueFullError if too
+        few do.
         """
         admission = self._admission
         lacking = admission.lacking(images)
@@ -188,10 +190,10 @@ class Reservation:
 def _giving_way(
     lacking: int, asking: "Reservation", count: int, amounts: "Mapping[Reservation, int]"
 ) -> "Sequence[Reservation] | None":
-    """Return the requests to refuse so that `lacking` is free for `count` more; None: too few.
+    """Return the requests to refuse so that `lacking` is free for `count` more; None if too few.
 
-    Always the newest of the client that holds the most for its weight, as long as that is more than
-    the asking one's would hold. `amounts` are in the order in which the requests came.
+    They are always the newest of the client that holds the most for its weight, as long as that is
+    more than the asking one's would hold. `amounts` are in the order in which the requests came.
     """
     held: dict[str, float] = {}
     newest: dict[str, list[tuple[Reservation, int]]] = {}

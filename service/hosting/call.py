@@ -1,4 +1,5 @@
-"""One request to a model, without its protocol: admitted, read, scored, counted, ended once.
+"""Handles one request to a model, without its protocol: admitted, read, scored, counted, ended
+once.
 
     open ── hold ──── aside ────── infer ── then(scored) ── count ── end
       └───────┴─────────┴────────────┴───── then(error)
@@ -27,7 +28,7 @@ _log = logging.getLogger("convoy")
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """See the module. `then` gets the scores or the error, once, unless the call is abandoned."""
+    """Handles one request; `then` gets its scores or error, once, unless the call is abandoned."""
 
     pipeline: Pipeline
     client: Client
@@ -41,7 +42,7 @@ class Call:
     _received: float = 0.0  # perf_counter seconds at the end of the body
 
     def open(self) -> None:
-        """Begin, and refuse what cannot be taken now, whatever it is. Raises ServiceError."""
+        """Begin, and refuse any request that cannot be accepted now. Raises ServiceError."""
         self._reservation = Reservation(self.pipeline.admission, self.client, self._give_way)
         self.pipeline.runner.state.check_ready()
         self._reservation.expect_room()
@@ -86,12 +87,12 @@ class Call:
         self.pipeline.reader.post(work, body, done)
 
     def infer(self, wanted: ImageRequest) -> None:
-        """Have the images scored. Raises what `Inference.start` raises."""
+        """Score the images. Raises what `Inference.start` raises."""
         self._inference = Inference(self.pipeline, self._reservation, self._scored)
         self._inference.start(wanted)
 
     def count(self, scored: Scored) -> Phases:
-        """Count the request as answered; return its phases."""
+        """Count the request as answered, and return its phases."""
         total_s, receive_s = perf_counter() - self.started, self._received - self.started
         decode_s = self._inference.decoded_at - self._received if self._inference else 0.0
         phases = Phases.of(total_s, receive_s, decode_s, scored.queue_s, scored.compute_s)
@@ -99,12 +100,12 @@ class Call:
         return phases
 
     def end(self) -> None:
-        """Release everything: the answer is made."""
+        """Release everything, because the answer is made."""
         self._inference = None  # it has ended: there is nothing to withdraw
         self._let_go()
 
     def fail(self, error: Exception) -> None:
-        """End with an error, and count it; a defect is logged."""
+        """End with an error and count it; a defect is logged as well."""
         if self.ended:  # already failed, or abandoned
             return
         code = error.code if isinstance(error, ServiceError) else Code.FAILED
@@ -120,7 +121,7 @@ class Call:
             then(error)
 
     def abandon(self, code: Code) -> None:
-        """Stop, and count it so: the answer is no longer wanted."""
+        """Stop, because the answer is no longer wanted, and count it under `code`."""
         if self.ended:
             return
         self._let_go()
@@ -133,7 +134,9 @@ class Call:
             self._then(outcome)
 
     def _give_way(self, error: ServiceError) -> None:
-        """Stop for another client, and answer soon: that may begin another request of this one."""
+        """Stop for another client, and answer soon: an answer may begin this client's next
+        request.
+        """
         self._withdraw()
         asyncio.get_running_loop().call_soon(self.fail, error)
 

@@ -1,4 +1,4 @@
-"""Models by name: where each file is, and the files that were pulled.
+"""Finds models by name: where each file is, and the files that were pulled.
 
     name ─ catalogue.toml, --catalogue ─ Entry ─ download ─ sum ─ PULLED/NAME/model.onnx
 
@@ -37,7 +37,7 @@ _STALLED_S = 30.0  # without a byte from the server
 
 
 class Entry(BaseModel):
-    """One model of a catalogue; its file says what the fields are."""
+    """Describes one model of a catalogue; its file explains the fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,7 +51,7 @@ class Entry(BaseModel):
 
 
 def check_name(name: str, whose: object) -> None:
-    """Raise ModelFileError, which begins with `whose` name it is, unless a model may have it."""
+    """Raise ModelFileError, beginning with `whose` name it is, unless a model may have it."""
     if not _NAME.fullmatch(name):
         raise ModelFileError(
             f"{whose}: invalid model name; use letters, digits, dots, dashes and underscores, "
@@ -64,9 +64,7 @@ _ALIKE, _FEWEST_LETTERS = 0.8, 3
 
 
 def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
-    """Return all entries by name; those of the file `more` come first. ModelFileError: it is
-    invalid.
-    """
+    """Return all entries by name, those of the file `more` first. Raises ModelFileError."""
     entries: dict[str, Entry] = {}
     for path in (_SHIPPED, more):
         if path is None:
@@ -86,16 +84,16 @@ def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
 
 
 def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
-    """Return the entry of that name; ModelFileError names similar ones."""
+    """Return the entry of that name. Raises ModelFileError, naming similar ones."""
     if name in entries:
         return entries[name]
     raise ModelFileError(f"there is no model {name} in the catalogue; {near_names(name, entries)}")
 
 
 def near_names(name: str, names: Iterable[str]) -> str:
-    """Return a question or a hint, for a name that is not among these.
+    """Return a question or a hint for a name that is not among `names`.
 
-    Near are those that begin so; where there is none, the one of which it may be a slip.
+    Near are those that begin so; where there is none, the one that it may be a misspelling of.
     """
     asked, known = name.lower(), list(names)
     long = len(asked) >= _FEWEST_LETTERS
@@ -107,16 +105,16 @@ def near_names(name: str, names: Iterable[str]) -> str:
 
 
 def pulled(name: str, folder: Path = PULLED) -> Path | None:
-    """Return the file of a model that was pulled; None if it was not."""
+    """Return the file of a model that was pulled, or None."""
     path = _file(name, folder) if _NAME.fullmatch(name) else None
     return path if path is not None and path.is_file() else None
 
 
 def pull(name: str, entry: Entry, progress: Callable[[int], None], folder: Path = PULLED) -> Path:
-    """Download a model unless it is there; `progress` gets the bytes so far. Returns its file.
+    """Download a model unless it is there, and return its file; `progress` gets the bytes so far.
 
-    ModelFileError: a name that no model may have, no server has the file, or what it sends is not
-    the file.
+    Raises ModelFileError for a name that no model may have, where no server has the file, or where
+    it sends another one.
     """
     target = _file(name, folder)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -150,13 +148,13 @@ def pull(name: str, entry: Entry, progress: Callable[[int], None], folder: Path 
 
 
 def _file(name: str, folder: Path) -> Path:
-    """Return where the model of that name is, or would be; never outside the folder."""
+    """Return the path of the model of that name, which is never outside the folder."""
     check_name(name, name)
     return folder.expanduser() / name / "model.onnx"
 
 
 def _reason(error: Exception) -> str:
-    """The error as the network has it, without urllib's brackets."""
+    """Return the network's reason for the error, without urllib's brackets."""
     if isinstance(error, HTTPError):
         return f"the server answers {error.code} {error.reason}".rstrip()
     cause = error.reason if isinstance(error, URLError) else error
@@ -164,7 +162,7 @@ def _reason(error: Exception) -> str:
 
 
 def _advice(begun: int, entry: Entry, *, gone: bool) -> str:
-    """Return advice after a download that failed with `begun` bytes there."""
+    """Return advice after a download that failed with `begun` bytes received."""
     if begun:
         return f"{begun:,} of {entry.bytes:,} bytes are here: pull it again to resume"
     if gone:
@@ -187,7 +185,7 @@ class _Redirects(HTTPRedirectHandler):
 
 
 def _download(entry: Entry, file: BinaryIO, progress: Callable[[int], None]) -> None:
-    """Append what is missing; OSError or HTTPException if the connection breaks before the end."""
+    """Append the missing bytes. Raises OSError or HTTPException if the connection breaks before."""
     begin = file.seek(0, 2)
     if begin > entry.bytes:
         begin = file.truncate(0)
@@ -218,7 +216,7 @@ def _sum(path: Path) -> str:
 
 
 def _describe(folder: Path, entry: Entry) -> None:
-    """Write the model's model.toml, and its labels."""
+    """Write the model's model.toml and its labels."""
     lines = [f"preset = {json.dumps(entry.preset)}"]
     if entry.labels:
         lines.append('labels = "labels.txt"')

@@ -1,4 +1,4 @@
-"""One request's images on their way to scores. Callbacks, no task.
+"""Takes one request's images to their scores, by callbacks, without a task.
 
 wanted ── admit ─┬─ files ── headers ── decode pool ─┬─ batcher ── scores
                  └─ images ──────────────────────────┘
@@ -27,7 +27,7 @@ Outcome = Scored | Exception
 
 
 class ImageRequest(NamedTuple):
-    """The images and urgency of a request."""
+    """Holds the images and urgency of a request."""
 
     files: Sequence[bytes]  # encoded images; none where there are decoded ones
     images: Sequence[Image] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
@@ -41,15 +41,15 @@ class ImageRequest(NamedTuple):
 
 
 class Withdrawable(Protocol):
-    """Work that can be cancelled."""
+    """Work that can be withdrawn."""
 
     def withdraw(self) -> None:
-        """Discard the result; do not begin if that has not happened."""
+        """Discard the result, and do not begin if that has not happened."""
 
 
 @dataclass(eq=False, slots=True)
 class Inference:
-    """The work in flight for one request; `then` gets its outcome, unless it is withdrawn."""
+    """Holds the work in flight for one request; `then` gets its outcome, unless it is withdrawn."""
 
     _pipeline: Pipeline
     _reservation: Reservation
@@ -97,7 +97,7 @@ class Inference:
             work.withdraw()
 
     def _prepared(self, decodings: list[Decoding], error: Exception | None) -> None:
-        """The headers were read in a thread."""
+        """Continue once the headers were read in a thread."""
         if error is not None:
             self._end(error)
             return
@@ -153,7 +153,10 @@ class Inference:
 
 
 def _prepare(files: Sequence[bytes], prepare: Callable[[bytes], Decoding]) -> list[Decoding]:
-    """Read the headers: what decoding each file takes. Raises the first file's error, numbered."""
+    """Read each file's header; return its decoding cost and function.
+
+    Raises the first error, with the image's number.
+    """
     decodings = []
     for place, file in enumerate(files):
         try:
@@ -164,7 +167,7 @@ def _prepare(files: Sequence[bytes], prepare: Callable[[bytes], Decoding]) -> li
 
 
 def _named(error: Exception, place: int, images: int) -> Exception:
-    """Return the error, saying which image where there are several."""
+    """Return the error with the image's number, where there are several images."""
     if images == 1 or not isinstance(error, ServiceError):
         return error
     named = type(error)(f"image {place + 1} of {images}: {error}")

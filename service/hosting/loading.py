@@ -48,7 +48,7 @@ _FILE = "model.onnx"
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model with its engines, not warmed up."""
+    """Holds a model with its engines, not warmed up."""
 
     info: ModelInfo
     classifier: Classifier
@@ -60,7 +60,7 @@ class OpenModel:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Where a model to serve is; a file that is not there is an error of the model."""
+    """Locates a model to serve; if the file is missing, that is an error of the model."""
 
     name: str
     version: str
@@ -72,9 +72,9 @@ def open_models(
 ) -> Iterator[OpenModel | FailedModel]:
     """Open the models that the settings name, one after another.
 
-    SettingsError, before anything is loaded: a default model that is not among them, or a flag for
-    one model where there are several. ModelError where the only one cannot be opened, or none, or
-    with `strict` the first of several that cannot.
+    Raises SettingsError, before anything is loaded, for a default model that is not among them, or
+    a flag for one model where there are several. Raises ModelError where the only one cannot be
+    opened, or none can, or with `strict` for the first of several that cannot.
     """
     files = find_models(settings)
     names = [file.name for file in files]
@@ -108,8 +108,8 @@ def open_models(
 def find_models(settings: Settings) -> list[ModelFile]:
     """Return the models that the settings name: one file, or the folders in a folder, by name.
 
-    ModelFileError: no model, or a name that cannot be part of a URL; of a folder of folders it is
-    logged, and the folder left out, unless `strict` is set.
+    Raises ModelFileError where there is no model, or a name cannot be part of a URL; in a folder of
+    folders that is logged, and the folder left out, unless `strict` is set.
     """
     folder = settings.model
     if folder is None or not folder.is_dir() or (folder / _FILE).is_file():
@@ -136,7 +136,9 @@ def find_models(settings: Settings) -> list[ModelFile]:
 
 
 def find_model(settings: Settings) -> ModelFile:
-    """Return the one model that the settings name; ModelFileError where there are several."""
+    """Return the one model that the settings name. Raises ModelFileError where there are
+    several.
+    """
     first, *others = find_models(settings)
     if others:
         names = ", ".join(file.name for file in (first, *others))
@@ -153,7 +155,7 @@ def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
 
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
-    """Return an engine for a model of images; UnsupportedModelError for a model of clips."""
+    """Return an engine for a model of images. Raises UnsupportedModelError for a model of clips."""
     (engine,) = open_places(classifier, settings, max_batch, [DeviceChoice(settings.device)])
     return engine
 
@@ -161,8 +163,8 @@ def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) 
 def open_places(
     classifier: Classifier, settings: Settings, max_batch: int, places: Sequence[DeviceChoice]
 ) -> Sequence[Engine]:
-    """Open, as `open_classifier` does, an engine for each place; EngineError where one cannot be
-    opened.
+    """Open an engine for each place, as `open_classifier` does. Raises EngineError where one
+    fails.
     """
     if classifier.preprocessing.frames is not None:
         raise UnsupportedModelError(
@@ -182,7 +184,7 @@ def open_places(
 def doubt_guess(classifier: Classifier, settings: Settings) -> str:
     """Return why a guessed preset is probably wrong; empty where it is not.
 
-    The photographs that tell run on the CPU, on an engine of their own that is closed again.
+    The test photographs run on the CPU, on an engine of their own that is closed again.
     """
     if not classifier.preprocessing.guess:
         return ""
@@ -195,7 +197,7 @@ def doubt_guess(classifier: Classifier, settings: Settings) -> str:
 
 
 def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
-    """Return a function that reads an image file for a model of such preprocessing."""
+    """Return a function that reads an image file for a model with the given preprocessing."""
     limits = ImageLimits(settings.max_body_bytes, settings.max_pixels)
     return lambda file, meaning: prepare_image(file.read_bytes(), meaning, limits).run()
 
@@ -210,7 +212,7 @@ def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Dec
 
 
 def _model_file(settings: Settings) -> Path:
-    """Return the one model's file; that of a folder is model.onnx."""
+    """Return the one model's file, which in a folder is model.onnx."""
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
         return BUILT_IN_MODEL
@@ -228,7 +230,7 @@ def _model_file(settings: Settings) -> Path:
 
 
 def _highest(place: Path) -> ModelFile:
-    """Return the model of a folder, of its highest version where it has versions."""
+    """Return a folder's own model file, or else that of its highest version."""
     versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
     version = str(max(versions, default=1))
     if (place / _FILE).is_file():

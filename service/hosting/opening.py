@@ -1,4 +1,4 @@
-"""A repository as the settings say, with the models that they name."""
+"""Builds the repository that the settings describe, with the models that they name."""
 
 import logging
 from collections.abc import Sequence
@@ -31,7 +31,9 @@ def make_repository(
 def add_models(
     repository: Repository, settings: Settings, expectations: Sequence[str] | None = None
 ) -> None:
-    """Open the models; ModelError or SettingsError as `open_models`, and broken ones are logged."""
+    """Open the models and log broken ones. Raises ModelError or SettingsError as `open_models`
+    does.
+    """
     for opened in open_models(settings, expectations):
         if isinstance(opened, FailedModel):
             _log.error("the model %s is not served: %s", opened.name, opened.error)

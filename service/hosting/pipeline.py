@@ -1,4 +1,4 @@
-"""One served model: from the bytes of images to their scores, with its bounds and metrics."""
+"""Serves one model: from the bytes of images to their scores, with its bounds and metrics."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from service.telemetry.metrics import ModelMetrics
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Holds what is known of a model but its weights."""
+    """Describes a model, without its weights."""
 
     name: str
     version: str  # digits
@@ -32,7 +32,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class FailedModel:
-    """One of several models that could not be opened, and why."""
+    """Names one of several models that could not be opened, and says why."""
 
     name: str
     version: str
@@ -41,7 +41,7 @@ class FailedModel:
 
 @dataclass(eq=False, slots=True)
 class Pipeline:
-    """A runner with its decoders and bounds; used from one event loop."""
+    """Combines a runner with its decoders and bounds; used from one event loop."""
 
     info: ModelInfo
     runner: EngineRunner
@@ -68,7 +68,9 @@ class Pipeline:
         }
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and finish those inside; False if `timeout_s` was too short."""
+        """Refuse new requests and finish those inside; return False if `timeout_s` was too
+        short.
+        """
         self.runner.refuse()
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,4 +1,4 @@
-"""Effects of a preset: how far a network tells images apart, and whether it names them.
+"""Tests presets by their effects: how far a network tells images apart, and whether it names them.
 
 A guessed preset is tried on the built-in photographs, beside the others that fit. Confidence says
 little: a network made for `imagenet` is sure of everything where it gets the pixels of `caffe`,
@@ -58,7 +58,7 @@ Decode = Callable[[Path, Preprocessing], Pixels]
 
 @dataclass(frozen=True)
 class Trial:
-    """A preset on some images."""
+    """Holds the results of a preset on some images."""
 
     name: str
     used: bool  # by the model as it is set
@@ -73,10 +73,10 @@ def try_presets(
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
 ) -> list[Trial]:
-    """Run images through every preset that fits; each has the names of the classes expected of it.
+    """Run images through every preset that fits; `images` has the names expected of each image.
 
-    What the model uses comes first, where it is none of them. Raises what `decode` and the engine
-    raise.
+    The model's own preprocessing comes first, where it is none of them. Raises what `decode` and
+    the engine raise.
     """
     own = replace(classifier.preprocessing, guess="")
     presets = dict(each_preset(own))
@@ -89,10 +89,9 @@ def try_presets(
 
 
 def doubt(classifier: Classifier, engine: Engine, decode: Decode) -> str:
-    """Return why a guessed preset is probably wrong, by the built-in photographs; empty where it is
-    not.
+    """Return why a guessed preset is probably wrong, by the built-in photographs; else "".
 
-    Also where nothing was guessed, no other preset fits, or there are too few classes to tell.
+    Empty also where nothing was guessed, no other preset fits, or there are too few classes.
     """
     guess = classifier.preprocessing.guess
     if not guess or len(each_preset(classifier.preprocessing)) == 1:
@@ -107,8 +106,8 @@ def doubt(classifier: Classifier, engine: Engine, decode: Decode) -> str:
 
 
 def label_names(label: str) -> list[str]:
-    """Return the names in a label such as "n02123045 tabby, tabby cat": plain words, the number
-    too.
+    """Return the names in a label such as "n02123045 tabby, tabby cat" in plain words, number
+    included.
     """
     number, _, rest = label.partition(" ")
     numbered = len(number) == 9 and number[0] == "n" and number[1:].isdecimal()
@@ -117,7 +116,7 @@ def label_names(label: str) -> list[str]:
 
 
 def plain_words(text: str) -> str:
-    """Letters and digits in lower case, and single spaces for all else."""
+    """Return the text's letters and digits in lower case, with single spaces for all else."""
     return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
@@ -128,9 +127,7 @@ def _try(
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
 ) -> Trial:
-    """Return a trial, all zero where a score is not finite, as pixels beyond what the network knows
-    may give.
-    """
+    """Return a trial; it is all zero where a score is not finite, as extreme pixels may cause."""
     rows: list[NDArray[np.float64]] = []
     confidences, right = [], 0
     for file, expected in images.items():
@@ -147,7 +144,7 @@ def _try(
 
 
 def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
-    """Up to a constant, which is taken off: a softmax does not see it."""
+    """Return logits up to a constant, which is subtracted: a softmax does not change by it."""
     row = scores.astype(np.float64)
     if output is OutputKind.PROBABILITIES:
         row = np.log(np.maximum(row, np.finfo(np.float32).tiny))
@@ -156,7 +153,7 @@ def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
 
 
 def _share(rows: Sequence[NDArray[np.float64]]) -> float:
-    """1 - n |mean of the rows|² / sum of |row|², 0 where all rows are the same or zero."""
+    """Return 1 - n |mean of the rows|² / sum of |row|², 0 where all rows are the same or zero."""
     size = sum(float(row @ row) for row in rows)
     mean = np.mean(rows, axis=0)
     return max(0.0, 1 - len(rows) * float(mean @ mean) / size) if size else 0.0

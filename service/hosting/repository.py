@@ -1,4 +1,4 @@
-"""The models that one process serves.
+"""Holds the models that one process serves.
 
 Each model has its own engines with their threads, its batcher and bound on images. All share the
 devices (the batches of the models' first engines take turns, those of the second, and so on), the
@@ -42,7 +42,7 @@ _log = logging.getLogger("convoy")
 
 
 class Repository:
-    """Models by name, in the order in which they were added; used from one event loop."""
+    """Holds models by name, in the order in which they were added; used from one event loop."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Repository:
         bounds: Bounds | None = None,
         decode_s: float = _DECODE_S,
     ) -> None:
-        """Bounds hold for each model, except bytes and decode threads, which all models share.
+        """Set bounds for each model, except bytes and decode threads, which all models share.
 
         `max_queue` is in images; `default` names the model of `/v1/classify`; with `strict` warming
         up raises the first error, not only where no model can be served; it times batches for
@@ -133,7 +133,7 @@ class Repository:
 
     @property
     def default(self) -> Pipeline | None:
-        """Return the model of requests that name none: the configured one, or the only one.
+        """Return the model for requests that name none: the configured one, or the only one.
 
         None where the configured one could not be opened; `find_default` says so.
         """
@@ -143,11 +143,13 @@ class Repository:
         return next(iter(self.models.values())) if alone else None
 
     def find_default(self) -> Pipeline | None:
-        """Return the default model; BrokenModelError where it could not be opened."""
+        """Return the default model. Raises BrokenModelError where it could not be opened."""
         return self.default or (self.find(self._default) if self._default is not None else None)
 
     def find(self, name: str, version: str | None = None) -> Pipeline:
-        """Return a model by name; ModelNotFoundError in Triton's words, or BrokenModelError."""
+        """Return a model by name. Raises ModelNotFoundError in Triton's words, or
+        BrokenModelError.
+        """
         if (broken := self.broken.get(name)) and version in (None, broken.version):
             raise BrokenModelError(f"the model {name} could not be opened: {broken.error}")
         pipeline = self.models.get(name)
@@ -168,9 +170,7 @@ class Repository:
 
     @property
     def ready(self) -> bool:
-        """Return whether every model accepts requests, but for those that are broken from the
-        start.
-        """
+        """Return whether every model accepts requests, except those broken from the start."""
         states = {pipeline.runner.state for pipeline in self.models.values()}
         return states <= {State.READY, State.BROKEN}
 
@@ -187,7 +187,7 @@ class Repository:
         self._leaving = True
 
     def exposition(self) -> "asyncio.Future[bytes]":
-        """Return every metric in Prometheus' text format, made in a thread: GPU drivers may be
+        """Return all metrics in Prometheus' text format, made in a thread, since drivers may be
         slow.
         """
         return self._teller.run(Metrics.exposition, self.metrics)
@@ -212,13 +212,15 @@ class Repository:
                 pipeline.runner.state, pipeline.runner.failure = State.BROKEN, str(error)
 
     async def failure(self) -> EngineError:
-        """Wait until an engine cannot be restarted any more; returns its last error."""
+        """Wait until an engine cannot be restarted any more, and return its last error."""
         await self._failed.wait()
         assert self._failure is not None  # noqa: S101  set before the event; narrows the type
         return self._failure
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and finish those inside; False if `timeout_s` was too short."""
+        """Refuse new requests and finish those inside; return False if `timeout_s` was too
+        short.
+        """
         for pipeline in self.models.values():
             pipeline.runner.refuse()  # at once
         drained = await asyncio.gather(*(p.drain(timeout_s) for p in self.models.values()))
@@ -229,7 +231,7 @@ class Repository:
         await asyncio.gather(*(pipeline.runner.give_up() for pipeline in self.models.values()))
 
     async def close(self, timeout_s: float) -> bool:
-        """Close everything; requests still inside fail. False if an engine is stuck in a call."""
+        """Close everything, and fail the requests inside; return False if an engine is stuck."""
         closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self.models.values()))
         self._decoders.close()
         self._processes.close()

@@ -1,4 +1,4 @@
-"""Image files to pixels, with limits on bytes, pixels, scans, time and memory.
+"""Turns image files into pixels, with limits on bytes, pixels, scans, time and memory.
 
 header ── jpeg, png, webp ── file ── decode ─┬─ pool: threads that share one memory budget
                                              └─ process: large images, drawn apart

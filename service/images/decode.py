@@ -1,4 +1,4 @@
-"""A checked image file, and what decoding it will cost: limits first, and no pixel decoded.
+"""Checks an image file, and what decoding it will cost: limits first, and no pixel decoded.
 
     parse_image_file ── limits ── geometry ─┬─ cost, which the pool reserves
                                             └─ Drawing (drawing.py), which the pool runs
@@ -25,7 +25,7 @@ _TURNED, _X_REVERSED, _Y_REVERSED = {5, 6, 7, 8}, {2, 3, 7, 8}, {3, 4, 6, 7}
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Checked before anything is decoded."""
+    """Holds limits that are checked before anything is decoded."""
 
     max_bytes: int = 20 * 2**20  # of one file
     max_pixels: int = 25_000_000  # width × height as stored; classifiers look at 0.3 million
@@ -33,7 +33,7 @@ class ImageLimits:
 
 
 class _Geometry(NamedTuple):
-    """Sizes and crop for one file, with x and y as stored, not as upright."""
+    """Holds sizes and crop for one file, with x and y as stored, not as upright."""
 
     resized: tuple[int, int]  # the whole image
     size: tuple[int, int]  # the crop, resized
@@ -44,9 +44,9 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
     """Check a JPEG, PNG or WebP file and estimate its decoding cost; decodes no pixel.
 
     Running the result gives height × width × C pixels, C-contiguous, in the model's channel order
-    (C = 1 for GREY), or raises ImageError. Raised at once: PayloadTooLargeError: over a limit.
-    UnsupportedMediaTypeError: another format or an animation. ImageError: empty, truncated or
-    broken, as far as the header shows. The file is not copied.
+    (C = 1 for GREY), or raises ImageError. Raises at once PayloadTooLargeError over a limit,
+    UnsupportedMediaTypeError for another format or an animation, and ImageError where the header
+    shows that the file is empty, truncated or broken. The file is not copied.
     """
     if len(data) > limits.max_bytes:
         raise PayloadTooLargeError(

@@ -1,4 +1,4 @@
-"""Decode threads with one memory budget, in which large images never hold up small ones.
+"""Decodes in threads with one memory budget, in which large images never hold up small ones.
 
 prepared ─┬─ quick ─────────── its client's turn ── a decode thread
           └─ large ── memory, its client's turn ── a thread for large images ── `apart`
@@ -40,14 +40,14 @@ _SHARE = 4
 
 
 class Cost(NamedTuple):
-    """The estimated peak cost of decoding an image, without the file's own bytes."""
+    """Estimates the peak cost of decoding an image, without the file's own bytes."""
 
     bytes: int = 0
     seconds: float = 0.0  # of one core
 
 
 class Decoding(NamedTuple):
-    """A checked image file: what decoding it costs, and the function that does it."""
+    """Holds a checked image file: what decoding it costs, and the function that does it."""
 
     cost: Cost
     run: Callable[[], Pixels]
@@ -55,7 +55,7 @@ class Decoding(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Work:
-    """An image that waits or is being decoded."""
+    """Holds an image that waits or is being decoded."""
 
     lane: "_Lane"
     client: Client
@@ -64,20 +64,20 @@ class _Work:
     begun: bool = False  # or out of its line
 
     def withdraw(self) -> None:
-        """Discard its result; do not decode it if that has not begun."""
+        """Discard the result, and do not decode the image if that has not begun."""
         self.then = None
         if not self.begun:
             self.begun = True
             self.lane.leave(self)
 
     def run(self) -> Pixels | None:
-        """Decode it, in a thread, unless it is withdrawn."""
+        """Decode the image, in a thread, unless it is withdrawn."""
         return None if self.then is None else self.lane.call(self.decoding.run)
 
 
 @dataclass(eq=False, slots=True)
 class _Lane:
-    """Images that wait for one kind of thread: clients take turns."""
+    """Queues images for one kind of thread: clients take turns."""
 
     pool: ThreadPool
     has_room: Callable[[Cost], bool]  # whether an image that costs so much can begin
@@ -102,7 +102,7 @@ class _Lane:
         return work
 
     def leave(self, work: _Work) -> None:
-        """Take an image out of its line, if it is there."""
+        """Remove an image from its line."""
         line = self.waiting.line(work.client)
         line.entries.remove(work)
         line.size -= work.decoding.cost.seconds
@@ -119,7 +119,7 @@ class _Lane:
         return self.seconds + own + others
 
     def _go_on(self) -> None:
-        """Begin with those that have a turn, as far as there is room."""
+        """Begin the images whose turn it is, as far as there is room."""
         while self.waiting:
             line, _ = self.waiting.next()
             work = line.entries[0]
@@ -164,7 +164,7 @@ class DecodePool:
         nice: int = 0,
         apart: Callable[[Callable[[], Pixels]], Pixels] = call,
     ) -> None:
-        """`bound_s` limits the time of one image; with no threads `post` decodes every image.
+        """Decode in `threads` threads, or if 0 in `post`; `bound_s` limits the time of one image.
 
         `apart` decodes the large ones: in a thread unless it does so elsewhere.
         """
@@ -179,16 +179,18 @@ class DecodePool:
 
     @property
     def lost(self) -> int:
-        """Return threads given up so far."""
+        """Return how many threads were given up so far."""
         return self._quick.pool.lost + self._large.pool.lost
 
     @property
     def taken_bytes(self) -> int:
-        """Memory that large images take now."""
+        """Return the bytes of memory that large images take now."""
         return int(self._large.bytes)
 
     def admit(self, *decodings: Decoding, client: Client = ANYONE) -> None:
-        """PayloadTooLargeError: one exceeds the budget. DecodersBusyError: one would wait long."""
+        """Raise PayloadTooLargeError if one exceeds the budget, DecodersBusyError if one would wait
+        long.
+        """
         ahead_s = 0.0
         for cost, _ in decodings:
             if self._is_quick(cost):
@@ -208,7 +210,9 @@ class DecodePool:
             ahead_s += cost.seconds / max(1, self._large_threads)
 
     def post(self, decoding: Decoding, then: Decoded, client: Client = ANYONE) -> _Work | None:
-        """Decode an admitted image, then call `then` in the event loop; None: it is done."""
+        """Decode an admitted image, then call `then` in the event loop; return None if that is
+        done.
+        """
         if not self._threads:
             self._quick.pool.post(call, decoding.run, then)
             return None
@@ -216,7 +220,7 @@ class DecodePool:
         return lane.post(decoding, then, client)
 
     def close(self) -> None:
-        """End every thread after its last job; does not wait for it."""
+        """End every thread after its last job, without waiting for it."""
         self._quick.pool.close()
         self._large.pool.close()
 
@@ -224,7 +228,7 @@ class DecodePool:
         return cost.seconds <= _QUICK_S and cost.bytes <= self.quick_bytes
 
     def _has_thread(self, cost: Cost) -> bool:
-        """Return whether a thread is free for a quick image, or will be in a moment."""
+        """Return whether a thread is free for a quick image, or will be soon."""
         lane = self._quick
         soon = lane.seconds + cost.seconds <= _MOMENT_S * self._threads
         return soon or lane.running < self._threads

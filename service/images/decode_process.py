@@ -1,4 +1,4 @@
-"""Processes that decode large images, so that the server's own threads do not wait for them.
+"""Decodes large images in other processes, so that the server's own threads do not wait for them.
 
     a decode thread ── pickle protocol 5, by a pipe ── Drawing() ── pixels or the error ── back
 
@@ -34,7 +34,7 @@ class DecodeProcesses:
     """
 
     def __init__(self, bound_s: float = inf) -> None:
-        """`bound_s` limits the time of one call."""
+        """Limit the time of one call to `bound_s` seconds."""
         self._bound_s = bound_s
         self._idle: list[_Process] = []
         self._closed = False
@@ -42,7 +42,8 @@ class DecodeProcesses:
     def run(self, function: Callable[[], R]) -> R:
         """Return what a picklable function returns in another process, or raise its error.
 
-        DecoderLostError: the process crashed, was killed, or took longer than the bound.
+        Raises DecoderLostError where the process crashed, was killed, or took longer than the
+        bound.
         """
         try:
             process = self._idle.pop()
@@ -61,7 +62,7 @@ class DecodeProcesses:
         return result  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End every process after its last call; does not wait for that."""
+        """End every process after its last call, without waiting for that."""
         self._closed = True
         with suppress(IndexError):
             while True:
@@ -99,7 +100,7 @@ class _Process:
         self.close()
 
     def close(self) -> None:
-        """Let it end, which it does when its input ends, and wait for that."""
+        """Close the process's input, which ends it, and wait for its end."""
         with suppress(BrokenPipeError):  # what was being sent is lost
             self._input.close()
         self._output.close()
@@ -119,7 +120,7 @@ def _send(pipe: IO[bytes], what: object) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> Any:
-    """Return what was sent. EOFError: the other side has ended."""
+    """Return the object sent through a pipe. Raises EOFError where the other side has ended."""
     length, count = _LENGTHS.unpack(_read(pipe, _LENGTHS.size))
     data = _read(pipe, length)
     buffers = [_read(pipe, *_LENGTH.unpack(_read(pipe, _LENGTH.size))) for _ in range(count)]
@@ -144,7 +145,7 @@ main()
 
 
 def main() -> None:
-    """Call functions from standard input until it ends; the parent is gone then, or has closed.
+    """Call functions from standard input until it ends, when the parent is gone or has closed.
 
     Signals to a whole group of processes, Ctrl-C say, are for the parent, which finishes what it
     has accepted.

@@ -1,4 +1,4 @@
-"""Pixels of a checked image file: one resample orients, resizes and crops.
+"""Draws the pixels of a checked image file: one resample orients, resizes and crops.
 
     Pillow decodes (a large JPEG at 1/2, 1/4 or 1/8) ── opaque RGB or grey ── resample ── upright
 
@@ -54,7 +54,8 @@ TO_UPRIGHT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A checked file and what to make of it, with x and y as stored; calling it decodes the file.
+    """Describes a checked file and what to make of it, x and y as stored; calling it decodes the
+    file.
 
     It can be pickled: the parts of the file are then buffers, which protocol 5 does not copy.
     """
@@ -114,7 +115,9 @@ def _drawing(values: dict[str, Any]) -> Drawing:
 
 
 def _opaque(image: Image.Image, mode: str) -> Image.Image:
-    """Any decoded image as RGB or L, on white; grey stays L, which takes a quarter of RGB."""
+    """Return any decoded image as RGB or L, on white; grey stays L, which takes less memory than
+    RGB.
+    """
     if image.mode == "I;16":  # keep the high byte, as Pillow does for 16-bit colour
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:

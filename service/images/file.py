@@ -1,7 +1,7 @@
-"""The facts of an image's header, and the errors that all formats share.
+"""Defines the facts of an image's header, and the errors that all formats share.
 
-Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sections 5 and 11,
-RFC 9649 (WebP), and CIPA DC-008 (EXIF) for the orientation.
+Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sections 5 and 11, RFC
+9649 (WebP), and CIPA DC-008 (EXIF) for the orientation.
 """
 
 import struct
@@ -23,38 +23,40 @@ _ORIENTATION_TAG = 0x0112
 
 @unique
 class ImageFormat(Enum):
-    """An accepted format: Pillow's name for it, and its usual spelling."""
+    """Names an accepted format as Pillow does; the value is its usual spelling."""
 
     JPEG = "JPEG"
     PNG = "PNG"
     WEBP = "WebP"
 
     def truncated(self) -> ImageError:
-        """Return the error of a file that ends too early."""
+        """Return the error for a file that ends too early."""
         return ImageError(f"the {self.value} is truncated: the file ends too early; send it whole")
 
     def broken(self, what: str) -> ImageError:
-        """Return the file contradicts its format."""
+        """Return the error for a file that contradicts its format."""
         return ImageError(f"the {self.value} is broken: {what}; save the image again")
 
     def animated(self) -> UnsupportedMediaTypeError:
-        """Return the error of several frames: the request does not say which one to classify."""
+        """Return the error for several frames: the request does not say which one to classify."""
         return UnsupportedMediaTypeError(f"this is an animated {self.value}; send a still image")
 
     def check_size(self, width: int, height: int) -> None:
-        """ImageError where the image has no pixels."""
+        """Raise ImageError where the image has no pixels."""
         if not (width and height):
             raise self.broken("it does not say how large it is")
 
     def segment_numbers(self, file_bytes: int) -> Iterator[int]:
-        """0, 1, 2, ... for each segment; ImageError after more than a real file can have."""
+        """Yield 0, 1, 2, ... for the segments. Raises ImageError after more than a real file
+        has.
+        """
         markers = _SEGMENTS + file_bytes // _BYTES_A_SEGMENT
         yield from range(markers + 1)
         raise self.broken(f"more than {markers} segments in {file_bytes} bytes")
 
 
 class Weight(NamedTuple):
-    """The cost of decoding one stored pixel; each format has a table of measured values.
+    """Holds the cost of decoding one stored pixel; each format has a table of measured values.
 
     `tests/service/images/test_decode_memory.py` checks the bytes against what Pillow allocates.
     """
@@ -65,7 +67,7 @@ class Weight(NamedTuple):
 
 
 class ImageFile(NamedTuple):
-    """A still image that is not decoded yet: `width` × `height` pixels as stored."""
+    """Describes a still image that is not decoded yet: `width` × `height` pixels as stored."""
 
     format: ImageFormat
     width: int
@@ -84,9 +86,7 @@ class ImageFile(NamedTuple):
 
 
 def exif_orientation(exif: bytes | memoryview) -> int:
-    """Return the orientation in EXIF data, 1 if there is none; broken EXIF is common, and has
-    none.
-    """
+    """Return the orientation in EXIF data, 1 where there is none or the EXIF is broken."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(exif[:4]))
     if order is None:
         return 1

@@ -1,4 +1,4 @@
-"""Image headers: format, size and orientation, read before any decoder sees the file.
+"""Reads image headers: format, size and orientation, before any decoder sees the file.
 
 The parsers read just enough to enforce the limits. The decoder gets only the segments that affect
 pixels: comments, colour profiles, thumbnails and EXIF cost no time or memory, and a hostile file
@@ -37,8 +37,9 @@ _OTHER_FORMATS = {
 def parse_image_file(data: bytes) -> ImageFile:
     """Read the header of a JPEG, PNG or WebP file, regardless of its name or Content-Type.
 
-    UnsupportedMediaTypeError: another format, or an animation. ImageError: empty, truncated or
-    broken. Decodes no pixel; the time is proportional to the number of segments, which is bounded.
+    Raises UnsupportedMediaTypeError for another format or an animation, ImageError for an empty,
+    truncated or broken file. Decodes no pixel; the time is proportional to the number of segments,
+    which is bounded.
     """
     if not data:
         raise ImageError("the image is empty: send the bytes of a JPEG, PNG or WebP file")

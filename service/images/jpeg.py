@@ -1,4 +1,4 @@
-"""JPEG headers: FF D8, then segments FF marker length payload, then scans (ITU-T T.81 annex B)."""
+"""Reads JPEG headers: FF D8, then segments FF marker length payload, then scans (T.81 annex B)."""
 
 import struct
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ class _Frame(NamedTuple):
 def parse_jpeg(data: bytes) -> ImageFile:
     """Return a JPEG's size, orientation, scans and decoding cost.
 
-    ImageError: truncated or broken. UnsupportedMediaTypeError: arithmetic coding, lossless,
-    hierarchical or 12-bit.
+    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for arithmetic
+    coding, lossless, hierarchical or 12-bit.
     """
     view = memoryview(data)
     parts = [view[:2]]
@@ -72,7 +72,7 @@ def parse_jpeg(data: bytes) -> ImageFile:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """(marker, start, end) of every segment up to and including the first start of scan."""
+    """Yield (marker, start, end) of every segment up to and including the first start of scan."""
     position = 2
     for _ in _FORMAT.segment_numbers(len(data)):
         position = data.find(b"\xff", position)  # decoders skip stray bytes between segments
@@ -98,7 +98,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _scans(data: bytes, start: int) -> int:
-    """Return how many scans begin from `start` on; ImageError for more than MAX_SCANS."""
+    """Return how many scans begin from `start` on. Raises ImageError for more than MAX_SCANS."""
     mark = bytes([0xFF, _SOS])
     scans = 0
     for piece in range(start, len(data), _PIECE):  # a search holds the interpreter's lock

@@ -1,4 +1,6 @@
-"""PNG headers: a signature, then chunks length type payload crc (PNG specification section 5)."""
+"""Reads PNG headers: a signature, then chunks length type payload crc (specification, section
+5).
+"""
 
 import struct
 import zlib
@@ -31,7 +33,7 @@ _WIDE_NS = 2  # times as long, for twice as many bytes
 def parse_png(data: bytes) -> ImageFile:
     """Return a PNG's size, orientation and decoding cost; `check_png` verifies the checksums.
 
-    ImageError: truncated or broken. UnsupportedMediaTypeError: an animation.
+    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for an animation.
     """
     view = memoryview(data)
     parts = [view[:_SIGNATURE_LENGTH]]
@@ -71,7 +73,7 @@ def parse_png(data: bytes) -> ImageFile:
 
 
 def check_png(parts: Sequence[memoryview]) -> None:
-    """ImageError where a chunk's checksum is wrong; the time is proportional to the bytes."""
+    """Raise ImageError where a chunk's checksum is wrong; the time is proportional to the bytes."""
     for chunk in parts[1:]:
         if zlib.crc32(chunk[4:-4]) != int.from_bytes(chunk[-4:], "big"):
             kind = bytes(chunk[4:8]).decode()
@@ -79,7 +81,7 @@ def check_png(parts: Sequence[memoryview]) -> None:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """(type, start, end) of every chunk, IEND last."""
+    """Yield (type, start, end) of every chunk, IEND last."""
     position = _SIGNATURE_LENGTH
     for _ in _FORMAT.segment_numbers(len(data)):
         kind = data[position + 4 : position + 8]

@@ -1,4 +1,6 @@
-"""WebP headers: RIFF size WEBP, then chunks type length payload, padded to even (RFC 9649)."""
+"""Reads WebP headers: RIFF size WEBP, then chunks type length payload, padded to even (RFC
+9649).
+"""
 
 import struct
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ _WEIGHT = Weight(held_bytes=0.0, drawn_bytes=17.3, ns=50)
 def parse_webp(data: bytes) -> ImageFile:
     """Return a WebP's size, orientation and decoding cost.
 
-    ImageError: truncated or broken. UnsupportedMediaTypeError: an animation.
+    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for an animation.
     """
     length = 8 + int.from_bytes(data[4:8], "little")
     if len(data) < max(12, length):

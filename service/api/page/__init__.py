@@ -1,4 +1,4 @@
-"""The web pages at / and /docs: plain files, without a build step or anything from other hosts."""
+"""Serves the web pages at / and /docs: plain files, without a build step or other hosts' files."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,7 @@ EXAMPLES = {
 
 
 class _Files(StaticFiles):
-    """Static files with a Cache-Control header."""
+    """Serves static files with a Cache-Control header."""
 
     def __init__(self, cache_control: str, **where: Any) -> None:
         super().__init__(**where)
@@ -74,7 +74,7 @@ def add_pages(app: FastAPI) -> None:
 
 
 def page_headers(images: str) -> dict[str, str]:
-    """Return the headers of a page of ours, which shows images of this source beside our own files.
+    """Return the headers of a page that shows images of this source beside Convoy's own files.
 
     It contains its files' versions, so the browser must ask whether it has changed.
     """
@@ -87,7 +87,7 @@ def page_headers(images: str) -> dict[str, str]:
 
 
 def with_headers(send: Send) -> Send:
-    """`send`, with BROWSER_HEADERS added to every answer that lacks them."""
+    """Return `send` with BROWSER_HEADERS added to every answer that lacks them."""
 
     async def start(message: Message) -> None:
         if message["type"] == "http.response.start":

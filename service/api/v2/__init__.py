@@ -1,4 +1,4 @@
-"""KServe's V2 inference protocol over HTTP, as Triton's clients speak it."""
+"""Implements KServe's V2 inference protocol over HTTP, as Triton's clients speak it."""
 
 from service.api.v2.request import REQUEST_SCHEMAS
 from service.api.v2.routes import add_routes

@@ -1,4 +1,4 @@
-"""The server and its models, as the V2 protocol and Triton's extensions describe them.
+"""Describes the server and its models, as the V2 protocol and Triton's extensions do.
 
 Each typed dictionary is followed by the function that fills it in; FastAPI documents both.
 """
@@ -46,7 +46,7 @@ Models = Annotated[Repository, Depends(_repository)]
 
 
 async def _asked(request: Request, models: Models) -> Pipeline:
-    """Return the model that the path names; ModelNotFoundError."""
+    """Return the model that the path names. Raises ModelNotFoundError."""
     return models.find(request.path_params["model"], request.path_params.get("version"))
 
 
@@ -65,32 +65,34 @@ async def live() -> LiveAnswer:
 
 
 class ReadyAnswer(TypedDict):
-    """Every batch size is warm and the server is not draining."""
+    """States that every batch size is warm and the server is not draining."""
 
     ready: bool
 
 
 async def ready(models: Models) -> ReadyAnswer:
-    """Report whether every model is warm and accepts requests, but for broken ones of several."""
+    """Report that all models accept requests, ignoring those of several that could not be
+    opened.
+    """
     models.check_ready()
     return ReadyAnswer(ready=True)
 
 
 class ModelReady(TypedDict):
-    """Whether a model accepts requests."""
+    """States that a model accepts requests."""
 
     name: str
     ready: bool
 
 
 async def model_ready(pipeline: Asked) -> ModelReady:
-    """Report whether a model accepts requests."""
+    """Report that a model accepts requests."""
     pipeline.runner.state.check_ready()
     return ModelReady(name=pipeline.info.name, ready=True)
 
 
 class ServerMetadata(TypedDict):
-    """The server, and the extensions of the protocol that it supports."""
+    """Describes the server, and the extensions of the protocol that it supports."""
 
     name: str
     version: str
@@ -103,7 +105,7 @@ async def server_metadata() -> ServerMetadata:
 
 
 class TensorMetadata(TypedDict):
-    """One input or output; -1 stands for the number of images."""
+    """Describes one input or output; -1 stands for the number of images."""
 
     name: str
     datatype: str
@@ -112,14 +114,12 @@ class TensorMetadata(TypedDict):
 
 
 def has_own_input(info: ModelInfo) -> bool:
-    """Return whether the model's own input is listed: clients take two inputs of one name for
-    one.
-    """
+    """Return whether the model's own input is listed: its name must not be `image`, as ours is."""
     return info.tensor not in ("", INPUT)
 
 
 class ModelMetadata(TypedDict):
-    """A model's outputs and inputs, of which a request has one."""
+    """Describes a model's outputs and inputs, of which a request has one."""
 
     name: str
     versions: list[str]
@@ -194,7 +194,7 @@ async def model_config(pipeline: Asked) -> dict[str, Any]:
 
 
 class IndexEntry(TypedDict):
-    """One model of the repository."""
+    """Describes one model of the repository."""
 
     name: str
     version: str
@@ -217,7 +217,7 @@ def broken_entry(broken: FailedModel) -> IndexEntry:
 
 
 class InferenceStatistics(TypedDict):
-    """Requests, and where their time went."""
+    """Counts requests, and where their time went."""
 
     success: Duration
     fail: Duration
@@ -230,7 +230,7 @@ class InferenceStatistics(TypedDict):
 
 
 class BatchStatistics(TypedDict):
-    """The batches of one size."""
+    """Counts the batches of one size."""
 
     batch_size: int
     compute_input: Duration
@@ -239,7 +239,7 @@ class BatchStatistics(TypedDict):
 
 
 class ModelStatistics(TypedDict):
-    """A model's counts since it was loaded."""
+    """Holds a model's counts since it was loaded."""
 
     name: str
     version: str
@@ -253,7 +253,7 @@ class ModelStatistics(TypedDict):
 
 
 class StatisticsAnswer(TypedDict):
-    """The statistics extension's answer."""
+    """Holds the answer of the statistics extension."""
 
     model_stats: list[ModelStatistics]
 

@@ -1,4 +1,4 @@
-"""The V2 endpoint of a model: a request's body to scores and back."""
+"""Implements a model's V2 endpoint: a request's body to scores and back."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,9 +26,7 @@ _LONG_JSON = 2**16
 
 
 def _json_length(headers: Headers) -> int | None:
-    """Return the length of a request's JSON, None for the whole body; BadRequestError if it is
-    invalid.
-    """
+    """Return the length of a request's JSON, None for the whole body. Raises BadRequestError."""
     value = headers.get(_HEADER_LENGTH)
     if value is None:
         return None
@@ -39,19 +37,19 @@ def _json_length(headers: Headers) -> int | None:
 
 
 class Infer:
-    """Tensors in, scores out."""
+    """Reads tensors and answers with scores."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
 
     def check(self, record: RequestRecord) -> RequestRecord:
-        """Return the record; ServiceError if its headers are invalid."""
+        """Return the record. Raises ServiceError where its headers are invalid."""
         _json_length(record.headers)
         content_coding(record.headers)
         return record
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Return whether reading a body of `length` bytes is faster than handing it to a thread."""
+        """Return whether a body of `length` bytes is read sooner than it is handed to a thread."""
         json_length = _json_length(headers)
         return (length if json_length is None else json_length) <= _LONG_JSON
 
@@ -68,7 +66,7 @@ class Infer:
     def answer(
         self, form: tuple[InferRequest, str], scored: Scored, count: Callable[[], Phases]
     ) -> Response:
-        """Return the scores in the form asked for, compressed if the client accepts that."""
+        """Return the scores in the requested form, compressed if the client accepts that."""
         asked, accepted = form
         content, json_length = format_answer(asked, scored.results, self.pipeline.info)
         count()
@@ -110,8 +108,8 @@ def format_answer(
 ) -> tuple[bytes, int | None]:
     """Return the answer's body, and the length of its JSON if a binary tensor follows.
 
-    A score is NaN or infinite: InvalidTensorError where the client sent what the engine got,
-    otherwise EngineFailedError.
+    Where a score is NaN or infinite, raises InvalidTensorError if the client sent the tensor that
+    the engine got, else EngineFailedError.
     """
     for number, row in enumerate(rows, 1):
         if row.ranking is None:
@@ -155,7 +153,9 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
 
 
 def _classification(row: ScoreRow, k: int, labels: Sequence[str]) -> list[str]:
-    """Return the classification extension's "value:index:label" of the k largest scores."""
+    """Return "value:index:label" for the k largest scores, as the classification extension
+    has it.
+    """
     texts = []
     for index in largest(row.scores.astype(np.float64), k).tolist():
         text = f"{row.scores[index]:f}:{index}"

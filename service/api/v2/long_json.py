@@ -1,4 +1,4 @@
-"""The JSON of a request, however long, without keeping other threads from running.
+"""Reads a request's JSON, however long, without keeping other threads from running.
 
 A parser in C holds the interpreter's lock until it returns. So what no request needs is counted and
 refused first; then `data`, which alone may be long, is cut out, to be read in pieces:
@@ -36,7 +36,7 @@ _KEY = b'"data"'
 
 
 class Span(NamedTuple):
-    """A part of a text."""
+    """Marks a part of a text."""
 
     text: bytes
     start: int
@@ -44,7 +44,9 @@ class Span(NamedTuple):
 
 
 def check_counts(text: bytes, end: int, max_files: int) -> None:
-    """BadRequestError where the text up to `end` has more than any request with so many files."""
+    """Raise BadRequestError where the text up to `end` has more than a request with `max_files`
+    needs.
+    """
     if _has_more(text, b"{", end, _MOST_OBJECTS):
         raise BadRequestError(
             f"the JSON has more than {_MOST_OBJECTS} objects; a request has one input, "
@@ -70,8 +72,8 @@ def _has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
 def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
     """Return the JSON with `[0]`, `[1]`, ... instead of each list `data`, and the lists.
 
-    What is inside the lists is not checked. BadRequestError: it is no JSON. PayloadTooLargeError:
-    what is left is long.
+    The insides of the lists are not checked. Raises BadRequestError where the text is no JSON,
+    PayloadTooLargeError where the rest is long.
     """
     kept: list[bytes] = []
     lists: list[Span] = []
@@ -93,7 +95,7 @@ def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
 
 
 def string_end(text: bytes, start: int, end: int) -> int:
-    """Return where the quote is that ends a string whose first character is at `start`."""
+    """Return the position of the quote that ends the string whose first character is at `start`."""
     quote = start
     while (quote := text.find(b'"', quote, end)) >= 0:
         before = text[max(start, quote - _NEAR) : quote]
@@ -107,7 +109,7 @@ def string_end(text: bytes, start: int, end: int) -> int:
 
 
 def _list_end(text: bytes, start: int, end: int) -> int:
-    """Return where a list of lists, numbers and strings ends: at its last bracket before another
+    """Return the end of a list of lists, numbers and strings: its last bracket before another
     key.
     """
     position = start

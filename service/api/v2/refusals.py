@@ -1,4 +1,4 @@
-"""Triton's requests that Convoy does not support: a 501 that says why, or a fixed answer.
+"""Answers Triton's requests that Convoy does not support: a 501 that says why, or a fixed answer.
 
 The models, logging and tracing are set when the server starts, and it maps no client's memory:
 clients may only send images. The OpenAPI document leaves these routes out.
@@ -62,12 +62,12 @@ router = APIRouter(
 
 @router.get("/v2/models/{model}/trace/setting")
 async def model_trace(_: Asked) -> Response:
-    """Tracing is off for every model."""
+    """Answer that tracing is off for every model."""
     return json_response(_TRACE)
 
 
 @router.get("/v2/systemsharedmemory/region/{region}/status")
 @router.get("/v2/cudasharedmemory/region/{region}/status")
 async def region_status(region: str) -> Response:
-    """Return the regions of shared memory: none exists."""
+    """Answer that no region of shared memory exists."""
     raise ModelNotFoundError(f"Unable to find shared memory region: '{region}'")

@@ -1,4 +1,4 @@
-"""Inference requests of the V2 protocol: JSON, and the binary tensor extension.
+"""Parses inference requests of the V2 protocol: JSON, and the binary tensor extension.
 
     body = JSON                          tensors as lists of numbers, or of strings
     body = JSON | tensor                 Inference-Header-Content-Length is the JSON's length
@@ -58,7 +58,7 @@ NotSupported = Annotated[str | None, Meta(description="not supported")]
 
 
 class RequestParameters(msgspec.Struct):
-    """Parameters of the whole request."""
+    """Holds parameters of the whole request."""
 
     timeout: Annotated[
         Whole, Meta(description="deadline, in microseconds after the request arrived; 0: none")
@@ -68,7 +68,7 @@ class RequestParameters(msgspec.Struct):
 
 
 class InputParameters(msgspec.Struct):
-    """Parameters of the input."""
+    """Holds parameters of the input."""
 
     binary_data_size: Annotated[
         Whole | None, Meta(description="bytes of this tensor, which follow the JSON")
@@ -77,7 +77,7 @@ class InputParameters(msgspec.Struct):
 
 
 class OutputParameters(msgspec.Struct):
-    """Parameters of the output."""
+    """Holds parameters of the output."""
 
     binary_data: Annotated[
         bool | None, Meta(description="answer with a binary tensor; overrides binary_data_output")
@@ -112,7 +112,7 @@ class InputTensor(msgspec.Struct):
 
 
 class OutputTensor(msgspec.Struct):
-    """Holds what a request says of the one output."""
+    """Names the one output of a request, and its parameters."""
 
     name: str
     parameters: OutputParameters | None = None
@@ -122,7 +122,7 @@ _Tensor = TypeVar("_Tensor", InputTensor, OutputTensor)
 
 
 class InferenceJson(msgspec.Struct):
-    """The JSON of an inference request."""
+    """Holds the JSON of an inference request."""
 
     inputs: list[InputTensor]
     outputs: list[OutputTensor] | None = None
@@ -131,7 +131,7 @@ class InferenceJson(msgspec.Struct):
 
 
 class IndexRequest(msgspec.Struct):
-    """The optional body of a request for the list of models."""
+    """Holds the optional body of a request for the list of models."""
 
     ready: Annotated[bool, Meta(description="list only models that are ready")] = False
 
@@ -143,12 +143,12 @@ _, REQUEST_SCHEMAS = msgspec.json.schema_components(
 
 
 def content_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return how the OpenAPI document refers to one of the structures as a request's body."""
+    """Return a reference to one of the structures as a request's body, for the OpenAPI document."""
     return {"application/json": {"schema": {"$ref": _SCHEMAS.format(name=kind.__name__)}}}
 
 
 def read_json(decode: Callable[[bytes], T], text: bytes) -> T:
-    """Decode the JSON of a request; BadRequestError if it is invalid."""
+    """Decode the JSON of a request. Raises BadRequestError where it is invalid."""
     try:
         return decode(text)
     except RecursionError:
@@ -166,7 +166,7 @@ _decode = msgspec.json.Decoder(InferenceJson).decode
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """Holds n images, encoded or decoded, and the form of the answer."""
+    """Holds n images, encoded or decoded, and the requested form of the answer."""
 
     files: list[bytes]  # n of them; empty if there are images
     images: Numbers | None  # n pixels or tensors
@@ -180,10 +180,11 @@ class InferRequest:
 def parse_request(
     body: bytes, header_length: int | None, info: ModelInfo, max_images: int
 ) -> InferRequest:
-    """Return a request from its body; `header_length` is None without the header.
+    """Return the request in a body; `header_length` is None without the header.
 
-    The images may be a view of `body`. Takes time in proportion to the body's length.
-    BadRequestError: invalid. PayloadTooLargeError: too much JSON, or more than `max_images`.
+    The images may be a view of `body`. Takes time in proportion to the body's length. Raises
+    BadRequestError where the body is invalid, PayloadTooLargeError for too much JSON or more than
+    `max_images`.
     """
     if header_length == 0:
         return _parse_raw(body, info)
@@ -215,7 +216,7 @@ def parse_request(
 
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
-    """Return one image without any JSON; the answer is binary, as Triton's is."""
+    """Return the request of one image without JSON; the answer is binary, as Triton's is."""
     if body.startswith(_FILE_MARKS):
         return InferRequest([body], None, binary=True)
     expected = math.prod(info.image_shape)
@@ -229,9 +230,7 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
 
 
 def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo) -> _Tensor:
-    """Return the one tensor of the request, which has one of these names and is not in shared
-    memory.
-    """
+    """Return the request's one tensor. Raises unless it has one of `names` and lies in the body."""
     for tensor in tensors:
         if tensor.name not in names:
             raise BadRequestError(
@@ -250,9 +249,7 @@ def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: Mod
 def _read_head(
     body: bytes, end: int, max_images: int
 ) -> tuple[InferenceJson, Sequence[Span] | None]:
-    """Return the JSON that ends there, and its lists `data` if it is too long to be parsed with
-    them.
-    """
+    """Return the JSON up to `end`, and its `data` lists where it is too long to parse with them."""
     check_counts(body, end, max_images)
     if end <= PIECE:
         return read_json(_decode, body[:end]), None
@@ -261,7 +258,7 @@ def _read_head(
 
 
 def _data_of(tensor: InputTensor, lists: Sequence[Span] | None) -> Span:
-    """Return the list `data` of a tensor; BadRequestError if it has none."""
+    """Return the list `data` of a tensor. Raises BadRequestError where it has none."""
     data = bytes(tensor.data)
     if data.startswith(b"["):
         if lists is None:
@@ -282,7 +279,7 @@ def _read_input(
     info: ModelInfo,
     max_images: int,
 ) -> tuple[list[bytes], Numbers | None]:
-    """Return the files, pixels or tensors of the input; `binary` is what follows the JSON."""
+    """Return the files, pixels or tensors of the input; `binary` follows the JSON."""
     n = _image_count(tensor, info)
     if n > max_images:
         raise TooManyImagesError(
@@ -320,7 +317,7 @@ def _read_input(
 
 
 def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
-    """n, of a supported name, datatype and shape."""
+    """Return n, the number of images. Raises where name, datatype or shape is unsupported."""
     n, *rest = tensor.shape or [0]
     forms = [
         (INPUT, "UINT8", [*info.image_shape]),
@@ -346,5 +343,5 @@ def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
 
 
 def _in_engine_order(pixels: NDArray[np.uint8], info: ModelInfo) -> NDArray[np.uint8]:
-    """RGB pixels as the engine takes them: a view."""
+    """Return RGB pixels in the engine's order of channels, as a view."""
     return pixels[..., ::-1] if info.channels is ChannelOrder.BGR else pixels

@@ -1,4 +1,4 @@
-"""The paths of the V2 protocol."""
+"""Defines the paths of the V2 protocol."""
 
 import re
 
@@ -110,7 +110,7 @@ for _path in _PATHS:
 
 
 def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
-    """Add the routes; return the models' endpoints by path."""
+    """Add the routes, and return the models' endpoints by path."""
     app.include_router(router)
     app.include_router(refusals)
     endpoints: dict[str, Endpoint] = {}

@@ -1,4 +1,4 @@
-"""A tensor's elements: numbers and files, in JSON or in binary.
+"""Reads a tensor's elements: numbers and files, in JSON or in binary.
 
 Nested lists of numbers never become Python lists. Without its digits, a JSON array is a skeleton of
 brackets and commas, to compare with the skeleton of the shape; without its brackets, it is one flat
@@ -46,8 +46,8 @@ def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) ->
     """Return the numbers of a JSON array, as uint8 or float32; those too large become infinite.
 
     The array may be flat, nested as `shape`, or nested less deep with the last axes flattened; the
-    first axis may be absent if it is 1. BadRequestError: another structure, another number of
-    elements, or elements of another kind.
+    first axis may be absent if it is 1. Raises BadRequestError for another structure, another
+    number of elements, or elements of another kind.
     """
     whole = kind is np.uint8
     wrong = BadRequestError(
@@ -79,7 +79,7 @@ def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
 
 
 def _skeleton(data: Span, of_numbers: bytes, wrong: BadRequestError) -> bytes:
-    """Return the brackets and commas; raises `wrong` if there is anything else but numbers."""
+    """Return the brackets and commas. Raises `wrong` where anything but numbers remains."""
     parts = []
     last = b""
     for start in range(data.start, data.end, PIECE):
@@ -105,7 +105,7 @@ def _elements(skeleton: bytes, data: Span, wrong: BadRequestError) -> int:
 
 
 def _flat(data: Span, wrong: BadRequestError) -> Iterator[bytes]:
-    """Yield the array's numbers in flat arrays; raises `wrong` where one of them is endless."""
+    """Yield the array's numbers as flat arrays. Raises `wrong` where a number is too long."""
     text, position, end = data
     while position < end:
         stop = end if end - position <= PIECE else text.rfind(b",", position, position + PIECE)
@@ -118,9 +118,7 @@ def _flat(data: Span, wrong: BadRequestError) -> Iterator[bytes]:
 def numbers_in_binary(
     data: bytes | memoryview, shape: Sequence[int], kind: type[np.generic]
 ) -> Any:
-    """Return the numbers, little-endian: a view of bytes; a copy of others, which may begin
-    anywhere.
-    """
+    """Return little-endian numbers: bytes as a view, others as a copy, as they may be unaligned."""
     stored = np.dtype(kind).newbyteorder("<")
     check_size(-(-len(data) // stored.itemsize), prod(shape))
     # NumPy lets other threads run while it copies.
@@ -130,7 +128,7 @@ def numbers_in_binary(
 def files_in_json(data: Span, n: int) -> list[bytes]:
     """Return the n files of a JSON array of base64, of shape [n] or [n, 1].
 
-    BadRequestError: another number of elements, or an element that is not base64.
+    Raises BadRequestError for another number of elements, or an element that is not base64.
     """
     text, start, end = data
     files, outside, position = [], [], start
@@ -146,9 +144,7 @@ def files_in_json(data: Span, n: int) -> list[bytes]:
 
 
 def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
-    """Return whether this, around and between so many strings, makes one list of them, or of
-    lists.
-    """
+    """Return whether the text `outside` the strings makes one list of them, or of lists of one."""
     if any(end - start > PIECE for _, start, end in outside):
         return False
     found = b"0".join(text[start:end].translate(None, _SPACE) for text, start, end in outside)
@@ -156,7 +152,7 @@ def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
 
 
 def _file(base64: Span, number: int) -> bytes:
-    """Return the bytes of one file, decoded four characters at a time, as base64 is."""
+    """Return the bytes of one file in base64, which is decoded piece by piece."""
     text, position, end = base64
     parts, rest = [], b""
     try:
@@ -189,7 +185,7 @@ def _not_base64(number: int) -> BadRequestError:
 
 
 def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
-    """Return the n files, a length of four bytes before each."""
+    """Return the n files, each preceded by its length in four bytes."""
     files = []
     end = 0
     for number in range(1, n + 1):
@@ -220,13 +216,13 @@ def _copy(data: memoryview) -> bytes:
 
 
 def check_size(got: int, expected: int) -> None:
-    """BadRequestError unless there are as many elements as the shape says."""
+    """Raise BadRequestError unless there are as many elements as the shape has."""
     if got != expected:
         raise BadRequestError(f"unexpected total size: got {got} elements, expecting {expected}")
 
 
 def _is_nested_as(skeleton: bytes, shape: Sequence[int]) -> bool:
-    """Return whether the brackets and commas are those of lists nested as the shape."""
+    """Return whether the brackets and commas are those of lists nested as `shape`."""
     first = skeleton[: len(shape) + 1]
     depth = len(first) - len(first.lstrip(b"["))
     if depth > len(shape):
