@@ -1,4 +1,4 @@
-"""What tests share: fakes, servers, files, cases; no tests."""
+"""Contains what tests share: fakes, servers, files, cases; no tests."""
 
 from pathlib import Path
 

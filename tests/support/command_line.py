@@ -1,4 +1,4 @@
-"""`convoy` in this process, as a fixture for those who import it into their conftest."""
+"""Runs `convoy` in this process, by a fixture to import into a conftest."""
 
 import sys
 from collections.abc import Callable
@@ -13,7 +13,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def convoy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process: (exit status, standard output, standard error)."""
+    """Return a function that runs the command line here: exit status, standard output, standard
+    error.
+    """
     # Wide, so that no table breaks a path.
     monkeypatch.setenv("COLUMNS", "400")
 

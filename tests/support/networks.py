@@ -1,4 +1,4 @@
-"""Real networks for the tests: the onnx package's nine, and a trained one where it is there."""
+"""Loads real networks for the tests: the onnx package's nine, and a trained one if available."""
 
 import numpy as np
 import onnx
@@ -12,12 +12,14 @@ __all__ = ["LIGHT", "LIGHT_NETWORKS"]
 
 
 def light_network(name: str) -> onnx.ModelProto:
-    """Return one of the nine, its fully connected layers narrow: they hold most of the weights."""
+    """Return one of the nine, with narrow fully connected layers, which hold most of the
+    weights.
+    """
     return light.light_network(name, head=256)
 
 
 def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
-    """n float32 images of `shape` that differ as images do: in colour and in coarse pattern.
+    """Return n float32 images of `shape` that differ as images do: in colour and coarse pattern.
 
     White noise would not do: to a network every such image looks the same.
     """

@@ -1,4 +1,4 @@
-"""Small ONNX models built by tests, and ONNX Runtime to run them."""
+"""Builds small ONNX models, and runs them by ONNX Runtime."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ def single_node(
     weights: Tensors | None = None,
     outputs: tuple[str, ...] = ("y",),
 ) -> onnx.ModelProto:
-    """One `op` that reads `inputs`, then `weights` (initialisers), each in the order given."""
+    """Return a model of one `op` that reads `inputs`, then `weights` (initialisers), in order."""
     weights = weights or {}
     node = helper.make_node(op, [*inputs, *weights], list(outputs), name=op, **(attributes or {}))
     graph = helper.make_graph(
@@ -41,14 +41,14 @@ def single_node(
 
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Tensors) -> dict[str, NDArray[Any]]:
-    """Every output by name, computed node by node on the CPU, on one thread."""
+    """Return every output by name, computed node by node on the CPU, on one thread."""
     session = onnxruntime_session(model)
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
 def onnxruntime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """A session that computes node by node, as the model is written, on one thread."""
+    """Return a session that computes node by node, as the model is written, on one thread."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -61,6 +61,6 @@ def onnxruntime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 def onnxruntime_answer(
     op: str, inputs: Tensors, opset: int = 22, *, weights: Tensors | None = None, **attributes: Any
 ) -> NDArray[Any]:
-    """What ONNX Runtime computes for one node with one output."""
+    """Return what ONNX Runtime computes for one node with one output."""
     model = single_node(op, inputs, attributes, opset, weights=weights)
     return run_onnxruntime(model, inputs)["y"]

@@ -1,1 +1,1 @@
-"""Stand-ins for other libraries and servers."""
+"""Contains stand-ins for other libraries and servers."""

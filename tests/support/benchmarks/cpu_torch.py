@@ -1,4 +1,4 @@
-"""PyTorch on the CPU in the place of PyTorch on a GPU, and problems small enough for it."""
+"""Runs PyTorch on the CPU in place of a GPU, on problems small enough for that."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,7 +23,7 @@ HANDLE = 99
 
 @dataclass
 class CpuRuntime:
-    """PyTorch where there is no GPU."""
+    """Runs PyTorch where there is no GPU."""
 
     torch: Any = torch
     where: str = "cpu"
@@ -40,7 +40,9 @@ class CpuRuntime:
 
 
 def opened_device() -> CusimDevice:
-    """The simulated device, whose streams have the handle 99 where a library asks for CuPy's."""
+    """Return the simulated device; its streams have the handle 99 where a library asks for
+    CuPy's.
+    """
     device = CusimDevice()
     device_stream = device.stream
 

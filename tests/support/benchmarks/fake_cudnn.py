@@ -1,6 +1,7 @@
-"""A cuDNN that computes on the CPU, through PyTorch, at the addresses that it is given.
+"""Stands in for cuDNN: computes on the CPU, through PyTorch, at the addresses that it is given.
 
-As much of nvidia-cudnn-frontend as benchmarks/kernels/baselines_cudnn.py uses, and as strict.
+It has as much of nvidia-cudnn-frontend as benchmarks/kernels/baselines_cudnn.py uses, and is as
+strict.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ class KnobType(Enum):
 
 
 class NotSupportedError(Exception):
-    """Like the real one, no RuntimeError."""
+    """Is no RuntimeError, as the real one is none."""
 
 
 @dataclass(eq=False)
@@ -39,7 +40,7 @@ class FakeTensor:
         return self
 
     def at(self, address: int, torch: Any) -> Any:
-        """The tensor whose elements begin at `address`."""
+        """Return the tensor whose elements begin at `address`."""
         elements = 1 + sum((n - 1) * s for n, s in zip(self.dim, self.stride, strict=True))
         memory = (ctypes.c_float * elements).from_address(address)
         return torch.frombuffer(memory, dtype=torch.float32).as_strided(self.dim, self.stride)
@@ -47,9 +48,10 @@ class FakeTensor:
 
 @dataclass
 class FakeCudnn:
-    """Engine 0 is right, 1 computes in TF32, 2 fails when built, 3 is for no graph of ours.
+    """Has four engines: 0 is right, 1 computes in TF32, 2 fails when built, 3 supports no graph
+    here.
 
-    `layouts` that it does nothing in are "NCHW" or "NHWC".
+    In the layouts of `unsupported`, "NCHW" or "NHWC", it does nothing.
     """
 
     torch: Any

@@ -1,4 +1,4 @@
-"""Rows that nothing measured: for tests of what is made of rows."""
+"""Makes up rows that nothing measured, for tests of what is made of rows."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ PEAK_FLOPS = 60e12
 
 
 def row(layer: Layer, n: int, side: str, p50_us: float, **changes: Any) -> Row:
-    """A measurement of one side, warm unless said."""
+    """Return a measurement of one side, warm unless changed."""
     return {
         "kind": "measurement",
         "device": "made up",
@@ -31,7 +31,9 @@ def row(layer: Layer, n: int, side: str, p50_us: float, **changes: Any) -> Row:
 def rows_of(
     layers: Sequence[Layer], n: int, speedup: Callable[[Layer], float], cache: str = "warm"
 ) -> list[Row]:
-    """Every layer at half the peak by Convoy, and so many times as long by the others."""
+    """Return rows of every layer: Convoy's at half the peak, the others' `speedup` times as
+    long.
+    """
     rows = []
     for layer in layers:
         us = 1e6 * 2 * layer.problem.macs * n / (PEAK_FLOPS / 2)

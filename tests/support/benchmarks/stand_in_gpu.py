@@ -1,4 +1,4 @@
-"""A run of measurements whose worker makes its numbers up: python -m ... OUT [worker].
+"""Runs measurements whose worker makes up its numbers: python -m ... OUT [worker].
 
 One unit of each side crashes its worker.
 """
@@ -24,7 +24,7 @@ COMMIT = "0"
 
 
 def measure(unit: Unit) -> list[Row]:
-    """Numbers that nothing measured."""
+    """Return numbers that nothing measured, or crash."""
     time.sleep(random.uniform(0.005, 0.03))
     if unit.subject == CRASHING:
         os._exit(11)
@@ -32,7 +32,7 @@ def measure(unit: Unit) -> list[Row]:
 
 
 def main() -> None:
-    """The run, or a worker of it."""
+    """Run the measurements, or a worker of them."""
     out = Path(sys.argv[1])
     if sys.argv[2:]:
         place = {"kind": "measurement", "device": "made up", "commit": COMMIT}

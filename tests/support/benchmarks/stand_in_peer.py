@@ -1,4 +1,4 @@
-"""A peer of the standard library's: the work behind an http.server, and ways to misbehave."""
+"""Stands in for a peer: does the work behind an http.server, and can misbehave."""
 
 import json
 import signal
@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """With room for all the connections that are opened at once: by default there is for 5."""
+    """Accepts all the connections that are opened at once; the default is 5."""
 
     request_queue_size = 64
 

@@ -1,4 +1,4 @@
-"""Every case of every kernel: what all devices run, and what the cubin gate compiles."""
+"""Lists every case of every kernel, which all devices run and the cubin gate compiles."""
 
 from kernels.device.device import Instantiation
 from kernels.operations.epilogue import variants

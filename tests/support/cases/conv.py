@@ -1,4 +1,4 @@
-"""Cases of implicit_gemm.cu and depthwise.cu: every layer by every tile."""
+"""Lists cases of implicit_gemm.cu and depthwise.cu: every layer by every tile."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,7 +40,7 @@ DIRECT, GEMM, DEPTHWISE = DirectConv(), GemmConv(), DepthwiseConv()
 
 
 def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
-    """A layer by one algorithm and configuration."""
+    """Return the case of a layer by one algorithm and configuration."""
     problem, (algorithm, config, _) = layer.problem, choice
     launches = algorithm.launches(
         problem,
@@ -104,10 +104,10 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
 def _after_prologue(
     prologue: Prologue | None, x: Array, scale: Array, shift: Array
 ) -> tuple[Array, Array]:
-    """What is convolved, and what it may be off by.
+    """Return the input of the convolution, and how far it may be off.
 
-    The mean is off by a rounding a term of its sum, and so is each difference from it, and what it
-    is divided by.
+    The mean is off by a rounding a term of its sum, and so are each difference from it, and the
+    divisor.
     """
     if prologue is None:
         return x, np.zeros_like(x)
@@ -140,7 +140,7 @@ def _rounding_error(
     bias: Array,
     residual: Array,
 ) -> Array:
-    """What the sums may be off by, from the sizes of what they are of."""
+    """Return how far the sums may be off, from the sizes of their terms."""
     algorithm, config = choice.algorithm, choice.config
     if isinstance(algorithm, WinogradConv | TensorWinogradConv | NonfusedWinogradConv):
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
@@ -172,7 +172,7 @@ and the product of the small parts is left out."""
 
 
 def multiplied(factor: Array, precision: Precision) -> Array:
-    """What of a factor is multiplied: all of it, or a TF32 number."""
+    """Return the part of a factor that is multiplied: all of it, or a TF32 number."""
     return to_tf32(factor) if precision is Precision.TF32 else factor
 
 
@@ -181,17 +181,20 @@ def _memory(nbytes: int, value: np.uint32) -> PlacedArray:
 
 
 def exact(numbers: Array) -> Array:
-    """What the oracle computes in."""
+    """Return numbers in the type that the reference computes in."""
     return numbers.astype(np.float64)
 
 
 def size(numbers: Array) -> Array:
-    """For the sum of the terms' sizes, which bounds its error."""
+    """Return absolute values, the sum of which bounds a sum's error."""
     return np.abs(exact(numbers))
 
 
 def activated_bound(sum_: Array, error: Array, activation: Activation | None) -> Array:
-    """Of activation(sum), the sum being off by `error`: no activation is steeper than 1.5 or a."""
+    """Return a bound of the error of activation(sum), the sum being off by `error`.
+
+    No activation is steeper than 1.5, or its own a.
+    """
     steepest = max(1.5, abs(activation.a)) if activation else 1.0
     y = reference.activate(sum_, activation)
     return steepest * error + activation_error(sum_, y, activation)
@@ -200,7 +203,7 @@ def activated_bound(sum_: Array, error: Array, activation: Activation | None) ->
 def _by_every_tile(
     algorithm: Algorithm[TileConfig[Tile]], layers: tuple[Layer, ...]
 ) -> Iterator[KernelCase]:
-    """Each layer by each tile, split once in 1, once in 2, ... so that all of 8 come by."""
+    """Yield each layer by each tile, with splits 1, 2, ... 8 in rotation."""
     for row, layer in enumerate(layers):
         for column, tile in enumerate(TILES):
             split = 1 + (row + column) % len(_SPLITS)

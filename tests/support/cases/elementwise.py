@@ -1,4 +1,4 @@
-"""Cases of elementwise.cu."""
+"""Lists cases of elementwise.cu."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
@@ -44,7 +44,9 @@ def map_case(
     spread: float = 3.0,
     nan: bool = False,
 ) -> KernelCase:
-    """y = activation(x) of normal numbers, `spread` wide, every fifth NaN if so."""
+    """Return a case of y = activation(x), x normal with deviation `spread`, every fifth NaN if
+    `nan`.
+    """
 
     def check() -> Check:
         numbers = x.stored.dtype.type(spread) * normal(x.shape, stored=x.stored)
@@ -62,7 +64,8 @@ def map_case(
 
 
 def activation_error(x: Array, y: Array, activation: Activation | None) -> Array:
-    """How far y = activation(x) may be off, x exact: CUDA's stated errors, and a rounding a step.
+    """Return how far y = activation(x) may be off, x exact: CUDA's stated errors, a rounding a
+    step.
 
     CUDA C++ Programming Guide, mathematical functions: expf and tanhf err by 2 units in the last
     place at most, erff by 2, erfcf by 4.
@@ -116,7 +119,7 @@ def binary_case(
     *,
     in_place: bool = False,
 ) -> KernelCase:
-    """y = activation(a op b); no divisor is near 0. In place of a, if so."""
+    """Return a case of y = activation(a op b), no divisor near 0; y replaces a if `in_place`."""
 
     def check() -> Check:
         left, right = normal(a.shape, 1, a.stored), normal(b.shape, 2, b.stored)
@@ -134,7 +137,7 @@ def binary_case(
 def scale_shift_case(
     name: str, n: int, spatial: Sequence[int], x: Pixels, y: Pixels, activation: Activation | None
 ) -> KernelCase:
-    """y = activation(x · scale + shift), a number a channel."""
+    """Return a case of y = activation(x · scale + shift), scale and shift one number a channel."""
     x_layout, y_layout = x.strided(n, spatial), y.strided(n, spatial)
     vector = StridedTensor.contiguous((x.channels, *(1 for _ in spatial)))
 
@@ -160,13 +163,13 @@ def scale_shift_case(
 
 
 def fill_case(name: str, y: StridedTensor, value: float) -> KernelCase:
-    """y = value."""
+    """Return a case of y = value."""
     check = Check({}, y, np.full(y.shape, np.float32(value)), 0.0)
     return KernelCase(name, (fill_launch(y, value),), lambda: check)
 
 
 def shuffle_case(name: str, x: Pixels, y: Pixels, groups: int) -> KernelCase:
-    """Channels shuffled in 2 images of 3×5 pixels."""
+    """Return a case of shuffled channels in 2 images of 3×5 pixels."""
     x_layout, y_layout = x.strided(2, (3, 5)), y.strided(2, (3, 5))
 
     def check() -> Check:
@@ -182,7 +185,7 @@ def _contiguous(*shape: int) -> StridedTensor:
 
 
 def _moved(name: str, axes: Sequence[int], *shape: int) -> KernelCase:
-    """A transposition of a contiguous tensor into another."""
+    """Return a case of a contiguous tensor transposed into another."""
     moved = _contiguous(*shape).transposed(axes)
     return map_case(name, moved, StridedTensor.contiguous(moved.shape))
 

@@ -1,4 +1,4 @@
-"""Cases of what else networks in fp16 launch: half in, half or float out."""
+"""Lists cases of what else networks in fp16 launch: half in, half or float out."""
 
 from dataclasses import replace
 

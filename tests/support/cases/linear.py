@@ -1,4 +1,4 @@
-"""Cases of linear.cu."""
+"""Lists cases of linear.cu."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tests.support.tolerance import EPS32
 def linear_case(
     name: str, rows: int, x: Pixels, y: Pixels, bias: bool, activation: Activation | None
 ) -> KernelCase:
-    """Rows of x by the rows of a weight."""
+    """Return a case of rows of x by the rows of a weight."""
     launch = linear_launch(rows, x, y, bias, activation)
 
     def check() -> Check:

@@ -1,4 +1,4 @@
-"""Cases of micro.cu: what the kernels compute, which shows that they do their work."""
+"""Lists cases of micro.cu: what its kernels compute, which shows that they do their work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from tests.support.tolerance import EPS32
 
 @dataclass(frozen=True, eq=False)
 class _Filled:
-    """A check that every element of y is one number."""
+    """Checks that every element of y is one number."""
 
     size: int
     value: float

@@ -1,4 +1,4 @@
-"""Cases of reduce.cu, normalise.cu and resample.cu."""
+"""Lists cases of reduce.cu, normalise.cu and resample.cu."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def reduce_case(
     *,
     nan: bool = False,
 ) -> KernelCase:
-    """y = x reduced along axes of an image."""
+    """Return a case of x reduced along axes of an image."""
 
     def check() -> Check:
         numbers = normal(x.shape, stored=x.stored)
@@ -57,7 +57,9 @@ def normalise_case(
     *,
     mean: float = 0.0,
 ) -> KernelCase:
-    """Numbers about `mean` normalised along axes of an image, the channels in groups."""
+    """Return a case of numbers about `mean`, normalised along axes of an image, channels in
+    groups.
+    """
     epsilon = 1e-3
     weight = StridedTensor.contiguous(weights)
 
@@ -104,7 +106,7 @@ def resample_case(
     x: Pixels,
     y: Pixels,
 ) -> KernelCase:
-    """2 images of `size` read where the tables say."""
+    """Return a case of 2 images of `size`, read as the tables say."""
     taps = [np.array(table, np.float32) for table in tables]
     x_layout = x.strided(2, size)
     y_layout = y.strided(2, [len(table) for table in taps])

@@ -1,4 +1,4 @@
-"""Cases of tensor_gemm.cu: every layer at every precision, by each tile in turn."""
+"""Lists cases of tensor_gemm.cu: every layer at every precision, by each tile in turn."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -83,7 +83,7 @@ PRECISIONS = (Precision.TF32, Precision.TF32X3, Precision.FP16)
 
 
 def at_precision(layer: Layer, precision: Precision) -> Layer:
-    """The layer, computed at a precision."""
+    """Return the layer at a precision."""
     stored = precision.stored
     return replace(
         layer,
@@ -95,7 +95,7 @@ def at_precision(layer: Layer, precision: Precision) -> Layer:
 
 
 def _in_turn(precision: Precision) -> Iterator[KernelCase]:
-    """Each layer by one tile and split, so that all tiles and all of 5 splits come by."""
+    """Yield each layer by one tile and split, in rotation, so that all tiles and 5 splits occur."""
     for row, layer in enumerate(DIRECT_LAYERS + GEMM_LAYERS):
         at = at_precision(layer, precision)
         tiles = TENSOR.blocks_of(at.problem)
@@ -104,7 +104,7 @@ def _in_turn(precision: Precision) -> Iterator[KernelCase]:
 
 
 def _projected(precision: Precision) -> Iterator[KernelCase]:
-    """Each layer by three tiles, split or not amid either part of the sum."""
+    """Yield each layer by three tiles, the sum split in 1, 3 or 5 parts."""
     for row, layer in enumerate(PROJECTING_LAYERS):
         at = at_precision(layer, precision)
         for number in range(3):
@@ -113,7 +113,7 @@ def _projected(precision: Precision) -> Iterator[KernelCase]:
 
 
 def _split(precision: Precision) -> Iterator[KernelCase]:
-    """A layer by each tile, another by the last."""
+    """Yield one layer by each tile, and another by the last tile."""
     at = at_precision(SPLIT_LAYER, precision)
     for split, tile in enumerate(TENSOR.blocks_of(at.problem), start=1):
         yield conv_case(at, ConvChoice(TENSOR, TileConfig(tile, split)))

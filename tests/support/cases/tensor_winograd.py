@@ -1,4 +1,4 @@
-"""Cases of tensor_winograd.cu: every layer by every tile, split or not."""
+"""Lists cases of tensor_winograd.cu: every layer by every tile, split or not."""
 
 from collections.abc import Iterator
 
@@ -44,7 +44,7 @@ _SPLITS = (1, 2, 3, 5)
 
 
 def _cases() -> Iterator[KernelCase]:
-    """Each layer by each tile, split once in 1, once in 2, ... in turn."""
+    """Yield each layer by each tile, with the splits in rotation."""
     for row, layer in enumerate(HALF_LAYERS):
         for column, tile in enumerate(TENSOR_WINOGRAD_TILES):
             split = _SPLITS[(row + column) % len(_SPLITS)]

@@ -1,4 +1,4 @@
-"""Cases of pooling.cu, lrn.cu, softmax.cu, top_k.cu and preprocess.cu."""
+"""Lists cases of pooling.cu, lrn.cu, softmax.cu, top_k.cu and preprocess.cu."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +33,10 @@ def pool_case(
     *,
     nan: bool = False,
 ) -> KernelCase:
-    """Pooling; an average errs by a rounding a tap and one for the quotient. Some NaN, if so."""
+    """Return a case of pooling, some numbers NaN if `nan`.
+
+    An average errs by a rounding a tap and one for the quotient.
+    """
     problem = PoolProblem(kind, x.channels, seen)
     x_layout, y_layout = x.strided(n, seen.input), y.strided(n, seen.output)
 
@@ -51,7 +54,7 @@ def pool_case(
 def global_pool_case(
     name: str, kind: PoolKind, n: int, spatial: Sequence[int], x: Pixels, y: Pixels
 ) -> KernelCase:
-    """Pooling over whole images."""
+    """Return a case of pooling over whole images."""
     x_layout, y_layout = x.strided(n, spatial), y.strided(n, (1,) * len(spatial))
 
     def check() -> Check:
@@ -67,7 +70,9 @@ def global_pool_case(
 def lrn_case(
     name: str, x: Pixels, y: Pixels, size: int, alpha: float, beta: float, bias: float
 ) -> KernelCase:
-    """Normalisation of 2 images of 3×4 pixels; powf errs by 4 units in the last place (CUDA)."""
+    """Return a case of LRN on 2 images of 3×4 pixels; powf errs by 4 units in the last place
+    (CUDA).
+    """
     x_layout, y_layout = x.strided(2, (3, 4)), y.strided(2, (3, 4))
 
     def check() -> Check:
@@ -83,7 +88,10 @@ def lrn_case(
 def softmax_case(
     name: str, x: StridedTensor, y: StridedTensor, axis: int, log: bool, shift: float = 0.0
 ) -> KernelCase:
-    """Softmax; exp turns the rounding of its argument, eps · |x - max|, into a relative error."""
+    """Return a case of softmax.
+
+    exp turns the rounding of its argument, eps · |x - max|, into a relative error.
+    """
 
     def check() -> Check:
         of = x.stored.dtype.type
@@ -100,7 +108,10 @@ def softmax_case(
 def top_k_case(
     name: str, x: StridedTensor, kind: ScoreKind, *, few: bool = False, one: float = 0.0
 ) -> KernelCase:
-    """Scores with their ranking: many equals where they are `few`, -0 among them; `one` of x."""
+    """Return a case of scores with their ranking; one element of x is `one`.
+
+    If `few`, many scores are equal, -0 among them.
+    """
     n, classes = x.shape
     results = Results(n, classes)
     y = StridedTensor.contiguous((n, results.pitch))
@@ -130,7 +141,9 @@ def top_k_case(
 
 
 def pixels_case(name: str, channels: int, y: Pixels, *, reverse: bool = False) -> KernelCase:
-    """2 images of 9×31 uint8 pixels; multiplier and offset as of ImageNet's models."""
+    """Return a case of 2 images of 9×31 uint8 pixels, with multipliers and offsets as of
+    ImageNet.
+    """
     layout = y.strided(2, (9, 31))
 
     def check() -> Check:
@@ -153,7 +166,7 @@ def pixels_case(name: str, channels: int, y: Pixels, *, reverse: bool = False) -
 
 
 def planes_case(name: str, channels: int, n: int, spatial: Sequence[int], y: Pixels) -> KernelCase:
-    """A float tensor N×C×H×W to pixels."""
+    """Return a case of a float tensor N×C×H×W to pixels."""
     layout = y.strided(n, spatial)
 
     def check() -> Check:
@@ -166,7 +179,9 @@ def planes_case(name: str, channels: int, n: int, spatial: Sequence[int], y: Pix
 
 
 def _ceil(seen: Window, output: tuple[int, ...]) -> Window:
-    """With the output of ONNX's `ceil_mode`: the last windows reach beyond the padding."""
+    """Return the window with the output of ONNX's `ceil_mode`: the last reach beyond the
+    padding.
+    """
     return replace(seen, output=output)
 
 

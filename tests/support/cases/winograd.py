@@ -1,4 +1,4 @@
-"""Cases of winograd.cu: every layer by every tile and set of points."""
+"""Lists cases of winograd.cu: every layer by every tile and set of points."""
 
 from collections.abc import Iterator
 
@@ -74,7 +74,7 @@ _SPLITS = (1, 2, 3, 5)
 
 
 def _cases(algorithm: WinogradConv, layers: tuple[Layer, ...]) -> Iterator[KernelCase]:
-    """Each layer by each tile, split once in 1, once in 2, ... in turn."""
+    """Yield each layer by each tile, with the splits in rotation."""
     configs = [(points, tile) for points in algorithm.points for tile in TILES[algorithm.positions]]
     for row, layer in enumerate(layers):
         for column, (points, tile) in enumerate(configs):

@@ -1,1 +1,1 @@
-"""Image files, good, damaged and hostile."""
+"""Makes image files: good, damaged and hostile."""

@@ -1,4 +1,4 @@
-"""Picture files as an attacker or a bad cable would have them: strategies for hypothesis."""
+"""Damages image files as an attacker or a bad cable would: strategies for hypothesis."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ _WEBP_KINDS = (
 
 @cache
 def good_files(width: int = 60, height: int = 45) -> Sequence[tuple[str, bytes]]:
-    """(format, file) of every kind that the decoders know."""
+    """Return (format, file) of every kind that the decoders know."""
     picture = scene(width, height)
     grey, cmyk = picture.convert("L"), picture.convert("CMYK")
     clear = picture.convert("RGBA")
@@ -116,7 +116,7 @@ def _splice(place: float, other: bytes, source: float, length: int, *, over: boo
 
 
 def _places() -> st.SearchStrategy[float]:
-    """Anywhere, though headers are worth more attempts than pixels."""
+    """Draw a place anywhere, more often in headers than in pixels."""
     whole = st.floats(0, 1, exclude_max=True)
     return whole | whole.map(lambda place: place**4)
 
@@ -140,7 +140,7 @@ def _byte_damage() -> st.SearchStrategy[Damage]:
 
 
 def pieces(kind: str, data: bytes) -> list[bytes]:
-    """A file's segments or chunks, each with its own header, and what follows the last of them."""
+    """Return a file's segments or chunks, each with its own header, and what follows the last."""
     found = []
     position = {"JPEG": 2, "PNG": 8, "WebP": 12}[kind]
     while position < len(data):
@@ -159,7 +159,7 @@ def pieces(kind: str, data: bytes) -> list[bytes]:
 
 
 def whole(kind: str, parts: Sequence[bytes]) -> bytes:
-    """A file of these segments or chunks, with the right beginning and the right checksums."""
+    """Return a file of these segments or chunks, with the right beginning and checksums."""
     if kind == "JPEG":
         return b"\xff\xd8" + b"".join(parts)
     if kind == "PNG":
@@ -175,7 +175,7 @@ def _payloads() -> st.SearchStrategy[bytes]:
 
 @st.composite
 def _strange_exif(draw: st.DrawFn) -> bytes:
-    """A TIFF directory that is almost one: odd offsets, counts, types and orientations."""
+    """Draw an almost valid TIFF directory: odd offsets, counts, types and orientations."""
     order, mark = draw(st.sampled_from([("<", b"II*\0"), (">", b"MM\0*"), (">", b"II*\0")]))
     edges = st.sampled_from(_WIDE_EDGES)
     entries = draw(
@@ -205,7 +205,7 @@ def _new_piece(kind: str) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def rearranged(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
-    """The file with segments lost, repeated, moved, made up, or hurt inside."""
+    """Draw the file with segments lost, repeated, moved, made up, or damaged inside."""
     parts = pieces(kind, data)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(parts) - 1)))
@@ -226,7 +226,7 @@ def rearranged(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
 
 @st.composite
 def resized(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
-    """The file claiming another size, everything else as it was."""
+    """Draw the file with another declared size, everything else unchanged."""
     sides = st.sampled_from(_WIDE_EDGES) | st.integers(1, 3000)
     width, height = draw(sides), draw(sides)
     parts = pieces(kind, data)
@@ -250,7 +250,7 @@ def resized(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn, files: Sequence[tuple[str, bytes]] | None = None) -> bytes:
-    """One of the files (`good_files` if none are given), hurt."""
+    """Draw one of the files (`good_files` if none are given), damaged."""
     kind, data = draw(st.sampled_from(files or good_files()))
     way = draw(st.sampled_from(["bytes", "pieces", "size", "both"]))
     if way == "size":
@@ -264,7 +264,7 @@ def damaged(draw: st.DrawFn, files: Sequence[tuple[str, bytes]] | None = None) -
 
 
 def pretended() -> st.SearchStrategy[bytes]:
-    """Anything at all after a beginning that promises a picture, and with no such beginning."""
+    """Draw any bytes after a beginning that promises an image, or after none."""
     beginnings = st.sampled_from(
         [
             *(b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xc0\0\x11\x08\0\x10\0\x10\x03"),

@@ -1,4 +1,4 @@
-"""Picture files for the tests: made, and broken, in memory."""
+"""Makes image files for the tests, valid and broken, in memory."""
 
 import io
 import struct
@@ -12,14 +12,14 @@ ORIENTATION = 0x0112
 
 
 def encode(picture: Image.Image, image_format: str, **options: Any) -> bytes:
-    """The picture as a file."""
+    """Return the image as a file."""
     file = io.BytesIO()
     picture.save(file, image_format, **options)
     return file.getvalue()
 
 
 def exif(orientation: int) -> Image.Exif:
-    """EXIF data that says how the camera was held, 1..8, among other things."""
+    """Return EXIF data with the camera's orientation, 1..8, among other things."""
     data = Image.Exif()
     data[0x010F] = "a camera's maker"
     data[ORIENTATION] = orientation
@@ -27,50 +27,52 @@ def exif(orientation: int) -> Image.Exif:
 
 
 def scene(width: int, height: int, seed: int = 0) -> Image.Image:
-    """A colourful picture with smooth parts and edges, as JPEG likes it; no two places alike."""
+    """Return a colourful image with smooth parts and edges, as JPEG suits; no two places are
+    alike.
+    """
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (max(2, height // 12), max(2, width // 12), 3), np.uint8)
     return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Every pixel at random: the strictest test of a resample."""
+    """Return an image of random pixels, the strictest test of a resample."""
     rng = np.random.default_rng(seed)
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
 
 
 def png_chunk(kind: bytes, payload: bytes) -> bytes:
-    """One chunk of a PNG with its checksum."""
+    """Return one chunk of a PNG with its checksum."""
     return struct.pack(">I", len(payload)) + kind + payload + png_checksum(kind + payload)
 
 
 def png_checksum(data: bytes) -> bytes:
-    """CRC-32 as PNG writes it."""
+    """Return the CRC-32 as PNG writes it."""
     return struct.pack(">I", zlib.crc32(data))
 
 
 def png(width: int, height: int, depth: int, colour: int, *chunks: bytes) -> bytes:
-    """A PNG of any header; `chunks` come between header and end."""
+    """Return a PNG with any header; `chunks` come between header and end."""
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     body = b"".join(chunks)
     return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")
 
 
 def png_with(data: bytes, *chunks: bytes) -> bytes:
-    """A PNG with more chunks right after its header."""
+    """Return a PNG with more chunks right after its header."""
     return data[:33] + b"".join(chunks) + data[33:]
 
 
 def jpeg_segment(marker: int, payload: bytes) -> bytes:
-    """One segment of a JPEG."""
+    """Return one segment of a JPEG."""
     return bytes([0xFF, marker]) + struct.pack(">H", len(payload) + 2) + payload
 
 
 def jpeg_with(data: bytes, *segments: bytes) -> bytes:
-    """A JPEG with more segments right after its start."""
+    """Return a JPEG with more segments right after its start."""
     return data[:2] + b"".join(segments) + data[2:]
 
 
 def webp_with(data: bytes, chunks: bytes) -> bytes:
-    """A WebP with more chunks at its end."""
+    """Return a WebP with more chunks at its end."""
     return b"RIFF" + struct.pack("<I", len(data) - 8 + len(chunks)) + data[8:] + chunks

@@ -1,7 +1,7 @@
-"""The inputs that are known to cost parsers most, of each kind of bytes that clients send.
+"""Lists the inputs known to cost parsers most, for each kind of bytes that clients send.
 
-What they take is measured by `test_parser_budget`, what a server makes of them by
-`test_worst_inputs`. A new way to make a parser work is a new row here.
+`test_parser_budget` measures what they take, `test_worst_inputs` what a server makes of them. A new
+way to make a parser work is a new row here.
 """
 
 import base64
@@ -31,7 +31,7 @@ MB = 1_000_000
 
 
 def infer_json(data: bytes, datatype: bytes = b"UINT8", shape: bytes = b"[1,224,224,3]") -> bytes:
-    """A request for inference whose tensor has this for its data."""
+    """Return a request for inference whose tensor has this `data`."""
     return (b'{"inputs":[{"name":"image","datatype":"%b","shape":%b,"data":%b}]}') % (
         datatype,
         shape,
@@ -78,7 +78,7 @@ _FILE = _DISPOSITION + b"\r\n"
 
 
 def form(part: bytes, times: int = 1) -> bytes:
-    """So many parts, without the end of the form."""
+    """Return `times` parts without the end of the form."""
     return (b"--b\r\n" + part) * times
 
 
@@ -158,7 +158,9 @@ SIDE = 5000
 
 
 def images() -> Mapping[str, bytes]:
-    """Files whose decoding takes most memory or time; made when asked for, which takes seconds."""
+    """Return files whose decoding takes most memory or time, made when called, which takes
+    seconds.
+    """
     flat = Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4))
     opaque = flat.convert("RGB")
     deep = zlib.compressobj(9)

@@ -1,1 +1,1 @@
-"""Cases and devices for the tests of kernels."""
+"""Contains cases and devices for the tests of kernels."""

@@ -1,4 +1,4 @@
-"""Seeded arrays, and the two types that the oracle computes in."""
+"""Makes seeded arrays, and names the two types that the reference computes in."""
 
 from typing import Any
 
@@ -14,5 +14,5 @@ BOTH_TYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
 def normal(shape: tuple[int, ...], seed: int = 0, stored: Storage = FLOAT) -> Array:
-    """Standard normal numbers, as `stored` rounds them."""
+    """Return standard normal numbers, rounded as `stored` stores them."""
     return np.random.default_rng(seed).normal(size=shape).astype(stored)

@@ -1,4 +1,4 @@
-"""Convolutions to test, as data: each with its epilogue, and where its operands lie."""
+"""Lists convolutions to test: each with its epilogue, and where its operands lie."""
 
 from dataclasses import dataclass, replace
 
@@ -12,22 +12,22 @@ from tests.support.kernels.windows import conv_problem, window
 
 
 def dense(channels: int) -> Pixels:
-    """Nothing between pixels; on vectors only where the channels are."""
+    """Return pixels without padding; on vectors only where the channels are."""
     return Pixels(channels, channels)
 
 
 def filled(channels: int) -> Pixels:
-    """Filled up to whole vectors, as a network's own buffers are."""
+    """Return pixels padded to whole vectors, as a network's own buffers are."""
     return Pixels(channels, -(-channels // 4) * 4)
 
 
 def within(channels: int) -> Pixels:
-    """A run of a wider pixel's channels, on vectors."""
+    """Return a run of a wider pixel's channels, on vectors."""
     return Pixels(channels, -(-channels // 4) * 4 + 8, offset=4)
 
 
 def odd(channels: int) -> Pixels:
-    """A run of a wider pixel's channels, off vectors."""
+    """Return a run of a wider pixel's channels, off vectors."""
     return Pixels(channels, channels + 3, offset=1)
 
 
@@ -53,7 +53,7 @@ CLIP = Activation(ActivationKind.CLIP, 0.0, 6.0)
 
 
 def drawn_layer(draw: st.DrawFn, problem: ConvProblem) -> Layer:
-    """Of a problem: any places for its operands, with and without a residual, bias, activation."""
+    """Draw a layer of a problem: places of its operands, residual, bias and activation or none."""
     places = st.sampled_from((dense, filled, within, odd))
     residual = draw(st.none() | places)
     return Layer(

@@ -1,8 +1,8 @@
-"""A stand-in for CuPy, so that CudaDevice runs where there is no GPU.
+"""Stands in for CuPy, so that CudaDevice runs where there is no GPU.
 
-Its device memory is the host's, and everything asked of a stream is done at once, or kept where the
-stream is being captured. It knows one kernel: the sum of two vectors. Names and signatures are
-CuPy's, to which tests/kernels/device/test_cupy.py holds them; whether CuPy itself behaves so, only
+Its device memory is the host's, and a stream's work is done at once, or kept where the stream is
+being captured. It knows one kernel: the sum of two vectors. Names and signatures are CuPy's, to
+which tests/kernels/device/test_cuda_device_cupy.py holds them; whether CuPy itself behaves so, only
 a GPU shows.
 """
 
@@ -24,7 +24,7 @@ ILLEGAL_ADDRESS = 700
 
 
 class CUDARuntimeError(RuntimeError):
-    """An error of the runtime: `status` is a cudaError_t."""
+    """Reports an error of the runtime; `status` is a cudaError_t."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"cudaError{status}")
@@ -32,7 +32,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 class CUDADriverError(RuntimeError):
-    """An error of the driver: `status` is a CUresult."""
+    """Reports an error of the driver; `status` is a CUresult."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"CUDA_ERROR_{status}")
@@ -40,7 +40,7 @@ class CUDADriverError(RuntimeError):
 
 
 class FakeCupy:
-    """The module cupy, as much of it as CudaDevice touches."""
+    """Stands in for the module cupy, as far as CudaDevice uses it."""
 
     def __init__(self, devices: int = 1) -> None:
         self.fault = 0  # what every call that waits or launches answers, where not 0
@@ -61,7 +61,7 @@ class FakeCupy:
         return FakeRawModule(self, Path(path).read_bytes())
 
     def ask(self, stream: int, work: Callable[[], Any]) -> None:
-        """Do it, or keep it where the stream is captured."""
+        """Do the work, or keep it where the stream is being captured."""
         if stream in self.capturing:
             self.capturing[stream].append(work)
         else:
@@ -69,7 +69,7 @@ class FakeCupy:
 
 
 class FakeRuntime:
-    """cupy.cuda.runtime."""
+    """Stands in for cupy.cuda.runtime."""
 
     CUDARuntimeError = CUDARuntimeError
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97  # noqa: N815  CUDA's names
@@ -84,54 +84,54 @@ class FakeRuntime:
         self._cupy, self._devices = cupy, devices
 
     def setDevice(self, device: int) -> None:  # noqa: N802
-        """Fails where there is none."""
+        """Raise an error where there is no such device."""
         if device >= self._devices:
             raise CUDARuntimeError(100)
 
     def getDeviceProperties(self, device: int) -> dict[str, object]:  # noqa: N802
-        """A Hopper's."""
+        """Return a Hopper's properties."""
         return {"name": b"Fake GPU", "major": 9, "minor": 0, "multiProcessorCount": 132}
 
     def deviceGetAttribute(self, attrib: int, device: int) -> int:  # noqa: N802
-        """One of ATTRIBUTES."""
+        """Return one of ATTRIBUTES."""
         return ATTRIBUTES[attrib]
 
     def driverGetVersion(self) -> int:  # noqa: N802
-        """CUDA 12.8's."""
+        """Return CUDA 12.8's version."""
         return 12080
 
     def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
-        """All is free."""
+        """Report that all memory is free."""
         return MEMORY, MEMORY
 
     def memcpyAsync(self, dst: int, src: int, size: int, kind: int, stream: int) -> None:  # noqa: N802
-        """Copy, or keep."""
+        """Copy, or keep the copy for the capture."""
         self._cupy.ask(stream, lambda: ctypes.memmove(dst, src, size))
 
     def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:  # noqa: N802
-        """Fill, or keep."""
+        """Fill, or keep the fill for the capture."""
         self._cupy.ask(stream, lambda: ctypes.memset(ptr, value, size))
 
     def deviceSynchronize(self) -> None:  # noqa: N802
-        """As every call that waits: raises what went wrong before."""
+        """Raise what went wrong before, as every call that waits does."""
         if self._cupy.fault:
             raise CUDARuntimeError(self._cupy.fault)
 
 
 class FakeRawModule:
-    """cupy.RawModule."""
+    """Stands in for cupy.RawModule."""
 
     def __init__(self, cupy: FakeCupy, code: bytes) -> None:
         self._cupy = cupy
         cupy.loaded.append(code)
 
     def get_function(self, name: str) -> "FakeRawKernel":
-        """The one kernel, whatever it is called."""
+        """Return the one kernel, by any name."""
         return FakeRawKernel(self._cupy)
 
 
 class FakeRawKernel:
-    """cupy.RawKernel: y = a + b. Its arguments become bytes as CuPy makes them."""
+    """Stands in for cupy.RawKernel: y = a + b. Its arguments become bytes as CuPy makes them."""
 
     kernel = SimpleNamespace(ptr=0xF00)
     num_regs = 32
@@ -145,7 +145,7 @@ class FakeRawKernel:
 
     @property
     def max_dynamic_shared_size_bytes(self) -> int:
-        """What a launch may ask for."""
+        """Return the dynamic shared memory that a launch may ask for."""
         return self._dynamic_bytes
 
     @max_dynamic_shared_size_bytes.setter
@@ -163,7 +163,7 @@ class FakeRawKernel:
         shared_mem: int = 0,
         stream: "FakeStream",
     ) -> None:
-        """Launch it; with a size of 0 as one of 1, as CuPy does."""
+        """Launch the kernel; a size of 0 counts as 1, as CuPy does it."""
         if self._cupy.fault:
             raise CUDADriverError(self._cupy.fault)
         if np.prod(block) > 1024 or shared_mem > self._dynamic_bytes:
@@ -184,12 +184,12 @@ class FakeRawKernel:
 
 
 def _alloc_pinned_memory(size: int) -> bytearray:
-    """Any host memory."""
+    """Return ordinary host memory."""
     return bytearray(size)
 
 
 def _parameter(argument: Any) -> bytes:
-    """An argument's bytes: an array of one element by value, a Python integer as 8 bytes."""
+    """Return an argument's bytes: an array of one element by value, a Python integer as 8 bytes."""
     if isinstance(argument, np.ndarray):
         if argument.size != 1:
             raise TypeError(f"an array of shape {argument.shape} as a parameter")
@@ -200,7 +200,7 @@ def _parameter(argument: Any) -> bytes:
 
 
 class FakeMemory:
-    """cupy.cuda.memory.Memory: device memory, freed with the object."""
+    """Stands in for cupy.cuda.memory.Memory: device memory, freed with the object."""
 
     def __init__(self, size: int) -> None:
         if size > MEMORY:
@@ -210,64 +210,66 @@ class FakeMemory:
 
 
 class FakeEvent:
-    """cupy.cuda.Event."""
+    """Stands in for cupy.cuda.Event."""
 
     def __init__(self, *, block: bool = False, disable_timing: bool = False) -> None:
         self._capture: list[Work] | None = None
         self._stream: FakeStream | None = None
 
     def record(self, stream: "FakeStream") -> None:
-        """It happens at once; of a captured stream, others may join its capture by it."""
+        """Happen at once; on a captured stream, let other streams join its capture by this
+        event.
+        """
         self._capture, self._stream = stream._kept(), stream
 
     def synchronize(self) -> None:
-        """Wait; raises what went wrong before."""
+        """Raise what went wrong before."""
         assert self._stream is not None
         self._stream.synchronize()
 
 
 class FakeGraph:
-    """cupy.cuda.graph.Graph."""
+    """Stands in for cupy.cuda.graph.Graph."""
 
     def __init__(self, cupy: FakeCupy, kept: list[Work]) -> None:
         self._cupy, self._kept = cupy, kept
 
     def upload(self, stream: "FakeStream") -> None:
-        """It is there already."""
+        """Do nothing: the graph is there already."""
 
     def launch(self, stream: "FakeStream") -> None:
-        """Ask for all that was kept."""
+        """Do all the work that was kept."""
         for work in self._kept:
             self._cupy.ask(stream.ptr, work)
 
 
 class FakeStream:
-    """cupy.cuda.Stream."""
+    """Stands in for cupy.cuda.Stream."""
 
     def __init__(self, cupy: FakeCupy) -> None:
         self._cupy = cupy
         self.ptr = id(self)
 
     def synchronize(self) -> None:
-        """Wait; raises what went wrong before."""
+        """Raise what went wrong before."""
         self._cupy.cuda.runtime.deviceSynchronize()
 
     def _kept(self) -> list[Work] | None:
-        """The work of the capture it is in."""
+        """Return the work of the capture that the stream is in, or None."""
         return self._cupy.capturing.get(self.ptr)
 
     def wait_event(self, event: "FakeEvent") -> None:
-        """Work is done in the order of asking, which is right for both; it joins a capture."""
+        """Join the event's capture; otherwise work is done in order anyway."""
         if event._capture is not None:
             self._cupy.capturing[self.ptr] = event._capture
 
     def begin_capture(self, mode: int) -> None:
-        """Keep what is asked from now on."""
+        """Keep all work from now on."""
         assert mode == FakeRuntime.streamCaptureModeThreadLocal
         self._cupy.capturing[self.ptr] = []
 
     def end_capture(self) -> FakeGraph:
-        """A graph of what was kept."""
+        """Return a graph of the work that was kept."""
         kept = self._cupy.capturing.pop(self.ptr)
         for stream in [each for each, work in self._cupy.capturing.items() if work is kept]:
             del self._cupy.capturing[stream]

@@ -1,4 +1,4 @@
-"""The GPU that tests marked `gpu` run on."""
+"""Opens the GPU that tests marked `gpu` run on."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support.kernels.resources import CACHE
 
 
 def open_gpu(config: pytest.Config, cache: Path = CACHE) -> CudaDevice:
-    """The GPU. Where none answers the test is skipped, but fails where `-m gpu` asks for one."""
+    """Return the GPU. Without one the test is skipped, or fails where `-m gpu` asks for one."""
     try:
         return CudaDevice(cache=cache)
     except DeviceError as error:

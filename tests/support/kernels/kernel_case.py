@@ -1,7 +1,7 @@
-"""Launches with all that shows whether they are right: inputs, answer, and how exact it must be.
+"""Defines cases: launches with inputs, the right answer, and how exact it must be.
 
-Cases are data. What they lay out is memory as a device sees it: the tensors' elements, and between
-and before them floats that no kernel may use or touch.
+Cases are data. They lay out memory as a device sees it: the tensors' elements, and between and
+before them floats that no kernel may use or touch.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,11 +44,11 @@ class PlacedArray:
 
 @dataclass(frozen=True)
 class Check:
-    """Inputs by operand, and the answer: `expected` in float64, within `bound` of it.
+    """Holds inputs by operand, and the answer: `expected` in float64, within `bound` of it.
 
     The answer is written where `layout` says. An operand that `y` is computed in place of is named
     in `in_place`; its memory is y's. What a kernel leaves in operands of `scratch` is its own.
-    `bound` leaves out that y is rounded to what it is stored in.
+    `bound` leaves out that y is rounded to the type it is stored in.
     """
 
     inputs: Mapping[str, PlacedArray]
@@ -61,7 +61,7 @@ class Check:
 
 @dataclass(frozen=True)
 class KernelCase:
-    """Launches, one after another, and their check, which is made when asked for."""
+    """Holds launches, one after another, and their check, which is made when it is needed."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -73,17 +73,17 @@ class KernelCase:
 
 
 def placed(array: Array, layout: StridedTensor) -> PlacedArray:
-    """A tensor's elements, stored where and as `layout` says, poison everywhere else."""
+    """Return memory with a tensor's elements where `layout` says, and poison everywhere else."""
     memory = poisoned(layout)
     view(memory, layout)[...] = array
     return PlacedArray(memory, layout.offset * memory.itemsize)
 
 
 def poisoned(layout: StridedTensor) -> Array:
-    """Memory for a tensor from a 16-byte boundary to its last element, nothing in it yet.
+    """Return poisoned memory for a tensor from a 16-byte boundary to its last element.
 
-    Where its pixels lie at vectors, to the end of the last one's last vector: kernels may read that
-    (kernels/layout/operands.py, `vectors_in`).
+    Where its pixels lie at vectors, it goes to the end of the last one's last vector: kernels may
+    read that (kernels/layout/operands.py, `vectors_in`).
     """
     ends = ((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
     end = layout.offset + sum(ends) + 1
@@ -95,13 +95,13 @@ def poisoned(layout: StridedTensor) -> Array:
 
 
 def view(memory: Array, layout: StridedTensor) -> Array:
-    """The tensor in `memory`, which begins at a 16-byte boundary."""
+    """Return a view of the tensor in `memory`, which begins at a 16-byte boundary."""
     strides = [stride * memory.itemsize for stride in layout.strides]
     return np.lib.stride_tricks.as_strided(memory[layout.offset :], layout.shape, strides)
 
 
 def run(case: KernelCase, device: Device, *, times: int = 1) -> Array:
-    """Run the case, hold the answer to its check, and return the memory of y.
+    """Run the case, check the answer, and return the memory of y.
 
     Fails where y is out of bounds, and where anything but y was written. Where it runs several
     `times`, only y is cleared in between, and every run must give the same bits.
@@ -166,7 +166,7 @@ def _hold(memory: Array, check: Check) -> None:
 
 
 def _copy(wanted: Mapping[int, Buffer], device: Device, stream: Stream) -> None:
-    """Launch a kernel that copies whole buffers to addresses, three at most."""
+    """Launch a kernel that copies whole buffers to addresses, at most three."""
     arguments: list[Argument] = []
     for target, source in wanted.items():
         arguments += [source.address, target, np.int32(source.nbytes)]
@@ -176,12 +176,14 @@ def _copy(wanted: Mapping[int, Buffer], device: Device, stream: Stream) -> None:
 
 
 def storage_error(sizes: Array, stored: Storage) -> Array | float:
-    """Of a number that is written as half: half a unit in the last place; nothing for a float."""
+    """Return the error of storing numbers: half a unit in the last place for halves, 0 for
+    floats.
+    """
     return np.maximum(2.0**-11 * sizes, 2.0**-25) if stored == HALF else 0.0
 
 
 def launch(launched: Launch, device: Device, addresses: Mapping[str, int], stream: Stream) -> None:
-    """Ask `stream` for a launch on operands at these addresses, which may overlap with the last."""
+    """Enqueue a launch on operands at these addresses, which may overlap with the previous one."""
     device.launch(
         device.load(launched.instantiation),
         launched.grid,

@@ -1,10 +1,12 @@
-"""Made-up machine code."""
+"""Makes up machine code."""
 
 from kernels.device.machine_code import Instruction
 
 
 def listed(*lines: str) -> list[Instruction]:
-    """Instructions from lines as "@P0 BRA 3": a predicate if any, an opcode, a target if any."""
+    """Return instructions from lines such as "@P0 BRA 3": predicate if any, opcode, target if
+    any.
+    """
     code = []
     for line in lines:
         words = line.split()

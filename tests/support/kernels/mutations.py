@@ -1,4 +1,4 @@
-"""Kernels with one defect planted, to see whether the tests notice.
+"""Plants one defect in kernels, to see whether the tests notice.
 
 The table of those that are tried was chosen at random, and stays while kernels change around them:
 
@@ -45,7 +45,7 @@ NOT_SIMULATED = ("ptx.cuh",)
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One place in a source, and what is to stand there."""
+    """Locates one place in a source, and says what replaces it."""
 
     file: str
     begin: int
@@ -54,7 +54,9 @@ class Mutation:
 
     @property
     def description(self) -> str:
-        """The file, its line and what changes in it: line numbers would change with every edit."""
+        """Return the file, the line's text and the change; line numbers would change with every
+        edit.
+        """
         text = _text(self.file)
         first, last = text.rfind("\n", 0, self.begin) + 1, text.index("\n", self.end)
         line, old = text[first:last].strip(), text[self.begin : self.end].strip()
@@ -62,16 +64,16 @@ class Mutation:
 
     @property
     def drops_a_barrier(self) -> bool:
-        """Whether threads no longer wait for each other there."""
+        """Return whether the mutation removes a barrier."""
         return _text(self.file)[self.begin : self.end] in _BARRIERS
 
     def planted(self, folder: Path) -> Path:
-        """All sources in `folder`, with the mutation."""
+        """Copy all sources into `folder`, with the mutation, and return the path."""
         return mutant(folder, self.file, self.begin, self.end, self.new)
 
 
 def by_name() -> dict[str, Mutation]:
-    """All mutations of all files. A name that several places would share ends in its number."""
+    """Return all mutations of all files; a name that several places share ends in a number."""
     alike: dict[str, list[Mutation]] = {}
     for pattern, new in EDITS:
         for mutation in _places(pattern, new):
@@ -84,7 +86,9 @@ def by_name() -> dict[str, Mutation]:
 
 
 def choose(count: int, seed: int) -> list[str]:
-    """The names of some of all mutations: an edit first, then one of its places."""
+    """Return the names of `count` random mutations: an edit is drawn first, then one of its
+    places.
+    """
     random = Random(seed)
     names = {mutation: name for name, mutation in by_name().items()}
     places = [list(_places(pattern, new)) for pattern, new in EDITS]
@@ -95,7 +99,7 @@ def choose(count: int, seed: int) -> list[str]:
 
 
 def tried() -> list[str]:
-    """The names in the table."""
+    """Return the names in the table."""
     return TABLE.read_text(encoding="utf-8").splitlines()
 
 
@@ -116,8 +120,10 @@ def _text(file: str) -> str:
 
 
 def concerned(mutation: Mutation, cases: Iterable[KernelCase], each: int) -> list[KernelCase]:
-    """Cases of kernels in the mutated file, or in one that includes it: of every kernel, `each` of
-    its instantiations, spread over all."""
+    """Return cases of the kernels that include the mutated file.
+
+    There are `each` instantiations of every kernel, spread over all of them.
+    """
     affected = [case for case in cases if _includes(case, mutation.file)]
     by_kernel: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
     for case in affected:
@@ -144,7 +150,7 @@ def _includes(case: KernelCase, file: str) -> bool:
 
 
 def mutant(folder: Path, file: str, begin: int, end: int, new: str) -> Path:
-    """All sources in `folder`, the characters from `begin` to `end` of one of them replaced."""
+    """Copy all sources into `folder`, with the characters `begin` to `end` of one replaced."""
     root = shutil.copytree(SOURCE_ROOT, folder / "src")
     text = (root / file).read_text(encoding="utf-8")
     (root / file).write_text(text[:begin] + new + text[end:], encoding="utf-8")
@@ -152,7 +158,7 @@ def mutant(folder: Path, file: str, begin: int, end: int, new: str) -> Path:
 
 
 def replaced(folder: Path, file: str, old: str, new: str, which: int = 0) -> Path:
-    """Likewise, for one occurrence of `old`, the first being 0."""
+    """Copy all sources into `folder`, with occurrence number `which` of `old` replaced."""
     text = (SOURCE_ROOT / file).read_text(encoding="utf-8")
     begin = -1
     for _ in range(which + 1):

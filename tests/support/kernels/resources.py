@@ -1,7 +1,8 @@
-"""The committed tables of what every kernel takes on every architecture: resources.tsv, and of the
-digests of the sources that its rows were compiled from: sources.tsv.
+"""Keeps the committed tables: each kernel's resources by architecture, and its sources' digests.
 
-A change of the kernels or of the compiler changes the tables, to be looked at and committed:
+The tables are resources.tsv and sources.tsv; the digests are of the sources that the rows were
+compiled from. A change of the kernels or of the compiler changes them; look at the difference and
+commit it:
 
     python -m tests.support.kernels.resources            # all rows
     python -m tests.support.kernels.resources changed    # those of the sources that changed
@@ -36,7 +37,7 @@ Table = dict[str, dict[str, str]]  # kernel → architecture → what it takes
 
 
 def instantiations(arch: str) -> tuple[Instantiation, ...]:
-    """Those in an architecture's column: not all have tensor cores for TF32.
+    """Return the kernels in an architecture's column: not all have tensor cores for TF32.
 
     Kernels for rarer activations are compiled for data-centre GPUs alone, to save a minute.
     """
@@ -45,7 +46,7 @@ def instantiations(arch: str) -> tuple[Instantiation, ...]:
 
 
 def changed_sources() -> set[str]:
-    """Return the sources whose text, or an include's, is not what the table's rows are of."""
+    """Return the sources whose text, or an include's, is not the one that the rows are from."""
     lines = SOURCES.read_text(encoding="utf-8").splitlines()
     committed = dict(line.split("\t") for line in lines)
     return {name for name in _sources() if committed.get(name) != source_digest([name])}
@@ -61,7 +62,7 @@ def _sources() -> list[str]:
 
 
 def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
-    """The table as these cubins have it."""
+    """Return the table that these cubins give."""
     table: Table = {}
     for (instantiation, arch), cubin in cubins.items():
         table.setdefault(row_of(instantiation), {})[arch] = _cell(cubin)
@@ -69,7 +70,7 @@ def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
 
 
 def _cell(cubin: Cubin) -> str:
-    """Return registers and numbers of bytes that are not 0: "32 shared 1024"."""
+    """Return the registers and the sizes in bytes that are not 0: "32 shared 1024"."""
     bytes_of = {
         "shared": cubin.resources.static_shared,
         "stack": cubin.resources.stack,
@@ -81,7 +82,7 @@ def _cell(cubin: Cubin) -> str:
 
 
 def read() -> tuple[str, Table]:
-    """The compiler that the committed table is from, and the table."""
+    """Return the compiler that made the committed table, and the table."""
     header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
     made_with, *architectures = header.split("\t")
     rows = (line.split("\t") for line in lines)
@@ -110,7 +111,7 @@ def _show(bar: Progress, task: TaskID, done: int, total: int) -> None:
 
 
 def main(sources: Sequence[str]) -> None:
-    """Compile what is in the sources, or everything, and write its rows."""
+    """Compile the kernels of `sources`, or all, and write their rows."""
     if "changed" in sources:
         sources = sorted(changed_sources())
     elif not sources:

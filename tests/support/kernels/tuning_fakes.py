@@ -1,4 +1,4 @@
-"""For tests of measuring: a clock that says what it is told, and algorithms that are wrong."""
+"""Fakes for tests of measuring: a clock with prescribed times, and algorithms that are wrong."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,12 +42,12 @@ Us = Callable[[str, bool], float]
 
 @dataclass
 class Clock:
-    """A Timer: `us(name, cold)` for each candidate of the problems; it runs nothing.
+    """A Timer that returns `us(name, cold)` for each candidate of the problems; it runs nothing.
 
-    `asked` has the problem and candidate of every time that was asked for, and whether cold, and
-    `runs` how many sets of operands, copies and replays that was. Operands are looked at: what is
-    read must be ordinary floats, and counters zero. Launches that overlap take `trigger_us`, the
-    earliest trigger the least by default, and are in `triggers`.
+    `asked` records the problem and candidate of every measurement, and whether it was cold; `runs`
+    records its sets of operands, copies and replays. Operands are checked: what is read must be
+    ordinary floats, and counters zero. Launches that overlap take `trigger_us`, the earliest
+    trigger the least by default, and are recorded in `triggers`.
     """
 
     candidates: Mapping[tuple[Launch, ...], tuple[str, str]]
@@ -103,7 +103,7 @@ class Clock:
 
 
 def _plain(launches: Iterable[Launch]) -> tuple[Launch, ...]:
-    """The launches with the default trigger."""
+    """Return the launches with the default trigger."""
     return tuple(
         replace(each, instantiation=replace(each.instantiation, trigger=Trigger.START))
         for each in launches
@@ -111,7 +111,7 @@ def _plain(launches: Iterable[Launch]) -> tuple[Launch, ...]:
 
 
 def by_length(name: str, cold: bool) -> float:
-    """Some order among candidates."""
+    """Return a time that puts candidates into some order."""
     return 10.0 + len(name) + hash_of(name) / 1000 + 5 * cold
 
 
@@ -129,12 +129,12 @@ def clock(
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """No progress."""
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
 class BrokenConv(DirectConv):
-    """Direct convolution, but for the one thing that each of these does wrong."""
+    """Computes direct convolution, except for the one thing that each subclass does wrong."""
 
     name: str = "broken"
 
@@ -199,7 +199,7 @@ class TooLarge(BrokenConv):
 
 
 class WritesElsewhere(_Launches):
-    """And takes the device with it."""
+    """Writes outside its operands, which makes the device fail."""
 
     def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
         fill = fill_launch(StridedTensor.contiguous((1 << 20,)), 1.0)

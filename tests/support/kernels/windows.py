@@ -1,4 +1,4 @@
-"""Windows for the tests: built with ONNX's defaults, or drawn by hypothesis."""
+"""Makes windows for the tests: built with ONNX's defaults, or drawn by hypothesis."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ ON_A_DEVICE = settings(deadline=None, suppress_health_check=[HealthCheck.functio
 def floor_output(
     size: int, kernel: int, stride: int, dilation: int, pad_begin: int, pad_end: int
 ) -> int:
-    """Windows that fit wholly inside one padded axis; 0 or less when none does."""
+    """Return how many windows fit wholly inside one padded axis; 0 or less if none does."""
     return (size + pad_begin + pad_end - (dilation * (kernel - 1) + 1)) // stride + 1
 
 
@@ -28,7 +28,7 @@ def window(
     pads: Axes | None = None,
     output: Axes | None = None,
 ) -> Window:
-    """A window; `pads` holds every axis's begin, then every axis's end, as in ONNX."""
+    """Return a window; `pads` has every axis's begin, then every axis's end, as in ONNX."""
     axes = len(size)
     strides = strides or (1,) * axes
     dilations = dilations or (1,) * axes
@@ -39,13 +39,15 @@ def window(
 
 
 def conv_problem(n: int, c: int, k: int, seen: Window, groups: int = 1) -> ConvProblem:
-    """A problem with the window last but for the groups, so that a row of cases reads well."""
+    """Return a problem; the window comes late in the arguments, so that a row of cases reads
+    well.
+    """
     return ConvProblem(n=n, c=c, k=k, window=seen, groups=groups)
 
 
 @st.composite
 def windows(draw: st.DrawFn) -> Window:
-    """Any small window; padding less than the kernel, as ONNX asks of a pool."""
+    """Draw any small window; its padding is less than the kernel, as ONNX requires of a pool."""
     axes = draw(st.sampled_from((2, 2, 3)))
 
     def each(least: int, most: int) -> Axes:

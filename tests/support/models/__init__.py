@@ -1,1 +1,1 @@
-"""Graphs, models (hostile ones too) and classifiers for the tests of models."""
+"""Contains graphs, models (hostile ones too) and classifiers for the tests of models."""

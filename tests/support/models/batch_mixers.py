@@ -1,4 +1,4 @@
-"""Classifiers in which an image's scores depend on the others of its batch."""
+"""Makes classifiers in which an image's scores depend on the others of its batch."""
 
 from collections.abc import Mapping
 
@@ -63,7 +63,7 @@ MIXERS = tuple(_ENDS)
 
 
 def mixer(name: str) -> onnx.ModelProto:
-    """A linear classifier of grey images, any N, with an end that mixes them."""
+    """Return a linear classifier of grey images, any N, whose end mixes them."""
     end, weights = _ENDS[name]
     constants = weights | {"w": noise(SIZE * SIZE, CLASSES)}
     graph = helper.make_graph(

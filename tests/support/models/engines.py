@@ -1,4 +1,4 @@
-"""Classifiers for engine tests, and what the reference says of them."""
+"""Makes classifiers for engine tests, and computes their scores by the reference."""
 
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ H200_CHOICE = heuristic(H200)
 
 
 def preprocessing_of(shape: tuple[int, ...], layout: Layout = Layout.NCHW) -> Preprocessing:
-    """Different for each channel, so that swapping two shows; `shape` is C×H×W or C×D×H×W."""
+    """Return preprocessing for C×H×W or C×D×H×W, different for each channel, so that swaps show."""
     channels, *depth, height, width = shape
     return Preprocessing(
         height=height,
@@ -52,7 +52,7 @@ def preprocessing_of(shape: tuple[int, ...], layout: Layout = Layout.NCHW) -> Pr
 
 
 def classifier_of(graph: Graph, layout: Layout = Layout.NCHW) -> Classifier:
-    """A typed graph as a classifier; its ONNX form is not there."""
+    """Return a typed graph as a classifier, without an ONNX form."""
     shape = graph.shape(graph.inputs[0])
     if layout is Layout.NHWC:
         shape = (shape[-1], *shape[:-1])
@@ -65,12 +65,14 @@ def classifier_of(graph: Graph, layout: Layout = Layout.NCHW) -> Classifier:
 
 
 def network_of(name: str, proto: onnx.ModelProto) -> Classifier:
-    """An ONNX model as a classifier."""
+    """Return an ONNX model as a classifier."""
     return classifier_of(load_proto(name, proto).graph)
 
 
 def branching() -> Classifier:
-    """Branches that write into one buffer, overwrite, and are as long as one another or not."""
+    """Return a network whose branches write into one buffer, overwrite, and differ in length or
+    not.
+    """
     b = GraphBuilder(0, x=(3, 8, 8))
     first = b.conv("first", "x", 16, 3)
     deep = b.conv("deep2", b.conv("deep1", first, 8, 1), 8, 3)
@@ -84,19 +86,19 @@ def branching() -> Classifier:
 
 
 def opened(classifier: Classifier, device: Device, max_batch: int = 1) -> CudaEngine:
-    """The engine on Convoy's kernels, warm; the caller closes it."""
+    """Return the warm engine on Convoy's kernels; the caller closes it."""
     engine = CudaEngine(classifier, device, max_batch=max_batch, choose=heuristic(device))
     engine.warm_up()
     return engine
 
 
 def with_one_output(graph: Graph) -> Graph:
-    """The graph, its first output alone."""
+    """Return the graph with its first output alone."""
     return replace(graph, outputs=graph.outputs[:1])
 
 
 def pixels(classifier: Classifier, n: int, seed: int = 0) -> NDArray[np.uint8]:
-    """n images that differ in colour and coarse pattern, as do the frames of a clip."""
+    """Return n images that differ in colour and coarse pattern, as do the frames of a clip."""
     *spatial, channels = classifier.preprocessing.image_shape
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (n, *[4] * len(spatial), channels))
@@ -107,7 +109,7 @@ def pixels(classifier: Classifier, n: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """What the network as loaded gives in float64, one row an image."""
+    """Return the scores of the network as loaded, in float64, one row an image."""
     multiplier, offset = normalisation(classifier.preprocessing)
     x = images * multiplier.astype(np.float64) + offset
     if classifier.preprocessing.layout is Layout.NCHW:

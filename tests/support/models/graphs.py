@@ -1,4 +1,4 @@
-"""Small typed graphs built by hand, and the comparison of a graph with what it is rewritten to.
+"""Builds small typed graphs by hand, and compares a graph with what it is rewritten to.
 
 A value called "c" that a Conv writes is written by the node "conv_c", a sum "s" by "binary_s".
 """
@@ -52,7 +52,7 @@ class GraphBuilder:
         self._inputs = tuple(inputs)
 
     def build(self, *outputs: str) -> Graph:
-        """The graph with these outputs."""
+        """Return the graph with these outputs."""
         values = {name: Value(name, shape) for name, shape in self.shapes.items()}
         nodes = tuple(self.nodes)
         return Graph("test", self._inputs, outputs, values, nodes, self.weights)
@@ -65,7 +65,7 @@ class GraphBuilder:
         return self.weight(name, self.rng.uniform(low, high, shape))
 
     def add(self, kind: type[Node], output: str, shape: Shape, /, **fields: Any) -> str:
-        """Any node."""
+        """Add a node of any kind."""
         self.shapes[output] = shape
         self.nodes.append(kind(name=f"{kind.__name__.lower()}_{output}", output=output, **fields))
         return output
@@ -127,7 +127,7 @@ class GraphBuilder:
         return self.add(Activate, output, self.shapes[x], x=x, activation=activation)
 
     def binary(self, output: str, op: BinaryOp, a: str | float, b: str | float) -> str:
-        """`a op b`; a number becomes a weight without axes."""
+        """Add `a op b`; a number becomes a weight without axes."""
         names, shapes = [], []
         for side, entry in (("a", a), ("b", b)):
             name = entry if isinstance(entry, str) else self.weight(f"{output}.{side}", entry)
@@ -175,7 +175,7 @@ def _window(size: list[int], kernel: int, stride: int | tuple[int, ...], pad: in
 
 
 def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) -> RewriteResult:
-    """The graph rewritten, after a check that it computes what it did, in float64.
+    """Return the rewritten graph, after checking in float64 that it computes the same.
 
     Without `rounds` no weight was computed anew and both graphs do the same sums, if in another
     order; with it each node of the original may have rounded its weights to float32 once.
@@ -197,17 +197,17 @@ def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) 
 
 
 def kinds(result: RewriteResult) -> list[str]:
-    """What the nodes of the rewritten graph are, in order: ["Conv", "Gemm"]."""
+    """Return the types of the rewritten graph's nodes, in order: ["Conv", "Gemm"]."""
     return [type(node).__name__ for node in result.graph.nodes]
 
 
 def refusals(result: RewriteResult, rule: str) -> dict[str, str]:
-    """What a rule refused: node → reason."""
+    """Return what a rule refused: node → reason."""
     return {entry.node: entry.reason for entry in result.refused if entry.rule == rule}
 
 
 def only_scale_shift(result: RewriteResult) -> tuple[ScaleShift, NDArray[Any], NDArray[Any]]:
-    """The rewritten graph's only node, with its scales and shifts."""
+    """Return the rewritten graph's only node, with its scales and shifts."""
     (node,) = result.graph.nodes
     assert isinstance(node, ScaleShift)
     return node, result.graph.weights[node.scale], result.graph.weights[node.shift]

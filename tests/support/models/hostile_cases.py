@@ -1,4 +1,4 @@
-"""What the hostile models are, and what the loader says of each: a pattern of its message."""
+"""Lists the hostile models, and the pattern of the loader's message for each."""
 
 from collections.abc import Callable
 

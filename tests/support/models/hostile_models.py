@@ -1,6 +1,6 @@
-"""Models that ask for too much: each a small file, or one that is cheap to write.
+"""Makes models that ask for too much: each a small file, or one that is cheap to write.
 
-Whatever onnx's helpers would refuse to write is put together from protobuf's wire format.
+What onnx's helpers would refuse to write is assembled from protobuf's wire format.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ FUNCTIONS = "f"  # the domain of model-local functions
 
 
 def node(op: str, inputs: str, outputs: str, **rest: Any) -> NodeProto:
-    """A node; names stand apart by spaces."""
+    """Return a node; names are separated by spaces."""
     return helper.make_node(op, inputs.split(), outputs.split(), **rest)
 
 
 def value(name: str, shape: Sequence[int | str | None] | None) -> ValueInfoProto:
-    """Floats of a shape, which None leaves open."""
+    """Return a float value of a shape, in which None leaves a size open."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
@@ -43,7 +43,7 @@ def model(
     opset: int = 21,
     functions: Sequence[FunctionProto] = (),
 ) -> ModelProto:
-    """From x of `shape` to y of `axes` axes."""
+    """Return a model from x of `shape` to y of `axes` axes."""
     graph = helper.make_graph(
         nodes,
         "hostile",
@@ -58,18 +58,18 @@ def model(
 
 
 def chain(op: str, n: int, more: str = "", **rest: Any) -> list[NodeProto]:
-    """n nodes from x to y, each of which reads the one before and `more`."""
+    """Return n nodes from x to y, each of which reads the one before and `more`."""
     names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
     return [node(op, f"{names[i]} {more}", names[i + 1], **rest) for i in range(n)]
 
 
 def relu(*shape: int) -> ModelProto:
-    """One Relu of an input of that shape."""
+    """Return a model of one Relu of an input of that shape."""
     return model(chain("Relu", 1), shape=shape, axes=len(shape))
 
 
 def ints(*numbers: int) -> NDArray[np.int64]:
-    """A flat tensor of whole numbers."""
+    """Return a flat tensor of integers."""
     return np.array(numbers, np.int64)
 
 
@@ -77,7 +77,7 @@ CONV = {"w": np.ones((3, 3, 1, 1), np.float32)}
 
 
 def written(made: ModelProto | bytes) -> bytes:
-    """The file's bytes."""
+    """Return the model's file as bytes."""
     return made if isinstance(made, bytes) else bytes(made.SerializeToString())
 
 
@@ -85,18 +85,18 @@ def written(made: ModelProto | bytes) -> bytes:
 
 
 def function(name: str, nodes: Sequence[NodeProto]) -> FunctionProto:
-    """From a to b."""
+    """Return a function from a to b."""
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(FUNCTIONS, 1)]
     return helper.make_function(FUNCTIONS, name, ["a"], ["b"], list(nodes), opsets)
 
 
 def call(name: str, inputs: str, outputs: str, **rest: Any) -> NodeProto:
-    """A call of a function."""
+    """Return a call of a function."""
     return node(name, inputs, outputs, domain=FUNCTIONS, **rest)
 
 
 def doubling(n: int, used: bool = True) -> ModelProto:
-    """n functions, each of which calls the one before twice."""
+    """Return a model of n functions, each of which calls the one before twice."""
     functions = [function("f0", [node("Relu", "a", "b")])]
     for i in range(1, n):
         calls = [call(f"f{i - 1}", "a", "t"), call(f"f{i - 1}", "t", "b")]
@@ -106,21 +106,21 @@ def doubling(n: int, used: bool = True) -> ModelProto:
 
 
 def deep_calls(n: int) -> ModelProto:
-    """A call within a call, n deep."""
+    """Return a model of calls within calls, n deep."""
     functions = [function("f0", [node("Relu", "a", "b")])]
     functions += [function(f"f{i}", [call(f"f{i - 1}", "a", "b")]) for i in range(1, n)]
     return model([call(f"f{n - 1}", "x", "y")], functions=functions)
 
 
 def recursion(*names: str) -> ModelProto:
-    """Functions that call each other in a circle."""
+    """Return a model of functions that call each other in a circle."""
     after = dict(zip(names, [*names[1:], names[0]], strict=True))
     functions = [function(name, [call(after[name], "a", "b")]) for name in names]
     return model([call(names[0], "x", "y")], functions=functions)
 
 
 def circle_through_call() -> ModelProto:
-    """A function that reads y, which only its caller has, and writes it from that.
+    """Return a model with a function that computes y from y, which only its caller has.
 
     onnx.checker looks into no function of a model from before there were any.
     """
@@ -134,14 +134,14 @@ def circle_through_call() -> ModelProto:
 
 
 def large_function(n: int) -> ModelProto:
-    """A function with a megabyte in it, called n times."""
+    """Return a model that calls n times a function of a megabyte."""
     constant = numpy_helper.from_array(np.ones((1, 1, 512, 512), np.float32))
     nodes = [node("Constant", "", "c", value=constant), node("Mul", "a c", "b")]
     return model(chain("f0", n, domain=FUNCTIONS), functions=[function("f0", nodes)])
 
 
 def nested_ifs(depth: int) -> ModelProto:
-    """An If in an If, all of whose conditions are true."""
+    """Return a model of an If in an If, all of whose conditions are true."""
 
     def branch(nodes: Sequence[NodeProto]) -> GraphProto:
         return helper.make_graph(nodes, "branch", [], [value("o", None)])
@@ -154,12 +154,12 @@ def nested_ifs(depth: int) -> ModelProto:
 
 
 def inner_else() -> GraphProto:
-    """A branch that does nothing."""
+    """Return a branch that does nothing."""
     return helper.make_graph([node("Identity", "x", "o")], "else", [], [value("o", None)])
 
 
 def loop(times: int) -> ModelProto:
-    """x + 1, doubled that often."""
+    """Return a model that adds to x a 1 that is doubled `times` times."""
     scalar = helper.make_tensor_value_info
     body = helper.make_graph(
         [node("Identity", "go", "on"), node("Add", "v v", "w")],
@@ -175,28 +175,28 @@ def loop(times: int) -> ModelProto:
 
 
 def varint(number: int) -> bytes:
-    """A number as protobuf writes it."""
+    """Return a number as protobuf writes it."""
     low, high = number & 0x7F, number >> 7
     return bytes([low | 0x80]) + varint(high) if high else bytes([low])
 
 
 def message(number: int, content: bytes) -> bytes:
-    """A field that holds a message, a text or packed numbers."""
+    """Return a field that holds a message, a text or packed numbers."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def with_graph_fields(content: bytes) -> bytes:
-    """A model that is all right, and more fields of its graph."""
+    """Return a valid model with more fields of its graph."""
     return written(model(chain("Relu", 1))) + message(7, content)
 
 
 def with_model_fields(content: bytes) -> bytes:
-    """A model that is all right, and more fields of its own."""
+    """Return a valid model with more fields of its own."""
     return written(model(chain("Relu", 1))) + content
 
 
 def nested_messages(depth: int) -> bytes:
-    """Graphs in attributes of nodes of graphs, over and over."""
+    """Return graphs in attributes of nodes of graphs, `depth` deep."""
     content = b""
     for _ in range(depth):
         content = message(1, message(5, message(6, content)))
@@ -207,7 +207,7 @@ def nested_messages(depth: int) -> bytes:
 
 
 def with_weight(dims: Sequence[int], raw: bytes = b"", kind: int = TensorProto.FLOAT) -> ModelProto:
-    """x + w, whatever w's shape and bytes are."""
+    """Return a model of x + w, with any shape and bytes of w."""
     result = model([node("Add", "x w", "y")])
     tensor = result.graph.initializer.add(name="w", data_type=kind, raw_data=raw)
     tensor.dims.extend(dims)
@@ -215,7 +215,7 @@ def with_weight(dims: Sequence[int], raw: bytes = b"", kind: int = TensorProto.F
 
 
 def with_sparse_weight(size: int) -> ModelProto:
-    """x + w, of whose `size` numbers one is stored."""
+    """Return a model of x + w, of whose `size` numbers one is stored."""
     result = model([node("Add", "x w", "y")])
     sparse = result.graph.sparse_initializer.add(dims=[size])
     sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "w"))
@@ -224,37 +224,37 @@ def with_sparse_weight(size: int) -> ModelProto:
 
 
 def with_outputs(n: int) -> ModelProto:
-    """n times the same output."""
+    """Return a model that lists the same output n times."""
     result = model(chain("Relu", 1))
     result.graph.output.extend([value("y", [None] * 4)] * (n - 1))
     return result
 
 
 def named(name: str) -> ModelProto:
-    """A model whose only node has that name, and that operator."""
+    """Return a model whose only node has that name, and that operator."""
     return model([node(name, "x", "y", name=name)])
 
 
 def with_bytes_for(text: str, replacement: bytes, original: ModelProto) -> bytes:
-    """The file with other bytes in the place of a text of the same length."""
+    """Return the file with other bytes in place of a text of the same length."""
     assert len(text) == len(replacement)
     return written(original).replace(text.encode(), replacement)
 
 
 def constant_plus(nodes: Sequence[NodeProto], weights: Weights) -> ModelProto:
-    """x + c, where nodes make c."""
+    """Return a model of x + c, where `nodes` make c."""
     return model([*nodes, node("Add", "x c", "y")], weights)
 
 
 def concat_doubling(n: int, first: str, weights: Weights | None = None) -> ModelProto:
-    """Twice the channels n times, then added to x."""
+    """Return a model that doubles the channels n times, and adds the result to x."""
     names = [first, *(f"d{i}" for i in range(1, n)), "c"]
     doubled = [node("Concat", f"{names[i]} {names[i]}", names[i + 1], axis=1) for i in range(n)]
     return constant_plus(doubled, weights or {})
 
 
 def gathers(n: int, index: NDArray[np.int64] | None) -> ModelProto:
-    """Axes upon axes: of an index of many, or else of the value itself."""
+    """Return a model whose Gathers multiply axes: by an index of many, or by the value itself."""
     names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
     nodes = [
         node("Gather", f"{names[i]} {names[i] if index is None else 'i'}", names[i + 1])
@@ -264,7 +264,7 @@ def gathers(n: int, index: NDArray[np.int64] | None) -> ModelProto:
 
 
 def pools(n: int) -> ModelProto:
-    """n poolings in a row, then a Relu."""
+    """Return a model of n poolings in a row, then a Relu."""
     names = ["x", *(f"v{i}" for i in range(n))]
     window = {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}
     nodes = [node("MaxPool", names[i], names[i + 1], **window) for i in range(n)]
@@ -272,14 +272,14 @@ def pools(n: int) -> ModelProto:
 
 
 def read_by(n: int) -> ModelProto:
-    """x, read by n nodes that are added up."""
+    """Return a model in which n nodes read x and are added up."""
     nodes = [node("LeakyRelu", "x", f"r{i}", alpha=(i + 1) / (n + 1)) for i in range(n)]
     sums = ["r0", *(f"s{i}" for i in range(1, n - 1)), "y"]
     return model(nodes + [node("Add", f"{sums[i]} r{i + 1}", sums[i + 1]) for i in range(n - 1)])
 
 
 def doubled_pieces(n: int) -> ModelProto:
-    """n values joined in one, of two times n // 2 and what is left."""
+    """Return a model that joins n values in one: two times n // 2, and what is left."""
     nodes = [
         node("Concat", "x " * (n // 2), "half", axis=1),
         node("Concat", "half half " + "x" * (n % 2), "y", axis=1),
@@ -288,26 +288,26 @@ def doubled_pieces(n: int) -> ModelProto:
 
 
 def through_pooling(kernel: int) -> ModelProto:
-    """A pooling of a window of that side."""
+    """Return a model of one pooling with a window of that side."""
     pads = [kernel // 2] * 4
     return model([node("MaxPool", "x", "y", kernel_shape=[kernel] * 2, pads=pads)])
 
 
 def flat(n: int) -> ModelProto:
-    """x + the sum of n zeros, which a node makes."""
+    """Return a model of x + the sum of n zeros, which a node makes."""
     nodes = [node("ConstantOfShape", "n", "z"), node("ReduceSum", "z", "c", keepdims=0)]
     return constant_plus(nodes, {"n": ints(n)})
 
 
 def reshaped(axes: int) -> ModelProto:
-    """x in that many axes and back."""
+    """Return a model that reshapes x to that many axes and back."""
     shape = ints(1, *[1] * (axes - 2), 192)
     nodes = [node("Reshape", "x many", "m"), node("Reshape", "m few", "y")]
     return model(nodes, {"many": shape, "few": ints(1, 3, 8, 8)})
 
 
 def random_branch(size: int) -> ModelProto:
-    """A branch, taken or not, says that it gives one number, and makes `size`."""
+    """Return a model with a branch that declares one number, and makes `size`."""
     branch = helper.make_graph([node("ConstantOfShape", "n", "o")], "branch", [], [value("o", [1])])
     nodes = [
         node("ReduceMax", "x", "most", keepdims=0),

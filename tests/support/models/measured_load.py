@@ -1,4 +1,4 @@
-"""Loads a model in a process of its own and says what that took: python -m ... FILE.
+"""Loads a model in a process of its own and prints what that took: python -m ... FILE.
 
 `convoy inspect` does the same. Memory is the peak above what the imports take; the process may not
 take more than 4 GiB of addresses and two minutes of a processor, so that a test that fails cannot
@@ -22,7 +22,7 @@ SECONDS = 120  # of a processor's time; on a busy machine they take longer
 
 @dataclass(frozen=True)
 class LoadCost:
-    """What loading a file came to."""
+    """Holds what loading a file took."""
 
     error: str  # the class of what was raised, "" where it loaded
     message: str
@@ -31,7 +31,7 @@ class LoadCost:
 
 
 def measure(path: Path) -> LoadCost:
-    """Load the file in a process of its own."""
+    """Load the file in a process of its own, and return what it took."""
     result = subprocess.run(
         [sys.executable, "-m", "tests.support.models.measured_load", str(path)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Chains of ONNX nodes as exporters write them, and what a loaded one must compute."""
+"""Makes chains of ONNX nodes as exporters write them, and checks what a loaded one computes."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def model(
     element: int = TensorProto.FLOAT,
     infer: bool = True,
 ) -> onnx.ModelProto:
-    """A chain of nodes from x to y, as an exporter would write it."""
+    """Return a chain of nodes from x to y, as an exporter would write it."""
     graph = helper.make_graph(
         nodes,
         "small",
@@ -46,7 +46,7 @@ def node(op: str, inputs: str, output: str = "y", **attributes: Any) -> onnx.Nod
 def assert_same_at_every_n(
     original: onnx.ModelProto, loaded: LoadedModel, image: tuple[int, ...] = (4, 6, 6)
 ) -> None:
-    """Both forms give for each image of a batch what the original gives for it alone."""
+    """Check that both forms give each image of a batch the original's result for it alone."""
     images = noise(5, *image)
     alone = [run_onnxruntime(original, {"x": images[i : i + 1]})["y"] for i in range(5)]
     expected = np.concatenate(alone)

@@ -1,4 +1,4 @@
-"""What holds of every plan."""
+"""Checks what must hold of every plan."""
 
 from collections.abc import Callable, Collection
 
@@ -7,7 +7,9 @@ from models.plan import Plan, Region, Step
 
 
 def check_operands(plan: Plan) -> None:
-    """Offsets are in their regions, and buffers that may be in use at the same time lie apart."""
+    """Check that offsets are in their regions, and buffers in use at the same time do not
+    overlap.
+    """
     sizes = {
         Region.ARENA: plan.arena_bytes,
         Region.INPUT: plan.input_bytes,
@@ -29,9 +31,9 @@ def check_operands(plan: Plan) -> None:
 
 
 def in_turn(plan: Plan) -> Callable[[Collection[int], Collection[int]], bool]:
-    """Whether all steps of one buffer have ended before any of the other begins, or the reverse.
+    """Return a function: whether all steps of one buffer end before any of the other begins.
 
-    Two buffers of which that does not hold may be in use at the same time.
+    It may be either one. Two buffers of which that does not hold may be in use at the same time.
     """
     before: list[set[int]] = []
     for after in plan.after:
@@ -44,7 +46,9 @@ def in_turn(plan: Plan) -> Callable[[Collection[int], Collection[int]], bool]:
 
 
 def least_arena(plan: Plan) -> int:
-    """Bytes: the largest sum of buffers of which every two may be in use at the same time."""
+    """Return the largest sum in bytes of buffers of which every two may be in use at the same
+    time.
+    """
     users, apart = _users(plan), in_turn(plan)
     sizes = {life.name: aligned(life.nbytes) for life in plan.buffers}
     beside = {
@@ -66,10 +70,10 @@ def least_arena(plan: Plan) -> int:
 
 
 def _users(plan: Plan) -> dict[str, list[int]]:
-    """The steps that read or write each buffer of the arena.
+    """Return the steps that read or write each buffer of the arena.
 
-    Where steps run side by side buffers do not have a stretch of steps and bytes to themselves, so
-    it is the plan that says who uses them; a test of random graphs asks the tape instead.
+    Where steps run in parallel, buffers do not have a run of steps and bytes to themselves, so the
+    plan says which steps use them; a test of random graphs asks the tape instead.
     """
     return {
         life.name: [

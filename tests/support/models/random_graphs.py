@@ -1,4 +1,4 @@
-"""Random graphs of small nodes, drawn by hypothesis: what rules look for comes often."""
+"""Draws random graphs of small nodes by hypothesis, in which what rules look for is frequent."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -21,7 +21,7 @@ ACTIVATIONS = (RELU, RELU6, SIGMOID, LEAKY_RELU, HARD_SIGMOID)
 
 
 class Draw:
-    """One graph being drawn: image-shaped values of one spatial size, then a head."""
+    """Draws one graph: image-shaped values of one spatial size, then a head."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.data = data
@@ -33,11 +33,13 @@ class Draw:
         return self.data.draw(st.sampled_from(entries))
 
     def image(self) -> str:
-        """A value there is, more often a late one: so chains are drawn."""
+        """Return an existing value, more often a late one, so that chains are drawn."""
         return self.one_of((*self.images, *self.images[-2:]))
 
     def graph(self) -> Graph:
-        """A few steps; then one of the heads that classifiers have; and perhaps more outputs."""
+        """Draw a few steps, then one of the heads that classifiers have, and perhaps more
+        outputs.
+        """
         for index in range(self.one_of(range(1, 12))):
             y, x = f"v{index}", self.image()
             self.one_of(STEPS)(self, y, x)

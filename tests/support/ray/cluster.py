@@ -1,4 +1,4 @@
-"""Convoy by deploy/ray/serve.yaml, on a Ray cluster whose nodes are all this machine.
+"""Runs Convoy by deploy/ray/serve.yaml, on a Ray cluster whose nodes are all this machine.
 
 Needs the extra `ray`. Each node has a loopback address of its own.
 """
@@ -35,7 +35,7 @@ _LOOK_S = 0.2
 
 
 class Proxy(StrEnum):
-    """The process that receives the requests on a node."""
+    """Names the process that receives the requests on a node."""
 
     PYTHON = "python"
     """Ray's default."""
@@ -64,19 +64,19 @@ _PATIENCE = {
 
 @dataclass(frozen=True)
 class Replica:
-    """A running replica."""
+    """Identifies a running replica."""
 
     pid: int
     address: str  # of its node
 
     def kill(self) -> None:
-        """End the process as a crash would."""
+        """Kill the process, as a crash would."""
         os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass
 class RayConvoy:
-    """A cluster that serves; nodes have one CPU each, and so has a replica."""
+    """Runs a cluster that serves; nodes have one CPU each, and so has a replica."""
 
     url: str
     cluster: Cluster
@@ -93,11 +93,11 @@ class RayConvoy:
         )
 
     def remove_node(self, node: Any) -> None:
-        """End all processes of a node as a power cut would."""
+        """Kill all processes of a node, as a power cut would."""
         self.cluster.remove_node(node, allow_graceful=False)
 
     def deploy(self, config: Mapping[str, Any]) -> None:
-        """Deploy as `serve run` does. RuntimeError: Ray refuses."""
+        """Deploy as `serve run` does. Raises RuntimeError where Ray refuses."""
         with TemporaryDirectory() as folder:
             file = Path(folder) / "serve.yaml"
             file.write_text(yaml.safe_dump(dict(config)))
@@ -109,13 +109,15 @@ class RayConvoy:
             raise RuntimeError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
 
     def replicas(self) -> list[Replica]:
-        """Those that Ray sends requests to."""
+        """Return the replicas that Ray sends requests to."""
         deployment = self._application()["deployments"].get(DEPLOYMENT, {"replicas": []})
         running = [each for each in deployment["replicas"] if each["state"] == "RUNNING"]
         return [Replica(each["pid"], each["node_ip"]) for each in running]
 
     def wait_for(self, replicas: int) -> None:
-        """Wait for so many replicas. RuntimeError: the deployment failed, or takes too long."""
+        """Wait for so many replicas. Raises RuntimeError if the deployment fails, or takes too
+        long.
+        """
         deadline = time.monotonic() + _READY_S
         while len(self.replicas()) != replicas:
             told = self._application()
@@ -132,7 +134,7 @@ class RayConvoy:
 def configuration(
     port: int, arguments: Mapping[str, Any], replicas: tuple[int, int] = (1, 1)
 ) -> dict[str, Any]:
-    """deploy/ray/serve.yaml on the CPU of this machine, one core and port, with these bounds."""
+    """Return deploy/ray/serve.yaml for this machine's CPU, one core and port, with these bounds."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "serve.yaml").read_text())
     config["proxy_location"] = "HeadOnly"
     config["http_options"] |= {"host": "127.0.0.1", "port": port}
@@ -154,7 +156,7 @@ def ray_convoy(
     proxy: Proxy = Proxy.PYTHON,
     autoscaling: Mapping[str, Any] | None = None,
 ) -> Iterator[RayConvoy]:
-    """A cluster with a proxy on its head, once the least number of replicas is ready."""
+    """Yield a cluster with a proxy on its head, once the least number of replicas is ready."""
     with bind("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     config = configuration(port, arguments or {}, replicas)

@@ -1,4 +1,4 @@
-"""Loads of a Convoy on Ray Serve, and faults amid them. Needs the extra `ray`."""
+"""Loads a Convoy on Ray Serve, and injects faults meanwhile. Needs the extra `ray`."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ Load = dict[str, Any]
 
 @contextmanager
 def load(url: str, seconds: float) -> Iterator[list[Load]]:
-    """Clients that ask for so long; the list has their results at the end of the context."""
+    """Run clients for that long; the list has their results at the end of the block."""
     results: list[Load] = []
     with TemporaryDirectory() as folder:
         file = Path(folder) / "loadtest.json"
@@ -44,9 +44,9 @@ def load(url: str, seconds: float) -> Iterator[list[Load]]:
 
 
 def faults(running: RayConvoy, seconds: float) -> Load:
-    """The results of clients during which a replica dies, a node is lost and another joins.
+    """Return the results of clients during which a replica dies, a node is lost and another joins.
 
-    Of two nodes with a replica each. In the end there are two replicas again.
+    It begins with two nodes with a replica each, and ends with two replicas again.
     """
     (lost,) = running.cluster.worker_nodes
     (on_head,) = (each for each in running.replicas() if each.address != lost.node_ip_address)
@@ -63,5 +63,5 @@ def faults(running: RayConvoy, seconds: float) -> Load:
 
 
 def unexpected(found: Load, proxy: Proxy) -> dict[str, int]:
-    """Of the requests that were not answered, those that were not refused as retryable."""
+    """Return the errors of requests that were neither answered nor refused as retryable."""
     return {name: n for name, n in found["errors"].items() if name not in RETRYABLE[proxy]}

@@ -1,5 +1,4 @@
-"""A real server over a fake engine, in a process of its own: python -m
-tests.support.servers.fake_server.
+"""Runs a real server over a fake engine: python -m tests.support.servers.fake_server.
 
 Prints its port once it takes requests. The exit status is 0 if everything accepted was answered.
 """

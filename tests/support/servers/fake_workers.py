@@ -1,4 +1,4 @@
-"""Real workers over fake engines: python -m tests.support.servers.fake_workers --workers 2.
+"""Runs real workers over fake engines: python -m tests.support.servers.fake_workers --workers 2.
 
 Prints its port once it takes requests. The exit status is 0 if everything accepted was answered.
 """
@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def die() -> None:
-    """What a worker does that cannot live."""
+    """Kill this process, as a worker that cannot live."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

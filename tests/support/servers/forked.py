@@ -1,4 +1,4 @@
-"""Programs of Convoy in processes that are forked from one that has imported them.
+"""Runs programs of Convoy in processes that are forked from one that has imported them.
 
 A start takes 0.1 s where a fresh interpreter takes 1.2 s of a core.
 """
@@ -28,7 +28,7 @@ _FORKS.set_forkserver_preload([CONVOY, FAKE_SERVER, FAKE_WORKERS])
 
 
 class Forked:
-    """A module's `main()` in a process of its own, with the methods of subprocess.Popen.
+    """Runs a module's `main()` in a process of its own, with the methods of subprocess.Popen.
 
     Its output is read from `stdout` and `stderr`, unless it goes to a file or the null device.
     """
@@ -42,7 +42,7 @@ class Forked:
         environ: Mapping[str, str] | None = None,
         files: int | None = None,
     ) -> None:
-        """Start it in the repository's root; it may have `files` open."""
+        """Start the process in the repository's root; it may have `files` open."""
         self.returncode: int | None = None
         told, self.stdout = _output(stdout)
         failed, self.stderr = _output(stderr)
@@ -64,12 +64,12 @@ class Forked:
                 os.close(passed)
 
     def poll(self) -> int | None:
-        """Return the status if it has ended: -N where signal N ended it."""
+        """Return the process's status if it has ended, -N where signal N ended it."""
         self.returncode = self._process.exitcode
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end."""
+        """Wait for the process to end, and return its status."""
         self._process.join(timeout)
         if self.poll() is None:
             raise subprocess.TimeoutExpired(str(self._process), timeout or 0.0)
@@ -77,7 +77,7 @@ class Forked:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for its end; return what it has written that is not read yet."""
+        """Wait for the process to end; return the output that is not read yet."""
         outputs = [output for output in (self.stdout, self.stderr) if output and not output.closed]
         with ThreadPoolExecutor(2) as pool:  # a full pipe would keep it from ending
             reading = {output: pool.submit(output.read) for output in outputs}
@@ -91,7 +91,7 @@ class Forked:
         return told, failed
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -105,7 +105,7 @@ class Forked:
 
 
 class _Passed:
-    """A file descriptor that the process gets."""
+    """Holds a file descriptor that the process gets."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -1,4 +1,4 @@
-"""A real server whose engine hangs for ever on a 9: python -m tests.support.servers.hanging_server.
+"""Runs a real server whose engine hangs on a 9: python -m tests.support.servers.hanging_server.
 
 Prints its port once it takes requests.
 """
@@ -18,10 +18,10 @@ from tests.support.service.fakes import FakeEngine, make_repository
 
 
 class HangingEngine(FakeEngine):
-    """Hangs on a 9; another takes a while to get ready."""
+    """Hangs on a 9."""
 
     def run(self, images: Batch) -> Results:
-        """Scores, or nothing ever."""
+        """Return the scores, or never return."""
         if np.any(np.asarray(images) == 9):
             threading.Event().wait()
         return super().run(images)
@@ -37,7 +37,7 @@ def main() -> int:
         return HangingEngine()
 
     def allow() -> None:
-        """Each line on standard input lets one more engine be opened."""
+        """Let one more engine be opened for each line on standard input."""
         for _ in sys.stdin:
             allowed.release()
 

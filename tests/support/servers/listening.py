@@ -1,4 +1,4 @@
-"""An application behind the edge, on a loopback port, in the event loop of a test."""
+"""Runs an application behind the edge, on a loopback port, in the event loop of a test."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from service.telemetry.record import RequestRecord
 
 
 class OpenPort:
-    """A port, its edge with the records of its requests, and clients that send bytes."""
+    """Holds a port, its edge with the records of its requests, and clients that send bytes."""
 
     def __init__(
         self, port: int, edge: Edge, entries: list[RequestRecord], state: ServerState
@@ -31,19 +31,19 @@ class OpenPort:
         self._clients: list[asyncio.StreamWriter] = []
 
     async def connect(self, *, limit: int = 2**16) -> "Client":
-        """A new connection, of which at most about 2 × `limit` is read ahead."""
+        """Open a connection, of which at most about 2 × `limit` is read ahead."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=limit)
         self._clients.append(writer)
         return Client(reader, writer)
 
     async def send(self, data: bytes) -> "Client":
-        """A new connection that has sent `data`."""
+        """Open a connection and send `data`."""
         client = await self.connect()
         client.send(data)
         return client
 
     async def ask(self, data: bytes) -> "Reply":
-        """The answer to a request on a connection of its own."""
+        """Return the answer to a request on a connection of its own."""
         return await (await self.send(data)).reply()
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class OpenPort:
 
 
 class Client:
-    """One connection."""
+    """Sends and receives bytes on one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -64,7 +64,7 @@ class Client:
         self.writer.write(data)
 
     async def reply(self, *, to_head: bool = False) -> "Reply":
-        """The next answer; an answer to HEAD has no body."""
+        """Return the next answer; an answer to HEAD has no body."""
         async with asyncio.timeout(10):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             first, *lines = head.strip().split("\r\n")
@@ -74,13 +74,13 @@ class Client:
         return Reply(int(first.split()[1]), headers, body)
 
     async def rest(self) -> bytes:
-        """Everything received until the server closes."""
+        """Return everything received until the server closes."""
         async with asyncio.timeout(10):
             return await self.reader.read()
 
 
 class Reply:
-    """A status, headers in lower case, and a body."""
+    """Holds a status, headers in lower case, and a body."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.status = status
@@ -88,7 +88,7 @@ class Reply:
         self.body = body
 
     def error(self, status: int) -> str:
-        """The message of an error with this status, in the one format of errors."""
+        """Return the message of an error with this status, in the one format of errors."""
         assert self.status == status, self
         assert self.headers["content-type"] == "application/json"
         body = json.loads(self.body)
@@ -139,13 +139,13 @@ async def listening(
 
 
 def post(body: bytes, *headers: str, path: str = "/v1/classify", version: str = "1.1") -> bytes:
-    """A request with this body."""
+    """Return a request with this body."""
     first = f"POST {path} HTTP/{version}"
     lines = [first, "Host: convoy", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
 def get(path: str, *headers: str, method: str = "GET") -> bytes:
-    """A request without a body."""
+    """Return a request without a body."""
     lines = [f"{method} {path} HTTP/1.1", "Host: convoy", *headers]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")

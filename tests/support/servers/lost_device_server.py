@@ -1,4 +1,4 @@
-"""`convoy serve` on a simulated GPU that is lost once a file is there.
+"""Runs `convoy serve` on a simulated GPU that is lost once a file exists.
 
 python -m tests.support.servers.lost_device_server FILE [ARGUMENT...]
 """
@@ -14,7 +14,7 @@ from service.cli import main
 
 
 def lose_once_there(file: Path) -> None:
-    """As after an illegal access: every call that waits says so, for ever."""
+    """Make every call that waits fail once the file exists, as after an illegal access."""
     for kind in (CusimStream, CusimDevice):
         synchronize = kind.synchronize
 

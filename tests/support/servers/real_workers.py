@@ -1,6 +1,6 @@
-"""A service with workers, over fake engines, and what its tests ask it.
+"""Runs a service with workers, over fake engines, and asks it what its tests need.
 
-The engine waits as long as a file is there, so that what is inside is known and not guessed.
+The engine waits as long as a file exists, so that what is inside is known and not guessed.
 """
 
 import http.client
@@ -21,7 +21,7 @@ WORKERS = 2
 
 
 class Connection(http.client.HTTPConnection):
-    """One that is kept open."""
+    """Keeps a connection open between requests."""
 
     def __init__(self, port: int) -> None:
         super().__init__("127.0.0.1", port, timeout=20)
@@ -37,7 +37,7 @@ class Connection(http.client.HTTPConnection):
         return response.status, json.loads(text) if is_json else text
 
     def classify(self, digit: int, model: str = "fake", **headers: str) -> int | tuple[int, str]:
-        """The class of a picture of `digit`, or the status and error."""
+        """Return the class of an image of `digit`, or the status and error."""
         path = f"/v1/models/{model}/classify"
         headers["Content-Type"] = "image/png"
         status, body = self.exchange("POST", path, str(digit).encode(), **headers)
@@ -48,7 +48,7 @@ class Connection(http.client.HTTPConnection):
 
 
 class Service:
-    """A running service: the engine's process, and its workers."""
+    """Holds a running service: the engine's process, and its workers."""
 
     def __init__(self, control: Path, *options: str) -> None:
         self._hold, self._fail = control / "hold", control / "fail"
@@ -61,7 +61,7 @@ class Service:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Batches do not end within this."""
+        """Keep batches from ending within this block."""
         self._hold.touch()
         try:
             yield
@@ -70,7 +70,7 @@ class Service:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Batches fail within this."""
+        """Make batches fail within this block."""
         self._fail.touch()
         try:
             yield
@@ -86,11 +86,11 @@ class Service:
 
     @property
     def workers(self) -> set[int]:
-        """The workers' processes."""
+        """Return the processes of the workers."""
         return {w for forker in children(self.process.pid) for w in children(forker)}
 
     def worker_of(self, connection: Connection) -> int:
-        """The worker that has accepted a connection."""
+        """Return the worker that has accepted a connection."""
         assert isinstance(connection.sock, socket.socket)
         client, server = f":{connection.sock.getsockname()[1]:04X}", f":{self.port:04X}"
         for line in Path("/proc/net/tcp").read_text().splitlines():
@@ -102,13 +102,13 @@ class Service:
 
     @contextmanager
     def one_each(self) -> Iterator[dict[int, Connection]]:
-        """A connection to each worker."""
+        """Yield a connection to each worker."""
         with self.some_each(1) as found:
             yield {worker: connections[0] for worker, connections in found.items()}
 
     @contextmanager
     def some_each(self, count: int) -> Iterator[dict[int, list[Connection]]]:
-        """So many connections to each worker, whichever worker accepts how many."""
+        """Yield at least `count` connections to each worker, whichever worker accepts how many."""
         opened: list[Connection] = []
         found: dict[int, list[Connection]] = {}
         try:
@@ -148,7 +148,7 @@ def is_there(process: int) -> bool:
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
-    """Wait for what another process is about to do."""
+    """Wait until another process has made the condition true."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -156,7 +156,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
 
 
 def until_gone(process: int, timeout_s: float = 10) -> None:
-    """Wait until a process has ended, and end it if it does not."""
+    """Wait until a process has ended, and kill it if it does not end."""
     deadline = time.monotonic() + timeout_s
     while is_there(process) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -167,7 +167,7 @@ def until_gone(process: int, timeout_s: float = 10) -> None:
 
 @contextmanager
 def running(control: Path, *options: str) -> Iterator[Service]:
-    """A service, ready; killed if it is still there at the end."""
+    """Yield a service that is ready; kill it if it still runs at the end."""
     service = Service(control, *options)
     try:
         service.wait_until_ready()

@@ -1,4 +1,4 @@
-"""Two servers that are restarted by turns, and clients that follow HTTP.
+"""Restarts two servers by turns, under clients that follow HTTP.
 
 A client may send a POST again only where it surely was not computed: its connection was refused, or
 the answer is 503. It obeys `connection: close`, and takes its next request to the other server.
@@ -23,7 +23,7 @@ PATH = "/v1/classify"
 
 
 class RestartableServer:
-    """A fake server that can be stopped and started again on its port."""
+    """Runs a fake server that can be stopped and started again on its port."""
 
     def __init__(self, port: int, *options: str) -> None:
         self.port = port
@@ -31,7 +31,7 @@ class RestartableServer:
         self._process: Forked | None = None
 
     def start(self) -> None:
-        """Start, and wait until it is ready."""
+        """Start the server, and wait until it is ready."""
         self._process = Forked(FAKE_SERVER, *self._arguments, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 30
         while not self._is_ready():
@@ -40,13 +40,13 @@ class RestartableServer:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Stop it as a process manager does; it must end with status 0."""
+        """Stop the server as a process manager does; it must end with status 0."""
         assert self._process is not None
         self._process.terminate()
         assert self._process.wait(20) == 0
 
     def kill(self) -> None:
-        """End it, if it is there."""
+        """Kill the server, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -64,7 +64,7 @@ class RestartableServer:
 
 @contextmanager
 def pair(*options: str) -> Iterator[list[RestartableServer]]:
-    """Two servers, ready."""
+    """Yield two servers that are ready."""
     servers = [RestartableServer(port, *options) for port in _ports_to_keep(2)]
     try:
         for server in servers:
@@ -76,9 +76,9 @@ def pair(*options: str) -> Iterator[list[RestartableServer]]:
 
 
 def _ports_to_keep(count: int) -> list[int]:
-    """Return ports that are free, and below those that the system gives to who asks for any.
+    """Return free ports below the range from which the system gives any free port.
 
-    Those it may give to another test while the server that has one is stopped.
+    From that range it might give one to another test while the server that has it is stopped.
     """
     free: list[int] = []
     for port in random.sample(range(10_000, 30_000), 100):
@@ -90,10 +90,12 @@ def _ports_to_keep(count: int) -> list[int]:
 
 
 class Client:
-    """Asks until told to stop, and counts how its requests ended: `right`, or what was wrong."""
+    """Sends requests until stopped, and counts how they ended: `right`, or what was wrong."""
 
     def __init__(self, ports: Sequence[int], pause_s: float, *, keep: bool) -> None:
-        """`keep` the connection as long as the server does, or open one for each request."""
+        """If `keep`, keep the connection as long as the server does; else open one for each
+        request.
+        """
         self._ports = itertools.cycle(ports)
         self._pause_s = pause_s
         self._keep = keep
@@ -145,7 +147,9 @@ class Client:
         return answer.status, body
 
     def _connect(self) -> http.client.HTTPConnection:
-        """The connection, unless the server has ended it meanwhile; or a new one."""
+        """Return the open connection, unless the server has ended it meanwhile, or else a new
+        one.
+        """
         if self._connection is not None:
             ended, _, _ = select.select([self._connection.sock], [], [], 0)
             if not ended:

@@ -1,4 +1,4 @@
-"""A server on a loopback port, in a thread, that answers as the test says."""
+"""Runs a server on a loopback port, in a thread, that answers as the test says."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from loadtest.answers import PHASES
 
 @dataclass
 class ReceivedRequests:
-    """What arrived: bodies and headers in order."""
+    """Holds the bodies and headers that arrived, in order."""
 
     url: str = ""
     bodies: list[bytes] = field(default_factory=list)
@@ -26,7 +26,7 @@ Script = Callable[[bytes, int], Awaitable[web.Response]]
 
 
 def answer(index: int, status: int = 200) -> web.Response:
-    """A good answer: that the image shows class `index`."""
+    """Return a good answer: that the image shows class `index`."""
     predictions = [
         {"index": index, "label": str(index), "probability": 0.9},
         {"index": (index + 1) % 10, "label": "", "probability": 0.05},
@@ -42,7 +42,7 @@ def answer(index: int, status: int = 200) -> web.Response:
 
 
 async def honest(body: bytes, _: int) -> web.Response:
-    """`b"7"` shows a 7."""
+    """Answer `b"7"` with class 7."""
     return answer(int(body[:1]))
 
 
@@ -50,7 +50,7 @@ async def honest(body: bytes, _: int) -> web.Response:
 def scripted(
     script: Script = honest, path: str = "/v1/classify", metrics: str | None = None
 ) -> Iterator[ReceivedRequests]:
-    """The server, and what it has seen so far."""
+    """Run the server, and yield what it has received so far."""
     seen = ReceivedRequests()
     ready = threading.Event()
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""A server in the event loop of a test, and a client that sends bytes."""
+"""Runs a server in the event loop of a test, and a client that sends bytes."""
 
 import asyncio
 import json
@@ -22,26 +22,26 @@ PATH = "/v1/classify"
 
 
 class Http(Client):
-    """A connection to the server, whose answers are JSON."""
+    """Connects to the server, whose answers are JSON."""
 
     async def head(self) -> bytes:
-        """The head of the next answer."""
+        """Return the head of the next answer."""
         return await self.reader.readuntil(b"\r\n\r\n")
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
-        """Status, headers and JSON of the next answer."""
+        """Return status, headers and JSON of the next answer."""
         reply = await self.reply()
         return reply.status, reply.headers, json.loads(reply.body)
 
     async def digit(self) -> int:
-        """The likeliest class in the next answer."""
+        """Return the likeliest class in the next answer."""
         status, _, body = await self.answer()
         assert status == 200, body
         index: int = body["results"][0]["predictions"][0]["index"]
         return index
 
     async def ended(self) -> bool:
-        """Whether the server closed without another answer."""
+        """Return whether the server closed without another answer."""
         return await self.rest() == b""
 
     def abort(self) -> None:
@@ -50,7 +50,7 @@ class Http(Client):
 
 
 class LiveServer:
-    """A running server, and the paths that its application was asked for over ASGI."""
+    """Holds a running server, and the paths that its application was asked for over ASGI."""
 
     def __init__(
         self, repository: Repository, port: int, asked: list[str], connections: set[Any]
@@ -69,7 +69,9 @@ class LiveServer:
 async def served(
     engine: FakeEngine | None = None, *, stock: bool = False, direct: bool = True, **options: Any
 ) -> AsyncIterator[LiveServer]:
-    """Serve fakes over connections of ours, `direct` or not, or by `stock` uvicorn as it is."""
+    """Serve fakes over Convoy's own connections, `direct` or not, or by `stock` uvicorn
+    unchanged.
+    """
     repository = make_repository(engine, **options)
     app = create_app(repository)
     await repository.warm_up()

@@ -1,4 +1,4 @@
-"""A folder of two models, and a real `convoy serve` of it in a process of its own."""
+"""Makes a folder of two models, and runs a real `convoy serve` of it in a process of its own."""
 
 import re
 import shutil
@@ -26,7 +26,7 @@ labels = "names.txt"
 
 
 def make_models(folder: Path) -> Path:
-    """`digits`, as it is, and CHANNELS, which says how much of each channel a picture has.
+    """Make `digits`, unchanged, and CHANNELS, which measures each channel of an image.
 
     CHANNELS lies as Triton would have it: versions 1 and 3, of which 1 is broken.
     """
@@ -69,7 +69,7 @@ def save_channels(path: Path, height: int = 4, width: int = 6) -> None:
 
 @contextmanager
 def convoy_serve(*arguments: str | Path) -> Iterator[int]:
-    """The port of a running `convoy serve`; killed if it is still there at the end."""
+    """Yield the port of a running `convoy serve`; kill it if it still runs at the end."""
     process = Forked(CONVOY, "serve", *arguments, "--port", "0", "--threads", "1")
     try:
         assert process.stdout is not None

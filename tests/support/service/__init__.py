@@ -1,1 +1,1 @@
-"""Fakes for the tests of the service, in process."""
+"""Contains fakes for the tests of the service, in process."""

@@ -1,4 +1,4 @@
-"""What may befall a batcher, for Hypothesis to shuffle."""
+"""Lists what may happen to a batcher, for Hypothesis to combine."""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 
 class Ending(Enum):
-    """How a call of `run` ends."""
+    """Says how a call of `run` ends."""
 
     RESULTS = auto()
     TOO_FEW = auto()
@@ -21,7 +21,7 @@ class Ending(Enum):
 
 
 class Panic(BaseException):
-    """What a native library may raise past `except Exception`."""
+    """Stands for what a native library may raise past `except Exception`."""
 
 
 RAISES = {
@@ -41,7 +41,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Visit:
-    """One submit; its client may leave at some moment."""
+    """Describes one submit; its client may leave at some moment."""
 
     arrives: Moment
     count: int
@@ -53,7 +53,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Pace:
-    """One call of `run`: 0 seconds and 0 turns never give up control at all."""
+    """Describes one call of `run`; 0 seconds and 0 turns never give up control."""
 
     takes: Moment
     ending: Ending
@@ -67,7 +67,7 @@ class Closing:
 
 @dataclass(frozen=True)
 class Rival:
-    """Another model that wants the device at some moment, and keeps it so long."""
+    """Describes another model that wants the device at some moment, and how long it keeps it."""
 
     comes: Moment
     stays_s: int

@@ -1,4 +1,4 @@
-"""Chromium on a page of a real server, as fixtures to import into a conftest."""
+"""Opens a page of a real server in Chromium, by fixtures to import into a conftest."""
 
 import importlib
 import re
@@ -38,7 +38,7 @@ _CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream
 
 @contextmanager
 def convoy_at(*flags: str | Path) -> Iterator[str]:
-    """Where a real server of the built-in model listens."""
+    """Yield the address of a real server of the built-in model."""
     command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
     command += map(str, flags)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -53,7 +53,7 @@ def convoy_at(*flags: str | Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A real server of the built-in model."""
+    """Yield the address of a real server of the built-in model."""
     with convoy_at() as address:
         yield address
 
@@ -72,7 +72,10 @@ def browser() -> Iterator["Browser"]:
 def opened(
     browser: "Browser", address: str, scheme: Literal["light", "dark"] = "light"
 ) -> Iterator["Page"]:
-    """A page in a window of its own. Fails where a script does, asks elsewhere, or is forbidden."""
+    """Yield a page in a window of its own.
+
+    Fails where a script fails, requests another host, or violates the policy.
+    """
     page = browser.new_page(color_scheme=scheme, viewport={"width": 1000, "height": 1100})
     faults: list[str] = []
     origin = address.removesuffix("/docs")

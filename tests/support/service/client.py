@@ -1,4 +1,4 @@
-"""An HTTP client of an application over fakes, in process, and what its tests ask of answers."""
+"""Sends HTTP requests to an application over fakes, in process, and checks its answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -17,7 +17,7 @@ PATH = "/v1/classify"
 
 
 class AppClient(httpx.AsyncClient):
-    """A client of an application in this process, which tests may also call themselves."""
+    """Sends requests to an application in this process, which tests may also call themselves."""
 
     def __init__(self, app: FastAPI) -> None:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -29,7 +29,9 @@ class AppClient(httpx.AsyncClient):
 async def serving(
     engine: FakeEngine | None = None, *, warm: bool = True, **options: Any
 ) -> AsyncIterator[tuple[AppClient, Pipeline]]:
-    """A client of an application over fakes, and its pipeline; nothing may be left inside it."""
+    """Yield a client of an application over fakes, and its pipeline; nothing may be left
+    inside it.
+    """
     repository = make_repository(engine, **options)
     (pipeline,) = repository.models.values()
     if warm:
@@ -43,13 +45,13 @@ async def serving(
 
 
 def digits(answer: httpx.Response) -> list[int]:
-    """The likeliest class of each image of an answer."""
+    """Return the likeliest class of each image of an answer."""
     assert answer.status_code == 200, answer.text
     return [result["predictions"][0]["index"] for result in answer.json()["results"]]
 
 
 def error_of(answer: httpx.Response, status: int) -> str:
-    """The message of an error, which has this status and the one shape."""
+    """Return the message of an error, which must have this status and the one format."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
@@ -61,19 +63,19 @@ def error_of(answer: httpx.Response, status: int) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread or task is about to do."""
+    """Wait until another thread or task has made the condition true."""
     async with asyncio.timeout(5):
         while not condition():
             await asyncio.sleep(0.002)
 
 
 async def metric(client: httpx.AsyncClient, sample: str) -> float:
-    """The value of a sample of /metrics, over all models and whatever else is not said of it."""
+    """Return the value of a sample of /metrics, summed over all labels that it does not name."""
     return metric_in((await client.get("/metrics")).text, sample)
 
 
 def metric_in(text: str, sample: str) -> float:
-    """As `metric`, in the text that /metrics answered."""
+    """Return what `metric` does, from the text that /metrics answered."""
     (wanted,) = samples_in(f"{sample} 0\n")
     values = [
         value
@@ -85,7 +87,7 @@ def metric_in(text: str, sample: str) -> float:
 
 
 def samples_in(text: str) -> list[tuple[str, dict[str, str], float]]:
-    """Name, labels and value of every sample in the text that /metrics answered."""
+    """Return name, labels and value of every sample in the text that /metrics answered."""
     families = text_string_to_metric_families(text)
     return [(s.name, s.labels, s.value) for family in families for s in family.samples]
 
@@ -105,7 +107,7 @@ async def stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def one_chunk_then(leaving: asyncio.Event) -> Callable[[], Any]:
-    """A receive channel: a whole body, then nothing until the client leaves."""
+    """Return a receive channel: a whole body, then nothing until the client leaves."""
     bodies = [{"type": "http.request", "body": b"1", "more_body": False}]
 
     async def receive() -> Any:

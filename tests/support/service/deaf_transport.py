@@ -1,11 +1,11 @@
-"""A connection without a client: what is written goes nowhere."""
+"""Makes a connection without a client: what is written goes nowhere."""
 
 import asyncio
 from typing import Any
 
 
 class ServerState:
-    """What the connections of a uvicorn server share."""
+    """Holds what the connections of a uvicorn server share."""
 
     def __init__(self) -> None:
         self.connections: set[Any] = set()
@@ -15,7 +15,7 @@ class ServerState:
 
 
 class DeafTransport(asyncio.Transport):
-    """Takes everything, and remembers it."""
+    """Takes everything that is written, and remembers it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,28 +23,28 @@ class DeafTransport(asyncio.Transport):
         self._closing = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Remember it."""
+        """Remember the data."""
         self.written += data
 
     def write_eof(self) -> None:
-        """Discarded."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """From now on it is closing."""
+        """Be closing from now on."""
         self._closing = True
 
     abort = close
 
     def is_closing(self) -> bool:
-        """Whether it was closed."""
+        """Return whether it was closed."""
         return self._closing
 
     def get_write_buffer_size(self) -> int:
-        """Nothing waits."""
+        """Return 0: nothing waits."""
         return 0
 
     def pause_reading(self) -> None:
-        """Nothing is read."""
+        """Do nothing: nothing is read."""
 
     def resume_reading(self) -> None:
-        """Nothing is read."""
+        """Do nothing: nothing is read."""

@@ -1,4 +1,4 @@
-"""A batcher of letters to try things on, in virtual time."""
+"""Provides a batcher of letters for tests, in virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Desk:
-    """A batcher of letters (their results are capitals), each batch taking one second."""
+    """Batches letters, whose results are capitals; each batch takes one second."""
 
     def __init__(self, run: Run | None = None, max_batch: int = 4) -> None:
         self.batches: list[str] = []
@@ -46,13 +46,13 @@ class Desk:
         return [item.upper() for item in items]
 
     async def submit(self, letters: str) -> asyncio.Task[BatchResult[str]]:
-        """A submit that has got as far as it can at this moment."""
+        """Submit letters, and return the task once it has got as far as it can at this moment."""
         task = asyncio.create_task(self.ask(letters))
         await turns(3)
         return task
 
     async def ask(self, letters: Sequence[str], urgency: Urgency = NO_HURRY) -> BatchResult[str]:
-        """What becomes of letters."""
+        """Submit letters, and return their result."""
         return await submit(self.batcher, letters, urgency)
 
 
@@ -62,7 +62,7 @@ class Poster(Protocol[T_contra, R]):
     def post(
         self, items: Sequence[T_contra], then: OnOutcome[R], urgency: Urgency, client: Client, /
     ) -> Withdrawable:
-        """Have items run."""
+        """Queue items to be run."""
 
 
 async def submit(
@@ -71,7 +71,7 @@ async def submit(
     urgency: Urgency = NO_HURRY,
     client: Client = ANYONE,
 ) -> BatchResult[R]:
-    """What becomes of items; cancelled, they are withdrawn at once."""
+    """Submit items and return their result; cancelling this withdraws them at once."""
     outcome: _Outcome[BatchResult[R]] = _Outcome()
 
     def then(ended: BatchResult[R] | ServiceError) -> None:

@@ -1,4 +1,6 @@
-"""An engine and a decoder that need no model: a picture is a digit, and its class is the digit."""
+"""Fakes an engine and a decoder without a model: an image is a digit, and its class is the
+digit.
+"""
 
 import threading
 import time
@@ -29,7 +31,7 @@ LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 class FakeEngine:
-    """Scores each picture's own digit highest; a batch takes `delay_s`, or until `gate` opens."""
+    """Scores each image's own digit highest; a batch takes `delay_s`, or until `gate` opens."""
 
     ranked = None
 
@@ -57,12 +59,12 @@ class FakeEngine:
         self._scores = scores or one_hot
 
     def warm_up(self) -> Engine:
-        """Whatever the test wants."""
+        """Do what the test wants."""
         self._warm_up()
         return self
 
     def run(self, images: Batch) -> Results:
-        """Logits of N×1×1×1 pictures."""
+        """Return the logits of N×1×1×1 images."""
         self.batches.append(len(images))
         self.threads.add(threading.get_ident())
         time.sleep(self._delay_s)
@@ -73,24 +75,24 @@ class FakeEngine:
         return Results(self._scores(np.stack(list(images))))
 
     def close(self) -> None:
-        """Remember that it happened."""
+        """Remember that the engine was closed."""
         self.closed = True
 
 
 def one_hot(images: Images) -> Scores:
-    """9 for the picture's digit, 0 for the others."""
+    """Return scores: 9 for the image's digit, 0 for the others."""
     return 9 * np.eye(CLASSES, dtype=np.float32)[images[:, 0, 0, 0]]
 
 
 def decode_digit(data: bytes) -> Pixels:
-    """`b"7"` is a picture of a 7; more bytes after it do not matter, other pictures are broken."""
+    """Decode `b"7"` as an image of a 7, ignoring more bytes. Raises ImageError for other images."""
     if not data[:1].isdigit():
         raise ImageError("the picture is no digit; send a digit")
     return np.full((1, 1, 1), int(data[:1]), np.uint8)
 
 
 def free(decode: Callable[[bytes], Pixels]) -> Callable[[bytes], Decoding]:
-    """What prepares images whose decoding costs nothing."""
+    """Return a function that prepares images whose decoding costs nothing."""
     return partial(_free, decode)  # which, unlike a lambda, can be sent to another process
 
 
@@ -114,9 +116,9 @@ def make_repository(
     reopen: Callable[[], Engine] | None = None,
     others: Sequence[FakeEngine] = (),
 ) -> Repository:
-    """One model over fakes, not yet warm; `prepare` in place of a `decode` that costs nothing.
+    """Return a repository of one model over fakes, not yet warm.
 
-    `others` are engines beside the first.
+    `prepare` replaces a `decode` that costs nothing. `others` are engines beside the first.
     """
     engine = engine or FakeEngine()
     repository = Repository(
@@ -144,7 +146,7 @@ def make_repository(
 
 
 def fake_info(name: str = "fake", output: OutputKind = OutputKind.LOGITS) -> ModelInfo:
-    """What clients are told of a fake model."""
+    """Return the description of a fake model."""
     return ModelInfo(
         name, version="1", image_shape=(1, 1, 1), scores="scores", output=output, labels=LABELS
     )

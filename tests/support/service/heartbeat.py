@@ -1,7 +1,7 @@
 """Measures for how long one call keeps every other thread of the interpreter from running.
 
-Whichever thread makes the call. Not seen: a call that sleeps with the lock held, as it uses no CPU;
-and what is shorter than the pause between two beats.
+It does not matter which thread makes the call. Not seen: a call that sleeps with the lock held, as
+it uses no CPU; and what is shorter than the pause between two beats.
 """
 
 import os
@@ -18,7 +18,7 @@ _PAUSE_S = 5e-5
 
 
 class Heartbeat(threading.Thread):
-    """Takes the GIL again and again, and sees how much the process computed in between.
+    """Takes the GIL repeatedly, and sees how much the process computed in between.
 
     The CPU time of all threads is what counts, not the time of day: it stands still while a thread,
     asked to let go of the GIL, waits until this one has had it, and while others use the core. Two
@@ -32,7 +32,7 @@ class Heartbeat(threading.Thread):
         self._over = False
 
     def run(self) -> None:
-        """Beat until it is over."""
+        """Beat until `end` is called."""
         # Another process would keep it from its core for milliseconds, and they would count.
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -57,7 +57,7 @@ class Heartbeat(threading.Thread):
 
 @contextmanager
 def heartbeat() -> Iterator[Heartbeat]:
-    """A heartbeat beside what is done within; afterwards `longest_s` is the longest hold."""
+    """Yield a heartbeat beside the block; afterwards its `longest_s` is the longest hold."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     beats = Heartbeat()
@@ -70,7 +70,7 @@ def heartbeat() -> Iterator[Heartbeat]:
 
 
 def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> float:
-    """The longest that `call` held the GIL, of the try in which that was shortest.
+    """Return the longest that `call` held the GIL, in the try in which that was shortest.
 
     Noise only adds, so a try within `enough_s` is the last.
     """

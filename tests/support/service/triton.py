@@ -1,4 +1,4 @@
-"""What the tests of tritonclient share: inputs, and what they ask of answers."""
+"""Contains what the tests of tritonclient share: inputs, and checks of answers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ UNKNOWN = "Request for unknown model: 'no' is not found"
 
 
 def files_input(*files: bytes, shape: list[int] | None = None) -> Any:
-    """Encoded pictures, as they are, for the server to decode."""
+    """Return an input of encoded images for the server to decode."""
     tensor = triton.InferInput("image", shape or [len(files)], "BYTES")
     elements = np.array(files, dtype=np.object_).reshape(tensor.shape())
     tensor.set_data_from_numpy(elements, binary_data=True)
@@ -20,24 +20,24 @@ def files_input(*files: bytes, shape: list[int] | None = None) -> Any:
 
 
 def pixels_input(pixels: Any, *, binary: bool = True) -> Any:
-    """Pixels as the engine takes them."""
+    """Return an input of pixels as the engine takes them."""
     tensor = triton.InferInput("image", list(pixels.shape), "UINT8")
     tensor.set_data_from_numpy(pixels, binary_data=binary)
     return tensor
 
 
 def samples(*digits: int) -> list[bytes]:
-    """The built-in model's sample pictures."""
+    """Return the files of the built-in model's sample images."""
     return [SAMPLES[digit].read_bytes() for digit in digits]
 
 
 def files(*digits: int) -> list[Any]:
-    """The inputs of a request with sample pictures."""
+    """Return the inputs of a request with sample images."""
     return [files_input(*samples(*digits))]
 
 
 def shows(digit: int) -> Callable[[Any], None]:
-    """The answer names this digit."""
+    """Return a check that the answer names this digit."""
 
     def check(answer: Any) -> None:
         assert answer.as_numpy("logits").argmax(axis=1).tolist() == [digit]

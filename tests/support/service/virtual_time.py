@@ -1,4 +1,4 @@
-"""An asyncio event loop whose clock jumps: sleeping takes no time, and a hang is an error."""
+"""Runs an asyncio event loop whose clock jumps: sleeping takes no time, and a hang is an error."""
 
 import asyncio
 import selectors
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 class HangError(Exception):
-    """Every task waits for something that will never happen."""
+    """Says that every task waits for something that will never happen."""
 
 
 class _Jump(selectors.SelectSelector):
-    """Where the loop would wait for its next timer, the clock jumps to it."""
+    """Makes the clock jump to the next timer where the loop would wait for it."""
 
     def __init__(self, jump: Callable[[float], None]) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class _Jump(selectors.SelectSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Starts at second 0. Calls `before_jump` whenever nothing is left to do at a moment."""
+    """Starts at second 0; calls `before_jump` whenever nothing is left to do at a moment."""
 
     def __init__(self, before_jump: Callable[[], None] = lambda: None) -> None:
         self._now = 0.0
@@ -44,7 +44,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def now() -> float:
-    """Virtual seconds, inside `run`."""
+    """Return the virtual time in seconds, inside `run`."""
     return asyncio.get_running_loop().time()
 
 
@@ -62,7 +62,7 @@ async def until(moment: float, then_turns: int = 0) -> None:
 
 
 def run(main: Coroutine[Any, Any, T], before_jump: Callable[[], None] = lambda: None) -> T:
-    """Run `main` in virtual time. What the loop would only have logged is raised."""
+    """Run `main` in virtual time, and raise what the loop would only have logged."""
     logged: list[dict[str, Any]] = []
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(before_jump)) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: logged.append(context))
