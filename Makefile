@@ -15,7 +15,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu soak soak-attacked attacks \
+.PHONY: help serve test prove test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu soak soak-attacked attacks \
 	docs train clean lock
 
 help:  ## this list
@@ -42,7 +42,11 @@ serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a
 	$(BIN)/convoy serve $(SERVE_FLAGS) $(if $(MODEL),"$(MODEL)")
 
 test: $(VENV)/dev.stamp  ## the test suite
-	$(BIN)/pytest -m "not slow" -n auto
+	$(BIN)/pytest -m "not slow" --spare-proved -n auto
+
+prove: $(VENV)/dev.stamp  ## all tests of kernels, most of which `make test` then spares until they change
+	$(BIN)/pytest -m "not slow" -n auto tests/kernels tests/cusim
+	$(BIN)/python -m tests.support.proved
 
 test-all: $(VENV)/long.stamp  ## the suite with its longer sweeps
 	HYPOTHESIS_PROFILE=search $(BIN)/pytest -n auto

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.engine.cores import available_cores
-from tests.support import ROOT
+from tests.support import ROOT, proved
 
 # A server in a process of its own begins in half the time where what it imports is compiled. Who
 # wants no bytecode beside the sources has it kept with the other caches.
@@ -49,10 +49,31 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LEFT] = Counter()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make test` spare most of what passed with the same sources."""
+    parser.addoption(
+        "--spare-proved",
+        action="store_true",
+        help="run one in eight cases of what passed with the same sources (support/proved.py)",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # of the cases that markers leave
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases that are spared."""
+    if config.getoption("--spare-proved") and proved.holds():
+        spared = proved.spared(items)
+        left = set(map(id, spared))
+        items[:] = [item for item in items if id(item) not in left]
+        for item in spared:
+            item.add_marker("spared")
+        config.hook.pytest_deselected(items=spared)
+
+
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Count the longer sweeps that are left to `make test-all`."""
+    """Count what is left to `make test-all`, by folder."""
     for item in items:
-        if item.get_closest_marker("slow"):
+        if item.get_closest_marker("slow") or item.get_closest_marker("spared"):
             folder = "/".join(item.nodeid.split("/")[:2])
             item.config.stash[_LEFT][folder] += 1
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from models.digits.drawing import Coverage, Placement, pen_digit, place, printed_digit
 from models.digits.network import SIDE
@@ -33,6 +31,10 @@ class Handwriting:
 
 def handwriting() -> tuple[Handwriting, Handwriting]:
     """Return the 1437 images to train on and the 360 to test with, always the same."""
+    # Importing scikit-learn takes two seconds, and drawing digits does not need it.
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415
+
     data = load_digits()
     images = np.rint(data.images * (255 / 16)).astype(np.uint8)
     learnt, held_out, learnt_labels, held_out_labels = train_test_split(

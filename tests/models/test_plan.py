@@ -25,7 +25,7 @@ from tests.support.models.engines import classifier_of, network_of, with_one_out
 from tests.support.models.graphs import GraphBuilder
 from tests.support.models.plans import check_operands, in_turn, least_arena
 from tests.support.models.random_graphs import Draw
-from tests.support.networks import LIGHT_NETWORKS, light_network
+from tests.support.networks import EACH_NETWORK, light_network
 
 H200 = heuristic(Facts(132))
 # Launches, preprocessing and ranking included, each Conv counted once: what the CUDA engine
@@ -49,7 +49,7 @@ def always(*_: object) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", LIGHT_NETWORKS)
+@EACH_NETWORK
 def test_a_networks_plan_is_small_and_short(name: str) -> None:
     graph = network(name).rewritten.graph
     for n in (1, 8):
@@ -77,7 +77,7 @@ def test_a_network_on_tensor_cores_takes_few_launches(name: str, precision: Prec
         assert len(counted) <= MOST_ON_TENSOR_CORES[name]
 
 
-@pytest.mark.parametrize("name", LIGHT_NETWORKS)
+@EACH_NETWORK
 def test_branches_side_by_side_take_little_more_memory(name: str) -> None:
     graph = network(name).rewritten.graph
     for n in (1, 8):

@@ -52,7 +52,14 @@ from tests.support.models.engines import (
 from tests.support.models.graphs import GraphBuilder
 from tests.support.models.onnx_chains import model, node, noise
 from tests.support.models.plans import check_operands
-from tests.support.networks import LIGHT_NETWORKS, SHARED, SQUEEZENET, light_network, needs_shared
+from tests.support.networks import (
+    EACH_NETWORK,
+    LIGHT_NETWORKS,
+    SHARED,
+    SQUEEZENET,
+    light_network,
+    needs_shared,
+)
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
 REDUCED = pytest.mark.parametrize(
@@ -118,7 +125,7 @@ def test_over_whole_networks_3xtf32_errs_at_most_thrice_as_much_as_float32(
 
 
 @REDUCED
-@pytest.mark.parametrize("name", LIGHT_NETWORKS)
+@EACH_NETWORK
 def test_a_plan_stores_as_its_precision_says(name: str, precision: Precision) -> None:
     classifier = network_of(name, light_network(name))
     graph = rewrite(classifier.network.graph).graph

@@ -8,7 +8,16 @@ from benchmarks.networks import light
 from benchmarks.networks.light import LIGHT, LIGHT_NETWORKS
 from tests.support import ROOT
 
-__all__ = ["LIGHT", "LIGHT_NETWORKS"]
+__all__ = ["EACH_NETWORK", "LIGHT", "LIGHT_NETWORKS"]
+
+QUICK = ("inception_v1", "resnet50", "shufflenet", "squeezenet")
+"""Of each kind of network one that takes little time: branches, residuals, groups, a chain."""
+
+EACH_NETWORK = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in LIGHT_NETWORKS],
+)
+"""Sweeps over all networks; `make test` runs those of QUICK."""
 
 
 def light_network(name: str) -> onnx.ModelProto:

@@ -12,7 +12,7 @@ from models.onnx_loader import load_proto
 from models.precision import at_precision
 from models.reference import run_reference
 from models.rewrite import RULES_AT_A_PRECISION, RewriteResult, rewrite
-from tests.support.networks import LIGHT_NETWORKS, light_network
+from tests.support.networks import LIGHT_NETWORKS, QUICK, light_network
 
 HEAD = {"Reshape": 1, "Gemm": 1, "Softmax": 1}
 POOLED = {"GlobalPool": 1, **HEAD}
@@ -34,7 +34,6 @@ PROJECTED = {"resnet50": 4}
 """Convolutions fewer at a precision of tensor cores."""
 PROLOGUES = {"densenet121": 61}  # the last ScaleShift is before a pool
 """ScaleShifts fewer in float32, where a 1×1 Conv takes them as its prologue."""
-SLOW = ("bvlc_alexnet", "inception_v2", "vgg19", "zfnet512")
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Network:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LEFT],
+    params=[pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in LEFT],
 )
 def network(request: pytest.FixtureRequest) -> Network:
     """Loaded once for all tests; these run network by network."""
