@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from onnx import ModelProto
+
 from kernels.problems.precision import Precision
 from models import imagenet
 from models.description import load_precision, load_preprocessing
@@ -66,9 +68,9 @@ def load_classifier(
 ) -> Classifier:
     """Return the classifier in `path`, described by its `model.toml`.
 
-    `overrides` are flags under the same keys. Where neither sets a precision, it is that of the
-    file's weights, float16 or float32. Raises ModelFileError, UnsupportedModelError or
-    PreprocessingError.
+    `overrides` are flags under the same keys. Where neither sets a precision, it is the file's:
+    int8 of a quantised model, else that of its weights, float16 or float32. Raises ModelFileError,
+    UnsupportedModelError or PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
     outputs = [output.name for output in proto.graph.output]
@@ -79,9 +81,15 @@ def load_classifier(
         )
     preprocessing = load_preprocessing(path, image_shape(proto), overrides)
     precision = load_precision(path, overrides)
-    if precision is None:
-        precision = Precision.FP16 if weighs_halves(proto) else Precision.FP32
     network = load_proto(path.stem, proto, preprocessing.input_shape, opaque=True)
+    if precision is None:
+        precision = _own_precision(proto, network)
+    if precision is Precision.INT8 and not network.quantised:
+        raise UnsupportedModelError(
+            f"{path} is not quantised, so int8 cannot be its precision. Make a quantised model of"
+            f" it, with photographs of its kind: convoy quantize {path} photos/ -o"
+            f" {path.with_suffix('.int8.onnx')}"
+        )
     graph = network.graph
     try:
         classes = _classes(path, graph.shape(graph.outputs[0]))
@@ -99,6 +107,12 @@ def load_classifier(
         classes,
         precision,
     )
+
+
+def _own_precision(proto: ModelProto, network: LoadedModel) -> Precision:
+    if network.quantised:
+        return Precision.INT8
+    return Precision.FP16 if weighs_halves(proto) else Precision.FP32
 
 
 def _classes(path: Path, shape: Shape) -> int:

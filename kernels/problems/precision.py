@@ -62,12 +62,14 @@ class Precision(Enum):
 
     TF32 multiplies 10 bits of a float's mantissa; TF32X3 adds three such products, and errs at most
     1.7 times as much as FP32 in a layer (docs/decisions/truncated-sums.md). Both store float32.
+    INT8 is a quantised model's: its file says what is stored in 8 bits, with which scales.
     """
 
     FP32 = "fp32"
     TF32 = "tf32"
     TF32X3 = "3xtf32"
     FP16 = "fp16"
+    INT8 = "int8"
 
     @property
     def stored(self) -> Storage:
@@ -80,3 +82,7 @@ class Precision(Enum):
         if self is Precision.FP32:
             return ALL
         return Architectures(75 if self is Precision.FP16 else 80)
+
+
+FLOATING = tuple(each for each in Precision if each is not Precision.INT8)
+"""Precisions that a network of floats can be computed in."""

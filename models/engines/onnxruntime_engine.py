@@ -73,16 +73,14 @@ class OnnxRuntimeEngine:
         p = classifier.preprocessing
         self.fallback_reason = fallback_reason
         self._prove = prove
-        # The loader turns a model's float16 into float32, but of one that is served as it is.
-        halves = any(isinstance(n, Opaque) and n.halves for n in classifier.network.graph.nodes)
-        self.precision = Precision.FP16 if halves else Precision.FP32
+        self.precision = _precision(classifier)
         self._max_batch = max_batch
         self._classes = classifier.classes
         self._preprocessing, self._image_shape = p, p.image_shape
         self._no_tensors = np.empty((0, *p.input_shape), np.float32)
         self._gathered: Images | None = None
         self._threads = threads
-        self._one_by_one = bool(classifier.network.no_kernels)
+        self._one_by_one = classifier.network.is_opaque
         self._session: ort.InferenceSession | None = None
         self._single: ort.InferenceSession | None = None
         if beside is not None:
@@ -209,6 +207,15 @@ class OnnxRuntimeEngine:
         for place, image in zip(self._gathered, images, strict=False):
             place[...] = image
         return self._gathered[: len(images)]
+
+
+def _precision(classifier: Classifier) -> Precision:
+    """Return what the file computes in, whatever a GPU was to compute in."""
+    if classifier.network.quantised:
+        return Precision.INT8
+    # The loader turns a model's float16 into float32, but of one that is served as it is.
+    halves = any(isinstance(n, Opaque) and n.halves for n in classifier.network.graph.nodes)
+    return Precision.FP16 if halves else Precision.FP32
 
 
 def _session(model: bytes, threads: int) -> ort.InferenceSession:

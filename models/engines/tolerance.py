@@ -9,10 +9,13 @@ from kernels.convolution.rounding import ROUNDED, direct_rounding
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import HALF
 from models.classifier import Classifier
-from models.graph import Conv, Gemm, GlobalPool, Graph
+from models.graph import Conv, Gemm, GlobalPool, Graph, Quantize
 from models.lowering import Choose
 from models.onnx_loader import Opaque
 from models.preprocessing import OutputKind
+
+_STEPS = 255
+"""From the smallest byte to the largest."""
 
 
 def network_tolerance(graph: Graph, choose: Choose | None = None) -> float:
@@ -24,10 +27,16 @@ def network_tolerance(graph: Graph, choose: Choose | None = None) -> float:
     layers; then the layers' errors add up, at most linearly. A value that is stored as float16 is
     rounded to 11 bits, 2^13 u. Without `choose` every convolution sums its products directly. An
     opaque node errs by as much as the nodes inside.
+
+    Quantising hides most errors and enlarges the others: of numbers that err by e, a share of e / s
+    falls on the other side of a step s, and errs by s then; √(e·s) in quadratic mean.
     """
     u = float(np.finfo(np.float32).eps) / 2
-    errors: list[float] = []
+    total = 0.0  # in u
     for node in graph.nodes:
+        errors: list[float] = []
+        if isinstance(node, Quantize):
+            total = max(total, sqrt(total / u / _STEPS))
         if graph.values[node.output].stored == HALF:
             errors.append(ROUNDED)
         if isinstance(node, Conv):
@@ -44,7 +53,8 @@ def network_tolerance(graph: Graph, choose: Choose | None = None) -> float:
             errors += [2 + sqrt(terms) + ROUNDED * node.halves for terms in node.sums]
         else:
             errors.append(2)
-    return u * sum(errors)
+        total += sum(errors)
+    return u * total
 
 
 def score_tolerance(

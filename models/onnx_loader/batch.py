@@ -14,7 +14,8 @@ from onnx_ir.passes import common as passes
 
 from models.errors import UnsupportedModelError
 from models.graph import Shape
-from models.onnx_loader.importer import drop_batch_axis, static_shape
+from models.onnx_loader.importer import drop_batch_axis, numbered, static_shape
+from models.onnx_loader.integers import constant_of
 
 BATCH = "N"
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Sum", "Max", "Min", "PRelu"}
@@ -54,6 +55,8 @@ def make_batch_symbolic(model: ir.Model) -> None:
 
 
 def _constant(graph: ir.Graph, name: str, array: NDArray[np.generic]) -> ir.Value:
+    # A model that was written in this form has constants of these names.
+    name = next(free for free in numbered(name) if free not in graph.initializers)
     value = ir.Value(
         name=name,
         type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
@@ -96,9 +99,9 @@ def _cut_constants(graph: ir.Graph, node: ir.Node, operands: Iterable[int]) -> N
     rank = len(node.outputs[0].shape or ())
     for index in operands:
         value = node.inputs[index]
-        if value is None or value.const_value is None:
+        array = None if value is None else constant_of(value)
+        if value is None or array is None:
             continue
-        array = value.const_value.numpy()
         if array.ndim == rank and array.shape[0] != 1:
             image = drop_batch_axis(str(value.name), array, rank)[np.newaxis]
             name = f"{node.outputs[0].name}/constant{index}"

@@ -26,6 +26,7 @@ from onnxscript.rewriter.rules.common._fuse_batchnorm import (
 from typing_extensions import override
 
 from models.errors import UnsupportedModelError
+from models.onnx_loader.integers import stays_integer
 from models.onnx_loader.limits.bounds import shown
 from models.onnx_loader.limits.sizes import check_value, known_shape
 
@@ -306,7 +307,7 @@ class _Folding(FoldConstantsPass):
             value.metadata_props.pop(FOLDED_FROM_KEY, None)
 
     def _may_fold(self, node: ir.Node) -> bool:
-        if node.op_type not in _FOLDED or node.domain != "":
+        if node.op_type not in _FOLDED or node.domain != "" or stays_integer(node):
             return False
         constants = [value.const_value for value in node.inputs if value is not None]
         if any(tensor is None or tensor.dtype == ir.DataType.STRING for tensor in constants):

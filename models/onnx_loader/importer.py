@@ -2,14 +2,15 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from models.errors import UnsupportedModelError
-from models.graph import Graph, Node, Shape, Value, Weight
+from models.graph import Graph, Grid, Node, Shape, Value, Weight
+from models.onnx_loader.integers import constant_of, dequantised_constant
 
 
 class RefusedError(Exception):
@@ -32,6 +33,7 @@ class Importer:
     values: dict[str, Value] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
+    grids: dict[str, Grid] = field(default_factory=dict)
 
     def declare(self, value: ir.Value) -> str:
         """Record a computed value's shape without axis 0, the batch, and return its name."""
@@ -44,7 +46,7 @@ class Importer:
 
     def temporary(self, name: str, shape: Shape) -> str:
         """Add a value between two of the nodes that one ONNX node becomes, and return its name."""
-        name = next(n for n in _numbered(name) if not self._taken(n) and n not in self.weights)
+        name = next(n for n in numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name
 
@@ -52,29 +54,42 @@ class Importer:
         """Return the shape of a value (one image's) or of a weight."""
         return self.values[name].shape if name in self.values else self.weights[name].shape
 
-    def weight(self, name: str, array: NDArray[np.generic]) -> str:
+    def weight(self, name: str, array: NDArray[np.generic], grid: Grid | None = None) -> str:
         """Keep a weight as contiguous float32, and return its name: `name`, numbered where it is
         taken.
+
+        `grid` has the integers that the weight is in the file.
         """
         # Not np.ascontiguousarray, which gives a scalar an axis.
         weight = np.asarray(array, np.float32, order="C")
         # Several nodes may read one weight, each in its own shape.
         name = next(
             free
-            for free in _numbered(name)
+            for free in numbered(name)
             if not self._taken(free) and _same(self.weights.get(free, weight), weight)
         )
         self.weights[name] = weight
+        if grid is not None:
+            self.grids[name] = grid
         return name
+
+    def keep_storage(self, first: int) -> None:
+        """Store what the nodes from `first` on write as what they read: they only move it."""
+        for node in self.nodes[first:]:
+            read = {self.values[name].stored for name in node.operands() if name in self.values}
+            if len(read) != 1 or any(name in self.weights for name in node.operands()):
+                raise RefusedError("it joins integers that stand for numbers in different ways")
+            self.values[node.output] = replace(self.values[node.output], stored=read.pop())
 
     def operand(self, value: ir.Value, rank: int) -> str:
         """Return a value's name; a constant becomes a weight for operations with tensors of `rank`
         axes.
         """
         name = str(value.name)
-        if value.const_value is None:
+        constant = constant_of(value)
+        if constant is None:
             return name
-        array = drop_batch_axis(name, value.const_value.numpy(), rank)
+        array = drop_batch_axis(name, constant, rank)
         return self.weight(name if array.ndim < rank - 1 else f"{name}/image", array)
 
     def _taken(self, name: str) -> bool:
@@ -82,10 +97,12 @@ class Importer:
 
     def graph(self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
         """Return the graph of all that was collected."""
-        return Graph(name, inputs, outputs, self.values, tuple(self.nodes), self.weights)
+        nodes = tuple(self.nodes)
+        return Graph(name, inputs, outputs, self.values, nodes, self.weights, self.grids)
 
 
-def _numbered(stem: str) -> Iterator[str]:
+def numbered(stem: str) -> Iterator[str]:
+    """Yield a name, then the same name with a number, from 1."""
     yield stem
     yield from (f"{stem}.{number}" for number in itertools.count(1))
 
@@ -133,17 +150,28 @@ class OnnxNode:
     def x(self, index: int = 0) -> str:
         """Return the name of input `index`. Raises RefusedError where it is a constant."""
         value = self.input(index)
-        if value.const_value is not None:
+        if constant_of(value) is not None:
             raise RefusedError(f"input {index} is a constant; only computed tensors are supported")
         return str(value.name)
 
     def constant(self, index: int) -> NDArray[np.generic]:
         """Return the constant at input `index`. Raises RefusedError where it is computed."""
         value = self.input(index)
-        if value.const_value is None:
+        array = constant_of(value)
+        if array is None:
             raise RefusedError(f"input {index} ({value.name}) must be constant, but is computed")
-        array: NDArray[np.generic] = value.const_value.numpy()
         return array
+
+    def grid(self, index: int, *, transposed: bool = False) -> Grid | None:
+        """Return the integers of constant input `index`; None where none or not one scale a row."""
+        kept = dequantised_constant(self.input(index))
+        if kept is None:
+            return None
+        numbers = kept.numbers.T if transposed else kept.numbers
+        axis = numbers.ndim - 1 - kept.axis if transposed else kept.axis
+        if kept.scale.size > 1 and axis != 0:
+            return None
+        return Grid(np.ascontiguousarray(numbers, np.int32), kept.scale)
 
     def constant_integers(self, index: int) -> list[int]:
         """Return the constant at input `index` as integers."""

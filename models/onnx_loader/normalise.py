@@ -1,7 +1,7 @@
 """Turns a checked ModelProto into one plain form: float32, one opset, constants folded, shapes
 known.
 
-    inline → to_float32 → convert_opset → fix_shapes → fold → infer shapes
+    inline → to_float32 → convert_opset → spell_out_integers → fix_shapes → fold → infer shapes
 
 Everything that follows (typed nodes, ONNX Runtime) sees only this form. Inlining, folding, opset
 conversion, shape inference and the folding of BatchNormalization into Conv are onnx's, onnx-ir's
@@ -23,6 +23,7 @@ from onnxscript import version_converter
 from models.errors import ModelError, UnsupportedModelError
 from models.graph import Shape
 from models.onnx_loader.fold import fold
+from models.onnx_loader.integers import spell_out_integers
 from models.onnx_loader.limits.bounds import CONSTANT_FACTOR, CONSTANT_FREE, NODE_LIMIT, shortened
 from models.onnx_loader.limits.ranks import check_ranks
 from models.onnx_loader.limits.sizes import check_attributes, check_flat, check_reads, check_value
@@ -77,6 +78,7 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         check_reads(model, room)
         to_float32(model)
         _convert_opset(model)
+        spell_out_integers(model)
         _fix_input_shapes(model, input_shape)
         fold(model, room)
         check_reads(model, room)

@@ -1,19 +1,25 @@
 """Imports ONNX operators of the normal form as typed nodes, one function each."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
+import onnx_ir as ir
 
 from kernels.problems.activation import Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.precision import BYTE, Storage
 from models.graph import (
     Activate,
     Binary,
     Concat,
     Constant,
+    Dequantize,
     Gemm,
+    Grid,
     Identity,
     Lrn,
+    Quantize,
     ScaleShift,
     Slice,
     Softmax,
@@ -28,6 +34,7 @@ from models.onnx_loader.importer import (
     drop_batch_axis,
     extends,
 )
+from models.onnx_loader.integers import constant_of, dequantised_constant
 
 Operator = Callable[[Importer, OnnxNode], None]
 
@@ -73,7 +80,7 @@ def _broadcast_operands(to: Importer, node: OnnxNode) -> list[str]:
     """Return the inputs of an elementwise node. Refuses one broadcast along the batch axis."""
     rank = len(node.output_shape)
     for index in range(len(node.node.inputs)):
-        if node.input(index).const_value is None and len(node.input_shape(index)) != rank:
+        if constant_of(node.input(index)) is None and len(node.input_shape(index)) != rank:
             raise RefusedError(
                 f"input {index} has fewer axes than the output: broadcasting it would move"
                 " its batch axis"
@@ -176,18 +183,20 @@ def _abs(to: Importer, node: OnnxNode) -> None:
 
 def _gemm(to: Importer, node: OnnxNode) -> None:
     attributes_only(node, {"transA": 0})
-    weight = node.constant(1).astype(np.float64) * node.number("alpha", 1.0)
-    _linear(to, node, weight if node.integer("transB", 0) else weight.T)
+    alpha, transposed = node.number("alpha", 1.0), node.integer("transB", 0) == 0
+    weight = node.constant(1).astype(np.float64) * alpha
+    grid = node.grid(1, transposed=transposed) if alpha == 1 else None
+    _linear(to, node, weight.T if transposed else weight, grid)
 
 
 def _matmul(to: Importer, node: OnnxNode) -> None:
     weight = node.constant(1)
     if weight.ndim != 2:
         raise RefusedError(f"the second operand has {weight.ndim} axes; only a matrix is supported")
-    _linear(to, node, weight.T)
+    _linear(to, node, weight.T, node.grid(1, transposed=True))
 
 
-def _linear(to: Importer, node: OnnxNode, weight: np.ndarray) -> None:
+def _linear(to: Importer, node: OnnxNode, weight: np.ndarray, grid: Grid | None) -> None:
     """Add a Gemm whose `weight` is K×C, one row an output."""
     bias = None
     if node.has(2):
@@ -200,7 +209,7 @@ def _linear(to: Importer, node: OnnxNode, weight: np.ndarray) -> None:
             name=node.name,
             output=to.declare(node.output),
             x=node.x(),
-            weight=to.weight(f"{node.name}/weight", weight),
+            weight=to.weight(f"{node.name}/weight", weight, grid),
             bias=bias,
         )
     )
@@ -268,6 +277,39 @@ def _split(to: Importer, node: OnnxNode) -> None:
         start = stop
 
 
+# By how much a byte is larger than the integer that it stores.
+_SHIFTS = {ir.DataType.UINT8: 0, ir.DataType.INT8: 128}
+
+
+def _storage(node: OnnxNode, integers: ir.Value) -> Storage:
+    """Return how the integers of QuantizeLinear or DequantizeLinear are stored."""
+    if integers.dtype not in _SHIFTS:
+        raise RefusedError(f"its integers are {integers.dtype}; only int8 and uint8 are supported")
+    attributes_only(node, {"block_size": 0})
+    scale, zero = node.constant(1), node.constant(2) if node.has(2) else np.zeros(1, np.int64)
+    if scale.size != 1 or zero.size != 1:
+        raise RefusedError(f"its {scale.size} scales: only one for all of a tensor is supported")
+    if not 0 < scale.item() < np.inf:
+        raise ImpossibleError(f"its scale {scale.item()} is not a number above 0")
+    return Storage(BYTE.dtype, float(scale.item()), int(zero.item()) + _SHIFTS[integers.dtype])
+
+
+def _quantize(to: Importer, node: OnnxNode) -> None:
+    stored = _storage(node, node.output)
+    name = to.declare(node.output)
+    to.values[name] = replace(to.values[name], stored=stored)
+    to.nodes.append(Quantize(name=node.name, output=name, x=node.x()))
+
+
+def _dequantize(to: Importer, node: OnnxNode) -> None:
+    if dequantised_constant(node.output) is not None:
+        return  # its readers take the floats
+    stored, x = _storage(node, node.input(0)), node.x()
+    if stored != to.values[x].stored:
+        raise RefusedError(f"it reads {stored} where {to.values[x].stored} was written")
+    to.nodes.append(Dequantize(name=node.name, output=to.declare(node.output), x=x))
+
+
 def _softmax(to: Importer, node: OnnxNode) -> None:
     axis = node.axis(node.integer("axis", -1), len(node.output_shape))
     log = node.node.op_type == "LogSoftmax"
@@ -297,6 +339,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Concat": _concat,
     "Conv": windows.conv,
     "DepthToSpace": moving.depth_to_space,
+    "DequantizeLinear": _dequantize,
     "Div": _binary(BinaryOp.DIV),
     "Dropout": _identity,
     "Elu": _elu,
@@ -325,6 +368,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Mul": _binary(BinaryOp.MUL),
     "Neg": _with_number(BinaryOp.MUL, -1.0),
     "PRelu": _prelu,
+    "QuantizeLinear": _quantize,
     "Pad": resampling.pad,
     "Pow": _pow,
     "Reciprocal": _with_number(BinaryOp.DIV, 1.0, first=True),

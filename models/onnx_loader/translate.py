@@ -7,6 +7,7 @@ s).
 import re
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import onnx_ir as ir
 from onnx import ModelProto
@@ -22,30 +23,58 @@ from models.onnx_loader.importer import (
     RefusedError,
     UnknownShapeError,
 )
+from models.onnx_loader.integers import on_integers
 from models.onnx_loader.limits.bounds import shortened
 from models.onnx_loader.limits.structure import check_structure
 from models.onnx_loader.normalise import normalise
 from models.onnx_loader.operators import OPERATORS
 
 
+class Translation(NamedTuple):
+    """The fields of a `LoadedModel` after its name."""
+
+    graph: Graph
+    proto: ModelProto
+    no_kernels: str
+    quantised: bool
+
+
+_NO_INTEGER_KERNELS = (
+    "Convoy has no kernels for quantised models ({}); on a GPU, serve the float32 model that it was"
+    " made from: --precision fp16 halves its weights"
+)
+
+
 def translate(
     name: str, proto: ModelProto, input_shape: Shape | None, *, opaque: bool
-) -> tuple[Graph, ModelProto, str]:
-    """Return a `LoadedModel`'s graph, its ONNX form and `no_kernels`."""
+) -> Translation:
+    """Return a model in both of its forms.
+
+    Raises NoKernelsError where typed nodes cannot express it, unless it may be `opaque` and ONNX
+    Runtime can run it as it is.
+    """
     model = normalise(proto, input_shape)
+    quantised = on_integers(model.graph)
     try:
         graph = _typed_graph(name, model)
     except NoKernelsError as error:
         if not opaque:
             raise
-        return *as_it_is(name, proto, model, str(error)), str(error)
+        graph, runnable = as_it_is(name, proto, model, str(error))
+        return Translation(graph, runnable, str(error), bool(quantised))
     check_structure(graph)
     make_batch_symbolic(model)
-    return graph, ir.serde.serialize_model(model), ""
+    refusal = _NO_INTEGER_KERNELS.format(", ".join(quantised)) if quantised else ""
+    return Translation(graph, ir.serde.serialize_model(model), refusal, bool(quantised))
 
 
-# Operators on integers; those of constants alone are folded before.
-_QUANTISED = re.compile("^QLinear|QuantizeLinear$|Integer$")
+# What may be done to integers that stand for other numbers.
+_MOVES = frozenset(
+    {
+        "Concat", "DepthToSpace", "DequantizeLinear", "Expand", "Flatten", "Gather", "Identity",
+        "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze",
+    }
+)  # fmt: skip
 
 
 def _typed_graph(name: str, model: ir.Model) -> Graph:
@@ -58,11 +87,6 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
                 f"input {value.name} holds {value.dtype}; only float32 and float16 are supported"
             )
     inputs = tuple(importer.declare(value) for value in model.graph.inputs)
-    if quantised := sorted({n.op_type for n in model.graph if _QUANTISED.search(n.op_type)}):
-        raise NoKernelsError(
-            f"Convoy has no kernels for quantised models ({', '.join(quantised)}); on a GPU, serve "
-            "the float32 model that it was made from: --precision fp16 halves its weights"
-        )
     problems: list[_Problem] = []
     for ir_node in model.graph:
         node = OnnxNode(ir_node)
@@ -70,7 +94,12 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
         try:
             if not known:
                 raise RefusedError("the operator is not supported")
+            if ir_node.op_type not in _MOVES and any(map(_holds_integers, ir_node.inputs[:1])):
+                raise RefusedError("it computes on integers")
+            written = len(importer.nodes)
             OPERATORS[ir_node.op_type](importer, node)
+            if ir_node.op_type != "QuantizeLinear" and _holds_integers(ir_node.outputs[0]):
+                importer.keep_storage(written)
         # LookupError: onnx.checker does not count a node's inputs, nor the numbers in attributes.
         except (RefusedError, UnsupportedModelError, ValueError, LookupError) as error:
             operator = f"{ir_node.domain}.{ir_node.op_type}".removeprefix(".")
@@ -89,6 +118,15 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
             raise UnsupportedModelError(f"output {value.name} is constant: no image changes it")
         outputs.append(str(value.name))
     return importer.graph(name, inputs, tuple(outputs))
+
+
+def _holds_integers(value: ir.Value | None) -> bool:
+    """Return whether a value is computed, and is of integers."""
+    return (
+        value is not None
+        and value.const_value is None
+        and value.dtype in (ir.DataType.INT8, ir.DataType.UINT8)
+    )
 
 
 @dataclass(frozen=True)

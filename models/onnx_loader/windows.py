@@ -100,7 +100,7 @@ def conv(to: Importer, node: OnnxNode) -> None:
             name=node.name,
             output=y,
             x=x,
-            weight=to.weight(str(node.input(1).name), weight),
+            weight=to.weight(str(node.input(1).name), weight, node.grid(1)),
             bias=bias,
             problem=problem,
         )

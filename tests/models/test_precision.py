@@ -19,7 +19,7 @@ from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind
-from kernels.problems.precision import FLOAT, HALF, Precision
+from kernels.problems.precision import FLOAT, FLOATING, HALF, Precision
 from models import (
     BUILT_IN_MODEL,
     DeviceKind,
@@ -63,7 +63,7 @@ from tests.support.networks import (
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
 REDUCED = pytest.mark.parametrize(
-    "precision", [each for each in Precision if each is not Precision.FP32], ids=lambda p: p.value
+    "precision", [each for each in FLOATING if each is not Precision.FP32], ids=lambda p: p.value
 )
 
 
@@ -335,11 +335,11 @@ def test_the_model_names_its_precision_and_a_flag_overrides_it(tmp_path: Path) -
     (tmp_path / "model.toml").write_text('preset = "digits"\nprecision = "tf32"\n')
     assert load_classifier(file).precision is Precision.TF32
     assert load_classifier(file, overrides={"preset": "digits"}).precision is Precision.TF32
-    for precision in Precision:
+    for precision in FLOATING:
         overrides = {"precision": precision.value}
         assert load_classifier(file, overrides=overrides).precision is precision
-    (tmp_path / "model.toml").write_text('precision = "int8"\n')
-    with pytest.raises(PreprocessingError, match=r"precision = 'int8' is not .* one of \"fp32\""):
+    (tmp_path / "model.toml").write_text('precision = "int4"\n')
+    with pytest.raises(PreprocessingError, match=r"precision = 'int4' is not .* one of \"fp32\""):
         load_classifier(file)
 
 

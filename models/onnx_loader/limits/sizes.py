@@ -105,16 +105,27 @@ def check_reads(model: ir.Model, room: int) -> None:
     """
     basic_constant_propagation(model.graph.all_nodes())
     read = sum(
-        value.const_value.size
+        _read(value)
         for node in model.graph.all_nodes()
         for value in node.inputs
-        if value is not None and value.const_value is not None
+        if value is not None
     )
     if read > room:
         raise UnsupportedModelError(
             f"its nodes read {shown(read)} numbers of its constants, each time counted;"
             f" at most {room:,} are supported for a file of this size"
         )
+
+
+def _read(value: ir.Value) -> int:
+    """Return how many numbers a reader of a value copies: a constant's, dequantised or not."""
+    if value.const_value is not None:
+        return value.const_value.size
+    node = value.producer()
+    if node is None or node.op_type != "DequantizeLinear" or not node.inputs:
+        return 0
+    integers = node.inputs[0]
+    return 0 if integers is None or integers.const_value is None else integers.const_value.size
 
 
 def too_many_axes(value: ir.Value, rank: int) -> UnsupportedModelError:

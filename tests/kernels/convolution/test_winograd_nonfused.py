@@ -24,7 +24,7 @@ from kernels.convolution.winograd_nonfused import (
 )
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Precision
+from kernels.problems.precision import FLOATING, Precision
 from kernels.winograd.matrices import Points
 from tests.support.cases.conv import DIRECT, conv_case, multiplied
 from tests.support.cases.tensor_gemm import TENSOR, at_precision
@@ -90,7 +90,7 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     c, k = draw(st.integers(1, 18)), draw(st.integers(1, 38))
     problem = conv_problem(draw(st.integers(1, 4)), c, k, window(size, (3,) * axes, pads=pads))
     layer = drawn_layer(draw, problem)
-    layer = at_precision(layer, draw(st.sampled_from(Precision)))
+    layer = at_precision(layer, draw(st.sampled_from(FLOATING)))
     points = draw(st.sampled_from([Points.INTEGER, Points.MIXED][: algorithm.m // 2]))
     if layer.problem.precision is Precision.FP16:
         points = algorithm.configs(layer.problem)[0].points
@@ -301,7 +301,7 @@ def test_the_launches_of_all_chunks_cover_every_tile_once(
 def test_the_cost_model_is_told_what_the_transforms_take() -> None:
     _, table = resources.read()
     layers = (F2, LAYERS[0]), (F4, LAYERS[0]), (F2_3D, LAYERS_3D[0])
-    every = [(each, at_precision(layer, at)) for each, layer in layers for at in Precision]
+    every = [(each, at_precision(layer, at)) for each, layer in layers for at in FLOATING]
     for algorithm, layer in every:
         for config in algorithm.configs(layer.problem):
             works = algorithm.work(layer.problem, config)

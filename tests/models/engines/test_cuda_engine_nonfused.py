@@ -15,7 +15,7 @@ from kernels.device.gpus import H200
 from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Precision
+from kernels.problems.precision import FLOATING, Precision
 from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
@@ -106,7 +106,7 @@ def test_the_captured_graphs_of_every_n_compute_the_network(
 @pytest.mark.parametrize(
     "precision",
     # TF32's products are those of 3xTF32, but their bound is wider.
-    [Precision.FP32, pytest.param(Precision.TF32, marks=pytest.mark.slow), *list(Precision)[2:]],
+    [Precision.FP32, pytest.param(Precision.TF32, marks=pytest.mark.slow), *FLOATING[2:]],
     ids=lambda each: each.value,
 )
 @pytest.mark.parametrize("graph", [residual_network(), clips()], ids=["2-D", "3-D"])

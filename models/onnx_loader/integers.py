@@ -1,0 +1,252 @@
+"""Quantised models: operators on integers spelled out, and constants that stay integers.
+
+    QLinearConv(x, w, bias) = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), ...))
+
+So a model has one form, whichever it was exported in. ONNX Runtime joins the three nodes again, and
+runs the same integer kernel. Weights stay integers for that: `constant_of` reads them as floats.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+_CONTRIB = "com.microsoft"
+
+Parameters = tuple[int, int, int]
+"""Inputs of a node: a tensor of integers, its scale and its zero point."""
+
+
+@dataclass(frozen=True)
+class _Spelling:
+    """The operator on floats that an operator on integers stands for."""
+
+    operator: str
+    reads: tuple[Parameters, ...]
+    writes: tuple[int, int]  # inputs of the result: scale, zero point
+    bias: int | None = None  # int32, in steps of the product of both scales
+
+
+_PAIR = ((0, 1, 2), (3, 4, 5))
+_SPELLINGS = {
+    ("", "QLinearConv"): _Spelling("Conv", _PAIR, (6, 7), bias=8),
+    ("", "QLinearMatMul"): _Spelling("MatMul", _PAIR, (6, 7)),
+    (_CONTRIB, "QGemm"): _Spelling("Gemm", _PAIR, (7, 8), bias=6),
+    (_CONTRIB, "QLinearAdd"): _Spelling("Add", _PAIR, (6, 7)),
+    (_CONTRIB, "QLinearMul"): _Spelling("Mul", _PAIR, (6, 7)),
+    **{
+        (_CONTRIB, f"QLinear{operator}"): _Spelling(operator, ((0, 1, 2),), (3, 4))
+        for operator in ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")
+    },
+}
+# Attributes of Microsoft's operators that ONNX's do not have, with the value that both mean.
+_THEIRS = {"channels_last": 0}
+# The axis of a Softmax meant another thing before this opset.
+_SOFTMAX_OPSET = 13
+
+# What ONNX Runtime computes on integers where each operand is dequantised beside it.
+_ON_INTEGERS = frozenset({"Add", "Conv", "Gemm", "MatMul", "Mul"})
+_INTEGERS = {
+    ir.DataType.INT8: np.dtype(np.int8),
+    ir.DataType.UINT8: np.dtype(np.uint8),
+    ir.DataType.INT32: np.dtype(np.int32),
+}
+
+
+def spell_out_integers(model: ir.Model) -> None:
+    """Edit `model`, of the normal form's opset; a node with no spelling stays as it is."""
+    for node in list(model.graph):
+        if node.domain == _CONTRIB and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            node.domain = ""
+        elif (node.domain, node.op_type) == (_CONTRIB, "QLinearConcat"):
+            triples = [(i, i + 1, i + 2) for i in range(2, len(node.inputs) - 2, 3)]
+            _spell_out(node, _Spelling("Concat", tuple(triples), (0, 1)))
+        elif spelling := _SPELLINGS.get((node.domain, node.op_type)):
+            _spell_out(node, spelling)
+
+
+def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
+    attributes = {attribute.name: attribute for attribute in node.attributes.values()}
+    for name, value in _THEIRS.items():
+        if name in attributes and attributes.pop(name).value != value:
+            return
+    if spelling.operator == "Softmax" and attributes.pop("opset").as_int() < _SOFTMAX_OPSET:
+        return
+    new = [
+        _dequantise(node, parameters, _axis(node, spelling, index))
+        for index, parameters in enumerate(spelling.reads)
+    ]
+    if spelling.bias is not None and _input(node, spelling.bias) is not None:
+        scales = [_constant(_input(node, scale)) for _, scale, _ in spelling.reads]
+        step = np.ones((), np.float32)
+        for scale in scales:
+            if scale is None:
+                return
+            step = step * scale.astype(np.float32)
+        new.append(_dequantise_bias(node, spelling.bias, step))
+    floats = ir.Node(
+        "",
+        spelling.operator,
+        [each.outputs[0] for each in new],
+        list(attributes.values()),
+        name=node.name,
+    )
+    (output,) = node.outputs
+    floats.outputs[0].name = f"{output.name}/float"
+    new.append(floats)
+    result = [_input(node, index) for index in spelling.writes]
+    if result[0] is not None:  # QGemm may give floats
+        new.append(ir.node("QuantizeLinear", [floats.outputs[0], *result]))
+    if isinstance(node.graph, ir.Graph):
+        ir.convenience.replace_nodes_and_values(
+            node.graph, node, [node], new, [output], [new[-1].outputs[0]]
+        )
+
+
+def _axis(node: ir.Node, spelling: _Spelling, index: int) -> int:
+    """Return the axis that operand `index` may have a scale an entry of: its output channels."""
+    transposed = node.attributes.get("transB")
+    if spelling.operator == "Conv" or (transposed is not None and transposed.as_int()):
+        return 0 if index else 1
+    return -1
+
+
+def _dequantise(node: ir.Node, parameters: Parameters, axis: int) -> ir.Node:
+    tensor, scale, zero_point = (_input(node, index) for index in parameters)
+    made = ir.node("DequantizeLinear", [tensor, scale, zero_point], {"axis": axis})
+    made.outputs[0].name = f"{node.outputs[0].name}/operand{parameters[0]}"
+    return made
+
+
+def _dequantise_bias(node: ir.Node, bias: int, step: NDArray[np.float32]) -> ir.Node:
+    name = f"{node.outputs[0].name}/bias"
+    values = []
+    for suffix, array in (("scale", step), ("zero", np.zeros(step.shape, np.int32))):
+        constant = ir.Value(
+            name=f"{name}/{suffix}",
+            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+            shape=ir.Shape(array.shape),
+            const_value=ir.Tensor(array, name=f"{name}/{suffix}"),
+        )
+        if isinstance(node.graph, ir.Graph):
+            node.graph.register_initializer(constant)
+        values.append(constant)
+    made = ir.node("DequantizeLinear", [_input(node, bias), *values], {"axis": 0})
+    made.outputs[0].name = name
+    return made
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _constant(value: ir.Value | None) -> NDArray[np.generic] | None:
+    if value is None or value.const_value is None:
+        return None
+    array: NDArray[np.generic] = value.const_value.numpy()
+    return array
+
+
+def stays_integer(node: ir.Node) -> bool:
+    """Return whether a node dequantises a constant for nodes that ONNX Runtime runs on integers."""
+    (output,) = node.outputs[:1] or (None,)
+    return (
+        node.op_type == "DequantizeLinear"
+        and node.domain == ""
+        and output is not None
+        and not output.is_graph_output()
+        and _input(node, 0) is not None
+        and dequantised(node) is not None
+        and all(user.op_type in _ON_INTEGERS for user, _ in output.uses())
+    )
+
+
+@dataclass(frozen=True)
+class Dequantised:
+    """What DequantizeLinear makes of constants: q becomes scale · (q - zero_point)."""
+
+    integers: NDArray[np.integer]
+    scale: NDArray[np.float32]  # of one number, or one an entry of `axis`
+    zero_point: NDArray[np.integer]  # as many
+    axis: int
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Return the factors of the scale."""
+        numbers: NDArray[np.int64] = self.integers.astype(np.int64) - self._along(self.zero_point)
+        return numbers
+
+    @property
+    def floats(self) -> NDArray[np.float32]:
+        """Return the numbers, computed as ONNX Runtime does: one product, in float32."""
+        floats: NDArray[np.float32] = self.numbers.astype(np.float32) * self._along(self.scale)
+        return floats
+
+    def _along(self, entries: NDArray[Any]) -> NDArray[Any]:
+        along = [1] * self.integers.ndim
+        if self.scale.size > 1:
+            along[self.axis] = -1
+        return entries.reshape(along)
+
+
+def dequantised(node: ir.Node) -> Dequantised | None:
+    """Return what a DequantizeLinear of constants gives; None where it is of other things.
+
+    Those are computed tensors, types but 8 bits and int32, and scales of blocks.
+    """
+    tensors = [_input(node, index) for index in range(3)]
+    integers, scale, zero_point = map(_constant, tensors)
+    if integers is None or scale is None or (zero_point is None and tensors[2] is not None):
+        return None
+    if integers.dtype not in _INTEGERS.values() or scale.dtype != np.float32:
+        return None
+    if zero_point is None:
+        zero_point = np.zeros(scale.shape, integers.dtype)
+    attribute = node.attributes.get("axis")
+    axis = 1 if attribute is None else attribute.as_int()
+    if scale.size > 1:
+        axis += integers.ndim if axis < 0 else 0
+        fits = 0 <= axis < integers.ndim and scale.shape == (integers.shape[axis],)
+        if not fits:
+            return None
+    if zero_point.size != scale.size:
+        return None
+    zeros: NDArray[np.integer] = zero_point.reshape(-1).astype(np.int64)
+    return Dequantised(
+        integers.astype(integers.dtype),
+        scale.reshape(-1).astype(np.float32),
+        zeros,
+        axis if scale.size > 1 else 0,
+    )
+
+
+def constant_of(value: ir.Value) -> NDArray[np.generic] | None:
+    """Return the numbers of a constant, dequantised where it is kept as integers; else None."""
+    if value.const_value is not None:
+        return _constant(value)
+    constant = dequantised_constant(value)
+    return None if constant is None else constant.floats
+
+
+def dequantised_constant(value: ir.Value) -> Dequantised | None:
+    """Return the integers that a constant is kept as; None where it is none."""
+    node = value.producer()
+    if node is None or node.op_type != "DequantizeLinear" or node.domain != "":
+        return None
+    return dequantised(node)
+
+
+_QUANTISED = re.compile("^QLinear|QuantizeLinear$|Integer$")
+
+
+def on_integers(nodes: Iterable[ir.Node]) -> list[str]:
+    """Return the operators that quantise, or that compute on integers; empty for a model of floats.
+
+    A model that only keeps its weights as integers is one of floats.
+    """
+    found = {node.op_type for node in nodes if _QUANTISED.search(node.op_type)}
+    return sorted(found)

@@ -1,0 +1,220 @@
+"""Quantised models, in the forms in which others write them, load and compute what they did."""
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic
+
+from kernels.problems.precision import Precision
+from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
+from models.errors import NoKernelsError, UnsupportedModelError
+from models.graph import Conv, Dequantize, Gemm, Quantize
+from models.onnx_loader import load_proto
+from models.reference import run_reference
+from tests.support.models.onnx_chains import node, noise
+from tests.support.models.quantised import quantised, quietly, run_on_integers
+
+Arrays = dict[str, NDArray[Any]]
+
+DIGITS = {"preset": "digits"}
+PIXELS = np.random.default_rng(3).integers(0, 256, (6, 32, 32, 1), np.uint8)
+IMAGES = (PIXELS.transpose(0, 3, 1, 2) / 255).astype(np.float32)
+
+FORMS = [
+    pytest.param(QuantFormat.QDQ, True, QuantType.QUInt8, id="qdq-channel"),
+    pytest.param(QuantFormat.QDQ, False, QuantType.QInt8, id="qdq-tensor-signed"),
+    pytest.param(QuantFormat.QOperator, True, QuantType.QUInt8, id="qoperator-channel"),
+    pytest.param(QuantFormat.QOperator, False, QuantType.QUInt8, id="qoperator-tensor"),
+]
+
+
+@pytest.mark.parametrize(("form", "per_channel", "activations"), FORMS)
+def test_a_quantised_model_computes_what_the_file_does_at_every_n(
+    tmp_path: Path, form: QuantFormat, per_channel: bool, activations: QuantType
+) -> None:
+    """To the bit: in its normal form, in a batch, and node by node in NumPy."""
+    path = quantised(
+        BUILT_IN_MODEL,
+        tmp_path / "q.onnx",
+        IMAGES,
+        form,
+        per_channel=per_channel,
+        activations=activations,
+    )
+    classifier = load_classifier(path, overrides=DIGITS)
+    expected = run_on_integers(path, IMAGES)
+    network = classifier.network
+    assert network.quantised
+    assert not network.is_opaque
+    np.testing.assert_array_equal(run_on_integers(network.proto, IMAGES), expected)
+    typed = run_reference(network.graph, {network.graph.inputs[0]: IMAGES}, np.float32)
+    np.testing.assert_array_equal(typed[network.graph.outputs[0]], expected)
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=4).warm_up()
+    assert engine.precision is Precision.INT8
+    assert engine.max_batch == 4
+    together = engine.run(PIXELS[:4]).scores
+    alone = np.concatenate([engine.run(PIXELS[i : i + 1]).scores for i in range(4)])
+    np.testing.assert_array_equal(together, alone)
+    engine.close()
+
+
+def test_weights_keep_the_grid_of_their_integers(tmp_path: Path) -> None:
+    path = quantised(BUILT_IN_MODEL, tmp_path / "q.onnx", IMAGES)
+    graph = load_proto("q", onnx.load(path)).graph
+    kinds = Counter(type(each) for each in graph.nodes)
+    assert kinds[Quantize] >= kinds[Conv] > 0
+    assert kinds[Quantize] == kinds[Dequantize]
+    products = [each for each in graph.nodes if isinstance(each, Conv | Gemm)]
+    for product in products:
+        weight, grid = graph.weights[product.weight], graph.grids[product.weight]
+        assert len(grid.scale) == len(weight)
+        assert 0 < abs(grid.numbers).max() <= 128
+        np.testing.assert_array_equal(grid.weight, weight)
+
+
+def test_scales_that_depend_on_the_batch_keep_images_apart(tmp_path: Path) -> None:
+    """DynamicQuantizeLinear takes its scale from all images of a batch."""
+    path = tmp_path / "dynamic.onnx"
+    with quietly():
+        quantize_dynamic(BUILT_IN_MODEL, path, weight_type=QuantType.QUInt8)
+    classifier = load_classifier(path, overrides=DIGITS)
+    assert classifier.network.is_opaque
+    assert classifier.network.quantised
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=4).warm_up()
+    assert engine.precision is Precision.INT8
+    scores = np.concatenate([engine.run(PIXELS[i : i + 1]).scores for i in range(4)])
+    np.testing.assert_allclose(scores, run_on_integers(path, IMAGES[:4]), rtol=1e-5, atol=1e-4)
+    engine.close()
+
+
+def _model(nodes: list[Any], weights: Arrays, opset: int = 18) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("N", 4, 6, 6))],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+STEPS: Arrays = {
+    "s": np.array(0.05, np.float32),
+    "z": np.array(120, np.uint8),
+    "t": np.array(0.08, np.float32),
+    "u": np.array(100, np.uint8),
+}
+Q, D = node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "r t u", "y")
+
+
+def contrib(op: str, inputs: str, **attributes: Any) -> onnx.NodeProto:
+    return node(op, inputs, "r", domain="com.microsoft", **attributes)
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        contrib("QLinearAdd", "q s z q s z t u"),
+        contrib("QLinearMul", "q s z q s z t u"),
+        contrib("QLinearConcat", "t u q s z q s z", axis=1),
+        contrib("QLinearGlobalAveragePool", "q s z t u", channels_last=0),
+        contrib("QLinearAveragePool", "q s z t u", kernel_shape=[2, 2], channels_last=0),
+        contrib("QLinearLeakyRelu", "q s z t u", alpha=0.25),
+        contrib("QLinearSigmoid", "q s z t u"),
+        contrib("QLinearSoftmax", "q s z t u", axis=1, opset=18),
+    ],
+    ids=lambda each: each.op_type,
+)
+def test_operators_on_integers_become_those_on_floats(middle: onnx.NodeProto) -> None:
+    """By at most a step: the library's own kernels look numbers up, or divide otherwise."""
+    proto = _model([Q, middle, D], STEPS)
+    loaded = load_proto("small", proto)
+    images = noise(3, 4, 6, 6)
+    (typed,) = run_reference(loaded.graph, {"x": images}).values()
+    expected = run_on_integers(proto, images)
+    assert abs(run_on_integers(loaded.proto, images) - expected).max() <= 0.0801
+    assert abs(typed - expected).max() <= 0.0801
+    assert expected.std() > 0
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_matrix_of_integers_has_its_scales_along_its_outputs(
+    transposed: int, per_channel: bool
+) -> None:
+    w = np.random.default_rng(0).integers(-127, 128, (144, 5)).astype(np.int8)
+    scales = np.linspace(0.001, 0.003, 5).astype(np.float32)
+    weights = STEPS | {
+        "rows": np.array([0, 144]),
+        "w": w.T.copy() if transposed else w,
+        "ws": scales if per_channel else scales[2],
+        "wz": np.zeros(5 if per_channel else (), np.int8),
+        "b": np.arange(5, dtype=np.int32) * 1000,
+    }
+    nodes = [
+        Q,
+        node("Reshape", "q rows", "f"),
+        contrib("QGemm", "f s z w ws wz b t u", transB=transposed),
+        D,
+    ]
+    proto = _model(nodes, weights)
+    loaded = load_proto("small", proto)
+    images = noise(3, 4, 6, 6)
+    expected = run_on_integers(proto, images)
+    np.testing.assert_array_equal(run_on_integers(loaded.proto, images), expected)
+    (typed,) = run_reference(loaded.graph, {"x": images}, np.float32).values()
+    np.testing.assert_allclose(typed, expected, atol=0.0801)
+    (gemm,) = [each for each in loaded.graph.nodes if isinstance(each, Gemm)]
+    assert len(loaded.graph.grids[gemm.weight].scale) == (5 if per_channel else 1)
+
+
+def test_weights_alone_as_integers_leave_a_model_of_floats() -> None:
+    weights: Arrays = {"w": np.ones((4, 4, 1, 1), np.int8), "s": np.array(0.5, np.float32)}
+    nodes = [node("DequantizeLinear", "w s", "d"), node("Conv", "x d", "y")]
+    loaded = load_proto("small", _model(nodes, weights))
+    assert not loaded.quantised
+    assert not loaded.no_kernels
+    images = noise(2, 4, 6, 6)
+    (typed,) = run_reference(loaded.graph, {"x": images}).values()
+    np.testing.assert_allclose(typed, np.repeat(images.sum(1, keepdims=True), 4, 1) / 2, rtol=1e-5)
+
+
+def test_arithmetic_on_what_only_stands_for_numbers_is_not_that_of_the_numbers() -> None:
+    nodes = [Q, node("Add", "q q", "r"), D]
+    with pytest.raises(NoKernelsError, match="Add: it computes on integers"):
+        load_proto("small", _model(nodes, STEPS))
+
+
+def test_a_scale_that_is_no_number_is_refused() -> None:
+    proto = _model([Q, node("DequantizeLinear", "q s z")], STEPS | {"s": np.array(0, np.float32)})
+    with pytest.raises(UnsupportedModelError, match="is not a number above 0"):
+        load_proto("small", proto)
+
+
+def test_each_reader_of_integers_counts() -> None:
+    """A constant of integers is dequantised for each: so few bytes may not become many numbers."""
+    nodes = [node("DequantizeLinear", "w s", "d")]
+    names = ["x", *(f"v{i}" for i in range(4000)), "y"]
+    nodes += [node("Conv", f"{a} d", b) for a, b in pairwise(names)]
+    weights: Arrays = {"w": np.ones((4, 4, 41, 41), np.int8), "s": np.array(0.5, np.float32)}
+    for each in nodes[1:]:
+        each.attribute.append(helper.make_attribute("pads", [20] * 4))
+    with pytest.raises(UnsupportedModelError, match="numbers of its constants, each time counted"):
+        load_proto("small", _model(nodes, weights))
+
+
+def test_int8_is_a_quantised_models_precision_alone(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"convoy quantize .*digits.onnx photos/ -o"):
+        load_classifier(BUILT_IN_MODEL, overrides=DIGITS | {"precision": "int8"})
+    path = quantised(BUILT_IN_MODEL, tmp_path / "q.onnx", IMAGES)
+    for given in ({}, {"precision": "int8"}):
+        assert load_classifier(path, overrides=DIGITS | given).precision is Precision.INT8

@@ -1,0 +1,82 @@
+"""Quantised models as onnxruntime.quantization writes them."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import ModelProto
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+from typing_extensions import override
+
+
+class Images(CalibrationDataReader):  # type: ignore[misc]  # the library is untyped
+    """Images one by one, for the calibration."""
+
+    def __init__(self, name: str, images: NDArray[Any]) -> None:
+        self._rows = iter([{name: images[i : i + 1]} for i in range(len(images))])
+
+    @override
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._rows, None)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Silence the library's advice to prepare a model first."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def quantised(
+    path: Path,
+    to: Path,
+    images: NDArray[np.float32],
+    form: QuantFormat = QuantFormat.QDQ,
+    *,
+    per_channel: bool = True,
+    activations: QuantType = QuantType.QUInt8,
+    weights: QuantType = QuantType.QInt8,
+) -> Path:
+    """Write to `to` the model in `path`, quantised, and return `to`."""
+    (value,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).get_inputs()
+    with quietly():
+        quantize_static(
+            path,
+            to,
+            Images(value.name, images),
+            quant_format=form,
+            per_channel=per_channel,
+            activation_type=activations,
+            weight_type=weights,
+        )
+    return to
+
+
+def run_on_integers(model: ModelProto | Path, images: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the scores of each image alone, by ONNX Runtime's kernels of integers."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        model if isinstance(model, Path) else model.SerializeToString(),
+        options,
+        providers=["CPUExecutionProvider"],
+    )
+    (value,) = session.get_inputs()
+    rows: Sequence[Any] = [
+        session.run(None, {value.name: images[i : i + 1]})[0] for i in range(len(images))
+    ]
+    return np.concatenate(rows).astype(np.float32)
