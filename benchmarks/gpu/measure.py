@@ -118,8 +118,7 @@ def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -
         if runtime is not None:
             (way,) = (candidate for candidate in WAYS if candidate.name == name)
             makers[name] = lambda: TorchNetwork(name, runtime, model, n, way.prepare)
-        known = [{"side": CONVOY, "network": unit.subject, "n": n}] if name != CONVOY else []
-        rows = measure(unit.subject, n, makers, images_of(model, n), known, runs)
+        rows = measure(unit.subject, n, makers, images_of(model, n), [name], runs)
         return [row for side in rows for row in side]
 
     return network

@@ -13,7 +13,7 @@ be left out (switches.py).
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -54,13 +54,9 @@ def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
 
 
 def chosen(
-    device: Device, network: Classifier, n: int, store: TuningStore | None, search: Search
+    device: Device, network: Classifier, n: int, store: TuningStore, search: Search
 ) -> Choose:
-    """Return the tuner's choices for N = n, measuring what the store lacks; without one the
-    heuristic's.
-    """
-    if store is None:
-        return heuristic(device)
+    """Return the tuner's choices for N = n, measured now where the store has none."""
     problems = list(conv_problems(network.rewritten.graph, [n]))
     autotune(device, problems, store, search, progress=lambda *_: None)
     return tuned(finder(store.read(), conditions_of(device)), heuristic(device))
@@ -89,17 +85,13 @@ def measure(
     n: int,
     makers: Mapping[str, Make],
     images: Images,
-    known: Iterable[Row],
+    sides: Sequence[str],
     runs: int,
 ) -> Iterator[list[Row]]:
-    """Yield the rows of each side that has none yet, if its scores are Convoy's."""
-    there = {row["side"] for row in known if (row["network"], row["n"]) == (network, n)}
-    missing = [name for name in makers if name not in there]
-    if not missing:
-        return
+    """Yield the rows of each of `sides`, whose scores must be those of Convoy, a maker too."""
     reference = makers[CONVOY]()
     expected = reference.run(images).scores
-    for name in missing:
+    for name in sides:
         side = reference if name == CONVOY else makers[name]()
         check(name, side.run(images).scores, expected)
         times = times_of(side, images, runs)
