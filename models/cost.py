@@ -5,18 +5,29 @@ from math import prod
 from models.graph import (
     Activate,
     Binary,
+    ChannelShuffle,
+    Concat,
+    Constant,
     Conv,
+    Dequantize,
+    Expand,
     Gemm,
     GlobalPool,
     Graph,
+    Identity,
     Lrn,
     Node,
     Normalise,
+    Pad,
     Pool,
+    Quantize,
     Reduce,
     Resample,
+    Reshape,
     ScaleShift,
+    Slice,
     Softmax,
+    Transpose,
 )
 
 
@@ -53,8 +64,24 @@ def flops_per_image(graph: Graph, node: Node) -> int:
             return 2 * out * prod(graph.shape(table)[1] for table in node.taps)
         case Softmax():
             return 4 * out
-        case _:
+        case Quantize():
+            return 3 * out  # divides, rounds, clamps
+        case Dequantize():
+            return 2 * out
+        case (
+            ChannelShuffle()
+            | Concat()
+            | Constant()
+            | Expand()
+            | Identity()
+            | Pad()
+            | Reshape()
+            | Slice()
+            | Transpose()
+        ):
             return 0  # moves data only
+        case _:
+            raise TypeError(f"the arithmetic of {type(node).__name__} has no formula here")
 
 
 def _prologue_flops(graph: Graph, conv: Conv) -> int:

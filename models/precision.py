@@ -15,12 +15,16 @@ from kernels.problems.precision import FLOAT, HALF, Precision, Storage
 from models.graph import (
     Activate,
     Binary,
+    Constant,
     Conv,
     Gemm,
     Graph,
     Identity,
     Node,
+    Normalise,
+    Resample,
     Reshape,
+    ScaleShift,
     Softmax,
     Value,
 )
@@ -139,9 +143,13 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
     match node:
         case Conv() | Gemm():
             names = [node.weight]
-        case Binary():
-            names = [name for name in (node.a, node.b) if name in graph.weights]
+        case Binary() | Constant():
+            names = [name for name in node.operands() if name in graph.weights]
+        case ScaleShift() | Normalise() | Resample():
+            return None
         case _:
+            if any(name in graph.weights for name in node.operands()):
+                raise TypeError(f"no bound is known for the weights of {type(node).__name__}")
             return None
     for name in names:
         sizes = np.abs(graph.weights[name])
@@ -155,7 +163,7 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
             )
         # Among many weights of a sum, one that is so small is nothing.
         smallest = sizes[sizes > 0].min(initial=np.inf)
-        if isinstance(node, Binary) and smallest <= _VANISHING:
+        if isinstance(node, Binary | Constant) and smallest <= _VANISHING:
             return f"it has a constant of {smallest:.3g}, which in float16 is 0"
     return None
 

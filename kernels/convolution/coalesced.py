@@ -382,7 +382,11 @@ def _second_work(problem: ConvProblem, split: int) -> Work:
         shared_bytes=0,
         bytes=THREADS * 16 * (split + 1),
         trips=NO_INNER_LOOPS,
+        products=0,
+        vectors=0,
         rounds=ceil(split / 4) - 1,
+        tail_bytes=0,
+        weight_bytes=0,
     )
 
 

@@ -116,6 +116,7 @@ class DepthwiseConv:
                 products=VECTOR * rows * width * config.run,
                 vectors=config.run,
                 rounds=rows - 1,
+                tail_bytes=0,
                 weight_bytes=itemsize * problem.window.kernel_volume * problem.k,
             ),
         )

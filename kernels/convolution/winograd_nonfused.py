@@ -157,6 +157,11 @@ class NonfusedWinogradConv:
                 shared_bytes=0,
                 bytes=THREADS * (stored + between) * positions,
                 trips=NO_INNER_LOOPS,
+                products=0,
+                vectors=0,
+                rounds=0,
+                tail_bytes=0,
+                weight_bytes=0,
             )
             inverse = Work(
                 kernel=self._instantiate("winograd_inverse", problem, config, finish=finish(None)),
@@ -165,8 +170,11 @@ class NonfusedWinogradConv:
                 shared_bytes=16 * THREADS * outputs,
                 bytes=THREADS * VECTOR * (between * positions + stored * outputs),
                 trips=NO_INNER_LOOPS,
+                products=0,
                 vectors=outputs,
                 rounds=1,
+                tail_bytes=0,
+                weight_bytes=0,
             )
             products = self._products(problem, count)
             works += (data, *_product(products).work(products, config.gemm), inverse)

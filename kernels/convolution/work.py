@@ -36,8 +36,8 @@ class Work:
     shared_bytes: int  # of a block, static and dynamic
     bytes: float  # of a block, to and from the second-level cache
     trips: Trips = field(hash=False)
-    products: float = 0  # FFMA or mma instructions of each warp that multiplies
-    vectors: float = 0  # of 4 outputs, that a thread finishes one after another
-    rounds: float = 0  # times that a block waits for that cache, after prefetching
-    tail_bytes: int = 0  # of one tile, 0 where nothing is split
-    weight_bytes: int = 0  # of the launch
+    products: float  # FFMA or mma instructions of each warp that multiplies
+    vectors: float  # of 4 outputs, that a thread finishes one after another
+    rounds: float  # times that a block waits for that cache, after prefetching
+    tail_bytes: int  # of one tile, 0 where nothing is split
+    weight_bytes: int  # of the launch

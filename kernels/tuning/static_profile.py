@@ -38,7 +38,15 @@ _CLASSES = {
     **dict.fromkeys(
         ("BAR", "WARPSYNC", "DEPBAR", "LDGDEPBAR", "BSYNC", "BSSY", "BMOV", "MEMBAR"), "sync"
     ),
+    **dict.fromkeys(("IADD3", "IMAD", "IMNMX", "ISETP", "LEA", "LOP3", "PLOP3", "SHF"), "integer"),
+    **dict.fromkeys(("VIADD", "VIADDMNMX", "VIMNMX", "I2F", "I2FP", "FCHK"), "integer"),
+    **dict.fromkeys(("P2R", "R2P", "S2UR", "LDC", "SHFL"), "integer"),
+    **dict.fromkeys(("ATOMG", "CCTL", "ERRBAR", "CGAERRBAR"), "integer"),  # once, at a split's end
+    **dict.fromkeys(("ACQBULK", "PREEXIT", "ENDCOLLECTIVE"), "integer"),  # of dependent launches
+    **dict.fromkeys(("R2UR", "UIADD3", "UIMAD", "UISETP", "ULDC", "ULEA"), "uniform"),
+    **dict.fromkeys(("ULOP3", "UMOV", "USEL", "USHF"), "uniform"),
 }
+"""The class of each opcode that kernels are made of; an empty one is the opcode's own."""
 _MULTIPLIES = {"FFMA": 1, "tensor": 4}
 """Cycles of a scheduler at the peak rate: 32 multiply-adds, or an mma of 2048 halves (1024 TF32
 numbers) by a quarter of 989 (494) TFLOP/s at 1.83 GHz, an H100's."""
@@ -51,7 +59,10 @@ _WAVEFRONTS = {"LDS.64": 2, "LDS.32": 1, "LDSM": 4, "STS": 1, "STS.64": 2, "LDGS
 
 
 def kind(instruction: Instruction) -> str:
-    """Return the class of an instruction: "FFMA", "LDS.128", "integer"."""
+    """Return the class of an instruction: "FFMA", "LDS.128", "integer".
+
+    Raises LookupError for an opcode without a class: what it costs is to be decided, not guessed.
+    """
     base, opcode = instruction.base, instruction.opcode
     if base == "LDS":
         if instruction.predicate == "@!PT":
@@ -63,9 +74,9 @@ def kind(instruction: Instruction) -> str:
         return "LDGSTS" if _wide(instruction) else _NARROW
     if ".MOV" in opcode:
         return "move"
-    if base.startswith("U") or base == "R2UR":
-        return "uniform"
-    return _CLASSES.get(base, "integer") or base
+    if base not in _CLASSES:
+        raise LookupError(f"{opcode} has no class in {__name__}: decide what it costs")
+    return _CLASSES[base] or base
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +299,9 @@ def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
     """Return the loop with the most multiplications, or the outermost with as many, or None.
 
-    It loads its operands and neither stores to global memory nor computes activations.
+    It loads its operands and neither stores to global memory nor computes activations. None where
+    all is unrolled. Raises LookupError where tensor cores multiply in loops that load in a way
+    unknown here: the kernel would be estimated to multiply in no time.
     """
 
     def multiplied(loop: Loop) -> int:
@@ -301,7 +314,12 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
     found = max(
         loops(code), key=lambda loop: (multiplied(loop), loop.last - loop.first), default=None
     )
-    return found if found and multiplied(found) else None
+    if found and multiplied(found):
+        return found
+    inside = (code[loop.first : loop.last + 1] for loop in loops(code))
+    if any(kind(instruction) == "tensor" for part in inside for instruction in part):
+        raise LookupError(f"products of tensor cores, and no load known to {__name__}")
+    return None
 
 
 def turn(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> Counter[str]:

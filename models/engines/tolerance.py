@@ -9,7 +9,33 @@ from kernels.convolution.rounding import ROUNDED, direct_rounding
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import HALF
 from models.classifier import Classifier
-from models.graph import Conv, Gemm, GlobalPool, Graph, Quantize
+from models.graph import (
+    Activate,
+    Binary,
+    ChannelShuffle,
+    Concat,
+    Constant,
+    Conv,
+    Dequantize,
+    Expand,
+    Gemm,
+    GlobalPool,
+    Graph,
+    Identity,
+    Lrn,
+    Node,
+    Normalise,
+    Pad,
+    Pool,
+    Quantize,
+    Reduce,
+    Resample,
+    Reshape,
+    ScaleShift,
+    Slice,
+    Softmax,
+    Transpose,
+)
 from models.lowering import Choose
 from models.onnx_loader import Opaque
 from models.preprocessing import OutputKind
@@ -47,14 +73,50 @@ def network_tolerance(graph: Graph, choose: Choose | None = None) -> float:
             errors.append(sqrt(graph.shape(node.weight)[1]))
             if graph.values[node.x].stored == HALF:
                 errors.append(ROUNDED)  # its weights
-        elif isinstance(node, GlobalPool):
-            errors.append(sqrt(prod(graph.shape(node.x)[1:])))
         elif isinstance(node, Opaque):
             errors += [2 + sqrt(terms) + ROUNDED * node.halves for terms in node.sums]
         else:
-            errors.append(2)
+            errors.append(max(2, sqrt(_terms(graph, node))))
         total += sum(errors)
     return u * total
+
+
+def _terms(graph: Graph, node: Node) -> int:
+    """Return how many numbers each of a node's results sums; 1 where it sums none."""
+    match node:
+        case Pool():
+            return node.problem.window.kernel_volume
+        case GlobalPool():
+            return prod(graph.shape(node.x)[1:])
+        case Reduce():
+            return prod(graph.shape(node.x)[axis] for axis in node.axes)
+        case Normalise():
+            return prod(graph.shape(node.x)[axis] for axis in node.axes) // node.groups
+        case Lrn():
+            return node.size
+        case Resample():
+            return int(2 ** len(node.taps))
+        case Softmax():
+            return graph.shape(node.x)[node.axis]
+        case (
+            Activate()
+            | Binary()
+            | ChannelShuffle()
+            | Concat()
+            | Constant()
+            | Dequantize()
+            | Expand()
+            | Identity()
+            | Pad()
+            | Quantize()
+            | Reshape()
+            | ScaleShift()
+            | Slice()
+            | Transpose()
+        ):
+            return 1
+        case _:
+            raise TypeError(f"the rounding error of {type(node).__name__} has no bound here")
 
 
 def score_tolerance(

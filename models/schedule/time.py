@@ -13,7 +13,7 @@ from math import prod
 from typing import Protocol
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.device.gpus import ARCHITECTURES, H200
+from kernels.device.gpus import architecture_of
 from kernels.device.launch import Launch
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.constants import ASSUMED, Constants, microseconds
@@ -28,9 +28,6 @@ OVERLAPPED_GAP_US = microseconds(ASSUMED.overlapped_cycles)
 
 OTHER_US = 0.7
 """Of a launch that computes no convolution, to start, load and end; assumed."""
-
-_LANES = ARCHITECTURES[H200.architecture].lanes
-"""Of the GPU whose cycles the cost model counts, by which they become time."""
 
 _CLEARLY = 0.95
 """Branches run side by side only where the model says that this much of the time remains."""
@@ -118,7 +115,8 @@ class Span:
 def estimate(step: TimedStep, machine: Machine) -> Estimate:
     """Return the estimate for a step that runs alone."""
     if step.chosen is not None:
-        clock_hz = machine.peak_flops / (2 * _LANES * machine.multiprocessors)
+        lanes = architecture_of(machine.architecture).lanes
+        clock_hz = machine.peak_flops / (2 * lanes * machine.multiprocessors)
         cycles = launch_cycles(step.chosen.problem, step.chosen.choice, machine)
         seconds = sum(cycles) / len(cycles) / clock_hz
     else:

@@ -1,7 +1,8 @@
 """Running graphs: fused epilogues, values inside others, broadcasting, what is refused."""
 
 import tracemalloc
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,8 @@ from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.precision import BYTE
 from kernels.problems.reduction import ReduceKind
+from models.cost import flops_per_image
+from models.engines.tolerance import network_tolerance
 from models.graph import (
     Activate,
     Binary,
@@ -46,6 +49,7 @@ from models.graph import (
     Value,
     operand,
 )
+from models.precision import beyond_half
 from models.reference import run_reference
 from tests.support.kernels.arrays import BOTH_TYPES, Float, normal
 from tests.support.kernels.windows import conv_problem, window
@@ -156,6 +160,29 @@ def test_every_node_treats_each_image_alone(row: Row, dtype: Float) -> None:
 def test_every_node_type_is_run() -> None:
     known = {kind for kind in Node.__subclasses__() if kind.__module__ == Node.__module__}
     assert {type(node) for node, *_ in NODES} == known
+
+
+@EVERY_NODE
+def test_every_node_has_a_cost_a_bound_and_a_way_to_halves(row: Row) -> None:
+    """Each is a TypeError where a new node is forgotten, not a number that is too small."""
+    node, shape, weights = row
+    graph = one_node(node, IMAGE, shape, **weights)
+    assert flops_per_image(graph, node) >= 0
+    assert network_tolerance(graph) > 0
+    assert set(beyond_half(graph)) <= {node.name}
+
+
+def test_a_node_that_is_forgotten_is_an_error() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Forgotten(Node):
+        x: str = operand()
+        weight: str = operand()
+
+    node = Forgotten(name="n", output="y", x="x", weight="w")
+    graph = one_node(node, IMAGE, IMAGE, w=normal((3,)))
+    for rule in (network_tolerance, beyond_half, partial(flops_per_image, node=node)):
+        with pytest.raises(TypeError, match="Forgotten"):
+            rule(graph)
 
 
 def test_epilogue_adds_bias_then_residual_then_activates() -> None:

@@ -78,7 +78,9 @@ class ToyConv:
 
     def work(self, problem: ConvProblem, config: str) -> tuple[Work]:
         blocks = ceil(_outputs(problem) / THREADS)
-        return (Work(_kernel(), blocks, THREADS, 0, 8 * THREADS * problem.c, NO_INNER_LOOPS),)
+        return (
+            Work(_kernel(), blocks, THREADS, 0, 8 * THREADS * problem.c, NO_INNER_LOOPS, *[0] * 5),
+        )
 
     def workspace(self, problem: ConvProblem, config: str) -> Mapping[str, int]:
         return {}

@@ -118,6 +118,10 @@ WORK = Work(
     bytes=10,
     trips=NO_INNER_LOOPS,
     products=10_000,
+    vectors=0,
+    rounds=0,
+    tail_bytes=0,
+    weight_bytes=0,
 )
 
 

@@ -51,6 +51,12 @@ def test_instructions_have_classes(line: str, expected: str) -> None:
     assert kind(instruction) == expected
 
 
+def test_an_opcode_without_a_class_is_an_error() -> None:
+    (instruction,) = listed("WARPGROUP.ARRIVE")
+    with pytest.raises(LookupError, match=r"WARPGROUP\.ARRIVE has no class"):
+        kind(instruction)
+
+
 def test_the_hot_loop_multiplies_most_and_neither_stores_nor_activates() -> None:
     code = listed(
         *["FFMA", "LDS.128", "FFMA", "@P0 BRA 0"],
@@ -61,6 +67,11 @@ def test_the_hot_loop_multiplies_most_and_neither_stores_nor_activates() -> None
     )
     assert hot_loop(code) == Loop(0, 3)
     assert hot_loop(listed("FADD", "@P0 BRA 0")) is None
+
+
+def test_a_loop_of_tensor_cores_that_loads_in_an_unknown_way_is_an_error() -> None:
+    with pytest.raises(LookupError, match="no load known"):
+        hot_loop(listed("HGMMA.64x64x16.F32", "BRA 0", "EXIT"))
 
 
 def test_the_usual_path_copies_16_bytes_at_a_time() -> None:
