@@ -25,8 +25,9 @@ help:  ## this list
 $(VENV)/serve.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Convoy needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@echo "Installing Convoy into $(VENV), once; pip shows its progress:"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/serve.stamp

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 import uvloop
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loadtest import LoadTestError, OptionsError
 from loadtest.images import SAMPLES, load_images
@@ -22,6 +22,7 @@ from loadtest.report.text import as_table
 from loadtest.summary import Load
 from loadtest.sweep import MAX_RATE, Found
 from loadtest.tables import print_table
+from models import how_to_install
 
 if TYPE_CHECKING:
     from loadtest.run import Conditions
@@ -162,11 +163,7 @@ def loadtest(
     drawn = plot_file is not None or report_file is not None
     needed = ["aiohttp", "matplotlib"] if drawn else ["aiohttp"]
     if missing := [package for package in needed if find_spec(package) is None]:
-        raise LoadTestError(
-            f"{' and '.join(missing)}: not installed; "
-            "from a checkout run .venv/bin/pip install -c constraints.txt -e '.[loadtest]'. "
-            "Convoy's image has no load generator: run it from a checkout"
-        )
+        raise LoadTestError(f"{' and '.join(missing)}: not installed; {how_to_install('loadtest')}")
     from loadtest.run import Conditions, run  # noqa: PLC0415  needs the extra `loadtest`
 
     conditions = Conditions(
@@ -188,7 +185,9 @@ def loadtest(
     bodies = load_images(images)
     headers = {name: value.strip() for name, _, value in (h.partition(":") for h in header or ())}
     console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(8), TimeRemainingColumn(compact=True))
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, disable=quiet, transient=True) as bar:
         asked, found = uvloop.run(run(conditions, bodies, headers, loads, find=find, bar=bar))
     this = Run("this run", asked, found)
     print_table(as_table(found))

@@ -55,6 +55,13 @@ class Journal:
         self._rows.extend((intended, sent, done, kind, *(outcome.phases_ms or _NO_PHASES)))
         self.good += kind == 0
 
+    def recent_ms(self, count: int) -> NDArray[np.float64]:
+        """Return the latencies of the valid answers among the last `count` requests."""
+        rows = np.array(self._rows[-count * _WIDTH :]).reshape(-1, _WIDTH)
+        good = rows[rows[:, 3] == 0]
+        latencies: NDArray[np.float64] = (good[:, 2] - good[:, 0]) * 1e3
+        return latencies
+
     def columns(self) -> Columns:
         """Return all requests recorded so far, as arrays."""
         rows = np.array(self._rows).reshape(-1, _WIDTH)

@@ -16,7 +16,7 @@ from loadtest.clock import Clock, precise_clock
 from loadtest.images import ImageFile
 from loadtest.journal import Journal
 from loadtest.loops import Arrivals, arrivals, closed_loop, open_loop
-from loadtest.report.text import milliseconds
+from loadtest.report.text import live_line, milliseconds
 from loadtest.subject import Subject, subject
 from loadtest.summary import Load, Summary, summarise
 from loadtest.sweep import Found, find_rate
@@ -108,6 +108,7 @@ async def _measure(
     begin = clock.now()
     start = begin + conditions.warmup_s
     end = start + conditions.seconds
+    p99s_ms: list[float] = []
     usage: list[tuple[float, float]] = []  # wall and CPU seconds at start and end of the window
 
     def read_usage() -> None:
@@ -126,8 +127,9 @@ async def _measure(
         await asyncio.wait(
             {driving, stopping}, timeout=_TICK_S, return_when=asyncio.FIRST_COMPLETED
         )
-        text = f"{load}: {journal.good:,} answers, {len(journal) - journal.good:,} errors"
-        bar.update(task, description=text, completed=clock.now() - begin)
+        if not bar.disable:
+            text = live_line(load, journal, p99s_ms)
+            bar.update(task, description=text, completed=clock.now() - begin)
     bar.remove_task(task)
     stopping.cancel()
     interrupted = driving.cancel()

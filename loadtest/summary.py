@@ -14,9 +14,11 @@ Percentiles = Mapping[str, float | None]
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
-# Above these the load generator itself is measured: the share of its core, and how late it sends.
-# The lag is part of the latency, so it matters where it is a large share of it.
+# Above this share of its core the load generator itself is measured.
 _MAX_CPU = 0.9
+
+# How late requests may be sent. The lag is part of the latency, so it matters where it is a large
+# share of it.
 _MAX_LAG_MS = 1.0
 _MAX_LAG_SHARE = 0.2
 
@@ -30,7 +32,7 @@ class Load:
 
     def __str__(self) -> str:
         if self.rate is not None:
-            return f"{self.rate:,.4g}/s"
+            return f"{self.rate:,.0f}/s" if self.rate >= 1000 else f"{self.rate:.4g}/s"
         return f"{self.clients} client{'' if self.clients == 1 else 's'}"
 
 
@@ -68,9 +70,14 @@ class Summary:
     @property
     def client_limited(self) -> bool:
         """Return whether the load generator, rather than the server, limits the result."""
+        return self.client_cpu > _MAX_CPU
+
+    @property
+    def sent_late(self) -> bool:
+        """Return whether requests were sent so late that it shows in the latency."""
         lag, latency = self.send_lag_ms["p99"], self.latency_ms["p99"]
         late = lag is not None and lag > max(_MAX_LAG_MS, _MAX_LAG_SHARE * (latency or 0.0))
-        return self.client_cpu > _MAX_CPU or late or TOO_LATE in self.errors
+        return late or TOO_LATE in self.errors
 
     @property
     def shown_ms(self) -> Percentiles:

@@ -20,7 +20,7 @@ _LEAST = 1 / 64
 class Found:
     """Holds the result of a sweep."""
 
-    steps: list[Summary]  # in the order in which they were measured
+    steps: list[Summary]  # in the order of the loads; of a search, in that of the rates
     best: Summary | None = None  # of a search: the highest rate within the bound
     limited_by_client: bool = False  # of a search: the load generator may be the limit
 
@@ -47,4 +47,8 @@ async def find_rate(
         else:
             broken, limited_by_client = rate, step.client_limited
         rate = rate * 2 if broken == inf else rate / 2 if held == 0 else sqrt(held * broken)
-    return Found(steps, best, limited_by_client)
+    return Found(sorted(steps, key=_rate), best, limited_by_client)
+
+
+def _rate(step: Summary) -> float:
+    return step.load.rate or 0.0

@@ -1,12 +1,16 @@
 """Prints tables to standard output, also those of `convoy classify`, `inspect` and `tune`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
 _PIPED_WIDTH = 200
+
+_GAP = 2  # between columns
+_FOLDED = 24
 
 
 def left(*headings: str) -> list[Column]:
@@ -19,12 +23,53 @@ def right(*headings: str) -> list[Column]:
     return [Column(heading, justify="right", no_wrap=True) for heading in headings]
 
 
-def make_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> Table:
-    """Return a table without borders, whose cells are plain text: [b] in a name is no markup."""
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+class WideTable:
+    """A table without borders that goes on below itself where the terminal is too narrow.
+
+    Each part begins with the first column. Nothing is cut; text is folded, but not below _FOLDED
+    characters. Cells are plain text: [b] in a name is no markup.
+    """
+
+    def __init__(self, columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> None:
+        self._columns = list(columns)
+        self._rows = [self._padded(tuple(map(Text, row))) for row in rows]
+
+    def _padded(self, row: tuple[Text, ...]) -> tuple[Text, ...]:
+        return row + (Text(),) * (len(self._columns) - len(row))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """Yield the parts."""
+        widths = [self._width(place) for place in range(len(self._columns))]
+        parts: list[list[int]] = [[0]]
+        room = options.max_width - widths[0]
+        for place, width in enumerate(widths[1:], start=1):
+            if width + _GAP > room and len(parts[-1]) > 1:
+                parts.append([0])
+                room = options.max_width - widths[0]
+            parts[-1].append(place)
+            room -= width + _GAP
+        for part in parts:
+            table = Table(
+                *(replace(self._columns[place]) for place in part),
+                box=None,
+                header_style="bold",
+                pad_edge=False,
+            )
+            for row in self._rows:
+                table.add_row(*(row[place] for place in part))
+            yield table
+
+    def _width(self, place: int) -> int:
+        """Return the characters that a column needs at least."""
+        column = self._columns[place]
+        header = column.header if isinstance(column.header, str) else ""
+        width = max([len(header), *(row[place].cell_len for row in self._rows)])
+        return width if column.no_wrap else min(width, _FOLDED)
+
+
+def make_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> WideTable:
+    """Return a table to print."""
+    return WideTable(columns, rows)
 
 
 def print_table(table: RenderableType) -> None:

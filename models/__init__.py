@@ -4,6 +4,7 @@ Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
 from kernels.device.gpus import ARCHITECTURES, GPUS
+from kernels.installation import how_to_install
 from kernels.problems.precision import Precision
 from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
@@ -92,6 +93,7 @@ __all__ = [
     "__version__",
     "each_preset",
     "every_gpu",
+    "how_to_install",
     "load_classifier",
     "measure_timeline",
     "normalised",

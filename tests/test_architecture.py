@@ -29,7 +29,7 @@ ALLOWED = {
 # line do not import each other.
 ORDER = {
     "kernels": [
-        "problems",
+        "installation problems",
         "device reference",
         "layout",
         "winograd operations",

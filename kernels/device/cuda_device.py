@@ -35,6 +35,7 @@ from kernels.device.device import (
 )
 from kernels.device.driver import DriverError, launch_dependent, programmatic_edges
 from kernels.device.gpus import architecture_of
+from kernels.installation import how_to_install
 
 # cudaError_t and CUresult, which agree on these. CuPy has no names for them.
 _INVALID_VALUE = 1
@@ -375,8 +376,7 @@ def _cupy() -> Any:
         import cupy  # noqa: PLC0415  (a machine that serves on its CPU has none)
     except ImportError as error:
         raise DeviceError(
-            f"CuPy cannot be imported ({error}); from a checkout run"
-            " .venv/bin/pip install -c constraints.txt -e '.[cuda13]' (or cuda12, to match the"
-            " driver); as an image use one built with EXTRA=cuda13"
+            f"CuPy cannot be imported ({error}); {how_to_install('cuda13')} "
+            "(or cuda12, to match the driver)"
         ) from error
     return cupy

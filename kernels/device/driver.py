@@ -89,6 +89,15 @@ def programmatic_edges(graph: int) -> int:
     return sum(edge.type == _PROGRAMMATIC for edge in edges)
 
 
+def has_driver() -> bool:
+    """Return whether NVIDIA's driver is installed."""
+    try:
+        _library()
+    except OSError:
+        return False
+    return True
+
+
 def _call(function: str, *arguments: Any) -> None:
     status = getattr(_library(), function)(*arguments)
     if status != _SUCCESS:
@@ -97,5 +106,5 @@ def _call(function: str, *arguments: Any) -> None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Return the driver, which CuPy has loaded already."""
+    """Return the driver. Raises OSError where there is none."""
     return ctypes.CDLL("libcuda.so.1")

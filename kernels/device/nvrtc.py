@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from kernels.device.device import DeviceError
+from kernels.installation import how_to_install
 
 _SUCCESS = 0
 _COMPILATION_FAILED = 6  # NVRTC_ERROR_COMPILATION: the log has the reason
@@ -130,6 +131,5 @@ def _load() -> ctypes.CDLL:
 
 
 _HOW_TO_INSTALL = (
-    "NVRTC was not found. From a checkout run .venv/bin/pip install -c constraints.txt -e"
-    " '.[cuda13]' (or cuda12, to match the driver); as an image use one built with EXTRA=cuda13"
+    f"NVRTC was not found; {how_to_install('cuda13')} (or cuda12, to match the driver)"
 )

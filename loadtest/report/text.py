@@ -6,9 +6,13 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from loadtest.summary import QUANTILES, Summary, enough
+from loadtest.journal import Journal
+from loadtest.summary import QUANTILES, Load, Summary, enough, percentiles
 from loadtest.sweep import Found
 from loadtest.tables import left, make_table, right
+
+# Requests that the live p50 and p99 are of.
+_RECENT = 1000
 
 
 def as_table(found: Found) -> Group:
@@ -32,14 +36,41 @@ def as_table(found: Found) -> Group:
     )
     closer = found.best or found.steps[-1]
     if closer.phases_ms:
-        columns = [*left("in the server"), *right(*(f"{name} ms" for name in closer.phases_ms))]
+        columns = [
+            *left(f"in the server at {closer.load}"),
+            *right(*(f"{name} ms" for name in closer.phases_ms)),
+        ]
         phases = closer.phases_ms.values()
         shown = [q for q in ("p50", "p99") if enough(closer.answered, q)]
         rows = ((q, *(milliseconds(one[q]) for one in phases)) for q in shown)
         group.renderables.extend([Text(), make_table(columns, rows)])
     if closer.batch_sizes:
-        group.renderables.extend([Text(), Text(f"batches: {_counts(closer.batch_sizes)}")])
+        group.renderables.extend(
+            [Text(), Text(f"batches at {closer.load}: {_counts(closer.batch_sizes)}")]
+        )
     return group
+
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+_CHART = 16  # characters
+
+
+def live_line(load: Load, journal: Journal, p99s_ms: list[float]) -> str:
+    """Return what the load does now, as a line: counts, p50, p99, and a chart of p99.
+
+    `p99s_ms` has those of earlier lines; this one's is appended.
+    """
+    recent_ms = journal.recent_ms(_RECENT)
+    now = percentiles(recent_ms, "p50", "p99")
+    if now["p99"] is not None:
+        p99s_ms.append(now["p99"])
+    most = max(p99s_ms, default=0.0)
+    heights = (min(7, int(8 * value / most)) for value in p99s_ms[-_CHART:])
+    chart = "".join(BLOCKS[height] for height in heights)
+    p50, p99 = (milliseconds(now[name]) for name in ("p50", "p99"))
+    errors = len(journal) - journal.good
+    failed = f", {errors:,} error{'' if errors == 1 else 's'}" if errors else ""
+    return f"{load}: {journal.good:,} answers{failed}, p50 {p50}, p99 {p99} ms {chart}"
 
 
 def milliseconds(value: float | None) -> str:
@@ -64,8 +95,14 @@ def _notes(each: Summary) -> list[str]:
         notes.append(f"{in_time:,} of {each.requests:,} in time ({share:.1%}){refused}")
     if each.client_limited:
         notes.append(
-            f"the load generator limits this: it used {each.client_cpu:.2f} cores and sent "
-            f"{milliseconds(each.send_lag_ms['p99'])} ms late at p99; the server may do better"
+            f"the load generator limits this: it used {each.client_cpu:.2f} of its one core; "
+            "the server may do better"
+        )
+    elif each.sent_late:
+        notes.append(
+            f"requests were sent {milliseconds(each.send_lag_ms['p99'])} ms late at p99 though "
+            f"the load generator used {each.client_cpu:.2f} cores: something else kept this "
+            "machine busy, and the latency contains it"
         )
     if each.interrupted:
         notes.append(f"ended after {each.seconds:.1f} s")

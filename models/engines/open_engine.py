@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from kernels.device.device import Device
+from kernels.device.driver import has_driver
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
@@ -18,6 +19,7 @@ from models.open_gpu import count_gpus, open_gpu
 from models.precision import beyond_half
 from models.tuning.measured import choose_for
 
+_NO_DRIVER = "this machine has no NVIDIA driver"
 _NO_GPU = "Use --device cpu where there is no GPU"
 
 _log = logging.getLogger("convoy")
@@ -142,7 +144,10 @@ def _open(
     try:
         return on_gpu(fall_back)
     except EngineError as failure:
-        return fall_back(failure)
+        if has_driver():
+            return fall_back(failure)
+        _log.info("%s runs on the CPU: %s", classifier.name, _NO_DRIVER)
+        return on_cpu(_NO_DRIVER)
 
 
 def check_architecture(gpu: Device, precision: Precision) -> None:

@@ -2,29 +2,65 @@
 
 Exit status 0: success; 1: failure; 2: invalid command line or setting; 75: the GPU was lost, and a
 new process may get it again. An error is one line on standard error, without a traceback.
+
+A command's module is imported when the command runs: all of them take seconds.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typing_extensions import override
 
-from loadtest import LoadTestError, OptionsError
-from loadtest.command import loadtest
-from models import DeviceLostError, ModelError, __version__
-from service.cli import check, classify, inspect, pull, serve, tune
-from service.cli import compile as compile_ahead
-from service.errors import ServiceError
-from service.http.server import DEVICE_LOST, ListenError
-from service.processes import WorkersError
-from service.settings import SettingsError
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "serve": ("service.cli.serve:serve", "Serve models over HTTP until SIGTERM or Ctrl-C."),
+    "demo": ("service.cli.serve:demo", "Serve one model, and open its page in a browser."),
+    "models": ("service.cli.pull:list_models", "List the models that `pull` knows by name."),
+    "pull": ("service.cli.pull:pull_model", "Download a well-known model, and check it."),
+    "classify": ("service.cli.classify:classify", "Classify images without a server."),
+    "check": ("service.cli.check:check", "Compare a model's labels with its images' names."),
+    "inspect": ("service.cli.inspect:inspect", "Show what becomes of a model's nodes."),
+    "tune": ("service.cli.tune:tune", "Measure a model's convolutions on this GPU."),
+    "compile": ("service.cli.compile:compile_ahead", "Compile a model's kernels ahead of time."),
+    "loadtest": ("loadtest.command:loadtest", "Measure a running server under load."),
+}
+"""Where each command is, and its line in the list of commands."""
 
-_ERRORS = (ModelError, ServiceError, ListenError, WorkersError, LoadTestError, OSError)
+
+class _Commands(TyperGroup):
+    """Lists the commands without their modules, and imports the one that is wanted."""
+
+    @override
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_COMMANDS)
+
+    @override
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
+        found = _COMMANDS.get(cmd_name)
+        return found and TyperCommand(cmd_name, short_help=found[1])
+
+    @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, _imported(str(name)) if command else None, rest
+
+
+def _imported(name: str) -> Any:
+    """Return the command, with its flags."""
+    module, function = _COMMANDS[name][0].split(":")
+    one = typer.Typer(add_completion=False, rich_markup_mode=None)
+    one.command(name)(getattr(import_module(module), function))
+    return typer.main.get_command(one)
+
 
 app = typer.Typer(
     name="convoy",
+    cls=_Commands,
     help="Serve ONNX image classifiers with low-latency dynamic batching.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # errors stay one line
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -35,20 +71,17 @@ def main() -> None:
     """Run the command line; expected errors become one line and an exit status."""
     try:
         app()
-    except (SettingsError, *_ERRORS) as error:
+    except Exception as error:
+        status = import_module("service.cli.failures").status_of(error)
+        if status is None:
+            raise
         typer.echo(f"Error: {error}", err=True)
-        raise SystemExit(_status_of(error)) from None
-
-
-def _status_of(error: Exception) -> int:
-    if isinstance(error, DeviceLostError):
-        return DEVICE_LOST
-    return 2 if isinstance(error, SettingsError | OptionsError) else 1
+        raise SystemExit(status) from None
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"convoy {__version__}")
+        typer.echo(f"convoy {version('convoy-inference')}")
         raise typer.Exit
 
 
@@ -62,14 +95,3 @@ def _convoy(
     ] = False,
 ) -> None:
     pass
-
-
-app.command("serve")(serve.serve)
-app.command("models")(pull.list_models)
-app.command("pull")(pull.pull_model)
-app.command("classify")(classify.classify)
-app.command("check")(check.check)
-app.command("inspect")(inspect.inspect)
-app.command("tune")(tune.tune)
-app.command("compile")(compile_ahead.compile_ahead)
-app.command("loadtest")(loadtest)

@@ -79,6 +79,7 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
             help=field.description if plain else f"{field.description} [default: {default}]",
             show_default=False,
             metavar=f"<{'|'.join(kinds)}>" if kinds else None,
+            autocompletion=(lambda: kinds) if kinds else None,
         )
     return inspect.Parameter(
         name,

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from models import PlanReport, Timeline
+from models import PlanReport, Timeline, how_to_install
 from service.settings import SettingsError
 
 _NAME = 32
@@ -80,10 +80,7 @@ def _figure(flag: str, width: float, height: float) -> Any:
     matplotlib.
     """
     if find_spec("matplotlib") is None:
-        raise SettingsError(
-            f"{flag}: matplotlib is not installed; from a checkout run "
-            ".venv/bin/pip install -c constraints.txt -e '.[loadtest]'"
-        )
+        raise SettingsError(f"{flag}: matplotlib is not installed; {how_to_install('loadtest')}")
     from matplotlib.figure import Figure  # noqa: PLC0415  in the extra `loadtest`
 
     return Figure(figsize=(width, height), layout="constrained")

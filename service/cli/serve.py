@@ -2,13 +2,16 @@
 
 import logging
 import os
+import webbrowser
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
+from threading import Thread
 from typing import Annotated
 
 import typer
 
+from models import how_to_install
 from service.api.app import create_app
 from service.api.page import EXAMPLES
 from service.api.v1 import CLASSIFY_PATH, model_path
@@ -37,6 +40,19 @@ def serve(
 
     Each setting is a flag and an environment variable: --max-batch is CONVOY_MAX_BATCH.
     """
+    _serve(settings, expectations, verbose=verbose, browse=False)
+
+
+@with_settings("model", "host", "port", "device", "preset", "precision", model_required=False)
+def demo(settings: Settings, expectations: Expectations = None) -> None:
+    """Serve a model, and open its page in a browser. Ctrl-C ends it."""
+    _serve(settings, expectations, verbose=False, browse=True)
+
+
+def _serve(
+    settings: Settings, expectations: list[str] | None, *, verbose: bool, browse: bool
+) -> None:
+    """Serve until a signal; with `browse`, a browser shows the page as soon as there is one."""
     configure = partial(configure_logging, verbose=verbose, log_format=settings.log_format)
     configure()
     keys = _keys(settings)
@@ -47,7 +63,7 @@ def serve(
         if settings.workers:
             if not hasattr(os, "memfd_create"):
                 raise SettingsError("--workers: only Linux has the shared memory that it needs")
-            prepare(["service.cli"])
+            prepare(["service.cli.serve"])
         make = partial(make_repository, settings)
         repository = make(decode_threads=0 if settings.workers else settings.thread_count)
         if settings.metrics_port is not None:
@@ -55,7 +71,9 @@ def serve(
             scraped = metrics_port(settings.host, settings.metrics_port, exposition)
             _log.info("metrics are at port %d", stack.enter_context(scraped))
         add_models(repository, settings, expectations)
-        announce = partial(_announce, settings.host, listener.getsockname()[1], repository)
+        announce = partial(
+            _announce, settings.host, listener.getsockname()[1], repository, browse=browse
+        )
         if not settings.workers:
             app = create_app(repository, metrics=settings.metrics_port is None)
             all_answered = run_server(
@@ -82,14 +100,13 @@ def _keys(settings: Settings) -> Keys | None:
             import_module("service.telemetry.tracing")
         except ImportError as error:
             raise SettingsError(
-                "--otel: OpenTelemetry is not installed; from a checkout run "
-                ".venv/bin/pip install -c constraints.txt -e '.[otel]'"
+                f"--otel: OpenTelemetry is not installed; {how_to_install('otel')}"
             ) from error
     return Keys(settings.api_key_file) if settings.api_key_file is not None else None
 
 
-def _announce(host: str, port: int, repository: Repository) -> None:
-    """Print the server's address and a first request to try."""
+def _announce(host: str, port: int, repository: Repository, *, browse: bool) -> None:
+    """Print the server's address and a first request to try, or open its page."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  compared
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     first = repository.default or next(iter(repository.models.values()))
@@ -100,3 +117,11 @@ def _announce(host: str, port: int, repository: Repository) -> None:
         f"in batches of up to {first.runner.max_batch}. Open {url}/ in a browser, or try:\n"
         f"  curl -F file=@{image} {url}{path}"
     )
+    if browse:
+        # In a thread: a browser in a terminal returns when it is closed.
+        Thread(target=_open_browser, args=(f"{url}/",), daemon=True).start()
+
+
+def _open_browser(url: str) -> None:
+    if not webbrowser.open(url):
+        typer.echo(f"No browser was found here: open {url} in one")

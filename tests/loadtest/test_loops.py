@@ -93,7 +93,7 @@ def test_latency_counts_from_the_intended_time() -> None:
     summary = summarise(Load(rate=1), journal.columns(), (0, 3), client_cpu=0)
     assert summary.latency_ms["p50"] == pytest.approx(750)
     assert summary.send_lag_ms["p50"] == pytest.approx(250)
-    assert summary.client_limited
+    assert summary.sent_late
 
 
 def test_a_request_that_is_a_second_late_is_not_sent() -> None:
@@ -109,7 +109,7 @@ def test_a_request_that_is_a_second_late_is_not_sent() -> None:
     assert summary.errors == {TOO_LATE: 3}
     assert summary.answered == 17
     assert summary.latency_ms["max"] == pytest.approx(1050)
-    assert summary.client_limited
+    assert summary.sent_late
 
 
 def test_a_loop_that_lags_sends_every_request() -> None:

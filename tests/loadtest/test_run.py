@@ -57,7 +57,7 @@ def test_an_open_loop_on_the_real_server_is_measured_shown_written_and_drawn(
     assert ran == served - 10
     assert "20/s " in out
     assert "compute ms" in out
-    assert "batches: 1 ×" in out
+    assert "batches at 40/s: 1 ×" in out
     with Image.open(tmp_path / "it.png") as drawn:
         assert drawn.size == (960, 600)
 
@@ -162,5 +162,5 @@ def test_a_terminal_shows_progress(loadtest: Run, monkeypatch: pytest.MonkeyPatc
     with scripted() as seen:
         _, _, error = loadtest(seen.url, "--rate", "50", "--rate", "100", *SHORT)
     told = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", error)
-    assert re.search(r"50/s: \d+ answers, 0 errors", told)
+    assert re.search(r"50/s: \d+ answers, p50 \d+\.\d+, p99 \d+\.\d+ ms [▁-█]+", told)
     assert re.search(r"100/s: p50 \d+\.\d+ ms, p99 - ms, 0 errors", told)

@@ -141,25 +141,27 @@ def test_phases_are_of_the_answers_that_report_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lag_s", "latency_s", "cpu", "limited"),
+    ("lag_s", "latency_s", "late"),
     [
-        (0.0002, 0.001, 0.5, False),
-        (0.0002, 0.001, 0.95, True),  # its core is saturated
-        (0.005, 0.010, 0.5, True),  # half of the latency is its own
-        (0.005, 0.100, 0.5, False),
-        (0.0009, 0.001, 0.5, False),  # normal for timers and schedulers
+        (0.0002, 0.001, False),
+        (0.005, 0.010, True),  # half of the latency is its own
+        (0.005, 0.100, False),
+        (0.0009, 0.001, False),  # normal for timers and schedulers
     ],
 )
-def test_a_busy_or_late_load_generator_is_the_limit(
-    lag_s: float, latency_s: float, cpu: float, limited: bool
+def test_requests_are_sent_late_where_it_is_a_large_share_of_the_latency(
+    lag_s: float, latency_s: float, late: bool
 ) -> None:
     journal = journal_of((0, lag_s, latency_s, OK))
-    assert summary(journal, client_cpu=cpu).client_limited is limited
+    for cpu, limited in ((0.02, False), (0.95, True)):
+        found = summary(journal, client_cpu=cpu)
+        assert found.sent_late is late
+        assert found.client_limited is limited, "only a core that is full is a limit"
 
 
-def test_a_load_generator_that_did_not_send_in_time_is_the_limit() -> None:
-    assert summary(journal_of((0, 0, 0.1, OK), (1, nan, nan, TOO_LATE))).client_limited
-    assert not summary(journal_of((0, 0, 0.1, OK), (1, nan, nan, NOT_SENT))).client_limited
+def test_requests_that_were_not_sent_in_time_are_late() -> None:
+    assert summary(journal_of((0, 0, 0.1, OK), (1, nan, nan, TOO_LATE))).sent_late
+    assert not summary(journal_of((0, 0, 0.1, OK), (1, nan, nan, NOT_SENT))).sent_late
 
 
 def test_loads_have_names() -> None:

@@ -96,7 +96,7 @@ def test_the_search_stops_at_the_lowest_rate() -> None:
     found = search(lambda rate: step(rate, 60))
     assert found.best is None
     rates = [each.load.rate for each in found.steps]
-    assert rates == [10 / 2**n for n in range(7)]
+    assert rates == [10 / 2**n for n in reversed(range(7))]
 
 
 def test_a_server_without_valid_answers_keeps_no_bound() -> None:

@@ -136,10 +136,15 @@ def test_where_no_gpu_answers_auto_takes_the_cpu_and_says_why(
         raise DeviceError("no CUDA device answers: no driver")
 
     monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", none)
-    engine = opened_on(DeviceKind.AUTO).warm_up()
-    assert engine.device.startswith("cpu")
-    assert engine.fallback_reason.startswith("no CUDA device answers: no driver")
-    engine.close()
+    for driver, why in (
+        (True, "no CUDA device answers: no driver. Use --device cpu where there is no GPU"),
+        (False, "this machine has no NVIDIA driver"),
+    ):
+        monkeypatch.setattr("models.engines.open_engine.has_driver", lambda driver=driver: driver)
+        engine = opened_on(DeviceKind.AUTO).warm_up()
+        assert engine.device.startswith("cpu")
+        assert engine.fallback_reason == why
+        engine.close()
     with pytest.raises(EngineError, match="no CUDA device answers"):
         opened_on(DeviceKind.CUDA)
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,11 +13,13 @@ import pytest
 
 from benchmarks.networks.c3d import C3D, c3d
 from models import BUILT_IN_MODEL, EngineError, ModelFileError
+from service import cli
 from service.cli import serve as serving
 from service.hosting import loading
 from service.http.server import ListenError, bind
 from service.settings import Settings, SettingsError
 from tests.support.command_line import Run
+from tests.support.servers.real_workers import until
 from tests.support.servers.several_models import make_models
 
 SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
@@ -37,13 +40,88 @@ def test_the_version_is_that_of_the_package(convoy: Run) -> None:
     assert re.fullmatch(r"convoy \d+\.\d+\.\d+\n", out)
 
 
+def test_the_version_is_printed_without_what_a_model_needs() -> None:
+    look = (
+        "import sys\nfrom service.cli import main\nsys.argv = ['convoy', '--version']\n"
+        "try: main()\nfinally: print([m for m in sys.modules if m in ('onnx', 'numpy', 'fastapi')])"
+    )
+    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[1:] == ["[]"]
+
+
+def test_every_command_in_the_list_can_be_imported_and_says_what_it_does(convoy: Run) -> None:
+    for name in cli._COMMANDS:
+        status, out, _ = convoy(name, "--help")
+        assert status == 0
+        assert f"convoy {name} [" in out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_flags_and_their_values(shell: str) -> None:
+    script = _complete(shell, f"source_{shell}", "")
+    assert "_CONVOY_COMPLETE" in script
+    assert {"demo", "loadtest"} <= set(
+        re.findall(r"\w+", _complete(shell, f"complete_{shell}", ""))
+    )
+    assert "--device" in _complete(shell, f"complete_{shell}", "serve --dev")
+    values = _complete(shell, f"complete_{shell}", "serve --device c")
+    assert re.search(r"\bcuda\b", values)
+    assert not re.search(r"\bauto\b", values)
+
+
+def _complete(shell: str, instruction: str, line: str) -> str:
+    """What the shell gets for a line after `convoy `, whose last word is incomplete."""
+    words = ["convoy", *line.split(" ")]
+    instruction, _, kind = instruction.partition("_")
+    asked = {
+        "_CONVOY_COMPLETE": f"{instruction}_{kind}",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+        "_TYPER_COMPLETE_ARGS": " ".join(words),
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1],
+    }
+    command = [sys.executable, "-c", "from service.cli import main; main()"]
+    done = subprocess.run(
+        [Path(sys.executable).with_name("convoy")]
+        if Path(sys.executable).with_name("convoy").exists()
+        else command,
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+def test_a_demo_opens_the_page_in_a_browser(tmp_path: Path) -> None:
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.new && mv {opened}.new {opened}\n')
+    browser.chmod(0o700)
+    command = [sys.executable, "-c", "from service.cli import main; main()", "demo", "--port", "0"]
+    process = subprocess.Popen(
+        command, env=os.environ | {"BROWSER": f"{browser} %s"}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert address
+        until(opened.exists)
+        assert opened.read_text() == f"{address[0]}/\n"
+        process.terminate()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize("command", [(), ("serve",), ("classify",)])
 def test_help_tells_every_command_and_flag(convoy: Run, command: tuple[str, ...]) -> None:
     status, out, _ = convoy(*command, "--help")
     assert status == 0
     if not command:
-        assert "serve " in out
-        assert "classify " in out
+        assert all(f"\n  {name} " in out for name in cli._COMMANDS)
     else:
         for flag in ("--preset", "--labels", "--device <auto|cuda|cpu>", "--threads"):
             assert flag in out

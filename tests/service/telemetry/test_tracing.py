@@ -148,7 +148,9 @@ def test_a_server_sends_its_traces_where_opentelemetry_says(
 
 
 def test_without_the_flag_nothing_of_it_is_imported() -> None:
-    look = "import sys, service.cli; print([m for m in sys.modules if 'opentelemetry.sdk' in m])"
+    look = (
+        "import sys, service.cli.serve; print([m for m in sys.modules if 'opentelemetry.sdk' in m])"
+    )
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
@@ -160,4 +162,5 @@ def test_where_it_is_not_installed_the_flag_says_so(
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     status, _, error = convoy("serve", "--port", "0", "--otel")
     assert status == 2
-    assert error.startswith("Error: --otel: OpenTelemetry is not installed; from a checkout run ")
+    assert error.startswith("Error: --otel: OpenTelemetry is not installed; run ")
+    assert error.endswith("/bin/pip install -c constraints.txt -e '.[otel]'\n")

@@ -1,0 +1,36 @@
+"""Says how to install what is missing, for the way in which this Convoy was installed."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+
+_ROOT = Path(__file__).parent.parent
+
+
+class Installation(StrEnum):
+    """Names the ways in which Convoy is installed."""
+
+    CHECKOUT = "checkout"
+    WHEEL = "wheel"
+    IMAGE = "image"
+
+
+def installation(root: Path = _ROOT, prefix: Path = Path(sys.prefix)) -> Installation:
+    """Return how the Convoy in `root` was installed into the environment at `prefix`."""
+    if (prefix / "sbom.cdx.json").exists():  # the Dockerfile writes it
+        return Installation.IMAGE
+    if (root / "constraints.txt").exists():
+        return Installation.CHECKOUT
+    return Installation.WHEEL
+
+
+def how_to_install(extra: str, kind: Installation | None = None) -> str:
+    """Return the advice that installs one of pyproject.toml's extras, as the end of a sentence."""
+    kind = kind or installation()
+    if kind is Installation.CHECKOUT:
+        return f"run {sys.prefix}/bin/pip install -c constraints.txt -e '.[{extra}]'"
+    if kind is Installation.WHEEL:
+        return f"run {sys.prefix}/bin/pip install 'convoy-inference[{extra}]'"
+    if extra.startswith("cuda"):
+        return f"use an image built with --build-arg EXTRA={extra}"
+    return f"the image has no extra {extra}: run this from a wheel or a checkout"

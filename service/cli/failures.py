@@ -1,0 +1,27 @@
+"""The exit status of each error that a command may end with."""
+
+from loadtest import LoadTestError, OptionsError
+from models import DeviceLostError, ModelError
+from service.errors import ServiceError
+from service.http.server import DEVICE_LOST, ListenError
+from service.processes import WorkersError
+from service.settings import SettingsError
+
+_EXPECTED = (
+    ModelError,
+    ServiceError,
+    ListenError,
+    WorkersError,
+    LoadTestError,
+    SettingsError,
+    OSError,
+)
+
+
+def status_of(error: Exception) -> int | None:
+    """Return the exit status, or None for a defect, whose traceback is wanted."""
+    if isinstance(error, DeviceLostError):
+        return DEVICE_LOST
+    if isinstance(error, SettingsError | OptionsError):
+        return 2
+    return 1 if isinstance(error, _EXPECTED) else None
