@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 from tests.support.networks import SHARED, SQUEEZENET, needs_shared
 
 PHOTOGRAPHS = SHARED / "data/images"

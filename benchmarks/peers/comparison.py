@@ -34,7 +34,7 @@ from benchmarks.serving.targets import CONVOY, no_op
 from loadtest.images import SAMPLES, load_images
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from models.engines.normalised import with_normalisation
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 
 NOOP, DIGITS = "noop", "digits"
 WORKS = {

@@ -19,8 +19,8 @@ from service.engine.cores import available_cores
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.http.server import http_settings, run_server
-from service.images.decode import ImageLimits, prepare_image
 from service.images.decode_pool import Cost, Decoding
+from service.images.prepare import ImageLimits, prepare_image
 from service.processes import Options, prepare, run_workers
 from service.settings import Settings
 

@@ -14,10 +14,11 @@ from service.cli.options import Expectations, with_settings
 from service.engine.ranking import rank, top_k
 from service.errors import ServiceError
 from service.hosting.loading import decoder, doubt_guess, load, open_classifier
+from service.images.file import ImageFormat
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+IMAGE_SUFFIXES = frozenset(suffix for kind in ImageFormat for suffix in kind.suffixes)
 
 
 @with_settings(

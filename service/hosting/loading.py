@@ -35,8 +35,8 @@ from models import (
 from service.hosting.catalogue import check_name, near_names, pulled, read_catalogue
 from service.hosting.pipeline import FailedModel, ModelInfo
 from service.hosting.presets import doubt
-from service.images.decode import ImageLimits, prepare_image
 from service.images.decode_pool import Decoding
+from service.images.prepare import ImageLimits, prepare_image
 from service.settings import Settings, SettingsError, parse_assignments
 
 BUILT_IN_NAME = "digits"

@@ -15,8 +15,9 @@ from service.errors import (
     UnsupportedMediaTypeError,
 )
 from service.http.compression import CODINGS
+from service.images.file import ImageFormat
 
-IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "application/octet-stream")
+IMAGE_TYPES = (*(kind.media_type for kind in ImageFormat), "application/octet-stream")
 FORM_TYPE = "multipart/form-data"
 FILE_FIELDS = ("file", "files", "image", "images")
 FIELD_NAMES = f"{', '.join(map(repr, FILE_FIELDS[:-1]))} or {FILE_FIELDS[-1]!r}"

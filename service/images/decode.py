@@ -1,121 +1,133 @@
-"""Checks an image file, and what decoding it will cost: limits first, and no pixel decoded.
+"""Draws the pixels of a checked image file: one resample orients, resizes and crops.
 
-    parse_image_file ── limits ── geometry ─┬─ cost, which the pool reserves
-                                            └─ Drawing (drawing.py), which the pool runs
+    Pillow decodes (a large JPEG at 1/2, 1/4 or 1/8) ── opaque RGB or grey ── resample ── upright
 
-This takes microseconds. The crop and its size are computed here, with x and y as stored.
+The output is the upright image resized to `resize` on its shorter side and cropped to the centre
+height × width, with Pillow's antialiased bilinear filter. Only the pixels inside the crop are
+computed: within 1 grey level of doing it in two steps.
+
+Transparency is drawn on white. Colour profiles are ignored, as in common training pipelines: the
+model gets the numbers in the file. Thread-safe.
+
+This imports no model, so a process that only draws starts in a third of a second and takes 40 MB.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import io
+import struct
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pickle import PickleBuffer
+from typing import Any
 
-from models import ChannelOrder, Fit, Preprocessing
-from service.errors import PayloadTooLargeError
-from service.images.decode_pool import Cost, Decoding
-from service.images.drawing import TO_UPRIGHT, Drawing
-from service.images.file import ImageFile, ImageFormat
-from service.images.header import parse_image_file
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 
-# JPEG's own limit, and more than WebP's; a PNG 1 wide and 50 million high would cost gigabytes.
-MAX_SIDE = 65_535
+from service.errors import ImageError
+from service.images.file import ImageFormat
+from service.images.png import check_png
 
-# EXIF orientations that exchange the axes, and that reverse the stored x or y axis.
-_TURNED, _X_REVERSED, _Y_REVERSED = {5, 6, 7, 8}, {2, 3, 7, 8}, {3, 4, 6, 7}
+# A file's limits apply before Pillow reads it, so its own limit and warnings add nothing.
+Image.MAX_IMAGE_PIXELS = None
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+# What Pillow's JPEG, PNG and WebP readers raise on invalid bytes.
+_DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
+
+# Pillow's modes of grey.
+_GREY = {"1", "L"}
+
+_Transpose = Image.Transpose
+
+# EXIF orientations: how to turn stored pixels upright; 1 is upright.
+TO_UPRIGHT = {
+    2: _Transpose.FLIP_LEFT_RIGHT,
+    3: _Transpose.ROTATE_180,
+    4: _Transpose.FLIP_TOP_BOTTOM,
+    5: _Transpose.TRANSPOSE,
+    6: _Transpose.ROTATE_270,
+    7: _Transpose.TRANSVERSE,
+    8: _Transpose.ROTATE_90,
+}
 
 
-@dataclass(frozen=True, slots=True)
-class ImageLimits:
-    """Holds limits that are checked before anything is decoded."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """Describes a checked file and what to make of it, x and y as stored; calling it decodes the
+    file.
 
-    max_bytes: int = 20 * 2**20  # of one file
-    max_pixels: int = 25_000_000  # width × height as stored; classifiers look at 0.3 million
-    max_passes: int = 20  # scans × pixels, in multiples of `max_pixels`; encoders write 6 to 18
+    It can be pickled: the parts of the file are then buffers, which protocol 5 does not copy.
+    """
 
-
-class _Geometry(NamedTuple):
-    """Holds sizes and crop for one file, with x and y as stored, not as upright."""
-
+    format: ImageFormat
+    stored: tuple[int, int]  # width and height
     resized: tuple[int, int]  # the whole image
     size: tuple[int, int]  # the crop, resized
     box: tuple[float, float, float, float]  # the crop in stored pixels: left, top, right, bottom
+    turn: Image.Transpose | None  # from stored to upright
+    grey: bool  # one channel
+    reverse: bool  # the channels are BGR
+    parts: Sequence[memoryview]  # of the file, which affect pixels
+
+    def __call__(self) -> NDArray[np.uint8]:
+        """Return height × width × C pixels, C-contiguous. Raises ImageError."""
+        try:
+            image = self._upright("L" if self.grey else "RGB")
+        except _DECODER_ERRORS as error:
+            # Of Pillow's messages only this one says nothing: it names the buffer.
+            reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+            raise ImageError(
+                f"the {self.format.value} cannot be decoded{reason}: it is truncated or broken; "
+                "save the image again"
+            ) from error
+        pixels = np.asarray(image)
+        if self.reverse:
+            pixels = pixels[:, :, ::-1]
+        return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], -1))
+
+    def __reduce__(self) -> tuple[Callable[..., "Drawing"], tuple[Any, ...]]:
+        """Pickle the parts as buffers."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _drawing, (values | {"parts": [PickleBuffer(part) for part in self.parts]},)
+
+    def _upright(self, mode: str) -> Image.Image:
+        if self.format is ImageFormat.PNG:
+            check_png(self.parts)
+        with Image.open(io.BytesIO(b"".join(self.parts)), formats=[self.format.name]) as image:
+            if image.size != self.stored or getattr(image, "n_frames", 1) != 1:
+                raise ImageError(
+                    f"the {self.format.value} contradicts itself; save the image again"
+                )
+            # A JPEG decodes at 1/2, 1/4 or 1/8 for less, as long as that is no smaller than needed.
+            draft = image.draft(None, self.resized)
+            shrink = self.stored[0] / draft[1][2] if draft else 1.0
+            image.load()
+            opaque = _opaque(image, mode)
+        # Resized before it is turned: turning few pixels is cheap.
+        left, top, right, bottom = (edge / shrink for edge in self.box)
+        small = opaque.resize(self.size, Image.Resampling.BILINEAR, box=(left, top, right, bottom))
+        return _converted(small if self.turn is None else small.transpose(self.turn), mode)
 
 
-def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
-    """Check a JPEG, PNG or WebP file and estimate its decoding cost; decodes no pixel.
+def _drawing(values: dict[str, Any]) -> Drawing:
+    return Drawing(**values | {"parts": [memoryview(part) for part in values["parts"]]})
 
-    Running the result gives height × width × C pixels, C-contiguous, in the model's channel order
-    (C = 1 for GREY), or raises ImageError. Raises at once PayloadTooLargeError over a limit,
-    UnsupportedMediaTypeError for another format or an animation, and ImageError where the header
-    shows that the file is empty, truncated or broken. The file is not copied.
+
+def _opaque(image: Image.Image, mode: str) -> Image.Image:
+    """Return any decoded image as RGB or L, on white; grey stays L, which takes less memory than
+    RGB.
     """
-    if len(data) > limits.max_bytes:
-        raise PayloadTooLargeError(
-            f"the image has {len(data)} bytes, more than the {limits.max_bytes} allowed; "
-            "send it smaller or compressed harder"
-        )
-    file = parse_image_file(data)
-    if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
-        raise PayloadTooLargeError(
-            f"the image has {file.width}×{file.height} pixels; at most {limits.max_pixels} in all "
-            f"and {MAX_SIDE} a side are allowed; send it smaller"
-        )
-    if file.scans * file.pixels > limits.max_passes * limits.max_pixels:
-        raise PayloadTooLargeError(
-            f"the image has {file.width}×{file.height} pixels in {file.scans} scans; at this size "
-            f"{limits.max_passes * limits.max_pixels // file.pixels} scans are allowed; "
-            "save it as a baseline JPEG, or smaller"
-        )
-    # Decoders would fill missing pixels with grey.
-    if file.coded_bytes < file.least_bytes:
-        raise file.format.broken(
-            f"{file.width}×{file.height} pixels take {file.least_bytes} bytes at least, "
-            f"and it has {file.coded_bytes}"
-        )
-    geometry = _geometry(file, preprocessing)
-    drawing = Drawing(
-        format=file.format,
-        stored=(file.width, file.height),
-        resized=geometry.resized,
-        size=geometry.size,
-        box=geometry.box,
-        turn=TO_UPRIGHT.get(file.orientation),
-        grey=preprocessing.channels is ChannelOrder.GREY,
-        reverse=preprocessing.channels is ChannelOrder.BGR,
-        parts=file.parts,
-    )
-    return Decoding(_cost(file, geometry), drawing)
+    if image.mode == "I;16":  # keep the high byte, as Pillow does for 16-bit colour
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.has_transparency_data:
+        image = _converted(image, "RGBA")
+        paper = Image.new("RGB", image.size, "white")
+        paper.paste(image, mask=image)
+        image = paper
+    return _converted(image, "L" if image.mode in _GREY else mode)
 
 
-def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
-    size = preprocessing.width, preprocessing.height
-    if file.orientation in _TURNED:
-        size = size[::-1]
-    if preprocessing.fit is Fit.STRETCH:
-        return _Geometry(size, size, (0.0, 0.0, file.width, file.height))
-    # The longer side is rounded down, and the crop's offset to the nearest, as torchvision does.
-    shorter = min(file.width, file.height)
-    width = preprocessing.resize * file.width // shorter
-    height = preprocessing.resize * file.height // shorter
-    left, right = _span(file.width, width, size[0], reverse=file.orientation in _X_REVERSED)
-    top, bottom = _span(file.height, height, size[1], reverse=file.orientation in _Y_REVERSED)
-    return _Geometry((width, height), size, (left, top, right, bottom))
-
-
-def _span(side: int, resized: int, cropped: int, *, reverse: bool) -> tuple[float, float]:
-    """Return the first and last stored pixel of a centre crop along one axis."""
-    scale = side / resized
-    offset = round((resized - cropped) / 2)
-    # Rounding must not move an edge past the image.
-    first, last = offset * scale, min((offset + cropped) * scale, side)
-    return (side - last, side - first) if reverse else (first, last)
-
-
-def _cost(file: ImageFile, geometry: _Geometry) -> Cost:
-    weight, shrink = file.weight, 1
-    if file.format is ImageFormat.JPEG:
-        width, height = geometry.resized
-        fits = max(1, min(file.width // width, file.height // height))
-        shrink = max(scale for scale in (1, 2, 4, 8) if scale <= fits)
-    pixel_bytes = weight.held_bytes + weight.drawn_bytes / shrink**2
-    coded_bytes = sum(map(len, file.parts))  # Pillow reads a joined copy
-    return Cost(int(file.pixels * pixel_bytes) + coded_bytes, file.pixels * weight.ns / 1e9)
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    # `convert` copies an image that has the mode already: 200 MB at 50 megapixels.
+    return image if image.mode == mode else image.convert(mode)

@@ -5,7 +5,7 @@ Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sectio
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, unique
 from typing import NamedTuple
 
@@ -23,11 +23,36 @@ _ORIENTATION_TAG = 0x0112
 
 @unique
 class ImageFormat(Enum):
-    """Names an accepted format as Pillow does; the value is its usual spelling."""
+    """Names an accepted format as Pillow does; the value is its usual spelling.
 
-    JPEG = "JPEG"
-    PNG = "PNG"
-    WEBP = "WebP"
+    `marks` are the bytes that its files have at some offset, by which they are recognised.
+    """
+
+    JPEG = "JPEG", {0: b"\xff\xd8\xff"}, "image/jpeg", (".jpg", ".jpeg")
+    PNG = "PNG", {0: b"\x89PNG\r\n\x1a\n"}, "image/png", (".png",)
+    WEBP = "WebP", {0: b"RIFF", 8: b"WEBP"}, "image/webp", (".webp",)
+
+    marks: Mapping[int, bytes]
+    media_type: str
+    suffixes: tuple[str, ...]
+
+    def __new__(
+        cls, spelling: str, marks: Mapping[int, bytes], media_type: str, suffixes: tuple[str, ...]
+    ) -> "ImageFormat":
+        """Return the format of this spelling, with the marks, media type and suffixes it has."""
+        member = object.__new__(cls)
+        member._value_ = spelling
+        member.marks, member.media_type, member.suffixes = marks, media_type, suffixes
+        return member
+
+    @classmethod
+    def of(cls, data: bytes) -> "ImageFormat | None":
+        """Return the format that a file begins as, or None."""
+        return next((kind for kind in cls if kind.begins(data)), None)
+
+    def begins(self, data: bytes) -> bool:
+        """Return whether a file begins as this format does."""
+        return all(data.startswith(mark, at) for at, mark in self.marks.items())
 
     def truncated(self) -> ImageError:
         """Return the error for a file that ends too early."""

@@ -6,10 +6,16 @@ reaches less code.
 """
 
 from service.errors import ImageError, UnsupportedMediaTypeError
-from service.images.file import ImageFile
+from service.images.file import ImageFile, ImageFormat
 from service.images.jpeg import parse_jpeg
 from service.images.png import parse_png
 from service.images.webp import parse_webp
+
+_PARSERS = {
+    ImageFormat.JPEG: parse_jpeg,
+    ImageFormat.PNG: parse_png,
+    ImageFormat.WEBP: parse_webp,
+}
 
 # (offset, signature) of formats that clients send by mistake; the first match names the format.
 _OTHER_FORMATS = {
@@ -43,11 +49,7 @@ def parse_image_file(data: bytes) -> ImageFile:
     """
     if not data:
         raise ImageError("the image is empty: send the bytes of a JPEG, PNG or WebP file")
-    if data.startswith(b"\xff\xd8\xff"):
-        return parse_jpeg(data)
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return parse_png(data)
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return parse_webp(data)
+    if begun := ImageFormat.of(data):
+        return _PARSERS[begun](data)
     names = (name for (at, sign), name in _OTHER_FORMATS.items() if data.startswith(sign, at))
     raise UnsupportedMediaTypeError(f"{next(names)}; send a JPEG, PNG or WebP image")

@@ -25,7 +25,7 @@ from models.digits.drawing import (
     printed_digit,
 )
 from models.preprocessing import check_labels, normalisation
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode
 
 PREPROCESSING = load_preprocessing(MODEL_PATH, (1, 32, 32))

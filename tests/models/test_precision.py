@@ -38,7 +38,7 @@ from models.precision import at_precision, beyond_half, kept_in_float
 from models.preprocessing import normalised
 from models.reference import run_reference
 from models.rewrite import rewrite
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 from tests.support.cases.tensor_gemm import TENSOR
 from tests.support.models.engines import (
     H200_CHOICE,

@@ -48,7 +48,7 @@ from benchmarks.serving.http_client import (
 )
 from benchmarks.serving.targets import CONVOY
 from models import BUILT_IN_MODEL, load_classifier
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 
 COMMAND = ("python", "-m", "tests.support.benchmarks.stand_in_peer")
 

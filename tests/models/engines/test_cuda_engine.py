@@ -26,7 +26,7 @@ from models.engines.tolerance import relative_error, score_tolerance
 from models.graph import Conv, Normalise
 from models.preprocessing import Layout, normalised
 from models.schedule.branches import streams
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 from tests.support.models.engines import (
     branching,
     classifier_of,

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from models.preprocessing import ChannelOrder, Fit, Preprocessing
 from service.errors import ServiceError
-from service.images.decode import ImageLimits, prepare_image
 from service.images.decode_pool import Cost
-from tests.service.images.test_decode import GREY, RGB
+from service.images.prepare import ImageLimits, prepare_image
+from tests.service.images.test_prepare import GREY, RGB
 from tests.support.images.damage import damaged, good_files, pretended
 
 LIMITS = ImageLimits(max_bytes=150_000, max_pixels=200_000)

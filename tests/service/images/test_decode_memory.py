@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.images.decode import ImageLimits, prepare_image
-from tests.service.images.test_decode import RGB
+from service.images.prepare import ImageLimits, prepare_image
+from tests.service.images.test_prepare import RGB
 from tests.support.images.files import encode, png_chunk, png_with
 
 SIDE = 2000

@@ -16,8 +16,8 @@ from PIL import Image
 
 from models import PRESETS
 from service.errors import DecoderLostError, ImageError
-from service.images.decode import ImageLimits, prepare_image
 from service.images.decode_process import DecodeProcesses
+from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode, scene
 from tests.support.service.heartbeat import longest_hold_s
 

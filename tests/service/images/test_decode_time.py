@@ -14,8 +14,8 @@ import pytest
 from PIL import ImageFile
 
 from service.errors import ServiceError
-from service.images.decode import ImageLimits, prepare_image
-from tests.service.images.test_decode import RGB
+from service.images.prepare import ImageLimits, prepare_image
+from tests.service.images.test_prepare import RGB
 from tests.support.images import worst_inputs as worst
 from tests.support.images.files import encode, noise, scene
 

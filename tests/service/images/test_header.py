@@ -19,10 +19,11 @@ from service.errors import (
     ServiceError,
     UnsupportedMediaTypeError,
 )
-from service.images.decode import ImageLimits, prepare_image
+from service.images.file import ImageFormat
 from service.images.header import parse_image_file
 from service.images.jpeg import MAX_SCANS
-from tests.service.images.test_decode import RGB, decode
+from service.images.prepare import ImageLimits, prepare_image
+from tests.service.images.test_prepare import RGB, decode
 from tests.support.images.files import (
     encode,
     exif,
@@ -36,7 +37,7 @@ from tests.support.images.files import (
     webp_with,
 )
 
-FORMATS = ["JPEG", "PNG", "WebP"]
+FORMATS = [kind.value for kind in ImageFormat]
 SOF = b"\x08" + struct.pack(">HH", 9, 9)  # of a JPEG's frame header, up to its components
 PNG = png(9, 9, 8, 2)
 
@@ -314,9 +315,9 @@ def test_nothing_is_printed_about_a_large_picture() -> None:
     # 90 megapixels: enough for Pillow's own warning, if it were left to warn.
     script = """
 import sys
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 from service.errors import ServiceError
-from tests.service.images.test_decode import GREY
+from tests.service.images.test_prepare import GREY
 from tests.service.images.test_header import bomb
 data = bomb(9_500, 9_500)
 assert prepare_image(data, GREY, ImageLimits(max_pixels=10**9)).run().shape == (224, 224, 1)

@@ -10,7 +10,7 @@ from models.engines.cuda_engine import CudaEngine
 from service.api.app import create_app
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
 

@@ -10,7 +10,7 @@ from benchmarks.gpu import carried
 from benchmarks.serving.served import served
 from kernels.device.cuda_device import CudaDevice
 from models import DeviceKind, load_classifier, open_engine
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 from tests.support.kernels.gpu import open_gpu
 
 PHOTOGRAPHS = 10

@@ -12,7 +12,7 @@ import tritonclient.http as triton
 
 from models import load_classifier
 from models.preprocessing import normalised
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 from tests.support.networks import SHARED, SQUEEZENET, needs_shared
 from tests.support.servers.several_models import convoy_serve
 from tests.support.service.triton import files_input, pixels_input

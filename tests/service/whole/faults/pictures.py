@@ -17,8 +17,8 @@ from models import (
     Preprocessing,
     Scores,
 )
-from service.images.decode import ImageLimits, prepare_image
 from service.images.decode_pool import Decoding
+from service.images.prepare import ImageLimits, prepare_image
 from tests.support.service.fakes import CLASSES, decode_digit, free, one_hot
 
 SLOW_S = 0.6

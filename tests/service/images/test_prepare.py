@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from models.preprocessing import PRESETS, ChannelOrder, Fit, Preprocessing
-from service.images.decode import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode, exif, noise, png, png_chunk, scene
 from tests.support.networks import SHARED
 
