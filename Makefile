@@ -16,7 +16,7 @@ SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(D
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test prove test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu soak soak-attacked attacks \
-	docs train clean lock
+	docs protocol train clean lock
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
@@ -92,6 +92,9 @@ bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels, networks, requests, beside c
 	$(BIN)/python -m benchmarks.gpu run --out $(OUT) --seconds $(SECONDS_TO_SPEND)
 	$(BIN)/python -m benchmarks.gpu report --out $(OUT)
 
+protocol: $(VENV)/dev.stamp  ## write the descriptors of gRPC's messages from the .proto files
+	cd service/grpc && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --descriptor_set_out=descriptors.binpb inference.proto health.proto
+
 docs: $(VENV)/dev.stamp  ## write docs/settings.md, and the README's table from what was measured
 	PYTHONPATH=. $(BIN)/python docs/settings.py
 	$(BIN)/python -m benchmarks.peers --readme
@@ -115,7 +118,7 @@ lock: $(VENV)/dev.stamp  ## write constraints.txt from the installed versions, a
 	  print(*project["build-system"]["requires"], *extras["sbom"], sep="\n")' \
 	  | $(LOCK) - -o deploy/locks/build.txt
 	set -e; for name in cpu cuda12 cuda13; do \
-	  extra=$${name#cpu}; set -- pyproject.toml --extra otel $${extra:+--extra $$extra}; \
+	  extra=$${name#cpu}; set -- pyproject.toml --extra grpc --extra otel $${extra:+--extra $$extra}; \
 	  $(LOCK) --python-platform x86_64-manylinux_2_28 "$$@" -o deploy/locks/$$name.txt; \
 	  $(LOCK) --python-platform aarch64-manylinux_2_28 "$$@" | cmp - deploy/locks/$$name.txt; \
 	done

@@ -31,6 +31,10 @@ class Code(IntEnum):
     TOO_LATE = 504
 
 
+CRASHED = "internal server error; see the server log"
+"""The message about a defect, which clients must not see."""
+
+
 class ServiceError(Exception):
     """The base of the service's errors, whose messages clients read."""
 

@@ -75,6 +75,8 @@ class Settings(BaseModel):
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0: any free port."""
+    grpc_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the V2 protocol over gRPC; 0: any free port. [default: none]"""
     max_batch: int = Field(default=8, ge=1, le=64)
     """Most images in a batch."""
     max_queue: int = Field(default=128, ge=1, le=100_000)

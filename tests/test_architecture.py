@@ -57,6 +57,7 @@ ORDER = {
         "edge",
         "http",
         "api",
+        "grpc",
         "processes",
         "cli",
     ],

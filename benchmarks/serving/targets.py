@@ -16,6 +16,7 @@ from benchmarks.rows import ROOT
 from models import PRESETS, Batch, Engine, OutputKind, Pixels, Precision, Results
 from service.api.app import create_app
 from service.engine.cores import available_cores
+from service.grpc import port_of
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.http.server import http_settings, run_server
@@ -119,11 +120,16 @@ _IMAGENET = PRESETS["imagenet"].at(_SIDE, _SIDE)
 
 
 def serve_nothing(
-    read: Callable[[bytes], Decoding], decode_threads: int, workers: int, listener: socket.socket
+    read: Callable[[bytes], Decoding],
+    decode_threads: int,
+    workers: int,
+    listener: socket.socket,
+    grpc_port: int | None = None,
 ) -> None:
     """Serve the real application with an engine that does nothing; workers share the decode
     threads.
     """
+    settings = _QUIET.model_copy(update={"workers": workers, "grpc_port": grpc_port})
     if workers:
         prepare(["benchmarks.serving.targets"])
     engine = _NoEngine()
@@ -133,10 +139,10 @@ def serve_nothing(
     repository.add(info, [engine], read)
     if not workers:
         app = create_app(repository)
-        run_server(app, app.endpoints, repository, listener, _QUIET, None, _say_nothing)
+        port = port_of(repository, settings)
+        run_server(app, app.endpoints, repository, listener, settings, None, _say_nothing, port)
         return
     made = partial(make, decode_threads=-(-decode_threads // workers))
-    settings = _QUIET.model_copy(update={"workers": workers})
     options = Options(settings, None, made, configure=_say_nothing)
     run_workers(repository, listener, options, announce=_say_nothing)
 
@@ -148,6 +154,11 @@ def _say_nothing() -> None:
 def no_op(workers: int) -> Callable[[socket.socket], None]:
     """Return a server of Convoy whose decoder and engine do nothing."""
     return partial(serve_nothing, _no_decoder, 0, workers)
+
+
+def both_protocols(grpc_port: int, listener: socket.socket) -> None:
+    """Serve the same over HTTP and gRPC."""
+    serve_nothing(_no_decoder, 0, 0, listener, grpc_port)
 
 
 def decoding(workers: int) -> Callable[[socket.socket], None]:

@@ -18,10 +18,10 @@ from typing_extensions import override
 from models import __version__
 from service.api import v1, v2
 from service.api.page import add_pages, with_headers
-from service.errors import ServiceError
+from service.errors import CRASHED, ServiceError
 from service.hosting.repository import Repository
 from service.http.exchange import Endpoint
-from service.http.responses import CRASHED, error_response, refusal
+from service.http.responses import error_response, refusal
 
 # Allows nothing by itself: every answer names the origin that may call, where there is one.
 _PREFLIGHT = Response(

@@ -17,6 +17,7 @@ from service.api.page import EXAMPLES
 from service.api.v1 import CLASSIFY_PATH, model_path
 from service.cli.options import Expectations, with_settings
 from service.edge.keys import Keys
+from service.grpc import port_of
 from service.hosting.opening import add_models, make_repository
 from service.hosting.repository import Repository
 from service.http.metrics_port import metrics_port
@@ -70,14 +71,22 @@ def _serve(
             exposition = repository.metrics.exposition
             scraped = metrics_port(settings.host, settings.metrics_port, exposition)
             _log.info("metrics are at port %d", stack.enter_context(scraped))
+        settings = _with_grpc_port(settings)
         add_models(repository, settings, expectations)
         announce = partial(
-            _announce, settings.host, listener.getsockname()[1], repository, browse=browse
+            _announce, settings, listener.getsockname()[1], repository, browse=browse
         )
         if not settings.workers:
             app = create_app(repository, metrics=settings.metrics_port is None)
             all_answered = run_server(
-                app, app.endpoints, repository, listener, settings, keys, announce
+                app,
+                app.endpoints,
+                repository,
+                listener,
+                settings,
+                keys,
+                announce,
+                port_of(repository, settings),
             )
         else:
             make_for_worker = partial(
@@ -89,6 +98,24 @@ def _serve(
             all_answered = run_workers(repository, listener, options, announce)
     if not all_answered:
         raise typer.Exit(1)
+
+
+def _with_grpc_port(settings: Settings) -> Settings:
+    """Return the settings with a free port for gRPC. Raises ListenError, or SettingsError without
+    grpcio.
+    """
+    if settings.grpc_port is None:
+        return settings
+    try:
+        import_module("service.grpc.port")
+    except ImportError as error:
+        raise SettingsError(
+            f"--grpc-port: grpcio is not installed; {how_to_install('grpc')}"
+        ) from error
+    # Only to see that it is free: grpcio has no way to take a socket.
+    with bind(settings.host, settings.grpc_port, "--host and --grpc-port") as free:
+        port = free.getsockname()[1]
+    return settings.model_copy(update={"grpc_port": port})
 
 
 def _keys(settings: Settings) -> Keys | None:
@@ -105,15 +132,18 @@ def _keys(settings: Settings) -> Keys | None:
     return Keys(settings.api_key_file) if settings.api_key_file is not None else None
 
 
-def _announce(host: str, port: int, repository: Repository, *, browse: bool) -> None:
-    """Print the server's address and a first request to try, or open its page."""
+def _announce(settings: Settings, port: int, repository: Repository, *, browse: bool) -> None:
+    """Print the server's addresses and a first request to try, or open its page."""
+    host = settings.host
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  compared
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    host = f"[{host}]" if ":" in host else host
+    url = f"http://{host}:{port}"
+    grpc = f" and by gRPC at {host}:{settings.grpc_port}" if settings.grpc_port else ""
     first = repository.default or next(iter(repository.models.values()))
     path = CLASSIFY_PATH if repository.default else model_path(first.info.name)
     image = os.path.relpath(EXAMPLES["grey" if first.info.image_shape[-1] == 1 else "colour"][0])
     typer.echo(
-        f"Convoy serves {', '.join(repository.models)} at {url} on {first.runner.device}, "
+        f"Convoy serves {', '.join(repository.models)} at {url}{grpc} on {first.runner.device}, "
         f"in batches of up to {first.runner.max_batch}. Open {url}/ in a browser, or try:\n"
         f"  curl -F file=@{image} {url}{path}"
     )

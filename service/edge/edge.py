@@ -30,15 +30,25 @@ from service.telemetry.record import OnEnd, RequestRecord
 
 _log = logging.getLogger("convoy")
 
+RPC = b"RPC"
+"""The method, in records, of requests by gRPC."""
+
 # The request ids that clients may choose; others are replaced.
 _SANE_ID = re.compile(rb"[!-~]{1,128}").fullmatch
 
 # Without a key or a limit: health checks by load balancers.
-_HEALTH = frozenset((b"/healthz", b"/v2/health/live", b"/v2/health/ready"))
+_HEALTH = frozenset(
+    (
+        *(b"/healthz", b"/v2/health/live", b"/v2/health/ready"),
+        *(b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"),
+        b"/inference.GRPCInferenceService/ServerLive",
+        b"/inference.GRPCInferenceService/ServerReady",
+    )
+)
 # Without a key: the page on which users enter theirs.
 _PAGE = b"/"
 _OPEN_FOLDERS = (b"/page/", b"/docs/")
-_READS = (b"GET", b"HEAD")
+_READS = (b"GET", b"HEAD", RPC)
 
 # Files that a process opens later, beside connections: those of the event loop, logs, a GPU.
 _MORE_FILES = 16

@@ -21,6 +21,7 @@ from service.hosting.inference import ImageRequest, Inference, Outcome, Scored
 from service.hosting.pipeline import Pipeline
 from service.telemetry.counts import Phases
 
+B = TypeVar("B")
 T = TypeVar("T")
 
 _log = logging.getLogger("convoy")
@@ -71,7 +72,7 @@ class Call:
         """Take note that the body is complete."""
         self._received = perf_counter()
 
-    def aside(self, work: Callable[[bytes], T], body: bytes, then: Callable[[T], None]) -> None:
+    def aside(self, work: Callable[[B], T], body: B, then: Callable[[T], None]) -> None:
         """Call `work` with the body in a thread, then `then` with its result."""
 
         def done(result: T, error: Exception | None) -> None:

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from starlette.responses import Response
 
-from service.errors import Code, ServiceError
+from service.errors import CRASHED, Code, ServiceError
 from service.hosting.call import Call
 from service.hosting.inference import ImageRequest, Outcome, Scored
 from service.hosting.pipeline import Pipeline
 from service.http.body import Headers, content_coding, content_length
 from service.http.compression import inflate
-from service.http.responses import CRASHED, error_response, refusal
+from service.http.responses import error_response, refusal
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
 
@@ -150,11 +150,10 @@ class Exchange:
         self._respond(response)
 
     def _count(self, scored: Scored) -> Phases:
-        """Count the request as answered, and return its phases."""
-        record = self.record
-        record.phases = phases = self._call.count(scored)
-        record.model, record.images = self.endpoint.pipeline.info.name, len(scored.results)
-        record.batch = scored.batch_size
+        """Count the request as answered; return its phases."""
+        phases = self._call.count(scored)
+        name = self.endpoint.pipeline.info.name
+        self.record.score(name, len(scored.results), scored.batch_size, phases)
         return phases
 
 

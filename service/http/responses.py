@@ -14,8 +14,6 @@ from service.http.errors import HttpError
 # The handler of a request that is not for a model's endpoint.
 Route = Callable[[Request], Coroutine[Any, Any, Response]]
 
-CRASHED = "internal server error; see the server log"
-
 # Characters of an error message, which may repeat what the client sent.
 _MOST_CHARACTERS = 500
 

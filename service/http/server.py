@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -160,6 +160,16 @@ def http_settings(
     )
 
 
+class Port(Protocol):
+    """Listens at another port of the server, with a protocol of its own."""
+
+    async def start(self, edge: Edge) -> None:
+        """Listen; requests are admitted by `edge`. OSError: the address is in use."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new requests, and finish those inside within a time."""
+
+
 class Server(uvicorn.Server):
     """Extends uvicorn with models to warm up after listening and to drain before exiting."""
 
@@ -169,11 +179,13 @@ class Server(uvicorn.Server):
         repository: Repository,
         settings: Settings,
         announce: Callable[[], None],
+        port: Port | None = None,
     ) -> None:
         super().__init__(config)
         self._repository = repository
         self._settings = settings
         self._announce = announce
+        self._port = port
         self._edge = config.edge if isinstance(config, ConvoyConfig) else None
         self._tasks: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
@@ -209,6 +221,8 @@ class Server(uvicorn.Server):
         """Listen, then start to warm up; health requests are answered meanwhile."""
         try:
             await super().startup(sockets)
+            if self._port is not None and self._edge is not None:
+                await self._port.start(self._edge)
         except OSError as error:  # another process bound the address too, and listened first
             self._fail(ListenError(f"cannot listen: {error.strerror or error}"))
             return
@@ -224,6 +238,8 @@ class Server(uvicorn.Server):
         for listener in sockets or []:
             await self.accept_rest(listener)
         await super().shutdown(sockets)
+        if self._port is not None:
+            await self._port.stop(LEAVE_S)
         self.stuck = not await self._repository.close(LEAVE_S)
 
     async def accept(self, listener: socket.socket) -> None:
@@ -293,6 +309,8 @@ class Server(uvicorn.Server):
     async def _drain(self) -> None:
         for connection in tuple(self.server_state.connections):
             connection.shutdown()
+        if self._port is not None:
+            self._tasks.append(asyncio.create_task(self._port.stop(self._settings.drain_s)))
         _log.info("shutting down: finishing %d requests", self._repository.requests)
         self.drained = await self._repository.drain(self._settings.drain_s)
         if not self.drained:
@@ -309,6 +327,7 @@ def run_server(
     settings: Settings,
     keys: Keys | None,
     announce: Callable[[], None],
+    port: Port | None = None,
 ) -> bool:
     """Serve until a signal, then close the repository; call `announce` once the service is ready.
 
@@ -316,7 +335,7 @@ def run_server(
     `outcome_of`.
     """
     config = http_settings(app, settings, keys, endpoints)
-    server = Server(config, repository, settings, announce)
+    server = Server(config, repository, settings, announce, port)
     server.run(sockets=[listener])
     return outcome_of(server)
 

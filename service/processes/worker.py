@@ -16,6 +16,7 @@ from typing_extensions import override
 from service.api.app import create_app
 from service.edge.keys import Keys
 from service.engine.runner import EngineRunner
+from service.grpc import port_of
 from service.hosting.pipeline import FailedModel
 from service.hosting.repository import Repository
 from service.http.server import Server, http_settings
@@ -80,7 +81,8 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
     app = create_app(repository, metrics=settings.metrics_port is None)
     config = http_settings(app, settings, options.keys, app.endpoints)
     own = settings.model_copy(update={"notice_s": 0})  # the main process has given notice
-    server = _Server(config, repository, own, announce=lambda: None)
+    port = port_of(repository, settings)
+    server = _Server(config, repository, own, announce=lambda: None, port=port)
     server.listener, server.link = outfit.listener, link
     server.crew, server.number = crew, number
     server.lost, server.lost_before = metrics.lost_decode_threads, crew.lost_threads[number]

@@ -36,5 +36,9 @@ class RequestRecord:
     batch: int = 0  # size of the last image's batch
     phases: Phases | None = None
 
+    def score(self, model: str, images: int, batch: int, phases: Phases) -> None:
+        """Take note of an answer with scores."""
+        self.model, self.images, self.batch, self.phases = model, images, batch, phases
+
 
 OnEnd = Callable[[RequestRecord], None]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from models import OutputKind
 from service.api.v2.request import MAX_JSON_BYTES, parse_request
 from service.errors import ServiceError
+from service.grpc.request import encoded_varint, infer_request, read_message
 from service.hosting.pipeline import ModelInfo
 from service.http.body import images_of
 from service.http.compression import compress, inflate
@@ -61,6 +62,25 @@ def _binary(body: bytes) -> object:
     return parse_request(body, body.find(b"\n") + 1, INFO, _IMAGES)
 
 
+def _protobuf(body: bytes) -> object:
+    return infer_request(read_message(body), INFO, _IMAGES)
+
+
+def _field(number: int, value: bytes, more: int = 0) -> bytes:
+    """A field of a protobuf up to its last bytes, of which there are `more` than these."""
+    return bytes([number << 3 | 2]) + encoded_varint(len(value) + more) + value
+
+
+def _contents(datatype: bytes, name: bytes, shape: bytes, number: int, more: int) -> bytes:
+    """A request up to the values of a field of its input's contents, which are `more` bytes."""
+    contents = _field(5, _field(number, b"", more), more)
+    inner = _field(1, name) + _field(2, datatype) + _field(3, shape) + contents
+    return _field(5, inner, more)
+
+
+_TRIPLE = b"\x03\xab\xd8\x28\x01\x03"  # the shape [3, 666667, 1, 3]
+_FILE = _field(1, b"image") + _field(2, b"BYTES") + _field(3, b"\x01")
+
 READERS: Mapping[bytes, Callable[[bytes], object]] = {
     b"json": lambda body: parse_request(body, None, INFO, _IMAGES),
     b"binary": _binary,
@@ -68,6 +88,7 @@ READERS: Mapping[bytes, Callable[[bytes], object]] = {
     b"stored": lambda body: inflate(body, "deflate", BYTES),
     b"form": lambda body: images_of(body, b"b", _IMAGES),
     b"image": parse_image_file,
+    b"protobuf": _protobuf,
 }
 
 
@@ -120,6 +141,35 @@ KNOWN: Mapping[str, tuple[bytes, Long]] = {
     "almost boundaries": (b"form", Long(_PART, b"\r\n--", b"\r\n--b--\r\n")),
     "a header": (b"form", Long(b"--b\r\na:", b"b")),
     "a preamble": (b"form", Long(b"", b"x")),
+    "inputs of a protobuf": (b"protobuf", Long(b"", b"\x2a\0")),
+    "unknown fields": (b"protobuf", Long(b"", b"\x78\0")),
+    "raw contents of nothing": (b"protobuf", Long(b"", b"\x3a\0")),
+    "a long input": (b"protobuf", Long(_field(5, b"", BYTES), b"\x0a\0")),
+    "contents of nothing": (
+        b"protobuf",
+        Long(_field(5, _FILE + _field(5, b"", BYTES), BYTES), b"\x42\0"),
+    ),
+    "small numbers": (
+        b"protobuf",
+        Long(_contents(b"UINT8", b"image", _TRIPLE, 4, BYTES + 3), b"\xff\x01\x07\x07", b"\7\7\7"),
+    ),
+    "other numbers": (
+        b"protobuf",
+        Long(_contents(b"UINT8", b"image", _TRIPLE, 4, BYTES + 3), b"\xff\xff\x07\x07", b"\7\7\7"),
+    ),
+    "floats": (
+        b"protobuf",
+        Long(_contents(b"FP32", b"x", b"\2\xc1\x84\x3d\1\1", 6, BYTES + 8), bytes(4), bytes(8)),
+    ),
+    "raw floats": (
+        b"protobuf",
+        Long(
+            _field(5, _field(1, b"x") + _field(2, b"FP32") + _field(3, b"\2\xc1\x84\x3d\1\1"))
+            + _field(7, b"", BYTES + 8),
+            bytes(4),
+            bytes(8),
+        ),
+    ),
     "a progressive JPEG": (
         b"image",
         Long(encode(scene(40, 30), "JPEG", progressive=True), b"\xff\xda\xff\0"),

@@ -5,6 +5,7 @@ from hashlib import sha256
 
 from PIL import Image
 
+from service.grpc.messages import message_class
 from tests.fuzz import lock
 from tests.fuzz.targets import CORPUS, LOCK
 from tests.support.images import worst_inputs as worst
@@ -49,6 +50,21 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     )
     yield "protocol", b"\xff" + b"GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n"
 
+    for name, datatype, shape, contents in (
+        ("image", "UINT8", (1, 2, 3, 1), {"uint_contents": [0, 7, 127, 128, 255, 1]}),
+        ("x", "FP32", (1, 1, 2, 3), {"fp32_contents": [0.5] * 6}),
+        ("image", "BYTES", (2,), {"bytes_contents": [b"one", b"two"]}),
+        ("image", "UINT8", (1, 2, 3, 1), {}),
+    ):
+        asked = message_class("inference.ModelInferRequest")(model_name="m", id="i")
+        tensor = asked.inputs.add(name=name, datatype=datatype, shape=shape)
+        for field, values in contents.items():
+            getattr(tensor.contents, field).extend(values)
+        if not contents:
+            asked.raw_input_contents.append(bytes(6))
+        asked.parameters["priority"].int64_param = 1
+        asked.outputs.add(name="scores").parameters["classification"].int64_param = 2
+        yield "protobuf", asked.SerializeToString()
     for kind, long in lock.KNOWN.values():
         yield LOCK, lock.written(kind, long)
 

@@ -11,6 +11,7 @@ from service.api.v1 import urgency_from
 from service.api.v2.request import parse_request
 from service.edge.edge import Edge
 from service.errors import ServiceError
+from service.grpc.request import infer_request, read_message
 from service.hosting.pipeline import ModelInfo
 from service.http.body import form_boundary, images_of
 from service.http.compression import inflate
@@ -28,6 +29,10 @@ _FREE_S = 0.02
 
 LOCK = "lock"
 
+INFO = ModelInfo(
+    *("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, ()), tensor="x", tensor_shape=(1, 2, 3)
+)
+
 _TRIES = 3  # garbage of other inputs may be collected in one
 
 _MOST_MESSAGE = 500  # characters; some of what was sent may be repeated in it
@@ -41,9 +46,8 @@ class TooSlowError(AssertionError):
 
 def _json(data: bytes) -> None:
     """The first byte says whether a header tells how long the JSON is."""
-    info = ModelInfo("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, ())
     length = None if not data or data[0] < 128 else data[0] - 128
-    parse_request(data[1:], length, info, _MOST_IMAGES)
+    parse_request(data[1:], length, INFO, _MOST_IMAGES)
 
 
 def _form(data: bytes) -> None:
@@ -106,12 +110,19 @@ async def _echo(_: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+def _protobuf(data: bytes) -> None:
+    message = read_message(data)
+    asked = infer_request(message, INFO, _MOST_IMAGES)
+    assert sum(map(len, asked.files)) <= len(data)
+
+
 TARGETS: Mapping[str, Callable[[bytes], None]] = {
     "json": _json,
     "form": _form,
     "header": _header,
     "headers": _headers,
     "protocol": _protocol,
+    "protobuf": _protobuf,
     LOCK: lock.check,
 }
 

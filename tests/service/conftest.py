@@ -1,17 +1,33 @@
 """The command line in this process, and a server of two models that tests leave as it was."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.command_line import Run, convoy
-from tests.support.servers.several_models import convoy_serve, make_models
+from tests.support.servers.several_models import announced, make_models
+from tests.support.service.triton import TritonClient, triton_client
 
 __all__ = ["Run", "convoy"]
 
 
 @pytest.fixture(scope="session")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where a server of two models listens."""
-    with convoy_serve(make_models(tmp_path_factory.mktemp("models"))) as port:
-        yield f"127.0.0.1:{port}"
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Where a server of two models listens, by protocol."""
+    with announced(make_models(tmp_path_factory.mktemp("models")), "--grpc-port", "0") as line:
+        http, grpc = re.findall(r"127\.0\.0\.1:\d+", line)[:2]
+        yield {"http": http, "grpc": grpc}
+
+
+@pytest.fixture(scope="session")
+def address(addresses: dict[str, str]) -> str:
+    """Where it listens for HTTP."""
+    return addresses["http"]
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(request: pytest.FixtureRequest, addresses: dict[str, str]) -> Iterator[TritonClient]:
+    """NVIDIA's client of the server, by each protocol."""
+    with triton_client(request.param, addresses[request.param]) as opened:
+        yield opened

@@ -22,7 +22,9 @@ from service.settings import Settings, SettingsError
 
 # What Convoy's own HTTP server does. Ray's proxy receives the requests instead: accepting these
 # would only seem to protect the service.
-_OF_THE_SERVER = ("api_key_file", "cors_origin", "max_per_client", "max_rate", "otel", "workers")
+_OF_THE_SERVER = (
+    *("api_key_file", "cors_origin", "grpc_port", "max_per_client", "max_rate", "otel", "workers"),
+)
 
 
 def application(settings: Settings) -> serve.Application:

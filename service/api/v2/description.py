@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from models import ChannelOrder, __version__
-from service.api.v2.request import INPUT
+from service.api.v2.inference import INPUT
 from service.engine.supervised_engine import State
 from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
 from service.hosting.repository import Repository
@@ -214,6 +214,13 @@ def broken_entry(broken: FailedModel) -> IndexEntry:
     return IndexEntry(
         name=broken.name, version=broken.version, state="UNAVAILABLE", reason=broken.error
     )
+
+
+def index_of(models: Repository, *, only_ready: bool) -> list[IndexEntry]:
+    """Return the repository's index."""
+    entries = [index_entry(pipeline) for pipeline in models.models.values()]
+    entries += map(broken_entry, models.broken.values())
+    return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
 
 
 class InferenceStatistics(TypedDict):

@@ -8,10 +8,12 @@ import numpy as np
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from service.api.v2.request import InferRequest, parse_request
+from service.api.v2.answer import output_of
+from service.api.v2.inference import InferRequest
+from service.api.v2.request import parse_request
 from service.batching.policy import urgency_of
-from service.engine.ranking import ScoreRow, finite, largest
-from service.errors import BadRequestError, EngineFailedError, InvalidTensorError
+from service.engine.ranking import ScoreRow
+from service.errors import BadRequestError
 from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.http.body import Headers, content_coding
@@ -108,56 +110,18 @@ def format_answer(
 ) -> tuple[bytes, int | None]:
     """Return the answer's body, and the length of its JSON if a binary tensor follows.
 
-    Where a score is NaN or infinite, raises InvalidTensorError if the client sent the tensor that
-    the engine got, else EngineFailedError.
+    Raises what `output_of` raises.
     """
-    for number, row in enumerate(rows, 1):
-        if row.ranking is None:
-            _check_finite(row, number, asked, info)
-    output = InferTensor(name=info.scores)
-    data: bytes | list[Any]
-    if asked.classes is None:
-        scores = np.stack([row.scores for row in rows]).astype("<f4", copy=False)
-        output |= {"datatype": "FP32", "shape": list(scores.shape)}
-        data = scores.tobytes() if asked.binary else scores.ravel().tolist()
-    else:
-        k = min(asked.classes, len(rows[0].scores))
-        texts = [text for row in rows for text in _classification(row, k, info.labels)]
-        output |= {"datatype": "BYTES", "shape": [len(rows), k]}
-        data = texts
-        if asked.binary:
-            data = b"".join(
-                len(each).to_bytes(4, "little") + each for each in map(str.encode, texts)
-            )
+    given = output_of(asked, rows, info)
+    output = InferTensor(name=info.scores, datatype=given.datatype, shape=given.shape)
     answer = InferAnswer(model_name=info.name, model_version=info.version, outputs=[output])
     if asked.id:
         answer["id"] = asked.id
-    if not isinstance(data, bytes):
-        output["data"] = data
+    if not asked.binary:
+        elements = given.elements
+        output["data"] = elements.tolist() if isinstance(elements, np.ndarray) else elements
         return msgspec.json.encode(answer), None
+    data = given.binary()
     output["parameters"] = {"binary_data_size": len(data)}
     head = msgspec.json.encode(answer)
     return head + data, len(head)
-
-
-def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelInfo) -> None:
-    try:
-        finite(row.scores)
-    except EngineFailedError as error:
-        if asked.images is None or asked.images.dtype != np.float32:
-            raise
-        raise InvalidTensorError(
-            f"the model's scores are not finite numbers for tensor {number} of input "
-            f"'{info.tensor}': its values are too large for the model; normalise them as it expects"
-        ) from error
-
-
-def _classification(row: ScoreRow, k: int, labels: Sequence[str]) -> list[str]:
-    """Return "value:index:label" for the k largest scores, as the classification extension
-    has it.
-    """
-    texts = []
-    for index in largest(row.scores.astype(np.float64), k).tolist():
-        text = f"{row.scores[index]:f}:{index}"
-        texts.append(f"{text}:{labels[index]}" if index < len(labels) else text)
-    return texts

@@ -1,4 +1,4 @@
-"""Answers Triton's requests that Convoy does not support: a 501 that says why, or a fixed answer.
+"""Answers Triton's requests that Convoy does not support: the reason why, or a fixed answer.
 
 The models, logging and tracing are set when the server starts, and it maps no client's memory:
 clients may only send images. The OpenAPI document leaves these routes out.
@@ -12,7 +12,7 @@ from service.api.v2.description import Asked
 from service.errors import ModelNotFoundError, UnsupportedError
 from service.http.responses import json_response, refusal
 
-_TRACE = {
+TRACE: dict[str, str | list[str]] = {
     "trace_level": ["OFF"],
     "trace_rate": "1000",
     "trace_count": "-1",
@@ -20,7 +20,7 @@ _TRACE = {
     "trace_file": "",
     "trace_mode": "triton",
 }
-_LOGGING = {
+LOGGING: dict[str, str | bool | int] = {
     "log_file": "",
     "log_info": True,
     "log_warning": True,
@@ -28,23 +28,26 @@ _LOGGING = {
     "log_verbose_level": 0,
     "log_format": "default",
 }
-_MEMORY = "shared memory is not supported; send tensors in the body"
+LOADING = "clients load no models; start the server with the folder that has them"
+UNLOADING = "clients unload no models; start the server without them"
+TRACING = "trace settings cannot be changed by clients"
+LOG_LEVEL = "log settings cannot be changed by clients"
+MEMORY = "shared memory is not supported; send tensors in the body"
+NO_REGION = "Unable to find shared memory region: '{}'"
 _REFUSED = {
-    "/v2/repository/models/{model}/load": "models are not loaded over HTTP; "
-    "start the server with the folder that has them",
-    "/v2/repository/models/{model}/unload": "models are not unloaded over HTTP; "
-    "start the server without them",
-    "/v2/trace/setting": "trace settings cannot be changed over HTTP",
-    "/v2/models/{model}/trace/setting": "trace settings cannot be changed over HTTP",
-    "/v2/logging": "log settings cannot be changed over HTTP",
-    "/v2/systemsharedmemory/region/{region}/register": _MEMORY,
-    "/v2/cudasharedmemory/region/{region}/register": _MEMORY,
+    "/v2/repository/models/{model}/load": LOADING,
+    "/v2/repository/models/{model}/unload": UNLOADING,
+    "/v2/trace/setting": TRACING,
+    "/v2/models/{model}/trace/setting": TRACING,
+    "/v2/logging": LOG_LEVEL,
+    "/v2/systemsharedmemory/region/{region}/register": MEMORY,
+    "/v2/cudasharedmemory/region/{region}/register": MEMORY,
 }
 
 _FIXED = [
     *(("POST", path, refusal(UnsupportedError(why))) for path, why in _REFUSED.items()),
-    ("GET", "/v2/trace/setting", json_response(_TRACE)),
-    ("GET", "/v2/logging", json_response(_LOGGING)),
+    ("GET", "/v2/trace/setting", json_response(TRACE)),
+    ("GET", "/v2/logging", json_response(LOGGING)),
 ]
 for _base in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
     # No region is ever registered: there is none to list, and removing one succeeds.
@@ -63,11 +66,11 @@ router = APIRouter(
 @router.get("/v2/models/{model}/trace/setting")
 async def model_trace(_: Asked) -> Response:
     """Answer that tracing is off for every model."""
-    return json_response(_TRACE)
+    return json_response(TRACE)
 
 
 @router.get("/v2/systemsharedmemory/region/{region}/status")
 @router.get("/v2/cudasharedmemory/region/{region}/status")
 async def region_status(region: str) -> Response:
     """Answer that no region of shared memory exists."""
-    raise ModelNotFoundError(f"Unable to find shared memory region: '{region}'")
+    raise ModelNotFoundError(NO_REGION.format(region))

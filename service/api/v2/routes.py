@@ -10,10 +10,11 @@ from starlette.responses import Response
 
 from service.api.schemas import errors
 from service.api.v2 import description
-from service.api.v2.description import Asked, IndexEntry, Models, broken_entry, index_entry
+from service.api.v2.description import Asked, IndexEntry, Models, index_of
 from service.api.v2.infer import Infer, InferAnswer
+from service.api.v2.inference import InferenceJson
 from service.api.v2.refusals import router as refusals
-from service.api.v2.request import IndexRequest, InferenceJson, content_of, read_json
+from service.api.v2.request import IndexRequest, content_of, read_json
 from service.errors import Code, PayloadTooLargeError
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
@@ -58,9 +59,7 @@ async def index(request: Request, models: Models) -> list[IndexEntry]:
     if coding:
         data = inflate(data, coding, _MAX_INDEX_BYTES)
     only_ready = bool(data) and read_json(_decode_index, data).ready
-    entries = [index_entry(pipeline) for pipeline in models.models.values()]
-    entries += map(broken_entry, models.broken.values())
-    return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
+    return index_of(models, only_ready=only_ready)
 
 
 async def infer(request: Request, pipeline: Asked) -> Response:

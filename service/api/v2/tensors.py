@@ -6,6 +6,7 @@ list. All of it is read piece by piece, so that no call holds the interpreter's 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -40,6 +41,37 @@ _whole_numbers = msgspec.json.Decoder(list[int]).decode
 _fractions = msgspec.json.Decoder(list[float]).decode
 _base64 = msgspec.json.Decoder(bytes).decode
 _characters = msgspec.json.Decoder(str).decode
+
+
+@dataclass(frozen=True, slots=True)
+class JsonElements:
+    """Reads a tensor's elements from a JSON array."""
+
+    data: Span
+
+    def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
+        """Return what `numbers_in_json` does."""
+        return numbers_in_json(self.data, shape, kind)
+
+    def files(self, n: int) -> list[bytes]:
+        """Return what `files_in_json` does."""
+        return files_in_json(self.data, n)
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryElements:
+    """Reads a tensor's elements from bytes."""
+
+    data: bytes | memoryview
+    name: str  # of the input
+
+    def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
+        """Return what `numbers_in_binary` does."""
+        return numbers_in_binary(self.data, shape, kind)
+
+    def files(self, n: int) -> list[bytes]:
+        """Return what `files_in_binary` does."""
+        return files_in_binary(memoryview(self.data), n, self.name)
 
 
 def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) -> Any:
@@ -201,7 +233,7 @@ def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
                 f"element {number} of input '{name}' should have {length} bytes, "
                 f"but {len(data) - start} are left"
             )
-        files.append(_copy(data[start:end]))
+        files.append(copied(data[start:end]))
     if end != len(data):
         raise BadRequestError(
             f"{len(data) - end} bytes are left after the {n} elements of input '{name}'"
@@ -209,7 +241,7 @@ def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
     return files
 
 
-def _copy(data: memoryview) -> bytes:
+def copied(data: memoryview) -> bytes:
     """Return the bytes, copied without holding the interpreter's lock for long."""
     parts = range(0, len(data), _COPIED)
     return b"".join([bytes(data[start : start + _COPIED]) for start in parts])

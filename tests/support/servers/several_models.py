@@ -69,14 +69,20 @@ def save_channels(path: Path, height: int = 4, width: int = 6) -> None:
 
 @contextmanager
 def convoy_serve(*arguments: str | Path) -> Iterator[int]:
-    """Yield the port of a running `convoy serve`; kill it if it still runs at the end."""
-    process = Forked(CONVOY, "serve", *arguments, "--port", "0", "--threads", "1")
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
+    """Yield the port of a running `convoy serve`, which is killed if it is still there at the end."""
+    with announced(*arguments) as line:
         port = re.search(r" at http://127\.0\.0\.1:(\d+) ", line)
         assert port, line
         yield int(port[1])
+
+
+@contextmanager
+def announced(*arguments: str | Path) -> Iterator[str]:
+    """Yield the first line of a running `convoy serve`, which is killed if it outlives the block."""
+    process = Forked(CONVOY, "serve", *arguments, "--port", "0", "--threads", "1")
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline()
         process.terminate()
         assert process.wait(10) == 0
     finally:

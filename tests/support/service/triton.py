@@ -1,29 +1,191 @@
-"""Contains what the tests of tritonclient share: inputs, and checks of answers."""
+"""Makes the same calls of NVIDIA's client, tritonclient, over HTTP and gRPC."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tritonclient.http as triton
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
 
 from tests.support.servers.several_models import SAMPLES
 
 UNKNOWN = "Request for unknown model: 'no' is not found"
 
+# Statuses of HTTP as gRPC has them.
+_STATUSES = {
+    "400": "INVALID_ARGUMENT",
+    "404": "NOT_FOUND",
+    "413": "INVALID_ARGUMENT",
+    "415": "INVALID_ARGUMENT",
+    "501": "UNIMPLEMENTED",
+    "504": "DEADLINE_EXCEEDED",
+}
 
-def files_input(*files: bytes, shape: list[int] | None = None) -> Any:
+
+@dataclass(frozen=True)
+class Tensor:
+    """Holds an input, without elements where there is no array."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    array: Any = None
+    binary: bool = True  # by HTTP
+
+    def by(self, protocol: str) -> Any:
+        """Return it as the client of a protocol takes it."""
+        kind = triton_grpc if protocol == "grpc" else triton_http
+        tensor = kind.InferInput(self.name, list(self.shape), self.datatype)
+        if self.array is not None:
+            options = {} if protocol == "grpc" else {"binary_data": self.binary}
+            tensor.set_data_from_numpy(self.array, **options)
+        return tensor
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Names an output, and its form."""
+
+    name: str
+    classes: int = 0
+    binary: bool = True  # by HTTP
+
+    def by(self, protocol: str) -> Any:
+        """Return it as the client of a protocol takes it."""
+        if protocol == "grpc":
+            return triton_grpc.InferRequestedOutput(self.name, class_count=self.classes)
+        return triton_http.InferRequestedOutput(
+            self.name, class_count=self.classes, binary_data=self.binary
+        )
+
+
+class TritonClient:
+    """Makes every call of a protocol's client; answers are as those by HTTP."""
+
+    def __init__(self, protocol: str, address: str) -> None:
+        self.protocol = protocol
+        self.own: Any
+        if protocol == "grpc":
+            self.own = triton_grpc.InferenceServerClient(address)
+        else:
+            self.own = triton_http.InferenceServerClient(address, concurrency=4)
+
+    def infer(
+        self,
+        model: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Wanted] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Return the answer to an inference."""
+        wanted = None if outputs is None else [each.by(self.protocol) for each in outputs]
+        return self.own.infer(model, self._by(inputs), outputs=wanted, **options)
+
+    def async_infer(self, model: str, inputs: Sequence[Tensor]) -> Callable[[], Any]:
+        """Begin an inference; return a function that waits for its answer."""
+        if self.protocol == "http":
+            begun: Callable[[], Any] = self.own.async_infer(model, self._by(inputs)).get_result
+            return begun
+        ended: Future[Any] = Future()
+
+        def end(result: Any, error: Any) -> None:
+            if error:
+                ended.set_exception(error)
+            else:
+                ended.set_result(result)
+
+        self.own.async_infer(model, self._by(inputs), callback=end)
+        return ended.result
+
+    def _by(self, inputs: Sequence[Tensor]) -> list[Any]:
+        return [each.by(self.protocol) for each in inputs]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return any other call, whose answer is made what it is by HTTP."""
+        method = getattr(self.own, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            answer = method(*arguments, **options)
+            unwrap: Callable[[Any], Any] = _UNWRAP.get(name, plain)
+            return answer if isinstance(answer, bool | None) else unwrap(answer)
+
+        return method if self.protocol == "http" else call
+
+
+@contextmanager
+def triton_client(protocol: str, address: str) -> Iterator[TritonClient]:
+    """Yield a client, which is closed in the end."""
+    client = TritonClient(protocol, address)
+    try:
+        yield client
+    finally:
+        client.own.close()
+
+
+def plain(message: Any) -> dict[str, Any]:
+    """Return a message as JSON would have it, with the fields that are not set."""
+    return {
+        field.name: _value(field, getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+        if not field.has_presence or message.HasField(field.name)
+    }
+
+
+def _value(field: Any, value: Any) -> Any:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return {key: plain(each) for key, each in value.items()}
+    if field.is_repeated:
+        return [_one(field, each) for each in value]
+    return _one(field, value)
+
+
+def _one(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return plain(value)
+    return field.enum_type.values_by_number[value].name if field.enum_type else value
+
+
+# What is around an answer by gRPC that is not by HTTP.
+_UNWRAP: dict[str, Callable[[Any], Any]] = {
+    "get_model_config": lambda answer: plain(answer.config),
+    "get_model_repository_index": lambda answer: plain(answer)["models"],
+    "get_trace_settings": lambda answer: {
+        name: each["value"] for name, each in plain(answer)["settings"].items()
+    },
+    "get_log_settings": lambda answer: {
+        name: next(iter(each.values())) for name, each in plain(answer)["settings"].items()
+    },
+    **dict.fromkeys(
+        ("get_system_shared_memory_status", "get_cuda_shared_memory_status"),
+        lambda answer: list(plain(answer)["regions"].values()),
+    ),
+}
+
+
+def response_of(answer: Any) -> Any:
+    """Return the response of an inference."""
+    response = answer.get_response()
+    return response if isinstance(response, dict) else plain(response)
+
+
+def has_status(error: InferenceServerException, status: str) -> bool:
+    """Return whether a refusal has this status of HTTP, or gRPC's for it."""
+    return error.status() in (status, f"StatusCode.{_STATUSES[status]}")
+
+
+def files_input(*files: bytes, shape: list[int] | None = None) -> Tensor:
     """Return an input of encoded images for the server to decode."""
-    tensor = triton.InferInput("image", shape or [len(files)], "BYTES")
-    elements = np.array(files, dtype=np.object_).reshape(tensor.shape())
-    tensor.set_data_from_numpy(elements, binary_data=True)
-    return tensor
+    shape = shape or [len(files)]
+    return Tensor("image", "BYTES", shape, np.array(files, dtype=np.object_).reshape(shape))
 
 
-def pixels_input(pixels: Any, *, binary: bool = True) -> Any:
+def pixels_input(pixels: Any, *, binary: bool = True) -> Tensor:
     """Return an input of pixels as the engine takes them."""
-    tensor = triton.InferInput("image", list(pixels.shape), "UINT8")
-    tensor.set_data_from_numpy(pixels, binary_data=binary)
-    return tensor
+    return Tensor("image", "UINT8", pixels.shape, pixels, binary)
 
 
 def samples(*digits: int) -> list[bytes]:
@@ -31,7 +193,7 @@ def samples(*digits: int) -> list[bytes]:
     return [SAMPLES[digit].read_bytes() for digit in digits]
 
 
-def files(*digits: int) -> list[Any]:
+def files(*digits: int) -> list[Tensor]:
     """Return the inputs of a request with sample images."""
     return [files_input(*samples(*digits))]
 

@@ -1,33 +1,37 @@
-"""Inference by NVIDIA's client, tritonclient, and by hand, with a real server process."""
+"""Inference by NVIDIA's client, tritonclient, by either protocol, and by hand, of a real server."""
 
 import asyncio
 import base64
 import gzip
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-import tritonclient.http as triton
-import tritonclient.http.aio as triton_aio
+import tritonclient.grpc.aio as grpc_aio
+import tritonclient.http.aio as http_aio
 from tritonclient.utils import InferenceServerException
 
 from tests.support.servers.several_models import CHANNELS
-from tests.support.service.triton import UNKNOWN, files, files_input, pixels_input, samples, shows
-
-
-@pytest.fixture
-def client(address: str) -> Iterator[Any]:
-    """A client of the server."""
-    with triton.InferenceServerClient(address, concurrency=4) as opened:
-        yield opened
+from tests.support.service.triton import (
+    UNKNOWN,
+    Tensor,
+    TritonClient,
+    Wanted,
+    files,
+    files_input,
+    has_status,
+    pixels_input,
+    response_of,
+    samples,
+    shows,
+)
 
 
 @pytest.mark.parametrize("shape", [[10], [10, 1]])
-def test_images_are_decoded_by_the_server(client: Any, shape: list[int]) -> None:
+def test_images_are_decoded_by_the_server(client: TritonClient, shape: list[int]) -> None:
     # More than a batch has.
     answer = client.infer("digits", [files_input(*samples(*range(10)), shape=shape)])
     assert answer.as_numpy("logits").dtype == np.float32
@@ -37,19 +41,19 @@ def test_images_are_decoded_by_the_server(client: Any, shape: list[int]) -> None
 @pytest.mark.parametrize("asks_binary", [True, False])
 @pytest.mark.parametrize("sends_binary", [True, False])
 def test_pixels_are_taken_and_scores_given_both_ways(
-    client: Any, sends_binary: bool, asks_binary: bool
+    client: TritonClient, sends_binary: bool, asks_binary: bool
 ) -> None:
     pixels = np.zeros((2, 4, 6, 3), np.uint8)
     pixels[0] = (10, 20, 30)
     pixels[1, :2, :, 1] = 100
-    outputs = [triton.InferRequestedOutput("amount", binary_data=asks_binary)]
+    outputs = [Wanted("amount", binary=asks_binary)]
     answer = client.infer(
         CHANNELS, [pixels_input(pixels, binary=sends_binary)], outputs=outputs, request_id="me"
     )
     assert answer.as_numpy("amount").tolist() == [[10, 20, 30], [0, 50, 0]]
-    output = answer.get_output("amount")
-    assert ("data" in output) is not asks_binary
-    response = answer.get_response()
+    if client.protocol == "http":
+        assert ("data" in answer.get_output("amount")) is not asks_binary
+    response = response_of(answer)
     assert (response["id"], response["model_name"], response["model_version"]) == (
         "me",
         CHANNELS,
@@ -60,39 +64,40 @@ def test_pixels_are_taken_and_scores_given_both_ways(
 @pytest.mark.parametrize("answered_as", [None, "gzip", "deflate"])
 @pytest.mark.parametrize("sent_as", [None, "gzip", "deflate"])
 def test_bodies_may_be_compressed_both_ways(
-    client: Any, sent_as: str | None, answered_as: str | None
+    client: TritonClient, sent_as: str | None, answered_as: str | None
 ) -> None:
     pixels = np.full((60, 4, 6, 3), 7, np.uint8)  # so many that compressing is worth it
-    answer = client.infer(
-        CHANNELS,
-        [pixels_input(pixels)],
-        request_compression_algorithm=sent_as,
-        response_compression_algorithm=answered_as,
-    )
+    options: dict[str, Any] = {"compression_algorithm": sent_as}
+    if client.protocol == "http":
+        options = {
+            "request_compression_algorithm": sent_as,
+            "response_compression_algorithm": answered_as,
+        }
+    answer = client.infer(CHANNELS, [pixels_input(pixels)], **options)
     assert (answer.as_numpy("amount") == 7).all()
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_the_classification_extension_ranks_and_names(client: Any, binary: bool) -> None:
-    output = triton.InferRequestedOutput("amount", binary_data=binary, class_count=2)
+def test_the_classification_extension_ranks_and_names(client: TritonClient, binary: bool) -> None:
+    output = Wanted("amount", classes=2, binary=binary)
     pixels = np.full((1, 4, 6, 3), (1, 3, 2), np.uint8)
     ranked = client.infer(CHANNELS, [pixels_input(pixels)], outputs=[output]).as_numpy("amount")
     assert ranked.shape == (1, 2)
-    texts = [text.decode() if binary else text for text in ranked.ravel().tolist()]
+    texts = [text.decode() if isinstance(text, bytes) else text for text in ranked.ravel().tolist()]
     assert texts == ["3.000000:1:green", "2.000000:2:blue"]
 
 
-def test_priority_timeout_and_parameters_of_ones_own_are_taken(client: Any) -> None:
+def test_priority_timeout_and_parameters_of_ones_own_are_taken(client: TritonClient) -> None:
     answer = client.infer(
         "digits", files(7), priority=1, timeout=30_000_000, parameters={"mine": "x"}
     )
     shows(7)(answer)
 
 
-def test_what_cannot_be_done_within_its_timeout_is_refused(client: Any) -> None:
+def test_what_cannot_be_done_within_its_timeout_is_refused(client: TritonClient) -> None:
     with pytest.raises(InferenceServerException, match="deadline") as refused:
         client.infer("digits", files(7), timeout=1)  # a microsecond
-    assert refused.value.status() == "504"
+    assert has_status(refused.value, "504")
 
 
 @pytest.mark.parametrize(
@@ -104,49 +109,53 @@ def test_what_cannot_be_done_within_its_timeout_is_refused(client: Any) -> None:
         ([pixels_input(np.zeros((1, 9, 9, 1), np.uint8))], None, "400", "[n, 32, 32, 1]"),
         ([], None, "400", "expected 1 input but got 0"),
         (None, ["labels"], "400", "unexpected inference output 'labels'"),
-        ([triton.InferInput("image", [1], "BYTES")], None, "400", "has no `data`"),
+        ([Tensor("image", "BYTES", [1])], None, "400", "has no `data`"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_told_so(
-    client: Any, inputs: list[Any] | None, outputs: list[str] | None, status: str, says: str
+    client: TritonClient,
+    inputs: list[Any] | None,
+    outputs: list[str] | None,
+    status: str,
+    says: str,
 ) -> None:
-    wanted = [triton.InferRequestedOutput(name) for name in outputs] if outputs else None
+    wanted = [Wanted(name) for name in outputs] if outputs else None
     with pytest.raises(InferenceServerException) as refused:
         client.infer("digits", files(7) if inputs is None else inputs, outputs=wanted)
-    assert refused.value.status() == status
+    assert has_status(refused.value, status)
     assert says in refused.value.message()
     shows(7)(client.infer("digits", files(7)))
 
 
 def test_planes_under_another_name_and_shared_memory_are_refused_saying_what_to_send(
-    client: Any,
+    client: TritonClient,
 ) -> None:
-    planes = triton.InferInput("image", [1, 3, 4, 6], "FP32")
-    planes.set_data_from_numpy(np.zeros((1, 3, 4, 6), np.float32))
+    planes = Tensor("image", "FP32", [1, 3, 4, 6], np.zeros((1, 3, 4, 6), np.float32))
     with pytest.raises(InferenceServerException, match=r"takes UINT8 RGB pixels.* 'x' takes FP32"):
         client.infer(CHANNELS, [planes])
-    shared = triton.InferInput("image", [1, 4, 6, 3], "UINT8")
+    shared = Tensor("image", "UINT8", [1, 4, 6, 3]).by(client.protocol)
     shared.set_shared_memory("region", 72)
     with pytest.raises(InferenceServerException, match="send tensors in the body"):
-        client.infer(CHANNELS, [shared])
+        client.own.infer(CHANNELS, [shared])
 
 
-def test_requests_in_flight_together_keep_their_answers(client: Any) -> None:
+def test_requests_in_flight_together_keep_their_answers(client: TritonClient) -> None:
     sent = [n % 10 for n in range(40)]
     waiting = [client.async_infer("digits", [files_input(*samples(digit))]) for digit in sent]
-    found = [int(request.get_result().as_numpy("logits").argmax()) for request in waiting]
+    found = [int(result().as_numpy("logits").argmax()) for result in waiting]
     assert found == sent
 
 
-def test_the_asynchronous_client_is_answered_too(address: str) -> None:
+@pytest.mark.parametrize(("protocol", "kind"), [("http", http_aio), ("grpc", grpc_aio)])
+def test_the_asynchronous_client_is_answered_too(
+    addresses: dict[str, str], protocol: str, kind: Any
+) -> None:
     async def main() -> None:
-        async with triton_aio.InferenceServerClient(address) as client:
+        async with kind.InferenceServerClient(addresses[protocol]) as client:
             assert await client.is_server_ready()
-            assert (await client.get_model_metadata("digits"))["name"] == "digits"
             sent = list(range(10))
-            found = await asyncio.gather(
-                *(client.infer("digits", [files_input(*samples(digit))]) for digit in sent)
-            )
+            inputs = [[files_input(*samples(digit)).by(protocol)] for digit in sent]
+            found = await asyncio.gather(*(client.infer("digits", each) for each in inputs))
             assert [int(a.as_numpy("logits").argmax()) for a in found] == sent
             with pytest.raises(InferenceServerException, match="unknown model"):
                 await client.get_model_config("no")
@@ -154,7 +163,7 @@ def test_the_asynchronous_client_is_answered_too(address: str) -> None:
     asyncio.run(main())
 
 
-def test_statistics_and_metrics_count_what_was_asked(client: Any, address: str) -> None:
+def test_statistics_and_metrics_count_what_was_asked(client: TritonClient, address: str) -> None:
     def counts() -> tuple[int, int, int]:
         (model,) = client.get_inference_statistics(CHANNELS)["model_stats"]
         return (

@@ -57,8 +57,8 @@ def test_tensors_pixels_files_and_v1_agree_on_photographs(address: str) -> None:
                 client.infer(SQUEEZENET.stem, [sent]).as_numpy(classifier.network.graph.outputs[0])
                 for sent in (
                     tensor_input(own["name"], tensors[places]),
-                    pixels_input(rgb),
-                    files_input(*files),
+                    pixels_input(rgb).by("http"),
+                    files_input(*files).by("http"),
                 )
             ]
             np.testing.assert_allclose(scores[0], expected[places], atol=1e-4)

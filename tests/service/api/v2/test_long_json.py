@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.api.v2 import long_json, request, tensors
+from service.api.v2.inference import InferRequest
 from service.api.v2.long_json import PIECE, cut
-from service.api.v2.request import InferRequest, parse_request
+from service.api.v2.request import parse_request
 from service.errors import BadRequestError, PayloadTooLargeError, ServiceError
 from tests.service.api.v2.test_request import INFO
 

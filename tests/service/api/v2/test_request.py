@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from models import ChannelOrder, OutputKind, Results
 from service.api.v2.infer import format_answer
-from service.api.v2.request import MAX_JSON_BYTES, InferRequest, parse_request
+from service.api.v2.inference import InferRequest
+from service.api.v2.request import MAX_JSON_BYTES, parse_request
 from service.engine.ranking import rank
 from service.errors import BadRequestError, EngineFailedError, ServiceError
 from service.hosting.pipeline import ModelInfo

@@ -1,0 +1,187 @@
+"""Measures inference by gRPC, beside the same by HTTP and a service of grpcio that does nothing.
+
+    python -m benchmarks.serving.protocols [--seconds N] [--rounds N] [--record]
+
+Both protocols are those of one Convoy process, the real application with an engine and a decoder
+that do nothing; each request has a JPEG as a binary tensor of V2, and each answer 1000 scores. The
+third server is grpcio's own, on the same event loop: it takes the same message, and answers bytes
+that were made before. Servers take turns (A B C, C B A, ...), so other work on the machine affects
+all of them. Each client keeps its connections busy from one process, and is part of what is
+measured: grpcio's takes more of a core than the HTTP client, as any client by gRPC does.
+"""
+
+import argparse
+import asyncio
+import json
+import socket
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import grpc
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.rows import RESULTS, append
+from benchmarks.serving.http_client import Address, closed_loop, post_request
+from benchmarks.serving.overhead import jpeg_of, serving, wait_until_ready, where
+from benchmarks.serving.targets import both_protocols
+from service.grpc.messages import INFERENCE, message_class
+
+CONNECTIONS = (1, 8, 32)
+BODY_BYTES = 100_000
+RECORD = RESULTS / "service.jsonl"
+HTTP, GRPC, BARE = "Convoy by HTTP", "Convoy by gRPC", "grpcio alone"
+
+_METHOD = f"/{INFERENCE}/ModelInfer"
+_CLASSES = 1000
+_OWN = [("grpc.use_local_subchannel_pool", 1)]  # each client its own connection
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Holds what one server did with so many connections."""
+
+    target: str
+    connections: int
+    body_bytes: int
+    requests: int
+    requests_a_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+def bare_service(port: int, listener: socket.socket) -> None:
+    """Serve a method that answers bytes, and readiness by HTTP once it does."""
+    message = message_class("inference.ModelInferResponse")(
+        model_name="no-op", model_version="1", raw_output_contents=[bytes(4 * _CLASSES)]
+    )
+    answer: bytes = message.SerializeToString()
+
+    async def infer(_data: bytes, _context: Any) -> bytes:
+        return answer
+
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, _call: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(infer)
+
+    async def say_ready(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+
+    async def main() -> None:
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        server.add_generic_rpc_handlers((Handler(),))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        await asyncio.start_server(say_ready, sock=listener)
+        await server.wait_for_termination()
+
+    uvloop.run(main())
+
+
+def v2_request(jpeg: bytes) -> bytes:
+    """Return a request by HTTP with the image as a binary tensor."""
+    tensor = {
+        "name": "image",
+        "datatype": "BYTES",
+        "shape": [1],
+        "parameters": {"binary_data_size": len(jpeg) + 4},
+    }
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    body = head + len(jpeg).to_bytes(4, "little") + jpeg
+    length = f"Inference-Header-Content-Length: {len(head)}"
+    return post_request("/v2/models/no-op/infer", body, "application/octet-stream", length)
+
+
+def v2_message(jpeg: bytes) -> bytes:
+    """Return the same request as a message."""
+    message = message_class("inference.ModelInferRequest")(model_name="no-op")
+    message.inputs.add(name="image", datatype="BYTES", shape=[1])
+    message.raw_input_contents.append(len(jpeg).to_bytes(4, "little") + jpeg)
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def closed_loop_of_grpc(port: int, message: bytes, connections: int, seconds: float) -> list[float]:
+    """Return seconds that each call took, `connections` at a time for about `seconds`."""
+    took: list[float] = []
+
+    async def ask(deadline: float) -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_OWN) as channel:
+            call = channel.unary_unary(_METHOD)
+            while (started := perf_counter()) < deadline:
+                await call(message)
+                took.append(perf_counter() - started)
+
+    async def main() -> None:
+        deadline = perf_counter() + seconds
+        await asyncio.gather(*(ask(deadline) for _ in range(connections)))
+
+    uvloop.run(main())
+    return took
+
+
+def measure(
+    loops: Mapping[str, Callable[[int, float], list[float]]], seconds: float, rounds: int
+) -> list[Measurement]:
+    """Load each server for `seconds` in each of the rounds, in which they take turns."""
+    measured = []
+    for connections in CONNECTIONS:
+        took: dict[str, list[float]] = {name: [] for name in loops}
+        for number in range(rounds):
+            for name in sorted(loops, key=list(loops).index, reverse=number % 2 == 1):
+                took[name] += loops[name](connections, seconds)
+        for name, times in took.items():
+            marks = statistics.quantiles(times, n=100)
+            rate = len(times) / (seconds * rounds)
+            p50_ms, p99_ms = marks[49] * 1e3, marks[98] * 1e3
+            about = name, connections, BODY_BYTES, len(times)
+            measured.append(Measurement(*about, rate, p50_ms, p99_ms))
+    return measured
+
+
+def free_port() -> int:
+    """Return a port that nothing listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def main(command_line: Sequence[str] | None = None) -> None:
+    """Measure, show, and write down what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.protocols")
+    parser.add_argument("--seconds", type=float, default=2, help="of load a turn (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="turns of each (%(default)s)")
+    parser.add_argument("--record", action="store_true", help="append the numbers to the results")
+    arguments = parser.parse_args(command_line)
+    jpeg = jpeg_of(BODY_BYTES)
+    ports = free_port(), free_port()
+    with ExitStack() as servers:
+        addresses: list[Address] = [
+            servers.enter_context(serving(partial(target, port)))
+            for target, port in zip((both_protocols, bare_service), ports, strict=True)
+        ]
+        for address in addresses:
+            wait_until_ready(address)
+        by_grpc = [partial(closed_loop_of_grpc, port, v2_message(jpeg)) for port in ports]
+        by_http = partial(closed_loop, addresses[0], v2_request(jpeg))
+        loops: dict[str, Callable[[int, float], list[float]]]
+        loops = dict(zip((HTTP, GRPC, BARE), (by_http, *by_grpc), strict=True))
+        measured = measure(loops, arguments.seconds, arguments.rounds)
+    table = Table("", "connections", "requests/s", "p50 ms", "p99 ms")
+    for row in measured:
+        numbers = f"{row.requests_a_second:.0f}", f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}"
+        table.add_row(row.target, str(row.connections), *numbers)
+    Console(highlight=False).print(table)
+    if arguments.record:
+        stands = where("grpcio", "uvicorn", "uvloop")
+        append(RECORD, [{**stands, "part": "protocols", **asdict(row)} for row in measured])
+
+
+if __name__ == "__main__":
+    main()

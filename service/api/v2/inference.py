@@ -1,0 +1,234 @@
+"""Understands inference requests of the V2 protocol, however they arrived.
+
+A request has one input: `image`, or the one that the model itself has, under its own name.
+
+    image     UINT8 [n, H, W, C]       RGB pixels in the model's size, or grey ones; not normalised
+    image     BYTES [n] or [n, 1]      JPEG, PNG or WebP files
+    its own   FP32 [n, C, H, W]        normalised as the model expects; or [n, H, W, C], if it does
+
+The structures are the only description of a request. msgspec parses JSON by them, and converts the
+fields of a protobuf; the OpenAPI document shows their schema. A tensor's elements are not part of
+them: they are read once its shape has been checked.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from models import ChannelOrder
+from service.api.v2.tensors import Numbers
+from service.batching.policy import LEVELS
+from service.errors import BadRequestError, TooManyImagesError
+from service.hosting.pipeline import ModelInfo
+
+INPUT = "image"
+
+
+# --- what a request says; unknown fields and parameters are ignored -------------------------------
+
+Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+NotSupported = Annotated[str | None, Meta(description="not supported")]
+
+
+class RequestParameters(msgspec.Struct):
+    """Holds parameters of the whole request."""
+
+    timeout: Annotated[
+        Whole, Meta(description="deadline, in microseconds after the request arrived; 0: none")
+    ] = 0
+    priority: Annotated[Whole, Meta(description=LEVELS)] = 0
+    binary_data_output: Annotated[bool, Meta(description="answer with a binary tensor")] = False
+
+
+class InputParameters(msgspec.Struct):
+    """Holds parameters of the input."""
+
+    binary_data_size: Annotated[
+        Whole | None, Meta(description="bytes of this tensor, which follow the JSON")
+    ] = None
+    shared_memory_region: NotSupported = None
+
+
+class OutputParameters(msgspec.Struct):
+    """Holds parameters of the output."""
+
+    binary_data: Annotated[
+        bool | None, Meta(description="answer with a binary tensor; overrides binary_data_output")
+    ] = None
+    classification: Annotated[
+        Whole, Meta(description="answer with this many `value:index:label`; 0: with the scores")
+    ] = 0
+    shared_memory_region: NotSupported = None
+
+
+class InputTensor(msgspec.Struct):
+    """Holds the one input of a request."""
+
+    name: Annotated[str, Meta(examples=[INPUT])]
+    datatype: Annotated[str, Meta(examples=["UINT8", "BYTES", "FP32"])]
+    shape: Annotated[
+        list[Whole],
+        Meta(
+            max_length=8,
+            description="[n, H, W, C] of RGB pixels, [n] of encoded images, [n, C, H, W] of FP32",
+        ),
+    ]
+    data: Annotated[
+        msgspec.Raw,
+        Meta(
+            description="numbers from 0 to 255, base64, or FP32; flat or nested as `shape`; "
+            "absent if binary data follows the JSON",
+            extra_json_schema={"type": "array"},
+        ),
+    ] = msgspec.field(default_factory=msgspec.Raw)  # with a plain default there is no schema
+    parameters: InputParameters | None = None
+
+
+class OutputTensor(msgspec.Struct):
+    """Names the one output of a request, and its parameters."""
+
+    name: str
+    parameters: OutputParameters | None = None
+
+
+_Tensor = TypeVar("_Tensor", InputTensor, OutputTensor)
+
+
+class InferenceJson(msgspec.Struct):
+    """Holds an inference request, but for tensors' elements where those are not JSON."""
+
+    inputs: list[InputTensor]
+    outputs: list[OutputTensor] | None = None
+    id: Annotated[str, Meta(description="repeated in the answer")] = ""
+    parameters: RequestParameters | None = None
+
+
+# --- a request, understood ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """Holds n images, encoded or decoded, and the requested form of the answer."""
+
+    files: list[bytes]  # n of them; empty if there are images
+    images: Numbers | None  # n pixels or tensors
+    id: str = ""
+    priority: int = 0  # 0: the default; otherwise 1 is the highest
+    timeout_s: float | None = None
+    binary: bool = False  # the scores as a binary tensor
+    classes: int | None = None  # this many as "value:index:label", instead of all the scores
+
+
+class Elements(Protocol):
+    """Reads a tensor's elements in the form in which they arrived."""
+
+    def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
+        """Return them as an array of uint8 or float32; BadRequestError unless they are that."""
+
+    def files(self, n: int) -> list[bytes]:
+        """Return them as n files; BadRequestError unless they are that."""
+
+
+def understand(
+    asked: InferenceJson,
+    elements: Callable[[InputTensor], Elements],
+    info: ModelInfo,
+    max_images: int,
+) -> InferRequest:
+    """Return a request with its images; `elements` finds those of its input.
+
+    BadRequestError: invalid. TooManyImagesError: more than `max_images`.
+    """
+    tensor = _only("input", asked.inputs, [name for name in (INPUT, info.tensor) if name], info)
+    output = _only("output", asked.outputs or [OutputTensor(info.scores)], [info.scores], info)
+    wanted = output.parameters or OutputParameters()
+    parameters = asked.parameters or RequestParameters()
+    files, images = _read_input(tensor, elements, info, max_images)
+    return InferRequest(
+        files,
+        images,
+        id=asked.id,
+        priority=parameters.priority,
+        timeout_s=parameters.timeout / 1e6 if parameters.timeout else None,
+        binary=parameters.binary_data_output if wanted.binary_data is None else wanted.binary_data,
+        classes=wanted.classification or None,
+    )
+
+
+def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo) -> _Tensor:
+    """Return the request's one tensor. Raises unless it has one of `names` and lies in the body."""
+    for tensor in tensors:
+        if tensor.name not in names:
+            raise BadRequestError(
+                f"unexpected inference {kind} '{tensor.name[:50]}' for model '{info.name}'; "
+                f"its {kind} is {' or '.join(map(repr, dict.fromkeys(names)))}"
+            )
+        if tensor.parameters and tensor.parameters.shared_memory_region is not None:
+            raise BadRequestError("shared memory is not supported; send tensors in the body")
+    if len(tensors) != 1:
+        raise BadRequestError(
+            f"expected 1 {kind} but got {len(tensors)} {kind}s for model '{info.name}'"
+        )
+    return tensors[0]
+
+
+def _read_input(
+    tensor: InputTensor,
+    elements: Callable[[InputTensor], Elements],
+    info: ModelInfo,
+    max_images: int,
+) -> tuple[list[bytes], Numbers | None]:
+    """Return the files, pixels or tensors of the input."""
+    n = _image_count(tensor, info)
+    if n > max_images:
+        raise TooManyImagesError(
+            f"{n} images in one request; at most {max_images} are allowed, so send several requests"
+        )
+    given = elements(tensor)
+    if tensor.datatype == "BYTES":
+        files = given.files(n)
+        if not all(files):
+            raise BadRequestError(f"element {files.index(b'') + 1} of input '{INPUT}' is empty")
+        return files, None
+    if tensor.datatype == "UINT8":
+        return [], in_engine_order(given.numbers((n, *info.image_shape), np.uint8), info)
+    numbers = given.numbers((n, *info.tensor_shape), np.float32)
+    if not np.isfinite(numbers).all():
+        raise BadRequestError(f"input '{tensor.name}' has a value that is NaN or infinite")
+    return [], numbers
+
+
+def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
+    """Return n, the number of images. Raises where name, datatype or shape is unsupported."""
+    n, *rest = tensor.shape or [0]
+    forms = [
+        (INPUT, "UINT8", [*info.image_shape]),
+        (INPUT, "BYTES", []),
+        (INPUT, "BYTES", [1]),
+        (info.tensor, "FP32", [*info.tensor_shape]),
+    ]
+    if n and (tensor.name, tensor.datatype, rest) in forms:
+        return n
+    channels = "grey" if info.channels is ChannelOrder.GREY else "RGB"
+    takes = (
+        f"input '{INPUT}' of model '{info.name}' takes UINT8 {channels} pixels of shape "
+        f"{['n', *info.image_shape]}, not normalised, or BYTES of shape [n], each a JPEG, PNG or "
+        "WebP file"
+    )
+    if info.tensor:
+        takes += f"; '{info.tensor}' takes FP32 of shape {['n', *info.tensor_shape]}, normalised"
+    raise BadRequestError(
+        f"{takes}; got {tensor.datatype[:20]} of shape {str(list(tensor.shape))[:80]}".replace(
+            "['n'", "[n"
+        )
+    )
+
+
+def in_engine_order(pixels: NDArray[np.uint8], info: ModelInfo) -> NDArray[np.uint8]:
+    """Return RGB pixels in the engine's order of channels, as a view."""
+    return pixels[..., ::-1] if info.channels is ChannelOrder.BGR else pixels

@@ -1,0 +1,109 @@
+"""Answers a ModelInferRequest, by the same call to the batcher as over HTTP."""
+
+import asyncio
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from service.api.v2.answer import output_of
+from service.api.v2.inference import InferRequest
+from service.batching.policy import urgency_of
+from service.errors import CRASHED, Code, ServiceError
+from service.grpc.messages import message_class
+from service.grpc.request import Message, infer_request, read_message
+from service.hosting.call import Call
+from service.hosting.inference import ImageRequest, Outcome, Scored
+from service.hosting.pipeline import Pipeline
+from service.hosting.repository import Repository
+from service.telemetry.record import RequestRecord
+
+_Answer = message_class("inference.ModelInferResponse")
+
+
+async def infer(
+    repository: Repository, record: RequestRecord, data: bytes, remaining_s: float | None
+) -> Any:
+    """Return the answer's message; `remaining_s` is until the deadline, if the client set one.
+
+    Cancelled, it withdraws the request. Raises ServiceError.
+    """
+    deadline = None if remaining_s is None else perf_counter() + remaining_s
+    message = read_message(data)
+    pipeline = repository.find(message.head.model_name, message.head.model_version or None)
+    return await _Exchange(pipeline, record, deadline).answer(message, len(data))
+
+
+class _Exchange:
+    """Takes a call by gRPC from its message to its answer."""
+
+    def __init__(self, pipeline: Pipeline, record: RequestRecord, deadline: float | None) -> None:
+        self._pipeline, self._record, self._deadline = pipeline, record, deadline
+        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._call = Call(pipeline, record.caller, record.id, record.started, self._take)
+
+    async def answer(self, message: Message, length: int) -> Any:
+        """Return the answer's message."""
+        call = self._call
+        try:
+            self._begin(message, length)
+            outcome = await self._outcome
+            if isinstance(outcome, Exception):
+                raise outcome
+            answer = self._format(outcome)
+            call.end()
+            return answer
+        except Exception as error:
+            call.fail(error)  # counted and logged, unless it was
+            if isinstance(error, ServiceError):
+                raise
+            raise ServiceError(CRASHED) from error
+        finally:
+            late = self._deadline is not None and perf_counter() >= self._deadline
+            call.abandon(Code.TOO_LATE if late else Code.CLIENT_LEFT)
+
+    def _begin(self, message: Message, length: int) -> None:
+        call, pipeline = self._call, self._pipeline
+        call.open()
+        call.hold(length, f"this one has {length}")
+        call.receive()
+        max_images = pipeline.admission.max_images_a_request
+
+        def read(message: Message) -> InferRequest:
+            return infer_request(message, pipeline.info, max_images)
+
+        if message.is_long:
+            call.aside(read, message, self._infer)
+        else:
+            self._infer(read(message))
+
+    def _infer(self, asked: InferRequest) -> None:
+        record = self._record
+        self._asked = asked
+        urgency = urgency_of(record.started, asked.timeout_s, asked.priority)
+        if self._deadline is not None:
+            urgency = urgency._replace(deadline=min(urgency.deadline, self._deadline))
+        images = None if asked.images is None else list(asked.images)
+        wanted = ImageRequest(asked.files, images, urgency)
+        if record.charge is not None:
+            record.charge(record, wanted.size)
+        self._call.infer(wanted)
+
+    def _take(self, outcome: Outcome) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+    def _format(self, scored: Scored) -> Any:
+        asked, info = self._asked, self._pipeline.info
+        output = output_of(asked, scored.results, info)
+        answer = _Answer(model_name=info.name, model_version=info.version, id=asked.id)
+        tensor = answer.outputs.add(name=info.scores, datatype=output.datatype, shape=output.shape)
+        if asked.binary:
+            answer.raw_output_contents.append(output.binary())
+        elif isinstance(output.elements, np.ndarray):
+            tensor.contents.fp32_contents.extend(output.elements.tolist())
+        else:
+            tensor.contents.bytes_contents.extend(map(str.encode, output.elements))
+        phases = self._call.count(scored)
+        self._record.score(info.name, len(scored.results), scored.batch_size, phases)
+        return answer

@@ -1,0 +1,54 @@
+"""Makes the protobuf messages from the descriptors that protoc made of the .proto files here.
+
+They have a pool of their own: a process may hold other copies of the same protocol.
+"""
+
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from service.errors import BadRequestError
+
+DESCRIPTORS = "descriptors.binpb"
+INFERENCE = "inference.GRPCInferenceService"
+HEALTH = "grpc.health.v1.Health"
+
+POOL: Any = DescriptorPool()
+for _file in FileDescriptorSet.FromString(
+    files(__package__).joinpath(DESCRIPTORS).read_bytes()
+).file:
+    POOL.AddSerializedFile(_file.SerializeToString())
+
+_CLASSES = {
+    descriptor.full_name: GetMessageClass(descriptor)
+    for service in (INFERENCE, HEALTH)
+    for method in POOL.FindServiceByName(service).methods
+    for descriptor in (method.input_type, method.output_type)
+}
+
+
+def message_class(name: str) -> Any:
+    """Return the class of a message that a method takes or gives, by its full name."""
+    return _CLASSES[name]
+
+
+def parse(kind: Any, data: bytes) -> Any:
+    """Return the message that the bytes are; BadRequestError if they are none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise BadRequestError(f"the message is no {kind.DESCRIPTOR.name}: {error}") from error
+
+
+def fill(kind: Any, fields: Any) -> bytes:
+    """Return a message with these fields, in bytes; those that it does not have are left out."""
+    message = kind()
+    ParseDict(msgspec.to_builtins(fields), message, ignore_unknown_fields=True)
+    encoded: bytes = message.SerializeToString()
+    return encoded

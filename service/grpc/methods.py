@@ -1,0 +1,133 @@
+"""Answers every method but inference: the same facts as over HTTP, as messages have them."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from service.api.v2 import description
+from service.api.v2.refusals import (
+    LOADING,
+    LOG_LEVEL,
+    LOGGING,
+    MEMORY,
+    NO_REGION,
+    TRACE,
+    TRACING,
+    UNLOADING,
+)
+from service.errors import ModelNotFoundError, ServiceError, UnsupportedError
+from service.grpc.messages import INFERENCE
+from service.hosting.pipeline import Pipeline
+from service.hosting.repository import Repository
+
+Method = Callable[[Repository, Any], Awaitable[Mapping[str, Any]]]
+
+
+def _of_server(describe: Callable[[], Awaitable[Mapping[str, Any]]]) -> Method:
+    async def answer(_models: Repository, _asked: Any) -> Mapping[str, Any]:
+        return await describe()
+
+    return answer
+
+
+def _of_model(describe: Callable[[Pipeline], Awaitable[Any]]) -> Method:
+    async def answer(models: Repository, asked: Any) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = await describe(_find(models, asked))
+        return found
+
+    return answer
+
+
+def _refused(why: str) -> Method:
+    async def answer(_models: Repository, _asked: Any) -> Mapping[str, Any]:
+        raise UnsupportedError(why)
+
+    return answer
+
+
+def _find(models: Repository, asked: Any) -> Pipeline:
+    return models.find(asked.name, asked.version or None)
+
+
+async def _server_ready(models: Repository, _asked: Any) -> Mapping[str, Any]:
+    try:
+        models.check_ready()
+    except ServiceError:
+        return {"ready": False}
+    return {"ready": True}
+
+
+async def _model_ready(models: Repository, asked: Any) -> Mapping[str, Any]:
+    try:
+        _find(models, asked).runner.state.check_ready()
+    except ServiceError:  # Triton says so of unknown models, too
+        return {"ready": False}
+    return {"ready": True}
+
+
+async def _config(pipeline: Pipeline) -> Mapping[str, Any]:
+    return {"config": await description.model_config(pipeline)}
+
+
+async def _statistics(models: Repository, asked: Any) -> Mapping[str, Any]:
+    if asked.name:
+        return await description.statistics(_find(models, asked))
+    return await description.every_statistics(models)
+
+
+async def _index(models: Repository, asked: Any) -> Mapping[str, Any]:
+    return {"models": description.index_of(models, only_ready=asked.ready)}
+
+
+async def _trace(models: Repository, asked: Any) -> Mapping[str, Any]:
+    if asked.settings:
+        raise UnsupportedError(TRACING)
+    if asked.model_name:
+        models.find(asked.model_name)
+    return {
+        "settings": {
+            name: {"value": [value] if isinstance(value, str) else value}
+            for name, value in TRACE.items()
+        }
+    }
+
+
+async def _log(_models: Repository, asked: Any) -> Mapping[str, Any]:
+    if asked.settings:
+        raise UnsupportedError(LOG_LEVEL)
+    kinds = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+    return {"settings": {name: {kinds[type(value)]: value} for name, value in LOGGING.items()}}
+
+
+async def _region_status(_models: Repository, asked: Any) -> Mapping[str, Any]:
+    if asked.name:
+        raise ModelNotFoundError(NO_REGION.format(asked.name))
+    return {"regions": {}}
+
+
+async def _nothing() -> Mapping[str, Any]:
+    return {}
+
+
+METHODS: Mapping[str, Method] = {
+    f"/{INFERENCE}/{name}": method
+    for name, method in {
+        "ServerLive": _of_server(description.live),
+        "ServerReady": _server_ready,
+        "ModelReady": _model_ready,
+        "ServerMetadata": _of_server(description.server_metadata),
+        "ModelMetadata": _of_model(description.model_metadata),
+        "ModelConfig": _of_model(_config),
+        "ModelStatistics": _statistics,
+        "RepositoryIndex": _index,
+        "RepositoryModelLoad": _refused(LOADING),
+        "RepositoryModelUnload": _refused(UNLOADING),
+        "SystemSharedMemoryStatus": _region_status,
+        "SystemSharedMemoryRegister": _refused(MEMORY),
+        "SystemSharedMemoryUnregister": _of_server(_nothing),
+        "CudaSharedMemoryStatus": _region_status,
+        "CudaSharedMemoryRegister": _refused(MEMORY),
+        "CudaSharedMemoryUnregister": _of_server(_nothing),
+        "TraceSetting": _trace,
+        "LogSettings": _log,
+    }.items()
+}

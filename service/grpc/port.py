@@ -1,0 +1,348 @@
+"""Listens for gRPC: each request to its method, within the limits that HTTP's connections have.
+
+    metadata ── edge ── room to arrive ── message ─┬─ ModelInfer, ModelStreamInfer ── infer
+                                                   └─ everything else ────────────── methods
+
+A message is received only once its client may send one: a bound on how many arrive at once keeps
+their memory bounded, and of the client with the most of them the newest gives way. grpcio refuses
+messages that are too long, compressed or not, before it has received them.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from http import HTTPStatus
+from math import ceil
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+import grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha._async import ReflectionServicer
+from typing_extensions import override
+
+from service.edge.connections import network_of
+from service.edge.edge import RPC, Edge
+from service.errors import (
+    CRASHED,
+    BadRequestError,
+    Code,
+    ModelNotFoundError,
+    PayloadTooLargeError,
+    RequestTimeoutError,
+    RetryableError,
+    ServiceError,
+)
+from service.grpc.infer import infer
+from service.grpc.messages import HEALTH, INFERENCE, POOL, fill, message_class, parse
+from service.grpc.methods import METHODS
+from service.hosting.admission import Admission, ByteRoom, Reservation
+from service.hosting.repository import Repository
+from service.telemetry.record import RequestRecord
+
+Context = Any  # grpc.aio.ServicerContext
+
+_STATUSES = {
+    Code.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Code.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    Code.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Code.TOO_SLOW: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Code.TOO_LARGE: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.UNSUPPORTED_TYPE: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.TOO_MANY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Code.CLIENT_LEFT: grpc.StatusCode.CANCELLED,
+    Code.FAILED: grpc.StatusCode.INTERNAL,
+    Code.UNIMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
+    Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Code.TOO_LATE: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_CHECK, _WATCH = f"/{HEALTH}/Check", f"/{HEALTH}/Watch"
+_INFER, _STREAM = f"/{INFERENCE}/ModelInfer", f"/{INFERENCE}/ModelStreamInfer"
+_REFLECTION = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
+_HealthRequest, _HealthAnswer = map(
+    message_class, ("grpc.health.v1.HealthCheckRequest", "grpc.health.v1.HealthCheckResponse")
+)
+_StreamAnswer = message_class("inference.ModelStreamInferResponse")
+
+# Of every message but those with tensors.
+_MOST_BYTES = 4096
+
+# Characters of an error's text: with the rest of the trailers it must fit in 8 kB.
+_MOST_CHARACTERS = 500
+
+_STREAMS = 100  # at once on a connection
+_IN_FLIGHT = 100  # requests of one stream
+_IDLE_MS = 300_000  # until a connection without requests is closed; clients open another unasked
+_PING_MS = 60_000  # after which a silent client is asked whether it is there
+_LOOK_S = 1.0  # between two looks at what watchers of health are told
+
+_log = logging.getLogger("convoy")
+
+
+class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers for a repository's models at an address."""
+
+    def __init__(
+        self, host: str, port: int, repository: Repository, max_arriving: int, *, shared: bool
+    ) -> None:
+        """At most `max_arriving` messages arrive at once. `shared`: other processes listen too."""
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._shared = shared
+        self._stopping = False
+        self.number = port  # once it listens
+        self._repository = repository
+        room = ByteRoom(max_arriving * repository.max_body_bytes)
+        self._arrivals = Admission(
+            max_arriving, 1, repository.max_body_bytes, room, expected_wait_s=lambda: 1.0
+        )
+        self._edge = Edge()  # until `start`
+        self._server: Any = None
+        POOL.AddSerializedFile(reflection_pb2.DESCRIPTOR.serialized_pb)
+        services = (INFERENCE, HEALTH, reflection.SERVICE_NAME)
+        self._reflection = ReflectionServicer(services, pool=POOL)
+
+    @property
+    def arriving(self) -> int:
+        """Return how many messages arrive now, or streams are open."""
+        return self._arrivals.images
+
+    async def start(self, edge: Edge) -> None:
+        """Listen; requests are admitted by `edge`. OSError: the address is in use."""
+        self._edge = edge
+        options = {
+            "grpc.so_reuseport": int(self._shared),
+            "grpc.max_receive_message_length": self._repository.max_body_bytes,
+            "grpc.max_send_message_length": -1,
+            "grpc.max_allowed_incoming_connections": edge.limits.connections,
+            "grpc.max_concurrent_streams": _STREAMS,
+            "grpc.max_connection_idle_ms": _IDLE_MS,
+            "grpc.keepalive_time_ms": _PING_MS,
+        }
+        self._server = grpc.aio.server(options=list(options.items()))
+        self._server.add_generic_rpc_handlers((self,))
+        try:
+            self.number = self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise OSError(f"gRPC at {self._address}: {error}") from error
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new requests, and finish those inside within a time."""
+        self._stopping = True
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+    @override
+    def service(self, handler_call_details: Any) -> Any:
+        """Return what handles a method's requests; None: there is no such method."""
+        path = handler_call_details.method
+        if path in (_INFER, _CHECK) or path in METHODS:
+            return grpc.stream_unary_rpc_method_handler(partial(self._unary, path))
+        streams = {_STREAM: self._stream, _WATCH: self._watch, _REFLECTION: self._reflect}
+        if path in streams:
+            return grpc.stream_stream_rpc_method_handler(streams[path])
+        return None
+
+    # --- methods ----------------------------------------------------------------------------------
+
+    async def _unary(self, path: str, _messages: Any, context: Context) -> bytes:
+        """Answer one message."""
+        try:
+            async with self._admitted(path, context) as record:
+                async with self._arriving(record, self._edge.limits.body_s):
+                    data = await context.read()
+                if data is grpc.aio.EOF:
+                    raise BadRequestError("the request has no message; send one")
+                record.bytes_in = len(data)
+                answer = await self._answer(path, record, data, context)
+                record.bytes_out = len(answer)
+                return answer
+        except ServiceError as error:
+            return await _abort(context, error)
+
+    async def _answer(
+        self, path: str, record: RequestRecord, data: bytes, context: Context
+    ) -> bytes:
+        if path == _INFER:
+            message = await infer(self._repository, record, data, context.time_remaining())
+            encoded: bytes = message.SerializeToString()
+            return encoded
+        method = POOL.FindMethodByName(path[1:].replace("/", "."))
+        asked = _parse_short(message_class(method.input_type.full_name), data)
+        fields = self._health(asked) if path == _CHECK else METHODS[path](self._repository, asked)
+        return fill(message_class(method.output_type.full_name), await fields)
+
+    async def _stream(self, _messages: Any, context: Context) -> None:
+        """Answer a stream of requests for inference, in their order."""
+        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(_IN_FLIGHT)
+
+        async def write() -> None:
+            while (answer := await answers.get()) is not None:
+                await context.write(await answer)
+
+        async with self._opened(_STREAM, context), asyncio.TaskGroup() as group:
+            group.create_task(write())
+            while (data := await context.read()) is not grpc.aio.EOF:
+                await answers.put(group.create_task(self._streamed(data, context)))
+            await answers.put(None)
+
+    async def _streamed(self, data: bytes, context: Context) -> bytes:
+        """Return the answer to one message of a stream, which goes on after an error."""
+        try:
+            async with self._admitted(_STREAM, context) as record:
+                record.bytes_in = len(data)
+                remaining_s = context.time_remaining()
+                answer = _StreamAnswer(
+                    infer_response=await infer(self._repository, record, data, remaining_s)
+                )
+                record.bytes_out = answer.ByteSize()
+        except ServiceError as error:
+            answer = _StreamAnswer(error_message=_text(error))
+        encoded: bytes = answer.SerializeToString()
+        return encoded
+
+    async def _watch(self, _messages: Any, context: Context) -> None:
+        """Say how healthy a service is, now and whenever that changes."""
+        async with self._opened(_WATCH, context):
+            asked = _parse_short(_HealthRequest, await context.read())
+            said = None
+            while not self._stopping:
+                try:
+                    status = await self._health(asked)
+                except ModelNotFoundError:
+                    status = {"status": "SERVICE_UNKNOWN"}
+                if status != said:
+                    said = status
+                    await context.write(fill(_HealthAnswer, status))
+                await asyncio.sleep(_LOOK_S)
+
+    async def _reflect(self, messages: AsyncIterator[bytes], context: Context) -> None:
+        """Describe the services to tools."""
+
+        async def asked() -> AsyncIterator[Any]:
+            async for data in messages:
+                yield _parse_short(reflection_pb2.ServerReflectionRequest, data)
+
+        async with self._opened(_REFLECTION, context):
+            async for answer in self._reflection.ServerReflectionInfo(asked(), context):
+                await context.write(answer.SerializeToString())
+
+    async def _health(self, asked: Any) -> Mapping[str, Any]:
+        """Return a service's health: that of the models, in name or not."""
+        if asked.service in ("", INFERENCE):
+            check_ready = self._repository.check_ready
+        else:
+            check_ready = self._repository.find(asked.service).runner.state.check_ready
+        try:
+            check_ready()
+        except ServiceError:
+            return {"status": "NOT_SERVING"}
+        return {"status": "SERVING"}
+
+    # --- limits -----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _admitted(self, path: str, context: Context) -> AsyncIterator[RequestRecord]:
+        """Let a request in, and out again; ServiceError where it is refused or fails."""
+        headers = {
+            name.encode(): value if isinstance(value, bytes) else value.encode()
+            for name, value in context.invocation_metadata()
+        }
+        address = _host_of(context.peer())
+        request_id, client = (
+            self._edge.request_id(headers),
+            self._edge.client_of(network_of(address)),
+        )
+        record = RequestRecord(request_id, address, RPC, path.encode(), b"", headers, client)
+        context.set_trailing_metadata((("x-request-id", request_id.decode()),))
+        try:
+            refused = self._edge.admit(record, health_only=False)
+            if refused is not None:
+                raise refused
+            yield record
+            record.status = HTTPStatus.OK
+        except ServiceError as error:
+            record.status = error.code
+            raise
+        except asyncio.CancelledError:
+            record.status = Code.CLIENT_LEFT
+            raise
+        except Exception as error:
+            record.status = Code.FAILED
+            _log.exception("request %s failed unexpectedly", request_id.decode())
+            raise ServiceError(CRASHED) from error
+        finally:
+            self._edge.leave(record)
+
+    @asynccontextmanager
+    async def _opened(self, path: str, context: Context) -> AsyncIterator[None]:
+        """Let in a stream, which counts as one message that arrives for as long as it is open."""
+        try:
+            async with self._admitted(path, context) as record:
+                pass
+            async with self._arriving(record, None):
+                yield
+        except ServiceError as error:
+            await _abort(context, error)
+
+    @asynccontextmanager
+    async def _arriving(self, record: RequestRecord, within_s: float | None) -> AsyncIterator[None]:
+        """Hold a place while a message arrives; QueueFullError where it has to give way.
+
+        RequestTimeoutError: it has not arrived in time.
+        """
+        refused: list[ServiceError] = []
+        try:
+            async with asyncio.timeout(within_s) as limit:
+
+                def give_way(error: ServiceError) -> None:
+                    refused.append(error)
+                    limit.reschedule(0.0)
+
+                reservation = Reservation(self._arrivals, record.caller, give_way)
+                try:
+                    reservation.admit(1)
+                    yield
+                finally:
+                    reservation.release()
+        except TimeoutError:
+            if refused:
+                raise refused[0] from None
+            raise RequestTimeoutError(
+                f"the message did not arrive within {within_s:g} s; send it faster"
+            ) from None
+
+
+def _parse_short(kind: Any, data: Any) -> Any:
+    """Return a message that has no tensors."""
+    if data is grpc.aio.EOF:
+        raise BadRequestError("the request has no message; send one")
+    if len(data) > _MOST_BYTES:
+        raise PayloadTooLargeError(
+            f"the message has {len(data)} bytes; at most {_MOST_BYTES} are allowed here"
+        )
+    return parse(kind, data)
+
+
+def _host_of(peer: str) -> str:
+    """Return the address in grpcio's words for a client: ipv4:1.2.3.4:5, ipv6:%5B::1%5D:5."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
+
+
+def _text(error: ServiceError) -> str:
+    text = str(error)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
+
+
+async def _abort(context: Context, error: ServiceError) -> NoReturn:
+    """End a request with an error's status."""
+    trailers = context.trailing_metadata()
+    if isinstance(error, RetryableError):
+        trailers = (*trailers, ("retry-after", str(max(1, ceil(error.retry_after_s)))))
+    await context.abort(_STATUSES[error.code], _text(error), trailers)
+    raise AssertionError  # it has raised

@@ -1,0 +1,290 @@
+"""Reads a ModelInferRequest, however long, without keeping other threads from running.
+
+A parser in C holds the interpreter's lock until it returns, and makes an object of every two bytes.
+So fields are counted first, and what may be long is cut out:
+
+    message ── fields counted ── cut ─┬─ a short message: parsed by protobuf
+                                      ├─ raw_input_contents ┐ parts of the message, read once
+                                      └─ inputs[].contents  ┘ the tensor's shape has been checked
+
+Wire types are protobuf's: 0 a varint, 1 and 5 eight and four bytes, 2 a length and as many bytes.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from service.api.v2.inference import (
+    Elements,
+    InferenceJson,
+    InferRequest,
+    InputTensor,
+    understand,
+)
+from service.api.v2.tensors import BinaryElements, check_size, copied, numbers_in_binary
+from service.errors import BadRequestError, PayloadTooLargeError
+from service.grpc.messages import message_class, parse
+from service.hosting.pipeline import ModelInfo
+
+# Fields of a request or of an input: one input and one output with their parameters are few.
+_MOST_FIELDS = 256
+
+# Bytes beside the tensors, which protobuf parses at once.
+_MOST_BESIDE = 2**16
+
+# Elements of typed contents that are handled at once.
+_LONG = 2**16
+
+_VARINT, _LENGTH, _FOUR = 0, 2, 5
+_SIZES = {1: 8, 5: 4}
+
+# Numbers of fields: of ModelInferRequest, InferInputTensor and InferTensorContents.
+_INPUTS, _RAW = 5, 7
+_CONTENTS = 5
+_WHOLE, _FLOAT, _BYTES = 4, 6, 8
+_NAMES = {_WHOLE: "uint_contents", _FLOAT: "fp32_contents", _BYTES: "bytes_contents"}
+
+_Request = message_class("inference.ModelInferRequest")
+
+
+class _Field(NamedTuple):
+    number: int
+    kind: int  # the wire type
+    start: int  # of the field
+    value: int  # where its value starts
+    end: int
+
+
+def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < end and shift < 70:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise BadRequestError("the message is cut short or malformed: a number does not end")
+
+
+def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Iterator[_Field]:
+    """Yield the fields between two positions; PayloadTooLargeError if they are more than `most`."""
+    for _ in range(most):
+        if position == end:
+            return
+        start = position
+        tag, position = _varint(data, position, end)
+        number, kind = tag >> 3, tag & 7
+        if kind == _LENGTH:
+            length, value = _varint(data, position, end)
+        elif kind == _VARINT:
+            value = position
+            length = _varint(data, position, end)[1] - position
+        elif kind in _SIZES:
+            value, length = position, _SIZES[kind]
+        else:
+            raise BadRequestError(f"the message is malformed: it has a field of wire type {kind}")
+        if not number or length > end - value:
+            raise BadRequestError(
+                f"the message is cut short or malformed: field {number} should have {length} "
+                f"bytes, but {end - value} are left"
+            )
+        position = value + length
+        yield _Field(number, kind, start, value, position)
+    if position != end:
+        raise PayloadTooLargeError(
+            f"{what} has more than {most} fields; send fewer files or parameters"
+        )
+
+
+class Message(NamedTuple):
+    """Holds a ModelInferRequest, parsed but for its tensors' elements."""
+
+    head: Any  # the message without them
+    raw: Sequence[memoryview]
+    typed: "Sequence[_TypedElements]"  # of each input
+    is_long: bool  # reading it takes longer than handing it to a thread
+
+
+def read_message(data: bytes) -> Message:
+    """Return a request whose elements are not read yet.
+
+    BadRequestError: malformed. PayloadTooLargeError: more than any request needs.
+    """
+    kept: list[bytes] = []
+    raw: list[memoryview] = []
+    typed: list[_TypedElements] = []
+    for each in _fields(data, 0, len(data), _MOST_FIELDS, "the request"):
+        if each.number == _RAW and each.kind == _LENGTH:
+            raw.append(memoryview(data)[each.value : each.end])
+        elif each.number == _INPUTS and each.kind == _LENGTH:
+            beside, contents = _cut_input(data, each)
+            kept += (b"\x2a", encoded_varint(len(beside)), beside)
+            typed.append(contents)
+        else:
+            kept.append(_short(data[each.start : each.end]))
+    head = _short(b"".join(kept))
+    is_long = sum(part.end - part.start for each in typed for part in each.parts) > _LONG
+    return Message(parse(_Request, head), raw, typed, is_long)
+
+
+def _cut_input(data: bytes, whole: _Field) -> "tuple[bytes, _TypedElements]":
+    kept = []
+    contents = _TypedElements(data)
+    for each in _fields(data, whole.value, whole.end, _MOST_FIELDS, "an input"):
+        if each.number == _CONTENTS and each.kind == _LENGTH:
+            contents.parts.append(each)
+        else:
+            kept.append(_short(data[each.start : each.end]))
+    return _short(b"".join(kept)), contents
+
+
+def _short(beside: bytes) -> bytes:
+    if len(beside) > _MOST_BESIDE:
+        raise PayloadTooLargeError(
+            f"the message beside its tensors has more than {_MOST_BESIDE} bytes; "
+            "send a shorter id and parameters"
+        )
+    return beside
+
+
+def encoded_varint(number: int) -> bytes:
+    """Return a varint."""
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])
+
+
+def infer_request(message: Message, info: ModelInfo, max_images: int) -> InferRequest:
+    """Return a request with its images, which may be views of the message.
+
+    Takes time in proportion to the message's length. Raises what `understand` raises.
+    """
+    head = message.head
+    if message.raw and any(each.parts for each in message.typed):
+        raise BadRequestError("send tensors as raw_input_contents or as contents, not as both")
+    if message.raw and len(message.raw) != len(head.inputs):
+        raise BadRequestError(
+            f"{len(message.raw)} raw_input_contents for {len(head.inputs)} inputs; "
+            "send one for each input"
+        )
+    fields = {
+        "id": head.id,
+        # Triton answers in raw bytes, whatever was sent.
+        "parameters": {"binary_data_output": True} | _plain(head.parameters),
+        "inputs": [
+            {
+                "name": each.name,
+                "datatype": each.datatype,
+                "shape": list(each.shape),
+                "parameters": _plain(each.parameters),
+            }
+            for each in head.inputs
+        ],
+        "outputs": [
+            {"name": each.name, "parameters": _plain(each.parameters)} for each in head.outputs
+        ],
+    }
+    try:
+        asked = msgspec.convert(fields, InferenceJson)
+    except msgspec.ValidationError as error:
+        raise BadRequestError(f"failed to read the request: {error}") from error
+
+    def elements(tensor: InputTensor) -> Elements:
+        if message.raw:
+            return BinaryElements(message.raw[0], tensor.name)
+        typed = message.typed[0]
+        if not typed.parts:
+            raise BadRequestError(
+                f"input '{tensor.name}' has no `data`: send raw_input_contents, or contents"
+            )
+        typed.most_files = max_images
+        return typed
+
+    return understand(asked, elements, info, max_images)
+
+
+def _plain(parameters: Any) -> dict[str, Any]:
+    """Return parameters as JSON has them."""
+    plain = {}
+    for name, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        plain[name] = None if choice is None else getattr(parameter, choice)
+    return plain
+
+
+@dataclass(slots=True)
+class _TypedElements:
+    """Reads a tensor's elements from `contents`."""
+
+    data: bytes  # the message
+    parts: list[_Field] = field(default_factory=list)  # of it, which are the contents
+    most_files: int = 0
+
+    def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
+        """Return them as an array; BadRequestError unless they are in the field of that type."""
+        if kind is np.float32:
+            return numbers_in_binary(self._packed(_FLOAT, _FOUR), shape, kind)
+        return _small_numbers(self._packed(_WHOLE, _VARINT), prod(shape)).reshape(shape)
+
+    def files(self, n: int) -> list[bytes]:
+        """Return the n files of bytes_contents."""
+        found = self._found(_BYTES)
+        check_size(len(found), n)
+        return [copied(memoryview(self.data)[each.value : each.end]) for each in found]
+
+    def _packed(self, number: int, single: int) -> bytes | memoryview:
+        """Return the encoded numbers of a field: all at once, or one by one, as they came."""
+        found = self._found(number)
+        if any(each.kind not in (_LENGTH, single) for each in found):
+            raise BadRequestError(f"the message is malformed: {_NAMES[number]} are of another type")
+        views = [memoryview(self.data)[each.value : each.end] for each in found]
+        return views[0] if len(views) == 1 else b"".join(views)
+
+    def _found(self, number: int) -> list[_Field]:
+        """Return the parts of one field; BadRequestError if there are others."""
+        most = _MOST_FIELDS + self.most_files
+        found: defaultdict[int, list[_Field]] = defaultdict(list)
+        for part in self.parts:
+            for each in _fields(self.data, part.value, part.end, most, "the contents"):
+                found[each.number].append(each)
+        if others := found.keys() - {number}:
+            other = _NAMES.get(min(others), f"field {min(others)}")
+            raise BadRequestError(
+                f"this input's elements are its contents' {_NAMES[number]}; got {other}"
+            )
+        return found[number]
+
+
+def _small_numbers(data: bytes | memoryview, expected: int) -> NDArray[np.uint8]:
+    """Return the numbers of varints, none above 255: of one byte, or of two for 128 and more."""
+    encoded = np.frombuffer(data, np.uint8)
+    check_size(int(np.count_nonzero(encoded < 0x80)), expected)
+    parts, begin = [encoded[:0]], 0
+    while begin < len(encoded):
+        piece = encoded[begin : begin + _LONG]
+        if begin + _LONG < len(encoded) and piece[-1] > 0x7F:
+            piece = piece[:-1]  # its second byte is in the next piece
+        parts.append(_small_numbers_at_once(piece))
+        begin += len(piece)
+    return np.concatenate(parts)
+
+
+def _small_numbers_at_once(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    goes_on = encoded > 0x7F
+    firsts = np.flatnonzero(goes_on)
+    if not len(firsts):
+        return encoded
+    if firsts[-1] + 1 == len(encoded) or (encoded[firsts + 1] > 1).any():
+        raise BadRequestError("uint_contents must be whole numbers from 0 to 255")
+    numbers = encoded.copy()
+    numbers[firsts + 1] = encoded[firsts] & 0x7F | encoded[firsts + 1] << 7
+    return numbers[~goes_on]

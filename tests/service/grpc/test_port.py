@@ -1,0 +1,469 @@
+"""The port of gRPC over fakes, in process: limits, errors, streams, health, reflection, its end."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2
+
+from service.edge.edge import Edge, Limits
+from service.edge.keys import Keys
+from service.errors import Code
+from service.grpc.messages import HEALTH, INFERENCE, POOL, message_class
+from service.grpc.port import _STATUSES, GrpcPort
+from service.hosting.pipeline import Pipeline
+from service.telemetry.record import RequestRecord
+from tests.support.servers.served import run
+from tests.support.service.client import until
+from tests.support.service.fakes import FakeEngine, make_repository
+
+Asked = message_class("inference.ModelInferRequest")
+Status = grpc.StatusCode
+INFER = "ModelInfer"
+
+
+def digit(*digits: int, size: int = 1, model: str = "fake", **fields: Any) -> Any:
+    """A request for pictures of these digits, of so many bytes each."""
+    asked = Asked(model_name=model, **fields)
+    tensor = asked.inputs.add(name="image", datatype="BYTES", shape=[len(digits)])
+    tensor.contents.bytes_contents.extend(b"%d" % each + bytes(size - 1) for each in digits)
+    return asked
+
+
+class Client:
+    """A client of the port, and what it serves."""
+
+    def __init__(self, channel: Any, port: GrpcPort, pipeline: Pipeline, edge: Edge) -> None:
+        self.channel, self.port, self.pipeline, self.edge = channel, port, pipeline, edge
+        self.ended: list[RequestRecord] = []
+
+    def call(self, name: str, service: str = INFERENCE) -> Any:
+        """A method, from a message or bytes to a message."""
+        method = POOL.FindMethodByName(f"{service}.{name}")
+        streams = method.client_streaming, method.server_streaming
+        make = {
+            (False, False): self.channel.unary_unary,
+            (False, True): self.channel.unary_stream,
+            (True, True): self.channel.stream_stream,
+        }[streams]
+        return make(
+            f"/{service}/{name}",
+            request_serializer=lambda m: m if isinstance(m, bytes) else m.SerializeToString(),
+            response_deserializer=message_class(method.output_type.full_name).FromString,
+        )
+
+    async def ask(self, asked: Any, name: str = INFER, **options: Any) -> Any:
+        return await self.call(name)(asked, **options)
+
+    async def digits(self, *digits: int, **options: Any) -> list[int]:
+        return digits_in(await self.ask(digit(*digits), **options))
+
+
+def digits_in(answer: Any) -> list[int]:
+    """The digits that an answer names: each picture's score is 9 where those of others are 0."""
+    (output,), (raw,) = answer.outputs, answer.raw_output_contents
+    scores = memoryview(raw).cast("f").tolist()
+    classes = output.shape[1]
+    rows = [scores[place : place + classes] for place in range(0, len(scores), classes)]
+    return [row.index(max(row)) for row in rows]
+
+
+@asynccontextmanager
+async def client(
+    engine: FakeEngine | None = None,
+    *,
+    limits: Limits | None = None,
+    keys: Keys | None = None,
+    max_arriving: int = 8,
+    warm: bool = True,
+    **options: Any,
+) -> AsyncIterator[Client]:
+    """A client of a port over fakes; nothing may be left inside them."""
+    repository = make_repository(engine, **options)
+    if warm:
+        await repository.warm_up()
+    ended: list[RequestRecord] = []
+    edge = Edge(limits, keys, [ended.append])
+    port = GrpcPort("127.0.0.1", 0, repository, max_arriving, shared=False)
+    await port.start(edge)
+    (pipeline,) = repository.models.values()
+    try:
+        async with opened(port) as channel:
+            made = Client(channel, port, pipeline, edge)
+            made.ended = ended
+            yield made
+    finally:
+        await port.stop(0.5)
+        await until(lambda: not repository.requests)
+        admission = pipeline.admission
+        assert (admission.images, admission.room.taken, port.arriving) == (0, 0, 0)
+        assert await repository.close(5)
+
+
+def opened(port: GrpcPort, **options: Any) -> Any:
+    """A connection of its own."""
+    pool = [("grpc.use_local_subchannel_pool", 1)]
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port.number}", options=pool, **options)
+
+
+@asynccontextmanager
+async def refused(status: grpc.StatusCode, says: str = "") -> AsyncIterator[Any]:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        yield raised
+    assert (raised.value.code(), says in raised.value.details()) == (status, True), raised.value
+
+
+def test_every_code_has_a_status() -> None:
+    assert set(_STATUSES) == set(Code)
+
+
+@run
+async def test_an_answer_has_the_model_its_version_and_the_id() -> None:
+    async with client() as asking:
+        answer = await asking.ask(digit(7, 1, id="me"))
+        assert (answer.model_name, answer.model_version, answer.id) == ("fake", "1", "me")
+        assert digits_in(answer) == [7, 1]
+        (record,) = asking.ended
+        assert (record.status, record.model, record.images) == (200, "fake", 2)
+        assert record.bytes_in == len(digit(7, 1, id="me").SerializeToString())
+        assert record.bytes_out == len(answer.SerializeToString())
+
+
+@run
+async def test_scores_and_labels_come_typed_if_that_is_asked_for() -> None:
+    async with client() as asking:
+        asked = digit(3)
+        asked.parameters["binary_data_output"].bool_param = False
+        answer = await asking.ask(asked)
+        assert list(answer.outputs[0].contents.fp32_contents).index(9) == 3
+        assert not answer.raw_output_contents
+        asked.outputs.add(name="scores").parameters["classification"].int64_param = 1
+        answer = await asking.ask(asked)
+        assert answer.outputs[0].contents.bytes_contents == [b"9.000000:3:three"]
+
+
+@run
+async def test_long_contents_are_read_in_a_thread() -> None:
+    async with client() as asking:
+        assert digits_in(await asking.ask(digit(4, size=80_000))) == [4]
+        async with refused(Status.INVALID_ARGUMENT, "of shape [2]"):
+            asked = digit(4, size=80_000)
+            asked.inputs[0].shape[:] = [2, 2]
+            asked.inputs[0].shape[:] = [2]
+            asked.inputs[0].datatype = "FP32"
+            await asking.ask(asked)
+
+
+@run
+async def test_requests_together_make_batches() -> None:
+    engine = FakeEngine(delay_s=0.02)
+    async with client(engine) as asking:
+        found = await asyncio.gather(*(asking.digits(n % 10) for n in range(24)))
+        assert found == [[n % 10] for n in range(24)]
+        assert len(engine.batches) < 12
+
+
+@run
+async def test_a_message_that_is_too_long_is_refused_before_it_is_received() -> None:
+    async with client(max_body_bytes=50_000) as asking:
+        async with refused(Status.RESOURCE_EXHAUSTED, "larger than max"):
+            await asking.ask(digit(1, size=60_000))
+        assert await asking.digits(1) == [1]
+
+
+@run
+async def test_a_compressed_message_is_bounded_by_what_it_inflates_to() -> None:
+    async with (
+        client(max_body_bytes=50_000) as asking,
+        opened(asking.port, compression=grpc.Compression.Gzip) as compressing,
+    ):
+        call = compressing.unary_unary(f"/{INFERENCE}/{INFER}")
+        assert await call(digit(1, size=40_000).SerializeToString())
+        bomb = digit(1, size=100_000_000).SerializeToString()
+        async with refused(Status.RESOURCE_EXHAUSTED, "larger than max"):
+            await call(bomb)
+
+
+@run
+async def test_a_message_without_tensors_may_be_short_only() -> None:
+    async with client() as asking:
+        async with refused(Status.INVALID_ARGUMENT, "at most 4096 are allowed here"):
+            await asking.ask(bytes(5000), "ModelMetadata")
+        async with refused(Status.INVALID_ARGUMENT, "the message is no ModelMetadataRequest"):
+            await asking.ask(b"\x0a\xff", "ModelMetadata")
+
+
+@run
+async def test_there_are_no_other_methods() -> None:
+    async with client() as asking:
+        async with refused(Status.UNIMPLEMENTED):
+            await asking.channel.unary_unary(f"/{INFERENCE}/Other")(b"")
+        async with refused(Status.INVALID_ARGUMENT, "has no message"):
+            nothing = asking.channel.stream_unary(f"/{INFERENCE}/{INFER}")
+            await nothing(iter(()))
+
+
+@run
+async def test_a_full_queue_is_told_with_the_time_to_try_again() -> None:
+    gate = threading.Event()
+    async with client(FakeEngine(gate=gate), max_queue=8) as asking:
+        waiting = [asyncio.create_task(asking.digits(1)) for _ in range(16)]
+        await until(lambda: asking.pipeline.admission.images == 16)
+        async with refused(Status.RESOURCE_EXHAUSTED, "no room for 1 more images") as raised:
+            await asking.digits(1)
+        trailers = dict(raised.value.trailing_metadata())
+        assert int(trailers["retry-after"]) >= 1
+        assert trailers["x-request-id"]
+        gate.set()
+        assert await asyncio.gather(*waiting) == [[1]] * 16
+
+
+@run
+async def test_a_client_that_cancels_is_withdrawn_and_counted() -> None:
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
+    async with client(engine) as asking:
+        first = asyncio.create_task(asking.digits(1))
+        await until(lambda: engine.batches == [1])
+        second = asking.call(INFER)(digit(2))
+        await until(lambda: asking.pipeline.runner.batcher.depth == 1)
+        second.cancel()
+        await until(lambda: asking.pipeline.runner.batcher.depth == 0)
+        gate.set()
+        assert await first == [1]
+        await until(lambda: len(asking.ended) == 2)
+        assert asking.ended[0].status == Code.CLIENT_LEFT
+        assert engine.batches == [1]
+
+
+@run
+async def test_a_deadline_of_grpc_is_the_requests() -> None:
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
+    async with client(engine) as asking:
+        first = asyncio.create_task(asking.digits(1))
+        await until(lambda: engine.batches == [1])
+        async with refused(Status.DEADLINE_EXCEEDED):
+            await asking.digits(2, timeout=0.1)
+        await until(lambda: len(asking.ended) == 1)
+        assert asking.ended[0].status in (Code.TOO_LATE, Code.CLIENT_LEFT)
+        assert asking.pipeline.runner.batcher.depth == 0
+        gate.set()
+        await first
+    assert engine.batches == [1]
+
+
+@run
+async def test_the_sooner_of_two_deadlines_holds() -> None:
+    async with client(FakeEngine(delay_s=0.05)) as asking:
+        await asking.digits(1)
+        asked = digit(2)
+        asked.parameters["timeout"].int64_param = 1
+        async with refused(Status.DEADLINE_EXCEEDED, "its deadline"):
+            await asking.ask(asked, timeout=30)
+
+
+@run
+async def test_a_key_is_required_but_for_health(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("horse\n")
+    file.chmod(0o600)
+    async with client(keys=Keys(file)) as asking:
+        for headers in ((), (("authorization", "Bearer cow"),)):
+            async with refused(Status.UNAUTHENTICATED, "an API key is required"):
+                await asking.digits(1, metadata=headers)
+            async with refused(Status.UNAUTHENTICATED):
+                await asking.ask(b"", "ServerMetadata", metadata=headers)
+            async with refused(Status.UNAUTHENTICATED):
+                async for _ in asking.call("ModelStreamInfer")(iter([digit(1)]), metadata=headers):
+                    pass
+        for headers in ((("authorization", "Bearer horse"),), (("x-api-key", "horse"),)):
+            assert await asking.digits(1, metadata=headers) == [1]
+        assert asking.ended[-1].caller.name == "key 1"
+        assert (await asking.ask(b"", "ServerReady")).ready
+        check = asking.call("Check", HEALTH)
+        assert (await check(b"")).status == 1
+
+
+@run
+async def test_images_of_a_client_are_limited_as_over_http() -> None:
+    gate = threading.Event()
+    async with client(FakeEngine(gate=gate), limits=Limits(per_client=3)) as asking:
+        async with refused(Status.INVALID_ARGUMENT, "at most 3 of yours"):
+            await asking.digits(1, 2, 3, 4)
+        waiting = asyncio.create_task(asking.digits(1, 2, 3))
+        await until(lambda: asking.pipeline.admission.images == 3)
+        async with refused(Status.RESOURCE_EXHAUSTED, "3 of your images are in progress"):
+            await asking.digits(1)
+        gate.set()
+        assert await waiting == [1, 2, 3]
+        assert await asking.digits(5) == [5]
+        assert asking.edge.inside == {}
+    async with client(limits=Limits(rate=2)) as asking:
+        assert await asking.digits(1, 1) == [1, 1]
+        async with refused(Status.RESOURCE_EXHAUSTED, "2 images a second"):
+            await asking.digits(1)
+
+
+@run
+async def test_connections_are_limited() -> None:
+    async with client(limits=Limits(connections=1)) as asking:
+        assert await asking.digits(1) == [1]
+        async with opened(asking.port) as another, refused(Status.UNAVAILABLE):
+            await another.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=5)
+        assert await asking.digits(1) == [1]
+
+
+@run
+async def test_a_message_that_does_not_arrive_is_given_up() -> None:
+    async with client(limits=Limits(body_s=0.1)) as asking:
+        call = asking.channel.stream_unary(f"/{INFERENCE}/{INFER}")()
+        async with refused(Status.DEADLINE_EXCEEDED, "did not arrive within 0.1 s"):
+            await call
+        assert asking.ended[0].status == Code.TOO_SLOW
+
+
+@run
+async def test_of_too_many_that_arrive_the_newest_of_who_has_most_gives_way(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\ntwo\n")
+    file.chmod(0o600)
+    async with client(keys=Keys(file), max_arriving=3) as asking:
+        one, two = ((("x-api-key", key),) for key in ("one", "two"))
+        silent = []
+        for _ in range(3):
+            silent.append(asking.channel.stream_unary(f"/{INFERENCE}/{INFER}")(metadata=one))
+            await until(lambda: asking.port.arriving == len(silent))
+        async with refused(Status.RESOURCE_EXHAUSTED):  # its own next is refused
+            await asking.digits(1, metadata=one)
+        assert await asking.digits(1, metadata=two) == [1]  # another client's is not
+        async with refused(Status.RESOURCE_EXHAUSTED, "of all clients you have the most"):
+            await silent[2]
+        assert asking.port.arriving == 2
+        for call in silent:
+            call.cancel()
+        await until(lambda: asking.port.arriving == 0)
+
+
+@run
+async def test_a_stream_is_answered_in_its_order_and_goes_on_after_an_error() -> None:
+    engine = FakeEngine(delay_s=0.02)
+    async with client(engine) as asking:
+        sent = [digit(n % 10) for n in range(20)]
+        sent[5] = digit(1, model="no")
+        sent[6] = b"\xff"
+        answers = [each async for each in asking.call("ModelStreamInfer")(iter(sent))]
+        assert "unknown model: 'no'" in answers[5].error_message
+        assert "does not end" in answers[6].error_message
+        found = [digits_in(a.infer_response)[0] for a in answers if not a.error_message]
+        assert found == [n % 10 for n in range(20) if n not in (5, 6)]
+        assert len(engine.batches) < 18  # they are batched with each other
+
+
+@run
+async def test_a_stream_that_its_client_leaves_is_withdrawn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
+    async with client(engine) as asking:
+        call = asking.call("ModelStreamInfer")()
+        for n in range(4):
+            await call.write(digit(n))
+        await until(lambda: asking.pipeline.admission.images == 4)
+        call.cancel()
+        await until(lambda: asking.pipeline.admission.images == 0)
+        gate.set()
+    assert not caplog.records
+
+
+@run
+async def test_many_requests_of_one_stream_wait_for_its_answers() -> None:
+    gate = threading.Event()
+    async with client(FakeEngine(gate=gate), max_queue=1000) as asking:
+        call = asking.call("ModelStreamInfer")(digit(1) for _ in range(300))
+        await until(lambda: asking.pipeline.admission.images > 90)
+        await asyncio.sleep(0.05)
+        assert asking.pipeline.admission.images < 110
+        gate.set()
+        assert len([each async for each in call]) == 300
+
+
+@run
+async def test_health_says_whether_the_models_are_ready() -> None:
+    async with client(warm=False) as asking:
+        check, watch = asking.call("Check", HEALTH), asking.call("Watch", HEALTH)
+        kind = message_class("grpc.health.v1.HealthCheckRequest")
+        serving, not_serving, unknown = 1, 2, 3
+        for service in ("", INFERENCE, "fake"):
+            assert (await check(kind(service=service))).status == not_serving
+        async with refused(Status.NOT_FOUND):
+            await check(kind(service="no"))
+        watching = watch(kind(service="fake"))
+        assert (await watching.read()).status == not_serving
+        assert (await watch(kind(service="no")).read()).status == unknown
+        assert not (await asking.ask(b"", "ServerReady")).ready
+        async with refused(Status.UNAVAILABLE):
+            await asking.digits(1)
+        await asking.port._repository.warm_up()
+        assert (await watching.read()).status == serving
+        assert (await check(b"")).status == serving
+
+
+@run
+async def test_tools_are_told_the_services_and_their_messages() -> None:
+    async with client() as asking:
+        kind = reflection_pb2.ServerReflectionRequest
+        call = asking.channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            request_serializer=kind.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        asked = [kind(list_services=""), kind(file_containing_symbol=INFERENCE)]
+        listed, described = [each async for each in call(iter(asked))]
+        names = {service.name for service in listed.list_services_response.service}
+        assert {INFERENCE, HEALTH} <= names
+        assert b"ModelInfer" in described.file_descriptor_response.file_descriptor_proto[0]
+        async with refused(Status.INVALID_ARGUMENT, "at most 4096"):
+            async for _ in call(iter([kind(list_services="x" * 5000)])):
+                pass
+
+
+@run
+async def test_a_defect_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with client() as asking:
+
+        def broken(*_: Any) -> None:
+            raise RuntimeError("secret")
+
+        vars(asking.pipeline.runner)["post"] = broken
+        async with refused(Status.INTERNAL, "internal server error; see the server log"):
+            await asking.digits(1)
+        assert asking.ended[0].status == Code.FAILED
+    (logged,) = [record for record in caplog.records if record.name == "convoy"]
+    assert "secret" in str(logged.exc_info)
+
+
+@run
+async def test_requests_inside_are_answered_after_the_port_stops() -> None:
+    engine = FakeEngine(delay_s=0.2)
+    async with client(engine) as asking:
+        asked = asyncio.create_task(asking.digits(1))
+        await until(lambda: engine.batches == [1])
+        await asking.port.stop(5)
+        assert await asked == [1]
+        async with opened(asking.port) as late, refused(Status.UNAVAILABLE):
+            await late.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=2)
+
+
+@run
+async def test_an_address_in_use_is_an_error() -> None:
+    async with client() as asking:
+        again = GrpcPort("127.0.0.1", asking.port.number, asking.port._repository, 8, shared=False)
+        with pytest.raises(OSError, match="gRPC at 127"):
+            await again.start(Edge())
