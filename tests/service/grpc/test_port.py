@@ -79,7 +79,7 @@ async def client(
     *,
     limits: Limits | None = None,
     keys: Keys | None = None,
-    max_arriving: int = 8,
+    max_arriving: int = 64,
     warm: bool = True,
     **options: Any,
 ) -> AsyncIterator[Client]:

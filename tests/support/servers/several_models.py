@@ -69,7 +69,7 @@ def save_channels(path: Path, height: int = 4, width: int = 6) -> None:
 
 @contextmanager
 def convoy_serve(*arguments: str | Path) -> Iterator[int]:
-    """Yield the port of a running `convoy serve`, which is killed if it is still there at the end."""
+    """Yield the port of a running `convoy serve`, which is killed if it outlives the block."""
     with announced(*arguments) as line:
         port = re.search(r" at http://127\.0\.0\.1:(\d+) ", line)
         assert port, line
@@ -78,7 +78,7 @@ def convoy_serve(*arguments: str | Path) -> Iterator[int]:
 
 @contextmanager
 def announced(*arguments: str | Path) -> Iterator[str]:
-    """Yield the first line of a running `convoy serve`, which is killed if it outlives the block."""
+    """Yield the first line of `convoy serve`, which is killed if it outlives the block."""
     process = Forked(CONVOY, "serve", *arguments, "--port", "0", "--threads", "1")
     try:
         assert process.stdout is not None
