@@ -40,7 +40,7 @@ void load_together(const uint64_t (&values)[32]) {
 }
 
 struct Product {
-  float* c;
+  void* c;
   const unsigned* a;
   const unsigned* b;
 };
@@ -106,7 +106,8 @@ void multiply_together(const uint64_t (&values)[32], Fill fill_operands) {
     const Product& product = *reinterpret_cast<const Product*>(values[lane]);
     const int g = lane / 4, t = lane % 4;
     fill_operands(tiles, product, g, t);
-    for (int i = 0; i < 4; i++) tiles.c[t / 2][g + i / 2 * 8][2 * t % 4 + i % 2] = product.c[i];
+    const auto* c = static_cast<const float*>(product.c);
+    for (int i = 0; i < 4; i++) tiles.c[t / 2][g + i / 2 * 8][2 * t % 4 + i % 2] = c[i];
   }
   {
     const Truncating sums;
@@ -115,7 +116,8 @@ void multiply_together(const uint64_t (&values)[32], Fill fill_operands) {
   for (int lane = 0; lane < 32; lane++) {
     const Product& product = *reinterpret_cast<const Product*>(values[lane]);
     const int g = lane / 4, t = lane % 4;
-    for (int i = 0; i < 4; i++) product.c[i] = tiles.c[t / 2][g + i / 2 * 8][2 * t % 4 + i % 2];
+    auto* c = static_cast<float*>(product.c);
+    for (int i = 0; i < 4; i++) c[i] = tiles.c[t / 2][g + i / 2 * 8][2 * t % 4 + i % 2];
   }
 }
 
@@ -147,6 +149,37 @@ void mma_16bit(const uint64_t (&values)[32]) {
   });
 }
 
+// Each register holds four elements, the lowest first. a0: row g, columns 4t to 4t + 3; a1: row
+// g + 8; a2 a3: columns 4t + 16 and on. b0: rows 4t to 4t + 3, column g; b1: rows 4t + 16 and on.
+void mma_byte(const uint64_t (&values)[32]) {
+  using Row = unsigned __attribute__((vector_size(8 * sizeof(unsigned))));  // which wraps around
+  unsigned a[16][32];
+  Row b[32], c[16];
+  for (int lane = 0; lane < 32; lane++) {
+    const Product& product = *reinterpret_cast<const Product*>(values[lane]);
+    const int g = lane / 4, t = lane % 4;
+    for (int byte = 0; byte < 4; byte++) {
+      for (int i = 0; i < 4; i++) {
+        a[g + i % 2 * 8][4 * t + byte + i / 2 * 16] = uint8_t(product.a[i] >> 8 * byte);
+      }
+      for (int i = 0; i < 2; i++) {
+        b[4 * t + byte + i * 16][g] = unsigned(int8_t(product.b[i] >> 8 * byte));
+      }
+    }
+    const auto* sums = static_cast<const unsigned*>(product.c);
+    for (int i = 0; i < 4; i++) c[g + i / 2 * 8][2 * t + i % 2] = sums[i];
+  }
+  for (int row = 0; row < 16; row++) {
+    for (int k = 0; k < 32; k++) c[row] += a[row][k] * b[k];
+  }
+  for (int lane = 0; lane < 32; lane++) {
+    const Product& product = *reinterpret_cast<const Product*>(values[lane]);
+    const int g = lane / 4, t = lane % 4;
+    auto* sums = static_cast<unsigned*>(product.c);
+    for (int i = 0; i < 4; i++) sums[i] = c[g + i / 2 * 8][2 * t + i % 2];
+  }
+}
+
 }  // namespace
 
 void load_matrix(unsigned* matrices, int count, bool transposed, const void* row, Site site) {
@@ -162,9 +195,9 @@ void load_matrix(unsigned* matrices, int count, bool transposed, const void* row
   block->meet(WarpOp::LoadMatrix, ~0u, reinterpret_cast<uint64_t>(&load), site, load_together);
 }
 
-void mma(Operands operands, float* c, const unsigned* a, const unsigned* b, Site site) {
+void mma(Operands operands, void* c, const unsigned* a, const unsigned* b, Site site) {
   static constexpr Together multiply[] = {mma_tf32, mma_16bit<half_to_float>,
-                                          mma_16bit<bfloat16_to_float>};
+                                          mma_16bit<bfloat16_to_float>, mma_byte};
   const Product product = {c, a, b};
   block->meet(WarpOp::Mma, ~0u, reinterpret_cast<uint64_t>(&product), site,
               multiply[int(operands)]);

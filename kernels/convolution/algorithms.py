@@ -8,6 +8,7 @@ from kernels.convolution.coalesced import CoalescedConv
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
+from kernels.convolution.integer_gemm import IntegerConv
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.convolution.tensor_patch import PatchConv
 from kernels.convolution.tensor_winograd import TensorWinogradConv
@@ -115,6 +116,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     DepthwiseConv(),
     TensorConv(),
     PatchConv(),
+    IntegerConv(),
     WinogradConv(m=2, r=3, axes=2),
     WinogradConv(m=4, r=3, axes=2),
     WinogradConv(m=2, r=5, axes=2),

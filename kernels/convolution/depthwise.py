@@ -25,7 +25,7 @@ from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
-from kernels.problems.refusals import after_prologue, wrong_axes
+from kernels.problems.refusals import after_prologue, in_bytes, wrong_axes
 
 THREADS = 128
 """Of a block."""
@@ -68,7 +68,7 @@ class DepthwiseConv:
         """Refuse all but 2-D problems with one channel a group, groups = C > 1."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; it runs one channel a group"
-        return wrong_axes(problem, 2) or after_prologue(problem)
+        return wrong_axes(problem, 2) or in_bytes(problem) or after_prologue(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
         """Return N K P Q R S, padding included."""

@@ -124,6 +124,8 @@ TILES = (
 def unit(problem: ConvProblem) -> int:
     """Return how many channels are copied at once: 16 bytes, or 8 where half channels are few."""
     wide = 16 // problem.precision.stored.itemsize
+    if problem.precision is Precision.INT8:
+        return wide
     every = problem.c // problem.groups, problem.projected
     return wide if all(padded(channels) % wide == 0 for channels in every) else VECTOR
 
@@ -141,6 +143,8 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
     """The base of all implicit matrix products: the split of their sums, and their arguments."""
 
     __slots__ = ()
+    WRITTEN: ClassVar[int] = VECTOR
+    """Channels that a thread writes at once."""
 
     def blocks_of(self, problem: ConvProblem) -> tuple[T, ...]:
         """Return the tiles to choose from."""
@@ -201,7 +205,7 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         return struct(
             "implicit_gemm.cuh",
             "Sizes",
-            **conv_sizes(problem, config.tile.bn, x, y, residual, wide),
+            **conv_sizes(problem, config.tile.bn, x, y, residual, wide, self.WRITTEN),
             pixels=problem.n * problem.window.output_volume,
             padded_channels=padded(problem.c // problem.groups, wide),
             splits=config.split,

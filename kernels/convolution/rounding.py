@@ -19,6 +19,7 @@ FACTORS = {
     Precision.TF32: 2 * ROUNDED,  # x and the weights
     Precision.TF32X3: 3 * 4 + 2 * 24,  # 2^-22 thrice; 24 truncated sums of products in a chunk
     Precision.FP16: ROUNDED,  # the weights; x was rounded where it was stored
+    Precision.INT8: 0.0,
 }
 """The relative error of a product's factors by precision, in units of u."""
 

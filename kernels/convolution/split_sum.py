@@ -175,8 +175,10 @@ def conv_sizes(
     y: Pixels,
     residual: Pixels | None,
     unit: int = VECTOR,
+    written: int = VECTOR,
 ) -> dict[str, int]:
-    """Return the fields of `ConvSizes` (split.cuh), for kernels that copy `unit` channels at once.
+    """Return the fields of `ConvSizes` (split.cuh), for kernels that copy `unit` channels at once,
+    and write so many.
 
     A projection's residual is read like x.
     """
@@ -190,6 +192,6 @@ def conv_sizes(
         "residual_pitch": 0 if residual is None else residual.pitch,
         "y_pitch": y.pitch,
         "x_vectors": vectors_in(x, projected or x, width=unit) and (one_group or c % unit == 0),
-        "y_vectors": vectors_in(y, added or y) and (one_group or k % VECTOR == 0),
+        "y_vectors": vectors_in(y, added or y, width=written) and (one_group or k % written == 0),
         "filter_tiles": ceil(k / tile_filters),
     }

@@ -18,7 +18,7 @@ from kernels.operations.epilogue import finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
-from kernels.problems.refusals import after_prologue, without_tensor_cores
+from kernels.problems.refusals import after_prologue, in_bytes, without_tensor_cores
 
 _ROW_BYTES = 128
 """Of a pixel or a filter, in a chunk of the inner dimension."""
@@ -104,8 +104,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
     name: str = "tensor"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse strict float32, which uses no tensor cores, and a prologue."""
-        return without_tensor_cores(problem) or after_prologue(problem)
+        """Refuse strict float32, which uses no tensor cores, bytes, and a prologue."""
+        return without_tensor_cores(problem) or in_bytes(problem) or after_prologue(problem)
 
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
@@ -196,14 +196,14 @@ class TensorConv(ImplicitGemm[TensorTile]):
         check_filter(weight, problem)
         stored = problem.precision.stored
         parts = np.split(weight, [problem.c // problem.groups], axis=1)
-        row = np.concatenate([_taps_by_channels(part, unit(problem)) for part in parts], axis=1)
+        row = np.concatenate([taps_by_channels(part, unit(problem)) for part in parts], axis=1)
         row = row.astype(stored)
         if problem.precision is Precision.TF32:
             row = to_tf32(row)
         return np.pad(row, ((0, 0), (0, -row.shape[1] % (16 // stored.itemsize))))
 
 
-def _taps_by_channels(weight: Filter, to: int) -> Filter:
+def taps_by_channels(weight: Filter, to: int) -> Filter:
     """Return K×C×R×S as K × (R·S · C), with C padded with zeros to a multiple of `to`."""
     k, c, *taps = weight.shape
     rows = np.moveaxis(weight.reshape(k, c, prod(taps)), 1, -1)

@@ -37,7 +37,7 @@ class Work:
     bytes: float  # of a block, to and from the second-level cache
     trips: Trips = field(hash=False)
     products: float  # FFMA or mma instructions of each warp that multiplies
-    vectors: float  # of 4 outputs, that a thread finishes one after another
+    vectors: float  # of 4 outputs or 8 bytes, that a thread finishes one after another
     rounds: float  # times that a block waits for that cache, after prefetching
     tail_bytes: int  # of one tile, 0 where nothing is split
     weight_bytes: int  # of the launch

@@ -28,7 +28,12 @@ class Architecture:
 
     def rate(self, precision: Precision) -> float:
         """Return the peak rate of multiply-adds at a precision, divided by that of fp32."""
-        divisor = {Precision.FP16: 1, Precision.TF32: 2, Precision.TF32X3: 6}
+        divisor = {
+            Precision.INT8: 0.5,
+            Precision.FP16: 1,
+            Precision.TF32: 2,
+            Precision.TF32X3: 6,
+        }
         return 1.0 if precision is Precision.FP32 else self.half_rate / divisor[precision]
 
 
@@ -97,12 +102,13 @@ class Gpu:
         return 1e9 * self.gb_per_s
 
     def tflops(self, precision: Precision) -> float:
-        """Return the peak TFLOPS at a precision; for TF32X3 a third of TF32's."""
+        """Return the peak TFLOPS at a precision: for TF32X3 a third of TF32's, for bytes twice FP16's."""
         return {
             Precision.FP32: self.peak_flops / 1e12,
             Precision.TF32: self.tf32_tflops,
             Precision.TF32X3: self.tf32_tflops / 3,
             Precision.FP16: self.fp16_tflops,
+            Precision.INT8: 2 * self.fp16_tflops,
         }[precision]
 
 

@@ -9,7 +9,7 @@ from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.problems.conv import ConvProblem
 
-Filter = NDArray[np.floating[Any]]
+Filter = NDArray[Any]
 
 FILTER_FORM = "{groups} x taps x channels x filters"
 """The `filter_form` of what `taps_by_channels_by_filters` returns."""
@@ -18,8 +18,10 @@ FILTER_FORM = "{groups} x taps x channels x filters"
 def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
     """Raise ValueError unless the tensors have the problem's channels and its precision's type."""
     stored = problem.precision.stored
-    if any(tensor is not None and tensor.stored != stored for tensor in (x, y, residual)):
-        raise ValueError(f"a convolution in {problem.precision.value} has tensors of {stored}")
+    tensors = [tensor for tensor in (x, y, residual) if tensor is not None]
+    if any(tensor.stored.dtype != stored.dtype for tensor in tensors):
+        at = problem.precision.value
+        raise ValueError(f"a convolution in {at} has tensors of {stored.dtype}")
     if x.channels != problem.c:
         raise ValueError(f"{problem.c} channels, but x has {x.channels}")
     if y.channels != problem.k:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kernels.layout.strided import VECTOR, StridedTensor
-from kernels.problems.precision import FLOAT, Storage
+from kernels.problems.precision import BYTE, FLOAT, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,13 @@ class Pixels:
         pixels = [prod(spatial[axis + 1 :]) * self.pitch for axis in range(len(spatial))]
         strides = (prod(spatial) * self.pitch, 1, *pixels)
         return StridedTensor((n, self.channels, *spatial), strides, self.offset, self.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Addend(Pixels):
+    """Pixels that are added to quantised numbers, which are rounded to `ahead` first."""
+
+    ahead: Storage = BYTE
 
 
 def vector_width(*tensors: Pixels) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 from kernels.problems.architectures import ALL, Architectures
 
 _FEW = 4
-"""Channels that are not filled up to 16 bytes: of an image's three, most would be unused."""
+"""Channels that are not filled up to 16 bytes, but as bytes: of an image's three, most of the rest
+would be unused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,14 @@ class Storage:
         """Return the C++ type of a number (kernels/src/half.cuh, byte.cuh)."""
         return _ELEMENTS[self.dtype]
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Return the least and the most of a byte less the zero point."""
+        return -self.zero_point, 255 - self.zero_point
+
     def pitch(self, channels: int) -> int:
         """Return the numbers from one pixel to the next in a buffer of its own: whole vectors."""
-        to = _FEW if channels <= _FEW else 16 // self.itemsize
+        to = _FEW if channels <= _FEW and self.itemsize > 1 else 16 // self.itemsize
         return -(-channels // to) * to
 
     def __str__(self) -> str:
@@ -58,11 +64,12 @@ def one_type(first: Storage, *others: Storage) -> Storage:
 
 @unique
 class Precision(Enum):
-    """Says how exactly a network is computed; sums are float32 at every precision.
+    """Says how exactly a network is computed; sums are float32 at every precision but INT8.
 
     TF32 multiplies 10 bits of a float's mantissa; TF32X3 adds three such products, and errs at most
     1.7 times as much as FP32 in a layer (docs/decisions/truncated-sums.md). Both store float32.
-    INT8 is a quantised model's: its file says what is stored in 8 bits, with which scales.
+    INT8 is a quantised model's: its file says what is stored in 8 bits, with which scales. Sums of
+    products of bytes are exact; what is not quantised is computed in FP16.
     """
 
     FP32 = "fp32"
@@ -74,14 +81,14 @@ class Precision(Enum):
     @property
     def stored(self) -> Storage:
         """Return the type in which activations and a convolution's weights are stored."""
-        return HALF if self is Precision.FP16 else FLOAT
+        return {Precision.FP16: HALF, Precision.INT8: BYTE}.get(self, FLOAT)
 
     @property
     def architectures(self) -> Architectures:
         """Return the architectures whose tensor cores compute it; float32 needs none."""
         if self is Precision.FP32:
             return ALL
-        return Architectures(75 if self is Precision.FP16 else 80)
+        return Architectures(75 if self in (Precision.FP16, Precision.INT8) else 80)
 
 
 FLOATING = tuple(each for each in Precision if each is not Precision.INT8)

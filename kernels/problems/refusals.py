@@ -3,7 +3,7 @@ reason.
 """
 
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import FLOAT, HALF, Precision
+from kernels.problems.precision import BYTE, FLOAT, HALF, Precision
 from kernels.problems.window import by_axis
 
 
@@ -67,6 +67,17 @@ def projecting(problem: ConvProblem) -> str | None:
 def without_tensor_cores(problem: ConvProblem) -> str | None:
     """Refuse a problem whose precision is float32's."""
     return "strict float32" if problem.precision is Precision.FP32 else None
+
+
+def in_bytes(problem: ConvProblem) -> str | None:
+    """Refuse a problem whose tensors are bytes."""
+    return "uint8 tensors; it runs floats" if problem.precision is Precision.INT8 else None
+
+
+def not_bytes(problem: ConvProblem) -> str | None:
+    """Refuse a problem whose tensors are not bytes."""
+    stored = problem.precision.stored
+    return None if stored == BYTE else f"{stored.dtype} tensors; it runs uint8"
 
 
 def _listed(kernels: tuple[tuple[int, ...], ...]) -> str:

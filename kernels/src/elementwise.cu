@@ -6,7 +6,7 @@
 //   slice of NHWC has two. A transposition reads with a stride and relies on the caches.
 // Launch: one dimension, one thread per step, the last block partial. The output may be an operand
 //   with the same strides (in place): the thread that writes an element reads it before.
-#include "common.cuh"
+#include "bytes.cuh"
 #include "half.cuh"
 
 enum class BinaryOp { ADD, SUB, MUL, DIV, MAX, MIN, PRELU };

@@ -11,7 +11,7 @@
 //   Launch: (ceil(C / 32), N) blocks of 32 × ROWS threads. Not on vectors of channels: at N = 1
 //   there would be too few blocks, and a warp already reads 128 contiguous bytes.
 // Layouts: N·D·H·W pixels with any pitch in, N·O·P·Q out. 2-D images have depth 1.
-#include "common.cuh"
+#include "bytes.cuh"
 #include "half.cuh"
 #include "window.cuh"
 

@@ -4,18 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from kernels.device.launch import Launch
 from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import map_launch
-from kernels.problems.precision import FLOAT, HALF, Storage
+from kernels.problems.precision import BYTE, FLOAT, HALF, Storage
 from models.lowering.placement import Place
 from models.schedule.branches import Part
 from models.schedule.time import NO_COST, Cost, PlannedConv
 
-MakeWeight = Callable[[], NDArray[np.floating[Any]]]
+MakeWeight = Callable[[], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class WeightOperand:
 
 Operand = BufferOperand | WeightOperand
 
-_TYPES = {FLOAT.element, HALF.element}
+_TYPES = {FLOAT.element, HALF.element, BYTE.element}
 
 
 def at(place: Place) -> BufferOperand:

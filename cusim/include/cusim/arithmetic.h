@@ -36,9 +36,19 @@ inline float __int_as_float(int x) { return cusim::bits<float>(x); }
 inline long long __double_as_longlong(double x) { return cusim::bits<long long>(x); }
 inline double __longlong_as_double(long long x) { return cusim::bits<double>(x); }
 
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
+namespace cusim {
+
+// A result that the compiler does not look through: it would fuse a product with the sum it is for.
+inline float rounded(float x) {
+  asm("" : "+x"(x));
+  return x;
+}
+
+}  // namespace cusim
+
+inline float __fadd_rn(float a, float b) { return cusim::rounded(a + b); }
+inline float __fsub_rn(float a, float b) { return cusim::rounded(a - b); }
+inline float __fmul_rn(float a, float b) { return cusim::rounded(a * b); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __frcp_rn(float x) { return 1.0f / x; }

@@ -100,6 +100,10 @@ inline void mma_m16n8k16_f16(float (&c)[4], const unsigned (&a)[4], const unsign
                              CUSIM_SITE) {
   cusim::mma(cusim::Operands::Half, c, a, b, site);
 }
+inline void mma_m16n8k32_u8s8(int (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                              CUSIM_SITE) {
+  cusim::mma(cusim::Operands::Byte, c, a, b, site);
+}
 inline void mma_m16n8k16_bf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                               CUSIM_SITE) {
   cusim::mma(cusim::Operands::Bfloat16, c, a, b, site);

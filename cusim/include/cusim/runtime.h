@@ -25,7 +25,7 @@ using Site = std::source_location;
 // What the lanes of a warp may do together; lanes that meet must do the same.
 enum class WarpOp : uint8_t { Sync, Shuffle, Vote, Reduce, LoadMatrix, Mma };
 
-enum class Operands : uint8_t { Tf32, Half, Bfloat16 };
+enum class Operands : uint8_t { Tf32, Half, Bfloat16, Byte };
 
 // Waits for the block's other threads; returns for how many of them `predicate` was not 0.
 int barrier(int predicate, Site site);
@@ -53,7 +53,8 @@ unsigned lane();
 unsigned live_lanes();  // of this warp: those that have not returned
 
 void load_matrix(unsigned* matrices, int count, bool transposed, const void* row, Site site);
-void mma(Operands operands, float* c, const unsigned* a, const unsigned* b, Site site);
+// Products are added to c, of int where operands are bytes, else of float.
+void mma(Operands operands, void* c, const unsigned* a, const unsigned* b, Site site);
 
 void copy_async(void* shared, const void* global, int bytes, int read, Site site);
 void copy_commit();

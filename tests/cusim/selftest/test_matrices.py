@@ -97,6 +97,40 @@ def test_mma_m16n8k16_multiplies_what_its_layout_says(device: CusimDevice, opera
     assert (_multiply(device, operands, narrow(left), narrow(right), c) == a @ b + c).all()
 
 
+def test_mma_m16n8k32_multiplies_bytes_exactly_and_wraps_around(device: CusimDevice) -> None:
+    random = np.random.default_rng(32)
+    a = random.integers(0, 256, (16, 32)).astype(np.uint8)
+    b = random.integers(-128, 128, (32, 8)).astype(np.int8)
+    c = random.integers(-(2**31), 2**31, (16, 8)).astype(np.int32)
+    a[0], b[:, 0], c[0, 0] = 255, -128, -(2**31)  # beyond 32 bits
+    i = np.arange(16)
+    row = np.where((i < 4) | ((i >= 8) & (i < 12)), GROUP[:, None], GROUP[:, None] + 8)
+    left = a[row, THREAD[:, None] * 4 + (i & 3) + np.where(i < 8, 0, 16)]
+    i = np.arange(8)
+    right = b[THREAD[:, None] * 4 + (i & 3) + np.where(i < 4, 0, 16), GROUP[:, None]]
+    row, column = _c_places()
+    arguments: list[Passed] = [
+        np.ascontiguousarray(left).view(np.uint32),
+        np.ascontiguousarray(right).view(np.uint32),
+        np.ascontiguousarray(c[row, column]),
+    ]
+    kernel = instantiation("matrices.cu", "multiply_bytes", rounds=2)
+    result = np.empty_like(c)
+    result[row, column] = launch(device, kernel, (1, 1, 1), (32, 1, 1), arguments)[-1]
+    expected = c.astype(np.int64) + 2 * (a.astype(np.int64) @ b.astype(np.int64))
+    assert not (expected == expected.astype(np.int32)).all()
+    assert (result == expected.astype(np.int32)).all()
+
+
+def test_a_product_that_is_rounded_is_not_fused_with_a_sum(device: CusimDevice) -> None:
+    random = np.random.default_rng(7)
+    a, b, c = random.standard_normal((3, 4096)).astype(np.float32)
+    arguments: list[Passed] = [a, b, c, unwritten(a.shape, np.float32)]
+    kernel = instantiation("matrices.cu", "multiply_then_add")
+    y = launch(device, kernel, (16, 1, 1), (256, 1, 1), arguments)[-1]
+    assert (y == a * b + c).all()
+
+
 def test_to_tf32_rounds_to_ten_bits_ties_away_from_zero(device: CusimDevice) -> None:
     random = np.random.default_rng(10)
     x = (random.standard_normal(4096) * 2.0 ** random.integers(-60, 60, 4096)).astype(np.float32)

@@ -192,7 +192,14 @@ def test_a_projection_that_does_not_fit_is_refused(change: dict[str, Any], messa
 
 @pytest.mark.parametrize(
     ("channels", "floats", "halves", "bytes_"),
-    [(1, 4, 4, 4), (3, 4, 4, 4), (4, 4, 4, 4), (5, 8, 8, 16), (16, 16, 16, 16), (17, 20, 24, 32)],
+    [
+        (1, 4, 4, 16),
+        (3, 4, 4, 16),
+        (4, 4, 4, 16),
+        (5, 8, 8, 16),
+        (16, 16, 16, 16),
+        (17, 20, 24, 32),
+    ],
 )
 def test_pixels_are_filled_up_to_16_bytes_but_those_of_few_channels(
     channels: int, floats: int, halves: int, bytes_: int

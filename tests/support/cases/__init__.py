@@ -6,8 +6,10 @@ from tests.support.cases.coalesced import COALESCED_CASES
 from tests.support.cases.conv import CONV_CASES
 from tests.support.cases.elementwise import ELEMENTWISE_CASES
 from tests.support.cases.half import HALF_CASES
+from tests.support.cases.integer import INTEGER_CASES
 from tests.support.cases.linear import LINEAR_CASES
 from tests.support.cases.micro import MICRO_CASES
+from tests.support.cases.quantise import QUANTISE_CASES
 from tests.support.cases.reductions import REDUCTION_CASES
 from tests.support.cases.tensor_gemm import TENSOR_CASES
 from tests.support.cases.tensor_patch import TENSOR_PATCH_CASES
@@ -24,6 +26,8 @@ CASES: tuple[KernelCase, ...] = (
     *CONV_CASES,
     *COALESCED_CASES,
     *TENSOR_CASES,
+    *INTEGER_CASES,
+    *QUANTISE_CASES,
     *HALF_CASES,
     *LINEAR_CASES,
     *WINOGRAD_CASES,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kernels.device.device import ALIGNMENT, Argument, Buffer, Device, Instantiation, Stream
 from kernels.device.launch import Launch
 from kernels.layout.strided import VECTOR, StridedTensor
-from kernels.problems.precision import HALF, Storage
+from kernels.problems.precision import BYTE, HALF, Storage
 from tests.support.tolerance import Array, assert_within
 
 POISON = np.uint32(0x7FC0DEAD)
@@ -23,6 +23,9 @@ POISON = np.uint32(0x7FC0DEAD)
 
 HALF_POISON = np.uint16(0x7EAD)
 """Likewise, where half is stored."""
+
+BYTE_POISON = np.uint8(0xA7)
+"""Likewise, where bytes are stored: one that many outputs are not."""
 
 
 COPY = Path(__file__).parent / "copy.cu"
@@ -72,7 +75,7 @@ class KernelCase:
         return f"{' '.join(expressions)} {self.name}"
 
 
-def placed(array: Array, layout: StridedTensor) -> PlacedArray:
+def placed(array: NDArray[Any], layout: StridedTensor) -> PlacedArray:
     """Return memory with a tensor's elements where `layout` says, and poison everywhere else."""
     memory = poisoned(layout)
     view(memory, layout)[...] = array
@@ -90,6 +93,8 @@ def poisoned(layout: StridedTensor) -> Array:
     apart = [stride for stride in layout.strides if stride > 1]
     if len(apart) < len(layout.strides) and not any(n % VECTOR for n in (layout.offset, *apart)):
         end = -(-end // VECTOR) * VECTOR
+    if layout.stored.dtype == BYTE.dtype:
+        return np.full(end, BYTE_POISON)
     poison = HALF_POISON if layout.stored == HALF else POISON
     return np.full(end, poison).view(layout.stored)
 

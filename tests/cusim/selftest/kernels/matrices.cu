@@ -44,6 +44,24 @@ __global__ void multiply(const unsigned* a, const unsigned* b, float* c) {
   for (int i = 0; i < 4; ++i) c[lane * 4 + i] = sum[i];
 }
 
+// c += a * b, of bytes.
+template <int ROUNDS>
+__global__ void multiply_bytes(const unsigned* a, const unsigned* b, int* c) {
+  const int lane = threadIdx.x;
+  unsigned left[4], right[2];
+  int sum[4];
+  for (int i = 0; i < 4; ++i) left[i] = a[lane * 4 + i], sum[i] = c[lane * 4 + i];
+  for (int i = 0; i < 2; ++i) right[i] = b[lane * 2 + i];
+  for (int round = 0; round < ROUNDS; ++round) mma_m16n8k32_u8s8(sum, left, right);
+  for (int i = 0; i < 4; ++i) c[lane * 4 + i] = sum[i];
+}
+
+// y = a * b + c, of which the product is rounded.
+__global__ void multiply_then_add(const float* a, const float* b, const float* c, float* y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  y[i] = __fadd_rn(__fmul_rn(a[i], b[i]), c[i]);
+}
+
 __global__ void round_to_tf32(const float* x, unsigned* y) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   y[i] = to_tf32(x[i]);

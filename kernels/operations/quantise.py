@@ -1,0 +1,127 @@
+"""Launches of kernels/src/quantise.cu: what is done with bytes between convolutions.
+
+Each function raises ValueError for shapes that do not match and tensors that exceed 32-bit indices.
+"""
+
+from math import inf
+
+import numpy as np
+
+from kernels.device.device import TemplateArgument
+from kernels.device.launch import Launch, Value, blocks_of_threads, instantiate, int32, launch
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import StridedTensor, walk
+from kernels.problems.activation import Activation, ActivationKind
+from kernels.problems.precision import Storage
+
+_ROWS = 8
+"""Warps of a block of `global_average`: 256 threads in all."""
+
+_LANES = 32
+
+
+def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
+    """y = the bytes that stand for x, floats or halves: operands x, y."""
+    return _converting("quantize", {"x": x.stored.element}, x, y, y.stored)
+
+
+def dequantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
+    """y = the floats or halves that the bytes of x stand for: operands x, y."""
+    return _converting("dequantize", {"y": y.stored.element}, x, y, x.stored)
+
+
+def add_launch(
+    a: StridedTensor, b: StridedTensor, y: StridedTensor, activation: Activation | None = None
+) -> Launch:
+    """y = activation(a + b), of bytes: operands a, b, y. The activation clamps."""
+    least, most = clamped(y.stored, activation)
+    scalars: dict[str, Value] = {
+        "left_zero": a.stored.zero_point,
+        "left_step": step_of(a.stored, y.stored),
+        "right_zero": b.stored.zero_point,
+        "right_step": step_of(b.stored, y.stored),
+        "least": least,
+        "most": most,
+        "y_zero": y.stored.zero_point,
+    }
+    made = _launch("add", {}, {"left": a, "right": b}, y, scalars)
+    return made.renamed({"left": "a", "right": "b"})
+
+
+def global_average_launch(n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
+    """Return the launch that averages all `pixels` of each of n images of bytes: operands x, y."""
+    if x.channels != y.channels:
+        raise ValueError(f"x has {x.channels} channels and y {y.channels}")
+    int32(n * pixels * x.pitch)
+    int32(255 * pixels)
+    # In this order and in float32, as ONNX Runtime computes it.
+    step = np.float32(x.stored.scale) / (np.float32(y.stored.scale) * np.float32(pixels))
+    return launch(
+        instantiate("quantise.cu", "global_average", rows=_ROWS),
+        (-(-x.channels // _LANES), n, 1),
+        (_LANES, _ROWS, 1),
+        x="x",
+        y="y",
+        channels=x.channels,
+        pixels=pixels,
+        x_pitch=x.pitch,
+        y_pitch=y.pitch,
+        x_zero=x.stored.zero_point,
+        step=float(step),
+        y_zero=y.stored.zero_point,
+    )
+
+
+def _converting(
+    kernel: str,
+    template: dict[str, TemplateArgument],
+    x: StridedTensor,
+    y: StridedTensor,
+    stored: Storage,
+) -> Launch:
+    scalars: dict[str, Value] = {"scale": stored.scale, "zero": stored.zero_point}
+    return _launch(kernel, template, {"x": x}, y, scalars)
+
+
+def _launch(
+    kernel: str,
+    template: dict[str, TemplateArgument],
+    read: dict[str, StridedTensor],
+    y: StridedTensor,
+    scalars: dict[str, Value],
+) -> Launch:
+    steps = walk(y, *(tensor.broadcast(y.shape) for tensor in read.values()))
+    return launch(
+        instantiate("quantise.cu", kernel, **template, rank=steps.rank, v=steps.v),
+        *blocks_of_threads(steps.steps),
+        **{name: name for name in (*read, "y")},
+        walk=steps.struct(),
+        **scalars,
+    )
+
+
+def clamped(y: Storage, activation: Activation | None = None) -> tuple[int, int]:
+    """Return the least and the most of round(number / scale), so that y has a byte for it.
+
+    Raises ValueError for an activation that does more than clamp.
+    """
+    low, high = -inf, inf
+    if activation is not None:
+        if not clamps(activation):
+            raise ValueError(f"a sum of bytes does not end in {activation}")
+        is_clip = activation.kind is ActivationKind.CLIP
+        low, high = (activation.a, activation.b) if is_clip else (0.0, inf)
+    least, most = y.bounds
+    steps = [np.float32(bound) / np.float32(y.scale) for bound in (low, high)]
+    lower, upper = (int(np.rint(np.clip(step, least, most))) for step in steps)
+    return min(lower, upper), upper  # of bounds that cross, the upper one holds
+
+
+def clamps(activation: Activation | None) -> bool:
+    """Return whether an activation does no more than clamp."""
+    return activation is None or activation.kind in (ActivationKind.CLIP, ActivationKind.RELU)
+
+
+def step_of(x: Storage, y: Storage) -> float:
+    """Return the scale of one value in units of another's, as float32 has it."""
+    return float(np.float32(x.scale) / np.float32(y.scale))

@@ -1,0 +1,66 @@
+// Bytes that stand for numbers: scale * (byte - zero point). In registers bytes are floats, which
+// hold them, and the sums of products of a few thousand of them are ints.
+//
+// The PTX that multiplies them is here and not in ptx.cuh, which all kernels include.
+#pragma once
+
+#include "common.cuh"
+
+struct Byte {
+  unsigned char bits;
+
+  Byte() = default;
+  // Of a whole number: at least 0 and at most 255.
+  __device__ __forceinline__ explicit Byte(float whole) : bits(int(clamp(whole, 0.0f, 255.0f))) {}
+  __device__ __forceinline__ operator float() const { return float(bits); }
+};
+
+template <int V>
+struct alignas(sizeof(Byte) * V) Bytes {
+  Byte at[V];
+};
+
+// Within bounds that are whole numbers, to the nearest, ties to even.
+__device__ __forceinline__ float whole_within(float x, int least, int most) {
+  return rintf(clamp(x, float(least), float(most)));
+}
+
+template <int V>
+__device__ __forceinline__ Vec<V> load(const Byte* from) {
+  const Bytes<V> bytes = *reinterpret_cast<const Bytes<V>*>(from);
+  Vec<V> vector;
+#pragma unroll
+  for (int i = 0; i < V; ++i) vector.at[i] = bytes.at[i];
+  return vector;
+}
+
+template <int V>
+__device__ __forceinline__ void store(Byte* to, const Vec<V>& vector) {
+  Bytes<V> bytes;
+#pragma unroll
+  for (int i = 0; i < V; ++i) bytes.at[i] = Byte(vector.at[i]);
+  *reinterpret_cast<Bytes<V>*>(to) = bytes;
+}
+
+#ifdef __CUDACC__
+
+// c (16x8) += a (16x32, rows) * b (32x8, columns), a of unsigned and b of signed bytes, c of int,
+// by the whole warp: exact, modulo 2^32. sm_75 does quarters of it, 8 rows by 16 columns of a.
+__device__ __forceinline__ void mma_m16n8k32_u8s8(int (&c)[4], const unsigned (&a)[4],
+                                                  const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+r"(c[i % 2 * 2]), "+r"(c[i % 2 * 2 + 1])
+                 : "r"(a[i]), "r"(b[i / 2]));
+#endif
+}
+
+#endif  // __CUDACC__

@@ -1,0 +1,152 @@
+"""Cases of integer_gemm.cu: layers of bytes by each tile in turn, and their answers to the bit."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels import reference
+from kernels.convolution.integer_gemm import IntegerConv, requantization
+from kernels.convolution.split_sum import TileConfig
+from kernels.convolution.tensor_gemm import TENSOR_TILES, TensorTile
+from kernels.layout.pixels import Addend
+from kernels.problems.activation import RELU, ActivationKind
+from kernels.problems.precision import BYTE, Precision, Storage
+from tests.support.kernels.conv_layers import (
+    CLIP,
+    DIRECT_LAYERS,
+    GEMM_LAYERS,
+    SPLIT_LAYER,
+    Layer,
+)
+from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, placed
+
+INTEGER = IntegerConv()
+
+_ZERO_POINTS = (0, 128, 77, 255)
+
+
+def in_bytes(layer: Layer, row: int = 0) -> Layer:
+    """The layer, of bytes: zero points and scales by its row; it rounds ahead of a residual or not.
+
+    Sums have about the size that a byte of y has room for.
+    """
+    problem = replace(layer.problem, precision=Precision.INT8)
+    zeros = [_ZERO_POINTS[(row + place) % len(_ZERO_POINTS)] for place in range(4)]
+    length = problem.c // problem.groups * problem.window.kernel_volume
+    sums = 74 * 74 * np.sqrt(length) * _SCALES["x"] * _SCALES["weight"]
+    y = Storage(BYTE.dtype, float(np.float32(sums / 50)), zeros[1])
+    added = Storage(BYTE.dtype, float(np.float32(sums / 60)), zeros[2])
+    ahead = Storage(BYTE.dtype, float(np.float32(sums / 40)), zeros[3])
+    residual = layer.residual and replace(layer.residual, stored=added)
+    if residual and row % 2:
+        residual = Addend(residual.channels, residual.pitch, residual.offset, added, ahead)
+    if layer.in_place and residual:  # then both are stored alike
+        residual = replace(residual, stored=y)
+    clamps = layer.activation is None or layer.activation.kind in _CLAMPS
+    return replace(
+        layer,
+        problem=problem,
+        x=replace(layer.x, stored=Storage(BYTE.dtype, _SCALES["x"], zeros[0])),
+        y=replace(layer.y, stored=y),
+        residual=residual,
+        activation=layer.activation if clamps else RELU,
+    )
+
+
+_SCALES = {"x": float(np.float32(0.0213)), "weight": 0.0037}
+_CLAMPS = (ActivationKind.RELU, ActivationKind.CLIP)
+
+
+def integer_case(layer: Layer, config: TileConfig[TensorTile], seed: int = 0) -> KernelCase:
+    """A layer of bytes by one tile and split."""
+    problem = layer.problem
+    residual = layer.residual
+    ahead = residual.ahead if isinstance(residual, Addend) else None
+    launches = INTEGER.launches(
+        problem, config, layer.x, layer.y, residual, layer.bias, layer.activation
+    )
+    workspace = INTEGER.workspace(problem, config)
+
+    def check() -> Check:
+        rng = np.random.default_rng(seed)
+        x_layout = layer.x.strided(problem.n, problem.window.input)
+        y_layout = layer.y.strided(problem.n, problem.window.output)
+        x = _bytes(rng, x_layout.shape)
+        numbers = rng.integers(-128, 128, problem.filter_shape).astype(np.int32)
+        scale = (rng.uniform(0.3, 1.7, problem.k) * _SCALES["weight"]).astype(np.float32)
+        bias = rng.integers(-20000, 20000, problem.k) if layer.bias else None
+        added = _bytes(rng, y_layout.shape) if residual else None
+        offset, step = requantization(numbers, scale, bias, layer.x.stored, ahead or layer.y.stored)
+        inputs = {
+            "x": placed(x, x_layout),
+            "weight": PlacedArray(INTEGER.prepare_filter(numbers, problem, config)),
+            "offset": PlacedArray(offset),
+            "scale": PlacedArray(step),
+            "counters": PlacedArray(
+                np.zeros(INTEGER.counter_bytes(problem, config) // 4, np.uint32)
+            ),
+            **{name: PlacedArray(_garbage(nbytes)) for name, nbytes in workspace.items()},
+        }
+        if residual is not None and added is not None:
+            residual_layout = residual.strided(problem.n, problem.window.output)
+            inputs["residual"] = placed(added, residual_layout)
+        named = {name for launch in launches for name in launch.operands}
+        expected = reference.quantized_conv(
+            x,
+            numbers,
+            scale,
+            problem,
+            (layer.x.stored, layer.y.stored),
+            bias,
+            None if residual is None or added is None else (added, residual.stored),
+            ahead,
+            layer.activation,
+        )
+        return Check(
+            {name: inputs[name] for name in inputs if name in named},
+            y_layout,
+            expected.astype(np.float64),
+            0.0,
+            "residual" if layer.in_place else None,
+            scratch=tuple(workspace),
+        )
+
+    return KernelCase(f"{config} {layer.name}: {problem}", launches, check)
+
+
+def _bytes(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    return rng.integers(0, 256, shape).astype(np.uint8)
+
+
+def _garbage(nbytes: int) -> NDArray[np.int32]:
+    return np.full(nbytes // 4, 0x7FC0DEAD, np.int32)
+
+
+def _tiles() -> tuple[TensorTile, ...]:
+    return INTEGER.blocks_of(in_bytes(SPLIT_LAYER).problem)
+
+
+def _in_turn() -> Iterator[KernelCase]:
+    """Each layer by one tile and split, so that all tiles and all of 5 splits come by."""
+    tiles = _tiles()
+    for row, layer in enumerate((*DIRECT_LAYERS, *GEMM_LAYERS)):
+        config = TileConfig(tiles[row % len(tiles)], 1 + row % 5)
+        yield integer_case(in_bytes(layer, row), config, row)
+
+
+def _split() -> Iterator[KernelCase]:
+    """A layer by each tile, and by the last in every split: sums are exact in any order."""
+    layer = in_bytes(SPLIT_LAYER)
+    for split, tile in enumerate(_tiles(), start=1):
+        yield integer_case(layer, TileConfig(tile, split))
+    for split in range(len(TENSOR_TILES) + 1, 10):
+        yield integer_case(layer, TileConfig(tile, split))
+
+
+INTEGER_CASES: tuple[KernelCase, ...] = (
+    *_in_turn(),
+    *_split(),
+    integer_case(replace(in_bytes(SPLIT_LAYER), activation=CLIP), TileConfig(_tiles()[3])),
+)

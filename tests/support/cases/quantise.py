@@ -1,0 +1,163 @@
+"""Cases of quantise.cu, and of what moves or chooses bytes: answers to the bit."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels import reference
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import StridedTensor
+from kernels.operations.elementwise import map_launch
+from kernels.operations.pooling import global_pool_launch, pool_launch
+from kernels.operations.quantise import (
+    add_launch,
+    dequantize_launch,
+    global_average_launch,
+    quantize_launch,
+)
+from kernels.problems.activation import RELU, Activation
+from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.precision import BYTE, HALF, Storage
+from tests.support.kernels.arrays import normal
+from tests.support.kernels.conv_layers import CLIP, dense, filled, odd, within
+from tests.support.kernels.kernel_case import Check, KernelCase, placed
+from tests.support.kernels.windows import window
+
+_FINE = Storage(BYTE.dtype, float(np.float32(0.0237)), 128)
+_COARSE = Storage(BYTE.dtype, float(np.float32(0.0411)), 3)
+_OTHER = Storage(BYTE.dtype, float(np.float32(0.0173)), 201)
+
+
+def _quantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
+    """Numbers to bytes: some are ties, some beyond the bytes' ends."""
+
+    def check() -> Check:
+        numbers = 3 * normal(x.shape)
+        numbers.flat[::3] = np.arange(numbers.flat[::3].size) * np.float32(y.stored.scale) / 2
+        numbers.flat[::50] = 6e4
+        stored = numbers.astype(x.stored.dtype)
+        expected = reference.quantize(stored.astype(np.float32), y.stored)
+        return Check({"x": placed(stored, x)}, y, expected.astype(np.float64), 0.0)
+
+    return KernelCase(name, (quantize_launch(x, y),), check)
+
+
+def _dequantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
+    """Every byte to its number, which a half may not have."""
+
+    def check() -> Check:
+        bytes_ = _bytes(x.shape)
+        exact = reference.dequantize(bytes_, x.stored, np.dtype(np.float32))
+        expected = exact.astype(y.stored.dtype).astype(np.float64)
+        return Check({"x": placed(bytes_, x)}, y, expected, 0.0)
+
+    return KernelCase(name, (dequantize_launch(x, y),), check)
+
+
+def _add_case(
+    name: str,
+    a: StridedTensor,
+    b: StridedTensor,
+    y: StridedTensor,
+    activation: Activation | None = None,
+    *,
+    in_place: bool = False,
+) -> KernelCase:
+    def check() -> Check:
+        left, right = _bytes(a.shape, 1), _bytes(b.shape, 2)
+        expected = reference.quantized_add(
+            (left, a.stored), (right, b.stored), y.stored, activation
+        )
+        inputs = {"a": placed(left, a), "b": placed(right, b)}
+        return Check(inputs, y, expected.astype(np.float64), 0.0, "a" if in_place else None)
+
+    return KernelCase(name, (add_launch(a, b, y, activation),), check)
+
+
+def _average_case(name: str, n: int, size: tuple[int, ...], x: Pixels, y: Pixels) -> KernelCase:
+    x_layout, y_layout = x.strided(n, size), y.strided(n, (1,) * len(size))
+
+    def check() -> Check:
+        bytes_ = _bytes(x_layout.shape)
+        expected = reference.quantized_average(bytes_, x.stored, y.stored)
+        return Check({"x": placed(bytes_, x_layout)}, y_layout, expected.astype(np.float64), 0.0)
+
+    return KernelCase(name, (global_average_launch(n, prod(size), x, y),), check)
+
+
+def _copy_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
+    def check() -> Check:
+        bytes_ = _bytes(x.shape)
+        return Check({"x": placed(bytes_, x)}, y, bytes_.astype(np.float64), 0.0)
+
+    return KernelCase(name, (map_launch(x, y),), check)
+
+
+def _maximum_case(name: str, n: int, x: Pixels, y: Pixels) -> KernelCase:
+    problem = PoolProblem(PoolKind.MAX, x.channels, _SAME)
+    x_layout, y_layout = x.strided(n, _SAME.input), y.strided(n, _SAME.output)
+
+    def check() -> Check:
+        bytes_ = _bytes(x_layout.shape)
+        expected = reference.pool(bytes_.astype(np.float64), problem)
+        return Check({"x": placed(bytes_, x_layout)}, y_layout, expected, 0.0)
+
+    return KernelCase(name, (pool_launch(problem, n, x, y),), check)
+
+
+def _global_maximum_case(name: str, n: int, x: Pixels, y: Pixels) -> KernelCase:
+    x_layout, y_layout = x.strided(n, (5, 4)), y.strided(n, (1, 1))
+
+    def check() -> Check:
+        bytes_ = _bytes(x_layout.shape)
+        expected = reference.global_pool(bytes_.astype(np.float64), PoolKind.MAX)
+        return Check({"x": placed(bytes_, x_layout)}, y_layout, expected, 0.0)
+
+    return KernelCase(name, (global_pool_launch(PoolKind.MAX, n, 20, x, y),), check)
+
+
+def _bytes(shape: tuple[int, ...], seed: int = 0) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+
+
+def _of(pixels: Pixels, stored: Storage) -> Pixels:
+    return replace(pixels, stored=stored)
+
+
+_SAME = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
+_SIZE = (5, 7)
+_FLOATS, _SLICE_OF_FLOATS = dense(8).strided(2, _SIZE), within(8).strided(2, _SIZE)
+_HALVES = _of(dense(8), HALF).strided(2, _SIZE)
+_BYTES = _of(dense(8), _FINE).strided(2, _SIZE)
+_SLICE = _of(within(8), _COARSE).strided(2, _SIZE)
+_WIDE = _of(filled(8), _OTHER).strided(2, _SIZE)
+_ODD, _ODD_FLOATS = _of(odd(5), _FINE).strided(2, _SIZE), odd(5).strided(2, _SIZE)
+_ROWS, _COLUMNS = (StridedTensor.contiguous(shape, _FINE) for shape in ((2, 35, 8), (2, 8, 35)))
+
+QUANTISE_CASES: tuple[KernelCase, ...] = (
+    _quantize_case("floats", _FLOATS, _BYTES),
+    _quantize_case("floats of a slice, into a slice", _SLICE_OF_FLOATS, _SLICE),
+    _quantize_case("floats off vectors", _ODD_FLOATS, _ODD),
+    _quantize_case("halves", _HALVES, _WIDE),
+    _dequantize_case("to floats", _BYTES, _SLICE_OF_FLOATS),
+    _dequantize_case("to floats off vectors", _ODD, _ODD_FLOATS),
+    _dequantize_case("to halves", _SLICE, _HALVES),
+    _add_case("bytes of three scales", _BYTES, _SLICE, _WIDE),
+    _add_case("bytes, at least 0", _BYTES, _SLICE, _BYTES, RELU, in_place=True),
+    _add_case("bytes off vectors, within bounds", _ODD, _ODD, _ODD, CLIP),
+    *(
+        _average_case(f"{c} channels of {'x'.join(map(str, size))}", n, size, x, y)
+        for c, n, size in ((8, 1, (7, 7)), (37, 3, (1, 5)), (64, 2, (3, 4, 5)))
+        for x, y in [(_of(within(c), _FINE), _of(filled(c), _COARSE))]
+    ),
+    _copy_case("bytes into a slice", _of(dense(8), _COARSE).strided(2, _SIZE), _SLICE),
+    _copy_case("bytes off vectors", _ODD, _ODD),
+    _copy_case(
+        "bytes transposed", _ROWS.transposed((0, 2, 1)), StridedTensor.contiguous((2, 8, 35), _FINE)
+    ),
+    _maximum_case("of bytes", 2, _of(dense(8), _FINE), _of(within(8), _FINE)),
+    _maximum_case("of bytes off vectors", 1, _of(odd(5), _FINE), _of(dense(5), _FINE)),
+    _global_maximum_case("of bytes", 2, _of(filled(37), _FINE), _of(dense(37), _FINE)),
+)
