@@ -24,7 +24,14 @@ from models.onnx_loader import (
 )
 from models.precision import at_precision, kept_in_float
 from models.preprocessing import OutputKind, Preprocessing, check_labels
-from models.rewrite import RULES_AT_A_PRECISION, RewriteResult, RuleRefusal, rewrite
+from models.rewrite import (
+    RULES,
+    RULES_AT_A_PRECISION,
+    RULES_OF_INTEGERS,
+    RewriteResult,
+    RuleRefusal,
+    rewrite,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +55,8 @@ class Classifier:
         """
         if self.network.no_kernels:
             raise NoKernelsError(self.network.no_kernels)
-        rewritten = rewrite(self.network.graph)
+        is_integer = self.precision is Precision.INT8
+        rewritten = rewrite(self.network.graph, RULES_OF_INTEGERS if is_integer else RULES)
         kept = kept_in_float(rewritten.graph, self.precision)
         rule = self.precision.value
         at = rewrite(at_precision(rewritten.graph, self.precision), RULES_AT_A_PRECISION)

@@ -100,6 +100,7 @@ class Conv(Node):
     shift: str | None = operand(default=None)
     problem: ConvProblem  # for one image; `problem.with_batch(n)` for n
     activation: Activation | None = None
+    rounded: Storage | None = None  # of bytes: what the sum is rounded to ahead of the residual
 
 
 @dataclass(frozen=True, kw_only=True)

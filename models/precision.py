@@ -5,7 +5,7 @@ Identity converts: its output is stored otherwise than its input.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,11 +17,13 @@ from models.graph import (
     Binary,
     Constant,
     Conv,
+    Dequantize,
     Gemm,
     Graph,
     Identity,
     Node,
     Normalise,
+    Quantize,
     Resample,
     Reshape,
     ScaleShift,
@@ -52,7 +54,7 @@ def kept_in_float(graph: Graph, precision: Precision) -> Mapping[str, str]:
         return {}
     scores = _scores(graph)
     last = {node.name: _IS_LAST for node in graph.nodes if node.output in scores}
-    return last | beyond_half(graph)
+    return last | _between_bytes(graph) | beyond_half(graph)
 
 
 def _at(node: Node, precision: Precision) -> Node:
@@ -65,10 +67,19 @@ class _Halves:
     """Converts one graph to fp16: which values exist in which type, and the nodes so far."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph, self._beyond_half = graph, beyond_half(graph)
-        scores = _scores(graph)
+        self._graph, between = graph, _between_bytes(graph)
+        self._in_float = beyond_half(graph) | between
+        floats = _scores(graph) | _inputs_to_quantise(graph)
+        floats |= {
+            name
+            for node in graph.nodes
+            if node.name in between
+            for name in _within(graph, node.output)
+        }
         self._values = {
-            name: replace(value, stored=FLOAT if name in scores else HALF)
+            name: replace(value, stored=FLOAT if name in floats else HALF)
+            if value.stored == FLOAT
+            else value
             for name, value in graph.values.items()
         }
         # Where a value was written as float32, that form of it, by its name.
@@ -85,12 +96,13 @@ class _Halves:
         return replace(self._graph, values=self._values, nodes=tuple(self._nodes))
 
     def _add(self, node: Node) -> None:
-        if node.name in self._beyond_half:
+        if node.name in self._in_float:
             self._add_in_float(node)
             return
         for name in node.operands():
             self._as_stored(name)
-        self._nodes.append(_at(node, Precision.FP16))
+        is_whole = isinstance(node, Conv) and node.problem.precision is Precision.INT8
+        self._nodes.append(node if is_whole else _at(node, Precision.FP16))
 
     def _add_in_float(self, node: Node) -> None:
         values = [name for name in node.operands() if name in self._values]
@@ -109,7 +121,7 @@ class _Halves:
     def _as_float(self, name: str) -> str:
         """Return the name of a value's float32 form, which is made by conversion if missing."""
         value = self._values[name]
-        if value.stored == FLOAT:
+        if value.stored != HALF:
             return name
         if name not in self._floats:
             self._floats[name] = f"{name}/float32"
@@ -169,9 +181,9 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
 
 
 def _scores(graph: Graph) -> set[str]:
-    """Return the outputs kept in float32: of the last Gemm and all nodes behind it.
+    """Return the outputs kept in float32: of the last Gemm or Dequantize and all nodes behind it.
 
-    Without a Gemm, it starts from the first Softmax or activation of the chain, each node with one
+    Without one, it starts from the first Softmax or activation of the chain, each node with one
     reader, that ends in the output.
     """
     writers = {node.output: node for node in graph.nodes}
@@ -179,12 +191,47 @@ def _scores(graph: Graph) -> set[str]:
     passed: list[Node] = []
     (value,) = graph.outputs
     while (node := writers.get(value)) is not None and graph.values[value].inside is None:
-        if not isinstance(node, Gemm | Softmax | Activate | Reshape | Identity):
+        if not isinstance(node, Gemm | Dequantize | Softmax | Activate | Reshape | Identity):
             break
         passed.append(node)
-        if isinstance(node, Gemm) or readers[node.x] > 1:
+        if isinstance(node, Gemm | Dequantize) or readers[node.x] > 1:
             break
         value = node.x
-    while passed and not isinstance(passed[-1], Gemm | Softmax | Activate):
+    while passed and not isinstance(passed[-1], Gemm | Dequantize | Softmax | Activate):
         passed.pop()
     return {node.output for node in passed}
+
+
+def _between_bytes(graph: Graph) -> dict[str, str]:
+    """Return the nodes whose numbers go to Quantize alone, by nodes of this kind: with the reason.
+
+    As halves they would be rounded twice. A product is not among them: it is on tensor cores.
+    """
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in node.operands():
+            readers.setdefault(name, []).append(node)
+    found: dict[str, str] = {}
+    for node in reversed(graph.nodes):
+        if isinstance(node, Conv | Gemm) or graph.values[node.output].stored != FLOAT:
+            continue
+        after = [reader for name in _within(graph, node.output) for reader in readers.get(name, ())]
+        if after and all(isinstance(each, Quantize) or each.name in found for each in after):
+            found[node.name] = "what it computes is quantised"
+    return found
+
+
+def _within(graph: Graph, name: str) -> Iterator[str]:
+    """Yield a value's name, and those of the values that it lies in."""
+    yield name
+    while (inside := graph.values[name].inside) is not None:
+        name = inside.parent
+        yield name
+
+
+def _inputs_to_quantise(graph: Graph) -> set[str]:
+    """Return the network's inputs that only Quantize reads: halves would be rounded twice."""
+    others = {
+        name for node in graph.nodes if not isinstance(node, Quantize) for name in node.operands()
+    }
+    return set(graph.inputs) - others

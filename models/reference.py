@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kernels import reference as ops
 from kernels.convolution.tensor_gemm import to_tf32
 from kernels.problems.binary_operation import BinaryOp
-from kernels.problems.precision import BYTE, HALF, Precision, Storage
+from kernels.problems.precision import HALF, Precision, Storage
 from models.graph import (
     Activate,
     Binary,
@@ -38,6 +38,7 @@ from models.graph import (
     Softmax,
     Transpose,
 )
+from models.integers import is_quantised
 
 Array = NDArray[np.floating[Any]]
 Float = type[np.float32] | type[np.float64]
@@ -178,7 +179,7 @@ class _Memory:
 
 def _rounded_to(stored: Storage, array: Array) -> Array:
     """Return the nearest numbers that can be stored so, in the array's own type."""
-    if stored.dtype == BYTE.dtype:
+    if is_quantised(stored):
         return ops.quantized(array, stored)
     return array.astype(HALF).astype(array.dtype) if stored == HALF else array
 
@@ -187,6 +188,8 @@ def _factor(precision: Precision, array: Array) -> Array:
     """Return the factors that tensor cores multiply for `array`; TF32X3 uses all of a float32."""
     if precision is Precision.TF32:
         return to_tf32(array.astype(np.float32)).astype(array.dtype)
+    if precision is Precision.INT8:  # of quantised values
+        return array
     return _rounded_to(precision.stored, array)
 
 
@@ -205,17 +208,18 @@ def _compute(node: Node, memory: _Memory) -> Array:
             x = read(node.x)
             if node.problem.prologue and node.scale and node.shift:
                 x = ops.prologue(x, read(node.scale), read(node.shift), node.problem.prologue)
-            return ops.conv(
-                _factor(node.problem.precision, x),
-                _factor(node.problem.precision, read(node.weight)),
-                node.problem.with_batch(memory.n),
-                memory.read_optional(node.bias),
-                _residual(node, memory),
-                node.activation,
-            )
+            x, weight = (_factor(node.problem.precision, each) for each in (x, read(node.weight)))
+            problem, residual = node.problem.with_batch(memory.n), _residual(node, memory)
+            bias = memory.read_optional(node.bias)
+            if node.rounded is None or residual is None:
+                return ops.conv(x, weight, problem, bias, residual, node.activation)
+            sums = ops.quantized(ops.conv(x, weight, problem, bias), node.rounded)
+            return ops.activate(sums + residual, node.activation)
         case Gemm():
             bias = memory.read_optional(node.bias)
-            weight = _rounded_to(graph.values[node.x].stored, read(node.weight))
+            stored, weight = graph.values[node.x].stored, read(node.weight)
+            if not is_quantised(stored):
+                weight = _rounded_to(stored, weight)
             return ops.gemm(read(node.x), weight, bias, node.activation)
         case Pool():
             return ops.pool(read(node.x), node.problem)

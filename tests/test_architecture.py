@@ -39,6 +39,7 @@ ORDER = {
     ],
     "models": [
         "errors graph arena imagenet",
+        "integers",
         "preprocessing open_gpu cost precision reference onnx_loader rewrite schedule",
         "description",
         "classifier",

@@ -102,7 +102,7 @@ class Gpu:
         return 1e9 * self.gb_per_s
 
     def tflops(self, precision: Precision) -> float:
-        """Return the peak TFLOPS at a precision: for TF32X3 a third of TF32's, for bytes twice FP16's."""
+        """Return the peak TFLOPS: at TF32X3 a third of TF32's, at INT8 twice FP16's."""
         return {
             Precision.FP32: self.peak_flops / 1e12,
             Precision.TF32: self.tf32_tflops,

@@ -28,7 +28,7 @@ class Storage:
 
     @property
     def element(self) -> str:
-        """Return the C++ type of a number (kernels/src/half.cuh, byte.cuh)."""
+        """Return the C++ type of a number (kernels/src/half.cuh, bytes.cuh)."""
         return _ELEMENTS[self.dtype]
 
     @property

@@ -25,7 +25,7 @@ from kernels.operations.epilogue import commonest
 from kernels.operations.linear import linear_launch
 from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem, same_padded
-from kernels.problems.precision import FLOAT, FLOATING, HALF
+from kernels.problems.precision import FLOAT, HALF, Precision
 from kernels.problems.prologue import Prologue
 from kernels.tuning.profile_table import Table, load_wavefronts, name_of, read, row_of, write
 from kernels.tuning.static_profile import PROFILED, static_profile
@@ -49,7 +49,7 @@ _PLANES = (
 )
 
 PROBLEMS: tuple[ConvProblem, ...] = (
-    *(replace(plane, precision=precision) for precision in FLOATING for plane in _PLANES),
+    *(replace(plane, precision=precision) for precision in Precision for plane in _PLANES),
     replace(same_padded((16, 32), 1, 64, 64), prologue=Prologue(activation=RELU)),
     replace(same_padded((16, 32), 1, 64, 64), prologue=Prologue(epsilon=1e-5)),
 )

@@ -36,6 +36,7 @@ from models.graph import (
     Softmax,
     Transpose,
 )
+from models.integers import is_quantised
 from models.lowering import Choose
 from models.onnx_loader import Opaque
 from models.preprocessing import OutputKind
@@ -61,7 +62,7 @@ def network_tolerance(graph: Graph, choose: Choose | None = None) -> float:
     total = 0.0  # in u
     for node in graph.nodes:
         errors: list[float] = []
-        if isinstance(node, Quantize):
+        if is_quantised(graph.values[node.output].stored):
             total = max(total, sqrt(total / u / _STEPS))
         if graph.values[node.output].stored == HALF:
             errors.append(ROUNDED)

@@ -11,7 +11,15 @@ from kernels.operations import elementwise
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.operations.lrn import lrn_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
+from kernels.operations.quantise import (
+    add_launch,
+    dequantize_launch,
+    global_average_launch,
+    quantize_launch,
+)
 from kernels.operations.softmax import softmax_launch
+from kernels.problems.pool import PoolKind
+from kernels.problems.precision import Precision
 from models.cost import bytes_moved, flops_per_image
 from models.graph import (
     Activate,
@@ -20,6 +28,7 @@ from models.graph import (
     Concat,
     Constant,
     Conv,
+    Dequantize,
     Expand,
     Gemm,
     GlobalPool,
@@ -29,6 +38,7 @@ from models.graph import (
     Normalise,
     Pad,
     Pool,
+    Quantize,
     Reduce,
     Resample,
     Reshape,
@@ -37,8 +47,10 @@ from models.graph import (
     Softmax,
     Transpose,
 )
+from models.integers import is_quantised
 from models.lowering import placement
 from models.lowering.context import Context, pixels_of
+from models.lowering.integers import added_to, integer_operands, lower_integer_gemm
 from models.lowering.reductions import (
     lower_expand,
     lower_normalise,
@@ -74,14 +86,19 @@ def _conv(to: Context, node: Conv) -> None:
     apart = added is not None and to.places[added].root != x.root
     y = to.output(node.output, over=added if apart else None)
     operands["y"] = at(y)
-    weight = to.graph.weights[node.weight]
-    operands["weight"] = to.tape.weight(
-        node.weight,
-        partial(algorithm.prepare_filter, weight, problem, config),
-        algorithm.filter_form(problem, config),
-    )
-    if node.bias is not None:
-        operands["bias"] = to.weight(node.bias)
+    if problem.precision is Precision.INT8:
+        operands |= integer_operands(to, node, problem, choice)
+        if residual is not None and node.rounded is not None:
+            residual = added_to(residual, node.rounded)
+    else:
+        weight = to.graph.weights[node.weight]
+        operands["weight"] = to.tape.weight(
+            node.weight,
+            partial(algorithm.prepare_filter, weight, problem, config),
+            algorithm.filter_form(problem, config),
+        )
+        if node.bias is not None:
+            operands["bias"] = to.weight(node.bias)
     if node.scale is not None and node.shift is not None:
         operands |= {"scale": to.vectors(node.scale), "shift": to.vectors(node.shift)}
     launches = algorithm.launches(
@@ -112,7 +129,10 @@ def _global_pool(to: Context, node: GlobalPool) -> None:
     x, x_pixels = to.pixels(node.x)
     y = to.output(node.output)
     area = prod(to.graph.shape(node.x)[1:])
-    launch = global_pool_launch(node.kind, to.n, area, x_pixels, pixels_of(y))
+    if is_quantised(x_pixels.stored) and node.kind is not PoolKind.MAX:
+        launch = global_average_launch(to.n, area, x_pixels, pixels_of(y))
+    else:
+        launch = global_pool_launch(node.kind, to.n, area, x_pixels, pixels_of(y))
     to.tape.emit(launch, x=at(x), y=at(y))
 
 
@@ -148,7 +168,10 @@ def _binary(to: Context, node: Binary) -> None:
     reads = [to.places[operand] for operand in (node.a, node.b) if operand in to.places]
     whole = to.graph.shape(node.a) == to.graph.shape(node.output)
     y = to.output(node.output, over=node.a if whole else node.b, reads=reads)
-    launch = elementwise.binary_launch(node.op, a, b, y.strided, node.activation)
+    if is_quantised(stored):  # a sum: `integer_sum` makes no other
+        launch = add_launch(a, b, y.strided, node.activation)
+    else:
+        launch = elementwise.binary_launch(node.op, a, b, y.strided, node.activation)
     to.tape.emit(launch, a=a_at, b=b_at, y=at(y))
 
 
@@ -202,6 +225,16 @@ def _pad(to: Context, node: Pad) -> None:
     to.copy(to.places[node.x], inner)
 
 
+def _quantize(to: Context, node: Quantize) -> None:
+    x, y = to.places[node.x], to.output(node.output)
+    to.tape.emit(quantize_launch(x.strided, y.strided), x=at(x), y=at(y))
+
+
+def _dequantize(to: Context, node: Dequantize) -> None:
+    x, y = to.places[node.x], to.output(node.output)
+    to.tape.emit(dequantize_launch(x.strided, y.strided), x=at(x), y=at(y))
+
+
 def _identity(to: Context, node: Identity) -> None:
     to.view(node.output, to.places[node.x])
 
@@ -213,6 +246,9 @@ def _constant(to: Context, node: Constant) -> None:
 
 
 def _gemm(to: Context, node: Gemm) -> None:
+    if is_quantised(to.graph.values[node.x].stored):
+        lower_integer_gemm(to, node)
+        return
     x_place, y_place = to.places[node.x], to.output(node.output)
     x, y = x_place, y_place
     if len(x.strided.shape) > 2:  # several rows per image: all rows of all images, row-major
@@ -262,6 +298,7 @@ _LOWER: Mapping[type[Node], Callable[[Context, Any], None]] = {
     Concat: _concat,
     Constant: _constant,
     Conv: _conv,
+    Dequantize: _dequantize,
     Expand: lower_expand,
     Gemm: _gemm,
     GlobalPool: _global_pool,
@@ -270,6 +307,7 @@ _LOWER: Mapping[type[Node], Callable[[Context, Any], None]] = {
     Normalise: lower_normalise,
     Pad: _pad,
     Pool: _pool,
+    Quantize: _quantize,
     Reduce: lower_reduce,
     Resample: lower_resample,
     Reshape: _reshape,

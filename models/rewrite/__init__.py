@@ -24,6 +24,9 @@ from models.rewrite.fuse_prologue import fuse_prologue
 from models.rewrite.fuse_residual import fuse_residual
 from models.rewrite.global_pool import global_pool
 from models.rewrite.group_normalisation import group_normalisation
+from models.rewrite.integer_conv import integer_conv
+from models.rewrite.integer_move import integer_move
+from models.rewrite.integer_sum import integer_sum
 from models.rewrite.join_slices import join_slices
 from models.rewrite.merge_reductions import merge_reductions
 from models.rewrite.merge_reshapes import merge_reshapes
@@ -37,7 +40,7 @@ from models.rewrite.rule import Refusal, Rewrite, Rule
 from models.rewrite.sink_transpose import sink_transpose
 from models.rewrite.sum_of_parts import sum_of_parts
 
-RULES: tuple[Rule, ...] = (
+_FOLDING: tuple[Rule, ...] = (
     # A rule runs only once no rule above it applies. First, operations that exporters spelled out
     # are recognised (x + 3 belongs to a HardSwish before it is a ScaleShift), ...
     drop_identity,
@@ -62,15 +65,33 @@ RULES: tuple[Rule, ...] = (
     activation_before_concat,
     fuse_residual,
     fold_scale_shift_ahead,
-    # ... and last, values are placed in memory.
+)
+
+_PLACING: tuple[Rule, ...] = (
     flatten_channels_last,
     nest_concats,
     merge_siblings,
     concat_in_place,
 )
 
+RULES: tuple[Rule, ...] = (
+    *_FOLDING,
+    # ... and last, values are placed in memory.
+    *_PLACING,
+)
+
+RULES_OF_INTEGERS: tuple[Rule, ...] = (
+    *_FOLDING,
+    # ... what is quantised is computed so, ...
+    integer_conv,
+    integer_sum,
+    integer_move,
+    *_PLACING,
+)
+"""RULES for a network that is to be computed in INT8, where it is quantised."""
+
 RULES_AT_A_PRECISION: tuple[Rule, ...] = (fuse_prologue, project_residual)
-"""For a graph rewritten by RULES, once each Conv has its precision."""
+"""For a graph rewritten by either, once each Conv has its precision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,11 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
     if node.axis != 0:
         return Refusal(f"it concatenates along axis {node.axis}, not along channels")
     parts, before = _with_siblings(view, node)
-    whole = Value(node.output, view.shape(node.output))
+    whole = replace(view.value(node.output), inside=None)
     if before:
         channels, *spatial = whole.shape
-        whole = Value(view.fresh(f"{node.output}/siblings"), (before + channels, *spatial))
+        name = view.fresh(f"{node.output}/siblings")
+        whole = replace(whole, name=name, shape=(before + channels, *spatial))
     values: list[Value] = [whole]
     copies: list[Node] = []
     caveats: dict[str, str] = {}
@@ -45,7 +46,8 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
         if obstacle is None:
             values.append(replace(view.value(part), inside=inside))
         else:
-            copy = Value(view.fresh(f"{node.output}.{index}"), view.shape(part), inside)
+            name = view.fresh(f"{node.output}.{index}")
+            copy = replace(view.value(part), name=name, inside=inside)
             values.append(copy)
             copies.append(Identity(name=f"{node.name}.{index}", output=copy.name, x=part))
             caveats[copies[-1].name] = f"{part} is copied: {obstacle}"

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from models.graph import Activate, Gemm, Identity, Node, Reshape, Shape, Weight
+from models.integers import is_quantised
 from models.rewrite.folding import weight_of
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
@@ -36,6 +37,11 @@ def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
     weights = {view.fresh(f"{gemm.output}.weight"): _permuted(view, gemm, shape) for gemm in gemms}
     permuted = (replace(gemm, weight=name) for gemm, name in zip(gemms, weights, strict=True))
     return Rewrite(nodes=(free, *permuted), weights=weights)
+
+
+def _is_of_floats(view: GraphView, gemm: Gemm) -> bool:
+    """Return whether a Gemm reads one row an image, whose weights are not whole numbers."""
+    return len(view.shape(gemm.x)) == 1 and not is_quantised(view.value(gemm.x).stored)
 
 
 def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:
@@ -62,7 +68,7 @@ def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
         for reader in view.readers(name):
             if isinstance(reader, Activate | Identity):
                 pending.append(reader.output)
-            elif isinstance(reader, Gemm) and len(view.shape(name)) == 1:
+            elif isinstance(reader, Gemm) and _is_of_floats(view, reader):
                 gemms.append(reader)
             else:
                 return Refusal(f"{reader.name} reads {name} in C×H×W order")

@@ -11,6 +11,7 @@ broadcasts.
 from dataclasses import replace
 
 from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.precision import Precision
 from models.graph import Binary, Conv, Node
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
@@ -37,6 +38,8 @@ def fuse_residual(view: GraphView, node: Node) -> Outcome:
 
 
 def _obstacle(view: GraphView, conv: Conv, add: Node) -> str | None:
+    if conv.problem.precision is Precision.INT8:
+        return f"{conv.name} rounds to bytes"
     if conv.activation is not None:
         return f"{conv.name} ends in {conv.activation}"
     if conv.residual is not None:

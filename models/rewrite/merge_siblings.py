@@ -5,7 +5,8 @@
 
 They differ in nothing but their filters: strides, bias or none, activation. One that is the first
 part of a Concat comes last, where `concat_in_place` can place both m and the Concat; one that is
-another part stays as it is, as does one whose channels would not end at a vector's end.
+another part stays as it is, as does one whose channels would not end at a vector's end, or whose
+filter was quantised.
 """
 
 from dataclasses import replace
@@ -44,6 +45,7 @@ def _may_merge(view: GraphView, conv: Conv) -> bool:
         and conv.problem.groups == 1
         and conv.problem.k % CHANNEL_ALIGNMENT == 0
         and conv.residual is None
+        and view.grid(conv.weight) is None
         and conv.output not in view.outputs
         and view.value(conv.output).inside is None
         and not any(

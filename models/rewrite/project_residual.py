@@ -24,7 +24,7 @@ def project_residual(view: GraphView, node: Node) -> Outcome:
     if not isinstance(node, Conv) or node.residual is None or node.problem.projection:
         return None
     shortcut, precision = view.producer(node.residual), node.problem.precision
-    if not isinstance(shortcut, Conv) or precision is Precision.FP32:
+    if not isinstance(shortcut, Conv) or precision in (Precision.FP32, Precision.INT8):
         return None
     if obstacle := _obstacle(view, node, shortcut):
         return Refusal(obstacle)

@@ -1,0 +1,42 @@
+"""What is whole in a quantised network: filters and biases in units of their scales."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.convolution.integer_gemm import requantization
+from kernels.problems.precision import BYTE, Storage
+from models.graph import Grid, Weight
+
+
+def is_quantised(stored: Storage) -> bool:
+    """Return whether a value is stored in bytes, which stand for numbers by a scale."""
+    return stored.dtype == BYTE.dtype
+
+
+def operands_of(
+    grid: Grid, bias: Weight | None, bias_grid: Grid | None, x: Storage, y: Storage
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return `requantization` of a filter and a bias, which is in units of x's scale and the
+    filter's, or rounded to those.
+
+    Raises ValueError where a number is no signed byte, or a sum may pass 32 bits.
+    """
+    if grid.numbers.size and (grid.numbers.min() < -128 or grid.numbers.max() > 127):
+        raise ValueError("the filter, less its zero point, has numbers beyond a signed byte")
+    whole = None
+    if bias is not None:
+        step = np.float32(x.scale) * grid.scale
+        whole = _in_steps(bias, bias_grid, step)
+    return requantization(grid.numbers, grid.scale, whole, x, y)
+
+
+def _in_steps(bias: Weight, grid: Grid | None, step: NDArray[np.float32]) -> NDArray[np.int64]:
+    if grid is not None and np.allclose(grid.scale, step, rtol=1e-6, atol=0):
+        return grid.numbers.astype(np.int64)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of a filter of zeros
+        steps = np.where(bias == 0, 0, bias.astype(np.float64) / step)
+    if not (np.abs(steps) < 2**31).all():
+        raise ValueError(
+            "the bias is beyond 32 bits in units of the input's scale and the filter's"
+        )
+    return np.rint(steps).astype(np.int64)

@@ -1,0 +1,78 @@
+"""The operands of products of bytes, and a fully connected layer as a convolution of one pixel."""
+
+from functools import partial
+
+from kernels.convolution.algorithms import ConvChoice
+from kernels.layout.pixels import Addend, Pixels
+from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision, Storage
+from kernels.problems.window import Window
+from models.graph import Conv, Gemm
+from models.integers import operands_of
+from models.lowering.context import Context, pixels_of
+from models.lowering.tape import Operand, at
+from models.schedule.time import PlannedConv
+
+_PIXEL = Window(
+    input=(1, 1),
+    kernel=(1, 1),
+    strides=(1, 1),
+    dilations=(1, 1),
+    pads_begin=(0, 0),
+    pads_end=(0, 0),
+    output=(1, 1),
+)
+
+
+def integer_operands(
+    to: Context, node: Conv | Gemm, problem: ConvProblem, choice: ConvChoice
+) -> dict[str, Operand]:
+    """Return a product's weight, offset and scale: whole numbers, and what makes bytes of sums."""
+    graph, grid = to.graph, to.graph.grids[node.weight]
+    algorithm, config = choice.algorithm, choice.config
+    bias = None if node.bias is None else graph.weights[node.bias]
+    sums = node.rounded if isinstance(node, Conv) else None
+    offset, scale = operands_of(
+        grid,
+        bias,
+        None if node.bias is None else graph.grids.get(node.bias),
+        graph.values[node.x].stored,
+        sums or graph.values[node.output].stored,
+    )
+    numbers = grid.numbers.reshape(problem.filter_shape)
+    return {
+        "weight": to.tape.weight(
+            node.weight,
+            partial(algorithm.prepare_filter, numbers, problem, config),
+            algorithm.filter_form(problem, config),
+        ),
+        "offset": to.tape.weight(node.output, lambda: offset, "offset"),
+        "scale": to.tape.weight(node.output, lambda: scale, "scale"),
+    }
+
+
+def added_to(residual: Pixels, rounded: Storage) -> Addend:
+    """Return the pixels of a residual that is added to sums which are rounded first."""
+    r = residual
+    return Addend(r.channels, r.pitch, r.offset, r.stored, rounded)
+
+
+def lower_integer_gemm(to: Context, node: Gemm) -> None:
+    """Add the launch of a convolution of one pixel an image."""
+    k, c = to.graph.shape(node.weight)
+    problem = ConvProblem(to.n, c, k, _PIXEL, precision=Precision.INT8)
+    choice = to.choose(problem)
+    algorithm, config = choice.algorithm, choice.config
+    x, x_pixels = to.pixels(node.x)
+    y = to.output(node.output)
+    operands: dict[str, Operand] = {"x": at(x), "y": at(y)}
+    operands |= integer_operands(to, node, problem, choice)
+    operands |= to.tape.scratch(
+        algorithm.workspace(problem, config), algorithm.counter_bytes(problem, config)
+    )
+    to.tape.chosen = PlannedConv(problem, choice)
+    launches = algorithm.launches(
+        problem, config, x=x_pixels, y=pixels_of(y), activation=node.activation
+    )
+    for launch in choice.triggered(launches):
+        to.tape.emit(launch, **operands)

@@ -1,0 +1,69 @@
+"""A sum of quantised values that is quantised at once adds bytes, where it can in a convolution.
+
+    quantize(f(dequantize(a) + dequantize(b)))  →  a + b, of bytes
+    of a = conv(x), which nothing else reads    →  conv(x), rounded as a is, with residual b
+
+f does no more than clamp. Where both operands come from such a convolution the later one takes the
+sum. Refused where a sum broadcasts, an operand is not quantised, or another node needs the value
+ahead of Quantize.
+"""
+
+from dataclasses import replace
+
+from kernels.operations.quantise import clamps
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.precision import Precision
+from models.graph import Binary, Conv, Node, Quantize
+from models.rewrite.integer_conv import behind
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+
+def integer_sum(view: GraphView, node: Node) -> Outcome:
+    """Apply the rule at Quantize."""
+    if not isinstance(node, Quantize):
+        return None
+    add = view.producer(node.x)
+    if not isinstance(add, Binary):
+        return None
+    if add.op is not BinaryOp.ADD:
+        return Refusal(f"{add.name} computes {add.op.value} in float")
+    if not clamps(add.activation):
+        return Refusal(f"{add.name} ends in {add.activation}")
+    if tie := view.tie(add.output, node):
+        return Refusal(tie)
+    operands = [
+        None if view.weight(name) is not None else behind(view, name) for name in (add.a, add.b)
+    ]
+    a, b = operands
+    if a is None or b is None:
+        return Refusal(f"{add.b if a else add.a}, which {add.name} adds, is not quantised")
+    if view.shape(a) != view.shape(b):
+        return Refusal(f"{a} and {b} differ in shape: the sum broadcasts")
+    able = [
+        conv
+        for bytes_, floats in ((a, add.a), (b, add.b))
+        if (conv := _takes_the_sum(view, bytes_, floats, add)) is not None
+    ]
+    if not able or a == b:
+        return Rewrite(nodes=(replace(add, output=node.output, a=a, b=b),))
+    last = able[0]
+    for conv in able[1:]:
+        last = conv if view.precedes(last, conv) else last
+    fused = replace(
+        last,
+        output=node.output,
+        residual=b if last.output == a else a,
+        activation=add.activation,
+        rounded=view.value(last.output).stored,
+    )
+    return Rewrite(nodes=(fused,))
+
+
+def _takes_the_sum(view: GraphView, bytes_: str, floats: str, add: Binary) -> Conv | None:
+    """Return the convolution that writes the bytes, if it can add what the sum adds to them."""
+    conv, between = view.producer(bytes_), view.producer(floats)
+    if not isinstance(conv, Conv) or conv.problem.precision is not Precision.INT8:
+        return None
+    if conv.residual is not None or conv.activation is not None or between is None:
+        return None
+    return None if view.tie(bytes_, between) or view.tie(floats, add) else conv

@@ -1,0 +1,204 @@
+"""Rules that make bytes of what lies between Dequantize and Quantize, and what they refuse."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind
+from kernels.problems.precision import BYTE, Precision, Storage
+from models.graph import (
+    Activate,
+    Binary,
+    Conv,
+    Dequantize,
+    Gemm,
+    Graph,
+    Grid,
+    Node,
+    Pool,
+    Quantize,
+)
+from models.reference import run_reference
+from models.rewrite import RULES, RULES_OF_INTEGERS, RewriteResult, rewrite
+from tests.support.models.graphs import GraphBuilder
+
+_FINE = replace(BYTE, scale=0.02, zero_point=128)
+_COARSE = replace(BYTE, scale=0.05, zero_point=3)
+
+
+class _Bytes:
+    """Collects nodes between bytes; a Quantize's storage is kept until the graph is made."""
+
+    def __init__(self) -> None:
+        self.b = GraphBuilder(0, x=(8, 6, 6))
+        self.stored: dict[str, Storage] = {}
+        self.grids: dict[str, Grid] = {}
+
+    def quantize(self, output: str, x: str, stored: Storage = _FINE) -> str:
+        self.stored[output] = stored
+        return self.b.add(Quantize, output, self.b.shapes[x], x=x)
+
+    def dequantize(self, x: str) -> str:
+        return self.b.add(Dequantize, f"{x}'", self.b.shapes[x], x=x)
+
+    def conv(self, output: str, x: str, k: int = 8, **options: Any) -> str:
+        made = self.b.conv(output, x, k, 1, **options)
+        node = self.b.nodes[-1]
+        assert isinstance(node, Conv)
+        self.to_grid(node.weight)
+        return made
+
+    def to_grid(self, weight: str, most: int = 127) -> None:
+        shape = self.b.weights[weight].shape
+        numbers = np.random.default_rng(1).integers(-most, most + 1, shape).astype(np.int32)
+        numbers.flat[0] = most
+        self.grids[weight] = Grid(numbers, np.array([0.001], np.float32))
+        self.b.weights[weight] = self.grids[weight].weight
+
+    def build(self, output: str) -> Graph:
+        graph = self.b.build(output)
+        values = {
+            name: replace(value, stored=self.stored.get(name, value.stored))
+            for name, value in graph.values.items()
+        }
+        return replace(graph, values=values, grids=self.grids)
+
+
+def _rewritten(graph: Graph) -> RewriteResult:
+    """Rewrite, and hold the result to the reference: the same but for rounding at a border."""
+    result = rewrite(graph, RULES_OF_INTEGERS)
+    x = np.random.default_rng(3).normal(size=(2, 8, 6, 6))
+    before, after = (
+        run_reference(each, {"x": x})[each.outputs[0]] for each in (graph, result.graph)
+    )
+    assert np.abs(before - after).max() < 1e-9
+    return result
+
+
+def _of_bytes(result: RewriteResult) -> list[Node]:
+    graph = result.graph
+    return [node for node in graph.nodes if graph.values[node.output].stored.dtype == BYTE.dtype]
+
+
+def _reasons(result: RewriteResult) -> str:
+    return "; ".join(refusal.reason for refusal in result.refused)
+
+
+def test_a_convolution_between_bytes_is_one_of_bytes() -> None:
+    to = _Bytes()
+    x = to.dequantize(to.quantize("q", "x"))
+    to.b.activate("r", to.conv("c", x), RELU)
+    graph = to.build(to.dequantize(to.quantize("y", "r", _COARSE)))
+    _, conv, last = _rewritten(graph).graph.nodes
+    assert isinstance(conv, Conv)
+    assert (conv.x, conv.output, conv.activation) == ("q", "y", RELU)
+    assert conv.problem.precision is Precision.INT8
+    assert isinstance(last, Dequantize)
+    # Without the rules it stays in float.
+    assert {type(node) for node in rewrite(graph, RULES).graph.nodes} == {
+        Quantize,
+        Dequantize,
+        Conv,
+    }
+
+
+def test_a_sum_joins_the_convolution_ahead_of_it_rounded_as_that_is() -> None:
+    to = _Bytes()
+    x = to.dequantize(to.quantize("q", "x"))
+    c = to.dequantize(to.quantize("c8", to.conv("c", x), _COARSE))
+    to.b.activate("r", to.b.binary("s", BinaryOp.ADD, c, x), RELU)
+    graph = to.build(to.dequantize(to.quantize("y", "r")))
+    _, conv, _ = _rewritten(graph).graph.nodes
+    assert isinstance(conv, Conv)
+    assert (conv.residual, conv.rounded, conv.activation) == ("q", _COARSE, RELU)
+
+
+def test_a_sum_without_bytes_between_is_a_residual_that_nothing_rounds() -> None:
+    to = _Bytes()
+    x = to.dequantize(to.quantize("q", "x"))
+    graph = to.build(
+        to.dequantize(to.quantize("y", to.b.binary("s", BinaryOp.ADD, to.conv("c", x), x)))
+    )
+    _, conv, _ = _rewritten(graph).graph.nodes
+    assert isinstance(conv, Conv)
+    assert (conv.residual, conv.rounded) == ("q", None)
+
+
+def test_a_sum_that_no_convolution_takes_adds_bytes() -> None:
+    to = _Bytes()
+    q = to.quantize("q", "x")
+    pooled = to.quantize("p", to.b.pool("m", to.dequantize(q), PoolKind.MAX, 3, pad=1))
+    y = to.b.binary("s", BinaryOp.ADD, to.dequantize(pooled), "q'")
+    result = _rewritten(to.build(to.dequantize(to.quantize("y", y, _COARSE))))
+    assert [type(node) for node in _of_bytes(result)] == [Quantize, Pool, Binary]
+
+
+def test_a_fully_connected_layer_multiplies_bytes() -> None:
+    to = _Bytes()
+    flat = to.b.reshape("f", to.dequantize(to.quantize("q", "x")), (8 * 36,))
+    made = to.b.gemm("g", to.dequantize(to.quantize("f8", flat)), 5)
+    gemm = to.b.nodes[-1]
+    assert isinstance(gemm, Gemm)
+    to.to_grid(gemm.weight)
+    result = _rewritten(to.build(to.dequantize(to.quantize("y", made))))
+    (found,) = (node for node in _of_bytes(result) if isinstance(node, Gemm))
+    assert found.output == "y"
+    assert found.weight in result.graph.grids  # not permuted
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("weights", "the filter of conv_c, is not quantised"),
+        ("zero point", "less its zero point, has numbers beyond a signed byte"),
+        ("activation", "conv_c ends in Tanh"),
+        ("reader", "c is also read by"),
+        ("input", "x, which conv_c reads, is not quantised"),
+        ("bias", "beyond 32 bits"),
+    ],
+)
+def test_a_convolution_that_is_not_whole_stays_in_float_and_says_why(
+    change: str, reason: str
+) -> None:
+    to = _Bytes()
+    x = "x" if change == "input" else to.dequantize(to.quantize("q", "x"))
+    y = to.conv("c", x, bias=True)
+    conv = to.b.nodes[-1]
+    assert isinstance(conv, Conv)
+    if change == "weights":
+        del to.grids[conv.weight]
+    if change == "zero point":
+        to.to_grid(conv.weight, 200)
+    if change == "bias" and conv.bias is not None:
+        to.b.weights[conv.bias][0] = 1e9
+    if change == "activation":
+        y = to.b.add(Activate, "t", to.b.shapes[y], x=y, activation=_TANH)
+    y = to.dequantize(to.quantize("y", y))
+    if change == "reader":
+        y = to.b.binary("both", BinaryOp.MUL, y, "c")
+    result = rewrite(to.build(y), RULES_OF_INTEGERS)
+    (left,) = (node for node in result.graph.nodes if isinstance(node, Conv))
+    assert left.problem.precision is Precision.FP32
+    assert reason in _reasons(result)
+
+
+_TANH = Activation(ActivationKind.TANH)
+
+
+def test_a_maximum_between_different_scales_stays_in_float() -> None:
+    to = _Bytes()
+    y = to.b.pool("m", to.dequantize(to.quantize("q", "x")), PoolKind.MAX, 3, pad=1)
+    result = _rewritten(to.build(to.dequantize(to.quantize("y", y, _COARSE))))
+    assert [type(node) for node in _of_bytes(result)] == [Quantize, Quantize]
+    assert "joins uint8 · 0.02, 128 for 0 and uint8 · 0.05, 3 for 0" in _reasons(result)
+
+
+def test_bytes_that_are_quantised_again_alike_are_themselves() -> None:
+    to = _Bytes()
+    again = to.quantize("again", to.dequantize(to.quantize("q", "x")))
+    result = _rewritten(to.build(to.dequantize(again)))
+    assert [node.output for node in _of_bytes(result)] == ["q"]
