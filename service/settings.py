@@ -124,6 +124,8 @@ class Settings(BaseModel):
     """Origin whose pages may call the server from a browser, as https://example.org; or *."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Separate port for /metrics, without API keys; 0: any free port."""
+    shared_memory: bool = False
+    """Let clients on this machine register system shared memory, and have tensors there."""
     log_format: LogFormat = LogFormat.TEXT
     """Format of the log."""
     access_log: bool = True
@@ -150,6 +152,13 @@ class Settings(BaseModel):
         if devices and info.data.get("device", DeviceKind.AUTO) is not DeviceKind.AUTO:
             raise ValueError("replaces --device; give one of them")
         return devices
+
+    @field_validator("shared_memory")
+    @classmethod
+    def _is_of_one_process(cls, shared_memory: bool, info: ValidationInfo) -> bool:
+        if shared_memory and info.data.get("workers"):
+            raise ValueError("is for a server without --workers: a region is one process's")
+        return shared_memory
 
     @field_validator("cors_origin")
     @classmethod

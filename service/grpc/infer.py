@@ -70,7 +70,7 @@ class _Exchange:
         max_images = pipeline.admission.max_images_a_request
 
         def read(message: Message) -> InferRequest:
-            return infer_request(message, pipeline.info, max_images)
+            return infer_request(message, pipeline.info, max_images, pipeline.regions)
 
         if message.is_long:
             call.aside(read, message, self._infer)
@@ -84,7 +84,7 @@ class _Exchange:
         if self._deadline is not None:
             urgency = urgency._replace(deadline=min(urgency.deadline, self._deadline))
         images = None if asked.images is None else list(asked.images)
-        wanted = ImageRequest(asked.files, images, urgency)
+        wanted = ImageRequest(asked.files, images, urgency, copied=asked.copied)
         if record.charge is not None:
             record.charge(record, wanted.size)
         self._call.infer(wanted)
@@ -98,7 +98,11 @@ class _Exchange:
         output = output_of(asked, scored.results, info)
         answer = _Answer(model_name=info.name, model_version=info.version, id=asked.id)
         tensor = answer.outputs.add(name=info.scores, datatype=output.datatype, shape=output.shape)
-        if asked.binary:
+        if output.written:
+            for name, value in output.written.items():
+                kind = "string_param" if isinstance(value, str) else "int64_param"
+                setattr(tensor.parameters[name], kind, value)
+        elif asked.binary:
             answer.raw_output_contents.append(output.binary())
         elif isinstance(output.elements, np.ndarray):
             tensor.contents.fp32_contents.extend(output.elements.tolist())

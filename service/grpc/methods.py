@@ -4,11 +4,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from service.api.v2 import description
+from service.api.v2.memory import regions_of, register_region, unregister_region
 from service.api.v2.refusals import (
+    CUDA_MEMORY,
     LOADING,
     LOG_LEVEL,
     LOGGING,
-    MEMORY,
     NO_REGION,
     TRACE,
     TRACING,
@@ -22,11 +23,12 @@ from service.hosting.repository import Repository
 Method = Callable[[Repository, Any], Awaitable[Mapping[str, Any]]]
 
 
-def _of_server(describe: Callable[[], Awaitable[Mapping[str, Any]]]) -> Method:
-    async def answer(_models: Repository, _asked: Any) -> Mapping[str, Any]:
-        return await describe()
+async def _live(_models: Repository, _asked: Any) -> Mapping[str, Any]:
+    return await description.live()
 
-    return answer
+
+async def _metadata(models: Repository, _asked: Any) -> Mapping[str, Any]:
+    return await description.server_metadata(models)
 
 
 def _of_model(describe: Callable[[Pipeline], Awaitable[Any]]) -> Method:
@@ -98,23 +100,37 @@ async def _log(_models: Repository, asked: Any) -> Mapping[str, Any]:
     return {"settings": {name: {kinds[type(value)]: value} for name, value in LOGGING.items()}}
 
 
-async def _region_status(_models: Repository, asked: Any) -> Mapping[str, Any]:
+async def _region_status(models: Repository, asked: Any) -> Mapping[str, Any]:
+    return {"regions": {region["name"]: region for region in regions_of(models, asked.name)}}
+
+
+async def _register(models: Repository, asked: Any) -> Mapping[str, Any]:
+    register_region(models, asked.name, asked.key, asked.offset, asked.byte_size)
+    return {}
+
+
+async def _unregister(models: Repository, asked: Any) -> Mapping[str, Any]:
+    unregister_region(models, asked.name)
+    return {}
+
+
+async def _cuda_status(_models: Repository, asked: Any) -> Mapping[str, Any]:
     if asked.name:
         raise ModelNotFoundError(NO_REGION.format(asked.name))
     return {"regions": {}}
 
 
-async def _nothing() -> Mapping[str, Any]:
+async def _nothing(_models: Repository, _asked: Any) -> Mapping[str, Any]:
     return {}
 
 
 METHODS: Mapping[str, Method] = {
     f"/{INFERENCE}/{name}": method
     for name, method in {
-        "ServerLive": _of_server(description.live),
+        "ServerLive": _live,
         "ServerReady": _server_ready,
         "ModelReady": _model_ready,
-        "ServerMetadata": _of_server(description.server_metadata),
+        "ServerMetadata": _metadata,
         "ModelMetadata": _of_model(description.model_metadata),
         "ModelConfig": _of_model(_config),
         "ModelStatistics": _statistics,
@@ -122,11 +138,11 @@ METHODS: Mapping[str, Method] = {
         "RepositoryModelLoad": _refused(LOADING),
         "RepositoryModelUnload": _refused(UNLOADING),
         "SystemSharedMemoryStatus": _region_status,
-        "SystemSharedMemoryRegister": _refused(MEMORY),
-        "SystemSharedMemoryUnregister": _of_server(_nothing),
-        "CudaSharedMemoryStatus": _region_status,
-        "CudaSharedMemoryRegister": _refused(MEMORY),
-        "CudaSharedMemoryUnregister": _of_server(_nothing),
+        "SystemSharedMemoryRegister": _register,
+        "SystemSharedMemoryUnregister": _unregister,
+        "CudaSharedMemoryStatus": _cuda_status,
+        "CudaSharedMemoryRegister": _refused(CUDA_MEMORY),
+        "CudaSharedMemoryUnregister": _nothing,
         "TraceSetting": _trace,
         "LogSettings": _log,
     }.items()

@@ -31,6 +31,7 @@ from service.api.v2.tensors import BinaryElements, check_size, copied, numbers_i
 from service.errors import BadRequestError, PayloadTooLargeError
 from service.grpc.messages import message_class, parse
 from service.hosting.pipeline import ModelInfo
+from service.hosting.regions import Regions
 
 # Fields of a request or of an input: one input and one output with their parameters are few.
 _MOST_FIELDS = 256
@@ -163,7 +164,9 @@ def encoded_varint(number: int) -> bytes:
     return bytes([*parts, number])
 
 
-def infer_request(message: Message, info: ModelInfo, max_images: int) -> InferRequest:
+def infer_request(
+    message: Message, info: ModelInfo, max_images: int, regions: Regions | None = None
+) -> InferRequest:
     """Return a request with its images, which may be views of the message.
 
     Takes time in proportion to the message's length. Raises what `understand` raises.
@@ -209,7 +212,7 @@ def infer_request(message: Message, info: ModelInfo, max_images: int) -> InferRe
         typed.most_files = max_images
         return typed
 
-    return understand(asked, elements, info, max_images)
+    return understand(asked, elements, info, max_images, regions)
 
 
 def _plain(parameters: Any) -> dict[str, Any]:

@@ -89,6 +89,8 @@ class Call:
 
     def infer(self, wanted: ImageRequest) -> None:
         """Score the images. Raises what `Inference.start` raises."""
+        if wanted.copied:
+            self._reservation.hold_bytes(wanted.copied)
         self._inference = Inference(self.pipeline, self._reservation, self._scored)
         self._inference.start(wanted)
 

@@ -33,6 +33,7 @@ class ImageRequest(NamedTuple):
     images: Sequence[Image] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
     urgency: Urgency = NO_HURRY
     form: Any = None  # of the answer, for the endpoint
+    copied: int = 0  # bytes of the images that are not from the body
 
     @property
     def size(self) -> int:

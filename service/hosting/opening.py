@@ -24,6 +24,7 @@ def make_repository(
         decode_bytes=settings.decode_bytes if decode_bytes is None else decode_bytes,
         default=settings.default_model,
         strict=settings.strict,
+        shared_memory=settings.shared_memory,
         bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
     )
 

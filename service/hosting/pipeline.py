@@ -9,6 +9,7 @@ from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
 from service.hosting.admission import Admission
+from service.hosting.regions import Regions
 from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
 
@@ -50,6 +51,7 @@ class Pipeline:
     decoders: DecodePool
     reader: ThreadPool  # parses long bodies
     metrics: ModelMetrics
+    regions: Regions | None = None  # of shared memory, if clients may register some
 
     def __post_init__(self) -> None:
         runner = self.runner

@@ -20,6 +20,7 @@ from service.engine.watchdog import Bounds
 from service.errors import BrokenModelError, ModelNotFoundError, ShuttingDownError
 from service.hosting.admission import Admission, ByteRoom
 from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
+from service.hosting.regions import Regions
 from service.images.decode_pool import DecodePool, Decoding
 from service.images.decode_process import DecodeProcesses
 from service.telemetry.metrics import Metrics, ModelMetrics
@@ -57,6 +58,7 @@ class Repository:
         measure_s: float = _MEASURE_S,
         bounds: Bounds | None = None,
         decode_s: float = _DECODE_S,
+        shared_memory: bool = False,
     ) -> None:
         """Set bounds for each model, except bytes and decode threads, which all models share.
 
@@ -65,6 +67,7 @@ class Repository:
         `measure_s`; `bounds` are the engines' timeouts and `decode_s` that of one image.
         """
         self.max_body_bytes = max_body_bytes
+        self.regions = Regions(max_body_bytes) if shared_memory else None
         self.metrics = Metrics(max_batch=max_batch)
         self.models: dict[str, Pipeline] = {}
         self.broken: dict[str, FailedModel] = {}  # those that could not be opened
@@ -121,7 +124,8 @@ class Repository:
         admission = Admission(
             max_queue + runner.max_batch, max_queue, self.max_body_bytes, self.room, wait_s
         )
-        pipeline = Pipeline(info, runner, prepare, admission, self._decoders, self._reader, metrics)
+        pools = self._decoders, self._reader
+        pipeline = Pipeline(info, runner, prepare, admission, *pools, metrics, self.regions)
         self.models[info.name] = pipeline
         return pipeline
 

@@ -15,7 +15,9 @@ __all__ = ["Run", "convoy"]
 @pytest.fixture(scope="session")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Where a server of two models listens, by protocol."""
-    with announced(make_models(tmp_path_factory.mktemp("models")), "--grpc-port", "0") as line:
+    with announced(
+        make_models(tmp_path_factory.mktemp("models")), "--grpc-port", "0", "--shared-memory"
+    ) as line:
         http, grpc = re.findall(r"127\.0\.0\.1:\d+", line)[:2]
         yield {"http": http, "grpc": grpc}
 

@@ -23,7 +23,8 @@ from service.settings import Settings, SettingsError
 # What Convoy's own HTTP server does. Ray's proxy receives the requests instead: accepting these
 # would only seem to protect the service.
 _OF_THE_SERVER = (
-    *("api_key_file", "cors_origin", "grpc_port", "max_per_client", "max_rate", "otel", "workers"),
+    *("api_key_file", "cors_origin", "grpc_port", "max_per_client", "max_rate", "otel"),
+    *("shared_memory", "workers"),
 )
 
 

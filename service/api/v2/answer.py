@@ -1,6 +1,6 @@
 """Makes the answer to an inference request of the V2 protocol, in whatever form it is sent."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ class Output(NamedTuple):
     datatype: str
     shape: list[int]
     elements: NDArray[np.float32] | list[str]  # flat
+    written: Mapping[str, str | int] = {}  # parameters that say where in shared memory they are
 
     def binary(self) -> bytes:
         """Return the elements as a binary tensor has them."""
@@ -29,6 +30,25 @@ class Output(NamedTuple):
 
 
 def output_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Output:
+    """Return what a request asks for, written to shared memory if the request has it there.
+
+    Raises what `_output` and `Place.write` raise.
+    """
+    output = _output(asked, rows, info)
+    if asked.place is None:
+        return output
+    data = output.binary()
+    asked.place.write(data)
+    parameters: dict[str, str | int] = {
+        "shared_memory_region": asked.place.region.status["name"],
+        "shared_memory_byte_size": len(data),
+    }
+    if asked.place.offset:
+        parameters["shared_memory_offset"] = asked.place.offset
+    return output._replace(written=parameters)
+
+
+def _output(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Output:
     """Return what a request asks for of its images' scores.
 
     A score is NaN or infinite: InvalidTensorError where the client sent what the engine got,

@@ -99,9 +99,10 @@ class ServerMetadata(TypedDict):
     extensions: list[str]
 
 
-async def server_metadata() -> ServerMetadata:
+async def server_metadata(models: Models) -> ServerMetadata:
     """Describe the server and the extensions of the protocol that it supports."""
-    return ServerMetadata(name="convoy", version=__version__, extensions=EXTENSIONS)
+    extensions = EXTENSIONS if models.regions is None else [*EXTENSIONS, "system_shared_memory"]
+    return ServerMetadata(name="convoy", version=__version__, extensions=extensions)
 
 
 class TensorMetadata(TypedDict):

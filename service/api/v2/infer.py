@@ -59,11 +59,14 @@ class Infer:
         """Return the tensors of the body."""
         pipeline = self.pipeline
         max_images, info = pipeline.admission.max_images_a_request, pipeline.info
-        asked = parse_request(body, _json_length(record.headers), info, max_images)
+        asked = parse_request(
+            body, _json_length(record.headers), info, max_images, pipeline.regions
+        )
         urgency = urgency_of(record.started, asked.timeout_s, asked.priority)
         accepted = record.headers.get(b"accept-encoding", b"").decode("latin-1")
         images = None if asked.images is None else list(asked.images)
-        return ImageRequest(asked.files, images, urgency, (asked, accepted))
+        form = asked, accepted
+        return ImageRequest(asked.files, images, urgency, form, copied=asked.copied)
 
     def answer(
         self, form: tuple[InferRequest, str], scored: Scored, count: Callable[[], Phases]
@@ -117,6 +120,9 @@ def format_answer(
     answer = InferAnswer(model_name=info.name, model_version=info.version, outputs=[output])
     if asked.id:
         answer["id"] = asked.id
+    if given.written:
+        output["parameters"] = dict(given.written)
+        return msgspec.json.encode(answer), None
     if not asked.binary:
         elements = given.elements
         output["data"] = elements.tolist() if isinstance(elements, np.ndarray) else elements

@@ -21,18 +21,24 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from models import ChannelOrder
-from service.api.v2.tensors import Numbers
+from service.api.v2.tensors import BinaryElements, Numbers
 from service.batching.policy import LEVELS
-from service.errors import BadRequestError, TooManyImagesError
+from service.errors import BadRequestError, TooManyImagesError, UnsupportedError
 from service.hosting.pipeline import ModelInfo
+from service.hosting.regions import Place, Regions
 
 INPUT = "image"
+
+MEMORY = "shared memory is off; send tensors in the body, or start the server with --shared-memory"
 
 
 # --- what a request says; unknown fields and parameters are ignored -------------------------------
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-NotSupported = Annotated[str | None, Meta(description="not supported")]
+Region = Annotated[
+    str | None, Meta(description="registered shared memory that has the tensor (--shared-memory)")
+]
+RegionBytes = Annotated[Whole, Meta(description="bytes of the tensor in shared memory")]
 
 
 class RequestParameters(msgspec.Struct):
@@ -51,7 +57,9 @@ class InputParameters(msgspec.Struct):
     binary_data_size: Annotated[
         Whole | None, Meta(description="bytes of this tensor, which follow the JSON")
     ] = None
-    shared_memory_region: NotSupported = None
+    shared_memory_region: Region = None
+    shared_memory_byte_size: RegionBytes = 0
+    shared_memory_offset: Whole = 0
 
 
 class OutputParameters(msgspec.Struct):
@@ -63,7 +71,9 @@ class OutputParameters(msgspec.Struct):
     classification: Annotated[
         Whole, Meta(description="answer with this many `value:index:label`; 0: with the scores")
     ] = 0
-    shared_memory_region: NotSupported = None
+    shared_memory_region: Region = None
+    shared_memory_byte_size: RegionBytes = 0
+    shared_memory_offset: Whole = 0
 
 
 class InputTensor(msgspec.Struct):
@@ -122,6 +132,8 @@ class InferRequest:
     timeout_s: float | None = None
     binary: bool = False  # the scores as a binary tensor
     classes: int | None = None  # this many as "value:index:label", instead of all the scores
+    copied: int = 0  # bytes of the images that were in shared memory
+    place: Place | None = None  # in shared memory, for the scores
 
 
 class Elements(Protocol):
@@ -139,8 +151,10 @@ def understand(
     elements: Callable[[InputTensor], Elements],
     info: ModelInfo,
     max_images: int,
+    regions: Regions | None = None,
 ) -> InferRequest:
-    """Return a request with its images; `elements` finds those of its input.
+    """Return a request with its images; `elements` finds those of its input, unless they are in
+    one of the `regions`.
 
     BadRequestError: invalid. TooManyImagesError: more than `max_images`.
     """
@@ -148,7 +162,9 @@ def understand(
     output = _only("output", asked.outputs or [OutputTensor(info.scores)], [info.scores], info)
     wanted = output.parameters or OutputParameters()
     parameters = asked.parameters or RequestParameters()
-    files, images = _read_input(tensor, elements, info, max_images)
+    source = _place(tensor.parameters, regions)
+    read = elements if source is None else lambda _: BinaryElements(source.read(), tensor.name)
+    files, images = _read_input(tensor, read, info, max_images)
     return InferRequest(
         files,
         images,
@@ -157,19 +173,36 @@ def understand(
         timeout_s=parameters.timeout / 1e6 if parameters.timeout else None,
         binary=parameters.binary_data_output if wanted.binary_data is None else wanted.binary_data,
         classes=wanted.classification or None,
+        copied=0 if source is None else source.byte_size,
+        place=_place(wanted, regions),
+    )
+
+
+def _place(
+    parameters: InputParameters | OutputParameters | None, regions: Regions | None
+) -> Place | None:
+    """Return where in shared memory a tensor is; None: it is not. Raises what `Regions.place`
+    does, and UnsupportedError where no memory is shared.
+    """
+    if parameters is None or parameters.shared_memory_region is None:
+        return None
+    if regions is None:
+        raise UnsupportedError(MEMORY)
+    return regions.place(
+        parameters.shared_memory_region,
+        parameters.shared_memory_offset,
+        parameters.shared_memory_byte_size,
     )
 
 
 def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo) -> _Tensor:
-    """Return the request's one tensor. Raises unless it has one of `names` and lies in the body."""
+    """Return the request's one tensor. Raises unless it has one of `names`."""
     for tensor in tensors:
         if tensor.name not in names:
             raise BadRequestError(
                 f"unexpected inference {kind} '{tensor.name[:50]}' for model '{info.name}'; "
                 f"its {kind} is {' or '.join(map(repr, dict.fromkeys(names)))}"
             )
-        if tensor.parameters and tensor.parameters.shared_memory_region is not None:
-            raise BadRequestError("shared memory is not supported; send tensors in the body")
     if len(tensors) != 1:
         raise BadRequestError(
             f"expected 1 {kind} but got {len(tensors)} {kind}s for model '{info.name}'"

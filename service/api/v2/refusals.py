@@ -1,6 +1,6 @@
 """Answers Triton's requests that Convoy does not support: the reason why, or a fixed answer.
 
-The models, logging and tracing are set when the server starts, and it maps no client's memory:
+The models, logging and tracing are set when the server starts, and it maps no client's GPU memory:
 clients may only send images. The OpenAPI document leaves these routes out.
 """
 
@@ -32,7 +32,7 @@ LOADING = "clients load no models; start the server with the folder that has the
 UNLOADING = "clients unload no models; start the server without them"
 TRACING = "trace settings cannot be changed by clients"
 LOG_LEVEL = "log settings cannot be changed by clients"
-MEMORY = "shared memory is not supported; send tensors in the body"
+CUDA_MEMORY = "CUDA shared memory is not supported; send tensors in the body"
 NO_REGION = "Unable to find shared memory region: '{}'"
 _REFUSED = {
     "/v2/repository/models/{model}/load": LOADING,
@@ -40,8 +40,7 @@ _REFUSED = {
     "/v2/trace/setting": TRACING,
     "/v2/models/{model}/trace/setting": TRACING,
     "/v2/logging": LOG_LEVEL,
-    "/v2/systemsharedmemory/region/{region}/register": MEMORY,
-    "/v2/cudasharedmemory/region/{region}/register": MEMORY,
+    "/v2/cudasharedmemory/region/{region}/register": CUDA_MEMORY,
 }
 
 _FIXED = [
@@ -49,13 +48,12 @@ _FIXED = [
     ("GET", "/v2/trace/setting", json_response(TRACE)),
     ("GET", "/v2/logging", json_response(LOGGING)),
 ]
-for _base in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
-    # No region is ever registered: there is none to list, and removing one succeeds.
-    _FIXED += [
-        ("GET", f"{_base}/status", json_response([])),
-        ("POST", f"{_base}/unregister", Response()),
-        ("POST", f"{_base}/region/{{region}}/unregister", Response()),
-    ]
+# No region is ever registered: there is none to list, and removing one succeeds.
+_FIXED += [
+    ("GET", "/v2/cudasharedmemory/status", json_response([])),
+    ("POST", "/v2/cudasharedmemory/unregister", Response()),
+    ("POST", "/v2/cudasharedmemory/region/{region}/unregister", Response()),
+]
 
 router = APIRouter(
     routes=[Route(path, answer, methods=[method]) for method, path, answer in _FIXED],
@@ -69,7 +67,6 @@ async def model_trace(_: Asked) -> Response:
     return json_response(TRACE)
 
 
-@router.get("/v2/systemsharedmemory/region/{region}/status")
 @router.get("/v2/cudasharedmemory/region/{region}/status")
 async def region_status(region: str) -> Response:
     """Answer that no region of shared memory exists."""

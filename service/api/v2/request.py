@@ -16,27 +16,44 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 from msgspec import Meta
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 
 from service.api.v2.inference import (
     Elements,
     InferenceJson,
     InferRequest,
     InputTensor,
+    Whole,
     in_engine_order,
     understand,
 )
 from service.api.v2.long_json import PIECE, Span, check_counts, cut
 from service.api.v2.tensors import BinaryElements, JsonElements, numbers_in_binary
-from service.errors import BadRequestError, PayloadTooLargeError
+from service.errors import BadRequestError, Code, PayloadTooLargeError
 from service.hosting.pipeline import ModelInfo
+from service.hosting.regions import Regions
+from service.http.body import content_coding
+from service.http.compression import inflate
 
 T = TypeVar("T")
 
 # Parsing takes about 10 ms per megabyte.
 MAX_JSON_BYTES = 8 * 2**20
 
+# Of a request without tensors.
+_MAX_SHORT_BYTES = 4096
+
 # The first bytes of JPEG, PNG and WebP files; a raw body that starts otherwise is pixels.
 _FILE_MARKS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")
+
+
+class RegisterRequest(msgspec.Struct):
+    """Holds the body of a request to register system shared memory."""
+
+    key: str  # as shm_open takes it: /images
+    byte_size: Whole
+    offset: Whole = 0
 
 
 class IndexRequest(msgspec.Struct):
@@ -67,11 +84,29 @@ def read_json(decode: Callable[[bytes], T], text: bytes) -> T:
     raise BadRequestError(f"failed to parse the request JSON buffer: {reason}")
 
 
+async def short_body(request: Request) -> bytes:
+    """Return the body of a request without tensors. Raises PayloadTooLargeError."""
+    coding = content_coding(dict(request.headers.raw))
+    data = b""
+    try:
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > _MAX_SHORT_BYTES:
+                raise PayloadTooLargeError(f"the body may have at most {_MAX_SHORT_BYTES} bytes")
+    except ClientDisconnect as error:
+        raise HTTPException(Code.CLIENT_LEFT, "the client disconnected") from error
+    return inflate(data, coding, _MAX_SHORT_BYTES) if coding else data
+
+
 _decode = msgspec.json.Decoder(InferenceJson).decode
 
 
 def parse_request(
-    body: bytes, header_length: int | None, info: ModelInfo, max_images: int
+    body: bytes,
+    header_length: int | None,
+    info: ModelInfo,
+    max_images: int,
+    regions: Regions | None = None,
 ) -> InferRequest:
     """Return the request in a body; `header_length` is None without the header.
 
@@ -93,7 +128,11 @@ def parse_request(
         )
     asked, lists = _read_head(body, end, max_images)
     binary = memoryview(body)[end:]
-    return understand(asked, lambda tensor: _elements(tensor, lists, binary), info, max_images)
+
+    def elements(tensor: InputTensor) -> Elements:
+        return _elements(tensor, lists, binary)
+
+    return understand(asked, elements, info, max_images, regions)
 
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:

@@ -4,8 +4,6 @@ import re
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Request
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service.api.schemas import errors
@@ -13,17 +11,13 @@ from service.api.v2 import description
 from service.api.v2.description import Asked, IndexEntry, Models, index_of
 from service.api.v2.infer import Infer, InferAnswer
 from service.api.v2.inference import InferenceJson
+from service.api.v2.memory import router as memory
 from service.api.v2.refusals import router as refusals
-from service.api.v2.request import IndexRequest, content_of, read_json
-from service.errors import Code, PayloadTooLargeError
+from service.api.v2.request import IndexRequest, content_of, read_json, short_body
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.http.asgi import answer_to
-from service.http.body import content_coding
-from service.http.compression import inflate
 from service.http.exchange import Endpoint
-
-_MAX_INDEX_BYTES = 4096
 
 _PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -47,17 +41,7 @@ router.add_api_route("/v2/models/stats", description.every_statistics, tags=["mo
 )
 async def index(request: Request, models: Models) -> list[IndexEntry]:
     """List the models; only those that are ready, if the body is `{"ready": true}`."""
-    coding = content_coding(dict(request.headers.raw))
-    data = b""
-    try:
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > _MAX_INDEX_BYTES:
-                raise PayloadTooLargeError(f"the body may have at most {_MAX_INDEX_BYTES} bytes")
-    except ClientDisconnect as error:
-        raise HTTPException(Code.CLIENT_LEFT, "the client disconnected") from error
-    if coding:
-        data = inflate(data, coding, _MAX_INDEX_BYTES)
+    data = await short_body(request)
     only_ready = bool(data) and read_json(_decode_index, data).ready
     return index_of(models, only_ready=only_ready)
 
@@ -111,6 +95,7 @@ for _path in _PATHS:
 def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
     """Add the routes, and return the models' endpoints by path."""
     app.include_router(router)
+    app.include_router(memory)
     app.include_router(refusals)
     endpoints: dict[str, Endpoint] = {}
     for pipeline in repository.models.values():

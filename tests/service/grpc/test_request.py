@@ -173,10 +173,6 @@ CONTENTS = {"uint_contents": PIXELS}
             "Expected `int`, got `str`",
         ),
         (request(CONTENTS, parameters={"timeout": ("int64_param", -1)}), "`int` >= 0"),
-        (
-            request(CONTENTS, output={"shared_memory_region": ("string_param", "r")}),
-            "shared memory",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_named(asked: Any, says: str) -> None:

@@ -16,7 +16,7 @@ from service.api.v2 import long_json, request, tensors
 from service.api.v2.inference import InferRequest
 from service.api.v2.long_json import PIECE, cut
 from service.api.v2.request import parse_request
-from service.errors import BadRequestError, PayloadTooLargeError, ServiceError
+from service.errors import BadRequestError, PayloadTooLargeError, ServiceError, UnsupportedError
 from tests.service.api.v2.test_request import INFO
 
 SMALL = 48  # bytes of a piece: every request of a few numbers is long
@@ -191,7 +191,7 @@ def test_text_that_ends_in_the_middle_is_refused(text: str) -> None:
 def test_what_follows_the_lists_counts() -> None:
     data = str([7] * 40_000)
     more = ',"parameters":{"shared_memory_region":"r"}'
-    with pytest.raises(BadRequestError, match="shared memory"):
+    with pytest.raises(UnsupportedError, match="shared memory"):
         parse(body_of(data, "UINT8", [1, 2, 3, 1], more=more))
     with pytest.raises(BadRequestError, match="got 40000 elements, expecting 6"):
         parse(body_of(data, "UINT8", [1, 2, 3, 1]))

@@ -17,7 +17,7 @@ from service.api.v2.infer import format_answer
 from service.api.v2.inference import InferRequest
 from service.api.v2.request import MAX_JSON_BYTES, parse_request
 from service.engine.ranking import rank
-from service.errors import BadRequestError, EngineFailedError, ServiceError
+from service.errors import BadRequestError, EngineFailedError, ServiceError, UnsupportedError
 from service.hosting.pipeline import ModelInfo
 
 INFO = ModelInfo(
@@ -208,7 +208,7 @@ NESTING = "one flat list, or lists nested as the shape"
         ),
         (request({"data": PIXELS}, bytes(6)), "6 bytes follow the JSON, but no tensor claims them"),
         (request({"parameters": []}), "Expected `object . null`, got `array`"),
-        (request({"parameters": {"shared_memory_region": "r"}}), "shared memory"),
+        (request({"parameters": {"shared_memory_region": 7}}), "Expected `str . null`, got `int`"),
         (request(id=7), r"Expected `str`, got `int` - at `\$.id`"),
         (
             request(parameters={"priority": -1}),
@@ -229,10 +229,6 @@ NESTING = "one flat list, or lists nested as the shape"
             request(outputs=[{"name": "scores", "parameters": {"classification": 1.5}}]),
             "got `float`",
         ),
-        (
-            request(outputs=[{"name": "scores", "parameters": {"shared_memory_region": "r"}}]),
-            "shared memory",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_named(
@@ -242,6 +238,19 @@ def test_what_makes_no_sense_is_refused_and_named(
         parse(*body)
     assert refused.value.code == (413 if "at most" in says else 400)
     assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        request({"parameters": {"shared_memory_region": "r"}}),
+        request(outputs=[{"name": "scores", "parameters": {"shared_memory_region": "r"}}]),
+    ],
+    ids=["input", "output"],
+)
+def test_shared_memory_is_refused_where_it_is_off(body: tuple[bytes, int | None]) -> None:
+    with pytest.raises(UnsupportedError, match="start the server with --shared-memory"):
+        parse(*body)
 
 
 def test_an_empty_list_of_outputs_asks_for_all() -> None:

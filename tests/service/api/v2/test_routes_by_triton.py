@@ -209,7 +209,7 @@ CALLS = [
         says="log settings cannot be changed",
     ),
     Call("get_log_settings", lambda c: c.get_log_settings()["log_verbose_level"], answers(0)),
-    # There is no shared memory: none is registered, and forgetting it is done at once.
+    # None is registered here, and forgetting it is done at once.
     Call(
         "get_system_shared_memory_status",
         lambda c: c.get_system_shared_memory_status(),
@@ -223,9 +223,9 @@ CALLS = [
     ),
     Call(
         "register_system_shared_memory",
-        lambda c: c.register_system_shared_memory("r", "/key", 64),
-        status="501",
-        says="shared memory is not supported",
+        lambda c: c.register_system_shared_memory("r", "/no_such_key", 64),
+        status="400",
+        says="Unable to open shared memory region: '/no_such_key'",
     ),
     Call(
         "unregister_system_shared_memory",
@@ -252,7 +252,7 @@ CALLS = [
         "register_cuda_shared_memory",
         lambda c: c.register_cuda_shared_memory("r", "aGFuZGxl", 0, 64),
         status="501",
-        says="shared memory is not supported",
+        says="CUDA shared memory is not supported",
     ),
     Call(
         "unregister_cuda_shared_memory",

@@ -1,0 +1,77 @@
+"""Registers system shared memory, for Triton's extension of that name.
+
+The OpenAPI document leaves these routes out.
+"""
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.api.v2.description import Models
+from service.api.v2.inference import MEMORY
+from service.api.v2.request import RegisterRequest, read_json, short_body
+from service.errors import ModelNotFoundError, UnsupportedError
+from service.hosting.regions import RegionStatus
+from service.hosting.repository import Repository
+
+router = APIRouter(prefix="/v2/systemsharedmemory", include_in_schema=False)
+
+_decode = msgspec.json.Decoder(RegisterRequest).decode
+
+
+def register_region(models: Repository, name: str, key: str, offset: int, byte_size: int) -> None:
+    """Register a region. Raises UnsupportedError where no memory is shared, and what
+    `Regions.register` does.
+    """
+    if models.regions is None:
+        raise UnsupportedError(MEMORY)
+    models.regions.register(name, key, offset, byte_size)
+
+
+def regions_of(models: Repository, name: str = "") -> list[RegionStatus]:
+    """Return a region, or every region. Raises ModelNotFoundError where it is not there."""
+    if models.regions is not None:
+        return models.regions.status(name)
+    if name:
+        raise ModelNotFoundError(f"Unable to find shared memory region: '{name}'")
+    return []
+
+
+def unregister_region(models: Repository, name: str = "") -> None:
+    """Forget a region, or every region if none is named."""
+    if models.regions is not None:
+        models.regions.unregister(name)
+
+
+@router.post("/region/{region}/register")
+async def register(request: Request, models: Models, region: str) -> Response:
+    """Register part of a file of shared memory of this machine, under a name."""
+    asked = read_json(_decode, await short_body(request))
+    register_region(models, region, asked.key, asked.offset, asked.byte_size)
+    return Response()
+
+
+@router.get("/status")
+async def every_status(models: Models) -> list[RegionStatus]:
+    """List the regions."""
+    return regions_of(models)
+
+
+@router.get("/region/{region}/status")
+async def status(models: Models, region: str) -> list[RegionStatus]:
+    """Describe a region."""
+    return regions_of(models, region)
+
+
+@router.post("/unregister")
+async def unregister_all(models: Models) -> Response:
+    """Forget every region."""
+    unregister_region(models)
+    return Response()
+
+
+@router.post("/region/{region}/unregister")
+async def unregister(models: Models, region: str) -> Response:
+    """Forget a region."""
+    unregister_region(models, region)
+    return Response()

@@ -1,0 +1,166 @@
+"""Holds system shared memory that clients on the same machine registered, by name.
+
+A region is part of a file in /dev/shm. It is read and written by calls rather than mapped: a client
+that shortens its file gets an error, where a mapping would end the process by SIGBUS; and what was
+read does not change while it is checked and used. The open file survives its `shm_unlink`.
+"""
+
+import errno
+import io
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
+
+from service.errors import BadRequestError, ModelNotFoundError, PayloadTooLargeError
+
+_FOLDER = "/dev/shm/"  # noqa: S108  POSIX's shared memory, where Linux has it
+
+# The names that shm_open takes everywhere: a slash, and none after it.
+_KEY = re.compile(r"/?(?!\.{1,2}$)[^/\0]{1,254}").fullmatch
+_NAME = re.compile(r"[^\0-\x1f]{1,256}").fullmatch
+
+_MOST_REGIONS = 1024
+_MOST_OFFSET = 2**62
+
+
+class RegionStatus(TypedDict):
+    """Describes a region."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """Holds a registered region, and its file, which is closed once nothing uses it."""
+
+    status: RegionStatus
+    file: io.FileIO
+
+
+class Place(NamedTuple):
+    """Names part of a region, for one tensor."""
+
+    region: _Region
+    offset: int  # in the region
+    byte_size: int
+
+    def read(self) -> bytes:
+        """Return a copy of the bytes. Raises BadRequestError where the file has become shorter."""
+        self._check()
+        data = os.pread(self.region.file.fileno(), self.byte_size, self._start)
+        if len(data) != self.byte_size:
+            raise self._shortened()
+        return data
+
+    def write(self, data: bytes) -> None:
+        """Write the bytes. Raises BadRequestError where they do not fit, or the file does not."""
+        if len(data) > self.byte_size:
+            raise BadRequestError(
+                f"shared memory size specified with the request for output should be at least "
+                f"{len(data)} bytes; got {self.byte_size}"
+            )
+        self._check()
+        if os.pwrite(self.region.file.fileno(), data, self._start) != len(data):
+            raise self._shortened()
+
+    @property
+    def _start(self) -> int:
+        return self.region.status["offset"] + self.offset
+
+    def _check(self) -> None:
+        if os.fstat(self.region.file.fileno()).st_size < self._start + self.byte_size:
+            raise self._shortened()
+
+    def _shortened(self) -> BadRequestError:
+        name = self.region.status["name"]
+        return BadRequestError(f"the shared memory of region '{name}' is shorter than registered")
+
+
+class Regions:
+    """Holds the regions of one server; used from its event loop."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes` bounds what one tensor may have, as it bounds bodies."""
+        self._max_bytes = max_bytes
+        self._regions: dict[str, _Region] = {}
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register part of a file. Raises BadRequestError unless it is there and so long."""
+        if not _NAME(name) or not _KEY(key):
+            raise BadRequestError(
+                "a region's name has 1 to 256 characters; its key is a name of shared memory, "
+                "as /images, without another slash"
+            )
+        if name in self._regions:
+            raise BadRequestError(f"shared memory region '{name}' already in manager")
+        if len(self._regions) >= _MOST_REGIONS:
+            raise BadRequestError(
+                f"{_MOST_REGIONS} regions are registered, which is the most; unregister some"
+            )
+        if not 0 < byte_size <= _MOST_OFFSET or not 0 <= offset <= _MOST_OFFSET:
+            raise BadRequestError(f"region '{name}' must have bytes, from an offset of 0 or more")
+        file = _open(key)
+        size = os.fstat(file.fileno()).st_size
+        if offset + byte_size > size:
+            raise BadRequestError(
+                f"failed to register shared memory region '{name}': it ends at byte "
+                f"{offset + byte_size}, but {key} has {size}"
+            )
+        status = RegionStatus(name=name, key=key, offset=offset, byte_size=byte_size)
+        self._regions[name] = _Region(status, file)
+
+    def unregister(self, name: str = "") -> None:
+        """Forget a region, or every region if none is named; one that is not there is no error."""
+        if name:
+            self._regions.pop(name, None)
+        else:
+            self._regions.clear()
+
+    def status(self, name: str = "") -> list[RegionStatus]:
+        """Return a region, or every region. Raises ModelNotFoundError where it is not there."""
+        regions: Iterable[_Region] = self._regions.values()
+        if name:
+            regions = [self._find(name, ModelNotFoundError)]
+        return [region.status for region in regions]
+
+    def place(self, name: str, offset: int, byte_size: int) -> Place:
+        """Return part of a region. Raises BadRequestError unless it is inside of it."""
+        region = self._find(name, BadRequestError)
+        if offset + byte_size > region.status["byte_size"]:
+            raise BadRequestError(
+                f"Invalid offset + byte size for shared memory region: '{name}', which has "
+                f"{region.status['byte_size']} bytes; got {offset} + {byte_size}"
+            )
+        if byte_size > self._max_bytes:
+            raise PayloadTooLargeError(
+                f"at most {self._max_bytes} bytes are allowed in a tensor; got {byte_size}"
+            )
+        return Place(region, offset, byte_size)
+
+    def _find(self, name: str, error: type[BadRequestError] | type[ModelNotFoundError]) -> _Region:
+        region = self._regions.get(name)
+        if region is None:
+            raise error(f"Unable to find shared memory region: '{name}'")
+        return region
+
+
+def _open(key: str) -> io.FileIO:
+    """Return the open file of a key. Raises BadRequestError unless it is shared memory."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = io.FileIO(os.open(_FOLDER + key.removeprefix("/"), flags), "r+")
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no shared memory")
+    except OSError as error:
+        raise BadRequestError(
+            f"Unable to open shared memory region: '{key}': {error.strerror}"
+        ) from error
+    return file

@@ -1,0 +1,149 @@
+"""Regions of shared memory: bounds at registration and at each use."""
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from service.errors import BadRequestError, ModelNotFoundError, PayloadTooLargeError
+from service.hosting.regions import Regions
+
+SHARED = Path("/dev/shm")
+
+pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="there is no /dev/shm here")
+
+
+@pytest.fixture
+def file() -> Iterator[Path]:
+    """Yield a file of shared memory of 100 bytes, from 0 to 99."""
+    path = SHARED / f"convoy-test-{os.getpid()}"
+    path.write_bytes(bytes(range(100)))
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def regions(file: Path) -> Regions:
+    """Return regions, of which `r` is the file's bytes from 10 to 59."""
+    made = Regions(max_bytes=40)
+    made.register("r", f"/{file.name}", 10, 50)
+    return made
+
+
+def test_a_region_is_listed_until_it_is_forgotten(regions: Regions, file: Path) -> None:
+    status = {"name": "r", "key": f"/{file.name}", "offset": 10, "byte_size": 50}
+    assert regions.status() == regions.status("r") == [status]
+    regions.register("s", file.name, 0, 100)  # without the slash, as Python's own module has it
+    regions.unregister("r")
+    assert [each["name"] for each in regions.status()] == ["s"]
+    with pytest.raises(ModelNotFoundError, match="Unable to find shared memory region: 'r'"):
+        regions.status("r")
+    regions.unregister("r")
+    regions.unregister()
+    assert regions.status() == []
+
+
+def test_part_of_a_region_is_read_and_written(regions: Regions, file: Path) -> None:
+    place = regions.place("r", 5, 10)
+    assert place.read() == bytes(range(15, 25))
+    place.write(b"seven")
+    assert file.read_bytes() == bytes(range(15)) + b"seven" + bytes(range(20, 100))
+    with pytest.raises(BadRequestError, match="at least 11 bytes; got 10"):
+        place.write(bytes(11))
+
+
+@pytest.mark.parametrize(("offset", "byte_size"), [(0, 101), (100, 1), (2**62, 1), (1, 2**62)])
+def test_a_region_beyond_its_file_is_refused(file: Path, offset: int, byte_size: int) -> None:
+    with pytest.raises(BadRequestError, match=r"ends at byte .* has 100"):
+        Regions(40).register("r", file.name, offset, byte_size)
+
+
+@pytest.mark.parametrize(("offset", "byte_size"), [(0, 0), (-1, 5), (0, -5), (2**63, 1)])
+def test_a_region_of_nothing_is_refused(file: Path, offset: int, byte_size: int) -> None:
+    with pytest.raises(BadRequestError, match="must have bytes"):
+        Regions(40).register("r", file.name, offset, byte_size)
+
+
+@pytest.mark.parametrize("offset", [11, 2**62])
+def test_a_place_beyond_its_region_is_refused(regions: Regions, offset: int) -> None:
+    with pytest.raises(BadRequestError, match="Invalid offset"):
+        regions.place("r", offset, 40)  # which the file has
+    with pytest.raises(BadRequestError, match="Unable to find shared memory region: 's'"):
+        regions.place("s", 0, 1)
+
+
+def test_a_tensor_is_bounded_as_a_body_is(regions: Regions) -> None:
+    with pytest.raises(PayloadTooLargeError, match="at most 40 bytes"):
+        regions.place("r", 0, 41)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/", "..", "/..", ".", "/a/b", "../etc/passwd", "//a", "a\0b", "x" * 256]
+)
+def test_a_key_is_one_name(key: str) -> None:
+    with pytest.raises(BadRequestError, match="without another slash"):
+        Regions(40).register("r", key, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 257])
+def test_a_name_is_short_and_printable(file: Path, name: str) -> None:
+    with pytest.raises(BadRequestError, match="1 to 256 characters"):
+        Regions(40).register(name, file.name, 0, 1)
+
+
+def test_a_name_is_taken_once_and_regions_are_few(
+    regions: Regions, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BadRequestError, match="'r' already in manager"):
+        regions.register("r", file.name, 0, 1)
+    monkeypatch.setattr("service.hosting.regions._MOST_REGIONS", 1)
+    with pytest.raises(BadRequestError, match="1 regions are registered"):
+        regions.register("s", file.name, 0, 1)
+
+
+def test_links_pipes_and_folders_are_no_shared_memory(file: Path) -> None:
+    odd = file.with_name(file.name + "-odd")
+    regions = Regions(40)
+    kinds = partial(odd.symlink_to, file), partial(os.mkfifo, odd), odd.mkdir
+    for make in kinds:
+        make()
+        try:
+            with pytest.raises(BadRequestError, match="Unable to open shared memory region"):
+                regions.register("r", odd.name, 0, 1)
+        finally:
+            if odd.is_dir() and not odd.is_symlink():
+                odd.rmdir()
+            else:
+                odd.unlink()
+    with pytest.raises(BadRequestError, match="No such file"):
+        regions.register("r", odd.name, 0, 1)
+
+
+def test_a_file_that_is_shortened_later_is_an_error_and_not_the_end(
+    regions: Regions, file: Path
+) -> None:
+    place = regions.place("r", 0, 40)
+    os.truncate(file, 20)
+    for use in (place.read, lambda: place.write(b"x")):
+        with pytest.raises(BadRequestError, match="shorter than registered"):
+            use()
+    assert file.stat().st_size == 20
+
+
+def test_an_unlinked_region_survives_until_it_is_forgotten(regions: Regions, file: Path) -> None:
+    def files() -> int:
+        return sum(
+            file.name in os.readlink(f"/proc/self/fd/{each}")
+            for each in os.listdir("/proc/self/fd")
+            if os.path.lexists(f"/proc/self/fd/{each}")
+        )
+
+    file.unlink()
+    place = regions.place("r", 0, 3)
+    regions.unregister()
+    assert place.read() == bytes([10, 11, 12])  # a request that is under way has it
+    assert files() == 1
+    del place
+    assert files() == 0
