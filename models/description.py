@@ -4,7 +4,10 @@
     size = 224                 # or height and width
     frames = 16                # of a clip, for a model of clips; normally read from the model
     resize = 256               # length of the shorter side before the crop
-    fit = "crop"               # or "stretch"
+    crop_pct = 0.875           # instead of resize: the part of it that the crop is
+    crop_mode = "crop"         # or "squash": both sides are resized; "pad": the longer one
+    interpolation = "bilinear" # or "nearest", "bicubic", "lanczos", "box", "hamming"
+    exact = false              # true: pixels to the bit as in training
     channels = "rgb"           # or "bgr", "grey"
     layout = "nchw"            # or "nhwc"; normally read from the model
     scale = 0.00392156862745098
@@ -29,7 +32,15 @@ from typing import Any
 
 from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
-from models.preprocessing import PRESETS, ChannelOrder, Fit, Layout, OutputKind, Preprocessing
+from models.preprocessing import (
+    PRESETS,
+    ChannelOrder,
+    CropMode,
+    Interpolation,
+    Layout,
+    OutputKind,
+    Preprocessing,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +65,9 @@ def load_preprocessing(
     described = _parse(str(path), _read(path), path.parent) if path else {}
     if "preset" in flags:
         described = {k: v for k, v in described.items() if k in _NOT_OF_PIXELS}
+    for key, other in (("resize", "crop_pct"), ("crop_pct", "resize")):
+        if key in flags:
+            described.pop(other, None)
     given = described | flags
     source = str(path) if path and described else "the preprocessing"
 
@@ -83,12 +97,19 @@ def load_preprocessing(
             width,
             name,
         )
-    resize = given.get("resize") or preset.resized(height, width)
+    crop_mode = given.get("crop_mode", preset.crop_mode)
+    resize = given.get("resize")
+    if "crop_pct" in given:
+        resize = math.floor(max(height, width) / given["crop_pct"])  # rounded down, as timm does
+    elif resize is None:
+        cuts = crop_mode is CropMode.CROP
+        resize = preset.resized(height, width) if cuts else max(height, width)
     preprocessing = Preprocessing(
         height=height,
         width=width,
-        fit=given.get("fit", preset.fit),
+        crop_mode=crop_mode,
         resize=resize,
+        interpolation=given.get("interpolation", preset.interpolation),
         channels=given.get("channels", preset.channels),
         layout=layout,
         scale=given.get("scale", preset.scale),
@@ -97,6 +118,7 @@ def load_preprocessing(
         output=given.get("output", preset.output),
         labels=given.get("labels", ()),
         frames=_frames(source, depth, given.get("frames"), shape),
+        exact=given.get("exact", False),
         guess=guess,
     )
     _check(source, preprocessing, shape)
@@ -142,6 +164,19 @@ def _positive(value: object) -> float:
     return number
 
 
+def _share(value: object) -> float:
+    share = _positive(value)
+    if share > 1:
+        raise ValueError
+    return share
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
 def _per_channel(entry: Callable[[object], float]) -> Callable[[object], tuple[float, ...]]:
     def parse(value: object) -> tuple[float, ...]:
         if not isinstance(value, list | tuple) or len(value) not in (1, 3):
@@ -178,7 +213,10 @@ _KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "width": _SIDE,
     "frames": _FRAMES,
     "resize": _SIDE,
-    "fit": _one_of(Fit),
+    "crop_pct": (_share, "a number above 0 and at most 1"),
+    "crop_mode": _one_of(CropMode),
+    "interpolation": _one_of(Interpolation),
+    "exact": (_truth, "true or false"),
     "channels": _one_of(ChannelOrder),
     "layout": _one_of(Layout),
     "scale": (_positive, "a number above 0"),
@@ -190,7 +228,7 @@ _KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
 }
 _PIXELS = {"channels", "scale", "mean", "std"}
 """Keys that make a preset a choice, not a guess."""
-_NOT_OF_PIXELS = ("frames", "layout", "labels", "precision")
+_NOT_OF_PIXELS = ("exact", "frames", "layout", "labels", "precision")
 """Keys that `--preset` does not override."""
 
 
@@ -226,6 +264,8 @@ def _parse(source: str, table: Mapping[str, object], folder: Path = Path()) -> d
         if "height" in values or "width" in values:
             raise PreprocessingError(f"{source}: give either size, or height and width")
         values["height"] = values["width"] = values.pop("size")
+    if "resize" in values and "crop_pct" in values:
+        raise PreprocessingError(f"{source}: give either resize or crop_pct")
     if "labels" in values:
         values["labels"] = _read_labels(source, folder / values["labels"])
     return values
@@ -309,7 +349,7 @@ def _check(source: str, preprocessing: Preprocessing, shape: Sequence[int]) -> N
                 f"{source}: {key} has length {len(entries)}, but channels = "
                 f'"{p.channels.value}" takes {_channel_count(p.channels)}'
             )
-    if p.fit is Fit.CROP and p.resize < max(p.height, p.width):
+    if p.crop_mode is not CropMode.PAD and p.resize < max(p.height, p.width):
         raise PreprocessingError(
             f"{source}: resize = {p.resize} is smaller than the crop of {p.height}×{p.width}; "
             f"it must be at least {max(p.height, p.width)}"

@@ -32,11 +32,24 @@ class Layout(Enum):
 
 
 @unique
-class Fit(Enum):
-    """Names how an image is resized to height × width."""
+class CropMode(Enum):
+    """Names how an image becomes height × width: resized, then its centre is cut out."""
 
-    CROP = "crop"  # shorter side to `resize`, then the centre height × width
-    STRETCH = "stretch"  # directly to height × width; the aspect ratio changes
+    CROP = "crop"  # the shorter side becomes `resize`
+    SQUASH = "squash"  # both sides become `resize`, so the aspect ratio changes
+    PAD = "pad"  # the longer side becomes `resize`; the mean colour is around the image
+
+
+@unique
+class Interpolation(Enum):
+    """Names the filter of the resize, as Pillow does; all but `nearest` are antialiased."""
+
+    NEAREST = "nearest"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    LANCZOS = "lanczos"
+    BOX = "box"
+    HAMMING = "hamming"
 
 
 @unique
@@ -57,8 +70,9 @@ class Preprocessing:
 
     height: int
     width: int
-    fit: Fit
-    resize: int  # length of the shorter side before the crop; unused by STRETCH
+    crop_mode: CropMode
+    resize: int  # the side that `crop_mode` names, before the crop; of a square one, of the longer
+    interpolation: Interpolation
     channels: ChannelOrder
     layout: Layout
     scale: float
@@ -67,7 +81,19 @@ class Preprocessing:
     output: OutputKind
     labels: tuple[str, ...]  # empty: classes are named by their index
     frames: int | None = None  # of a clip; None: the model takes images
+    exact: bool = False  # pixels to the bit as in training: slower, and no EXIF orientation
     guess: str = ""  # the preset, where nothing chose it
+
+    @property
+    def resized(self) -> tuple[int, int]:
+        """Return the width and height that SQUASH makes of an image, and PAD fits it into."""
+        longer = max(self.height, self.width)
+        return self.width * self.resize // longer, self.height * self.resize // longer
+
+    @property
+    def mean_colour(self) -> tuple[int, ...]:
+        """Return the pixel that normalises to about 0, its channels as the model reads them."""
+        return tuple(min(255, max(0, round(mean / self.scale))) for mean in self.mean)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -95,15 +121,16 @@ class Preset:
 
     size: int
     resize: int
-    fit: Fit
+    crop_mode: CropMode
     channels: ChannelOrder
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
     output: OutputKind
+    interpolation: Interpolation = Interpolation.BILINEAR
 
     def resized(self, height: int, width: int) -> int:
-        """Return the shorter side of a resized image for a model of this height and width."""
+        """Return `resize` for a model of this height and width."""
         return round(max(height, width) * self.resize / self.size)
 
     def at(self, height: int, width: int) -> Preprocessing:
@@ -111,8 +138,9 @@ class Preset:
         return Preprocessing(
             height=height,
             width=width,
-            fit=self.fit,
+            crop_mode=self.crop_mode,
             resize=self.resized(height, width),
+            interpolation=self.interpolation,
             channels=self.channels,
             layout=Layout.NCHW,
             scale=self.scale,
@@ -127,7 +155,7 @@ class Preset:
 _IMAGENET = Preset(
     size=224,
     resize=256,
-    fit=Fit.CROP,
+    crop_mode=CropMode.CROP,
     channels=ChannelOrder.RGB,
     scale=1 / 255,
     mean=(0.485, 0.456, 0.406),
@@ -163,8 +191,9 @@ def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
     return {
         name: replace(
             preprocessing,
-            fit=preset.fit,
+            crop_mode=preset.crop_mode,
             resize=preset.resized(preprocessing.height, preprocessing.width),
+            interpolation=preset.interpolation,
             channels=preset.channels,
             scale=preset.scale,
             mean=preset.mean,

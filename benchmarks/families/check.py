@@ -29,15 +29,23 @@ from models.errors import ModelError
 from models.graph import Graph, Node, Reshape
 from models.onnx_loader import load_proto
 from models.plan import build_plan
-from models.preprocessing import ChannelOrder, Fit, Layout, OutputKind, Preprocessing
+from models.preprocessing import (
+    ChannelOrder,
+    CropMode,
+    Interpolation,
+    Layout,
+    OutputKind,
+    Preprocessing,
+)
 from models.reference import run_reference
 
 IMAGE = (3, SIZE, SIZE)
 PLAIN = Preprocessing(
     height=SIZE,
     width=SIZE,
-    fit=Fit.STRETCH,
+    crop_mode=CropMode.SQUASH,
     resize=SIZE,
+    interpolation=Interpolation.BILINEAR,
     channels=ChannelOrder.RGB,
     layout=Layout.NCHW,
     scale=1 / 255,

@@ -17,7 +17,14 @@ from onnx import numpy_helper
 from benchmarks.networks.c3d import c3d
 from models.classifier import Classifier
 from models.onnx_loader import load_proto
-from models.preprocessing import ChannelOrder, Fit, Layout, OutputKind, Preprocessing
+from models.preprocessing import (
+    ChannelOrder,
+    CropMode,
+    Interpolation,
+    Layout,
+    OutputKind,
+    Preprocessing,
+)
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 LIGHT_NETWORKS = tuple(
@@ -96,8 +103,9 @@ def classifier(name: str, proto: onnx.ModelProto) -> Classifier:
     preprocessing = Preprocessing(
         height=height,
         width=width,
-        fit=Fit.STRETCH,
+        crop_mode=CropMode.SQUASH,
         resize=height,
+        interpolation=Interpolation.BILINEAR,
         channels=ChannelOrder.RGB,
         layout=Layout.NCHW,
         scale=1 / 64,

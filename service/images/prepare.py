@@ -6,10 +6,13 @@
 This takes microseconds. The crop and its size are computed here, with x and y as stored.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from models import ChannelOrder, Fit, Preprocessing
+from PIL.Image import Resampling
+
+from models import ChannelOrder, CropMode, Interpolation, Preprocessing
 from service.errors import PayloadTooLargeError
 from service.images.decode import TO_UPRIGHT, Drawing
 from service.images.decode_pool import Cost, Decoding
@@ -32,12 +35,18 @@ class ImageLimits:
     max_passes: int = 20  # scans × pixels, in multiples of `max_pixels`; encoders write 6 to 18
 
 
+# Pillow keeps a pixel in four bytes, and has one axis resized before the other.
+_RESIZED_BYTES = 8
+
+_FILTERS = {kind: Resampling[kind.name] for kind in Interpolation}
+
+
 class _Geometry(NamedTuple):
     """Holds sizes and crop for one file, with x and y as stored, not as upright."""
 
     resized: tuple[int, int]  # the whole image
-    size: tuple[int, int]  # the crop, resized
-    box: tuple[float, float, float, float]  # the crop in stored pixels: left, top, right, bottom
+    crop: tuple[int, int, int, int]  # in resized pixels: left, top, right, bottom
+    box: tuple[float, float, float, float]  # the same in stored pixels
 
 
 def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
@@ -71,51 +80,86 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
             f"{file.width}×{file.height} pixels take {file.least_bytes} bytes at least, "
             f"and it has {file.coded_bytes}"
         )
+    if preprocessing.exact:
+        file = file._replace(orientation=1)  # training scripts do not look at it
     geometry = _geometry(file, preprocessing)
+    if preprocessing.exact and math.prod(geometry.resized) > limits.max_pixels:
+        raise PayloadTooLargeError(
+            f"the image of {file.width}×{file.height} pixels becomes "
+            f"{geometry.resized[0]}×{geometry.resized[1]} before it is cropped; with exact = true "
+            f"at most {limits.max_pixels} pixels are allowed; send it less oblong"
+        )
+    bgr = preprocessing.channels is ChannelOrder.BGR
+    colour = preprocessing.mean_colour[:: -1 if bgr else 1]
     drawing = Drawing(
         format=file.format,
         stored=(file.width, file.height),
         resized=geometry.resized,
-        size=geometry.size,
+        crop=geometry.crop,
         box=geometry.box,
+        filter=_FILTERS[preprocessing.interpolation],
+        exact=preprocessing.exact,
+        frame=(preprocessing.width, preprocessing.height),
+        paper=colour if preprocessing.crop_mode is CropMode.PAD else None,
         turn=TO_UPRIGHT.get(file.orientation),
         grey=preprocessing.channels is ChannelOrder.GREY,
-        reverse=preprocessing.channels is ChannelOrder.BGR,
+        reverse=bgr,
         parts=file.parts,
     )
-    return Decoding(_cost(file, geometry), drawing)
+    return Decoding(_cost(file, geometry, exact=preprocessing.exact), drawing)
 
 
 def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
-    size = preprocessing.width, preprocessing.height
+    size, within = (preprocessing.width, preprocessing.height), preprocessing.resized
     if file.orientation in _TURNED:
-        size = size[::-1]
-    if preprocessing.fit is Fit.STRETCH:
-        return _Geometry(size, size, (0.0, 0.0, file.width, file.height))
-    # The longer side is rounded down, and the crop's offset to the nearest, as torchvision does.
+        size, within = size[::-1], within[::-1]
+    width, height = _resized(file, preprocessing, within)
+    across = _span(width, size[0], reverse=file.orientation in _X_REVERSED)
+    down = _span(height, size[1], reverse=file.orientation in _Y_REVERSED)
+    left, right = (_stored(edge, width, file.width) for edge in across)
+    top, bottom = (_stored(edge, height, file.height) for edge in down)
+    crop = across[0], down[0], across[1], down[1]
+    return _Geometry((width, height), crop, (left, top, right, bottom))
+
+
+def _resized(
+    file: ImageFile, preprocessing: Preprocessing, within: tuple[int, int]
+) -> tuple[int, int]:
+    """Return the whole image's width and height after the resize, rounded as in training."""
+    if preprocessing.crop_mode is CropMode.SQUASH:
+        return within
+    if preprocessing.crop_mode is CropMode.PAD:  # as timm's ResizeKeepRatio
+        times = max(file.width / within[0], file.height / within[1])
+        return max(1, round(file.width / times)), max(1, round(file.height / times))
+    # The longer side is rounded down, as torchvision does.
     shorter = min(file.width, file.height)
-    width = preprocessing.resize * file.width // shorter
-    height = preprocessing.resize * file.height // shorter
-    left, right = _span(file.width, width, size[0], reverse=file.orientation in _X_REVERSED)
-    top, bottom = _span(file.height, height, size[1], reverse=file.orientation in _Y_REVERSED)
-    return _Geometry((width, height), size, (left, top, right, bottom))
+    resize = preprocessing.resize
+    return resize * file.width // shorter, resize * file.height // shorter
 
 
-def _span(side: int, resized: int, cropped: int, *, reverse: bool) -> tuple[float, float]:
-    """Return the first and last stored pixel of a centre crop along one axis."""
-    scale = side / resized
-    offset = round((resized - cropped) / 2)
-    # Rounding must not move an edge past the image.
-    first, last = offset * scale, min((offset + cropped) * scale, side)
-    return (side - last, side - first) if reverse else (first, last)
+def _span(resized: int, cropped: int, *, reverse: bool) -> tuple[int, int]:
+    """Return the first and last resized pixel, as stored, of a centre crop along one axis.
+
+    The crop's offset in the upright image is rounded to the nearest, as torchvision does.
+    """
+    first = max(0, round((resized - cropped) / 2))
+    last = min(resized, first + cropped)
+    return (resized - last, resized - first) if reverse else (first, last)
 
 
-def _cost(file: ImageFile, geometry: _Geometry) -> Cost:
+def _stored(edge: int, resized: int, stored: int) -> float:
+    """Return where an edge in resized pixels lies in stored ones, no further than the image."""
+    return min(edge * (stored / resized), stored)
+
+
+def _cost(file: ImageFile, geometry: _Geometry, *, exact: bool) -> Cost:
     weight, shrink = file.weight, 1
-    if file.format is ImageFormat.JPEG:
+    if file.format is ImageFormat.JPEG and not exact:
         width, height = geometry.resized
         fits = max(1, min(file.width // width, file.height // height))
         shrink = max(scale for scale in (1, 2, 4, 8) if scale <= fits)
     pixel_bytes = weight.held_bytes + weight.drawn_bytes / shrink**2
     coded_bytes = sum(map(len, file.parts))  # Pillow reads a joined copy
+    if exact:
+        coded_bytes += _RESIZED_BYTES * math.prod(geometry.resized)
     return Cost(int(file.pixels * pixel_bytes) + coded_bytes, file.pixels * weight.ns / 1e9)

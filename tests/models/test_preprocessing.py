@@ -13,7 +13,8 @@ from models.errors import PreprocessingError
 from models.preprocessing import (
     PRESETS,
     ChannelOrder,
-    Fit,
+    CropMode,
+    Interpolation,
     Layout,
     OutputKind,
     check_labels,
@@ -42,7 +43,7 @@ def test_every_key_of_the_file_is_read(model: Path) -> None:
         height = 200
         width = 100
         resize = 210
-        fit = "stretch"
+        crop_mode = "squash"
         channels = "bgr"
         layout = "nhwc"
         scale = 2
@@ -53,7 +54,7 @@ def test_every_key_of_the_file_is_read(model: Path) -> None:
         """,
     )
     p = load_preprocessing(model, (200, 100, 3))
-    assert (p.height, p.width, p.resize, p.fit) == (200, 100, 210, Fit.STRETCH)
+    assert (p.height, p.width, p.resize, p.crop_mode) == (200, 100, 210, CropMode.SQUASH)
     assert (p.channels, p.layout, p.output) == (
         ChannelOrder.BGR,
         Layout.NHWC,
@@ -70,15 +71,16 @@ def test_a_preset_is_taken_whole(model: Path, name: str) -> None:
     preset = PRESETS[name]
     p = load_preprocessing(model, (None, None, None))
     assert (p.height, p.width, p.resize) == (preset.size, preset.size, preset.resize)
-    for key in ("fit", "channels", "scale", "mean", "std", "output"):
+    for key in ("crop_mode", "channels", "scale", "mean", "std", "output"):
         assert getattr(p, key) == getattr(preset, key)
     assert p.labels == ()
 
 
 def test_the_file_wins_over_its_preset_and_flags_win_over_the_file(model: Path) -> None:
     describe(model, 'preset = "caffe"\nscale = 0.5\nresize = 230')
-    p = load_preprocessing(model, RGB_224, {"resize": 240, "fit": None})
-    assert (p.channels, p.scale, p.resize, p.fit) == (ChannelOrder.BGR, 0.5, 240, Fit.CROP)
+    p = load_preprocessing(model, RGB_224, {"resize": 240, "crop_mode": None})
+    assert (p.channels, p.scale, p.resize) == (ChannelOrder.BGR, 0.5, 240)
+    assert p.crop_mode is CropMode.CROP
 
 
 def test_a_preset_given_as_a_flag_replaces_the_file_but_for_labels_and_layout(model: Path) -> None:
@@ -87,6 +89,34 @@ def test_a_preset_given_as_a_flag_replaces_the_file_but_for_labels_and_layout(mo
     p = load_preprocessing(model, (224, 224, 3), {"preset": "imagenet"})
     assert (p.scale, p.channels, p.layout) == (1 / 255, ChannelOrder.RGB, Layout.NHWC)
     assert p.labels == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "resize"),
+    [
+        ("crop_pct = 0.95", {}, 235),  # timm: floor(224 / 0.95)
+        ("crop_pct = 1", {}, 224),
+        ('crop_mode = "squash"', {}, 224),
+        ('crop_mode = "pad"', {}, 224),
+        ('crop_mode = "squash"\ncrop_pct = 0.875', {}, 256),
+        ("crop_pct = 0.95", {"resize": 300}, 300),
+        ("resize = 300", {"crop_pct": 0.95}, 235),
+        ('interpolation = "bicubic"\nexact = true', {}, 256),
+    ],
+)
+def test_the_resize_is_given_by_itself_or_as_the_part_that_the_crop_is(
+    model: Path, text: str, flags: dict[str, object], resize: int
+) -> None:
+    describe(model, text)
+    p = load_preprocessing(model, RGB_224, flags)
+    assert p.resize == resize
+    assert (p.interpolation is Interpolation.BICUBIC) == p.exact == ("bicubic" in text)
+
+
+def test_a_resize_given_twice_is_refused(model: Path) -> None:
+    describe(model, "resize = 256\ncrop_pct = 0.875")
+    with pytest.raises(PreprocessingError, match="give either resize or crop_pct"):
+        load_preprocessing(model, RGB_224)
 
 
 def test_the_file_named_after_the_model_wins_over_model_toml(model: Path) -> None:
@@ -189,7 +219,11 @@ def test_nothing_is_logged_when_nothing_is_guessed(
         ("size = true", "size = True", "whole number"),
         ("height = 22.5", "height = 22.5", "whole number"),
         ("width = 100000", "width = 100000", "16384"),
-        ('fit = "squash"', "fit = 'squash'", '"crop", "stretch"'),
+        ('crop_mode = "fit"', "crop_mode = 'fit'", '"crop", "squash", "pad"'),
+        ('interpolation = "cubic"', "interpolation = 'cubic'", '"nearest", "bilinear", "bicubic"'),
+        ("crop_pct = 95", "crop_pct = 95", "at most 1"),
+        ("crop_pct = 0", "crop_pct = 0", "above 0"),
+        ("exact = 1", "exact = 1", "true or false"),
         ("channels = 3", "channels = 3", '"rgb", "bgr", "grey"'),
         ("layout = []", "layout = []", '"nchw", "nhwc"'),
         ('output = "softmax"', "output = 'softmax'", '"logits", "probabilities"'),

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.preprocessing import ChannelOrder, Fit, Preprocessing
+from models.preprocessing import ChannelOrder, CropMode, Preprocessing
 from service.errors import ServiceError
 from service.images.decode_pool import Cost
 from service.images.prepare import ImageLimits, prepare_image
@@ -32,7 +32,7 @@ MOST_CPU_S = 2.0
 
 WANTED = (
     replace(RGB, height=24, width=32, resize=40),
-    replace(RGB, height=32, width=24, fit=Fit.STRETCH, channels=ChannelOrder.BGR),
+    replace(RGB, height=32, width=24, crop_mode=CropMode.SQUASH, channels=ChannelOrder.BGR),
     replace(GREY, height=28, width=28, resize=28),
 )
 

@@ -9,14 +9,18 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from models.preprocessing import PRESETS, ChannelOrder, Fit, Preprocessing
+from models.preprocessing import PRESETS, ChannelOrder, CropMode, Interpolation, Preprocessing
+from service.errors import PayloadTooLargeError
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode, exif, noise, png, png_chunk, scene
 from tests.support.networks import SHARED
 
 RGB = PRESETS["raw"].at(224, 224)
 OBLONG = replace(RGB, height=100, width=161, resize=171)
-STRETCH = replace(OBLONG, fit=Fit.STRETCH)
+STRETCH = replace(OBLONG, crop_mode=CropMode.SQUASH, resize=161)
+SQUASH = replace(OBLONG, crop_mode=CropMode.SQUASH)
+PAD = replace(OBLONG, crop_mode=CropMode.PAD, resize=150, mean=(0.1, 40.0, 250.0))
+CUT_PAD = replace(PAD, resize=171)  # the longer side is cut
 GREY = replace(RGB, channels=ChannelOrder.GREY, mean=(0.0,), std=(1.0,))
 LIMITS = ImageLimits()
 
@@ -28,14 +32,31 @@ def decode(data: bytes, preprocessing: Preprocessing = RGB) -> Pixels:
 
 
 def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
-    """What torchvision's Resize and CenterCrop do, done plainly on the whole upright picture."""
+    """What torchvision and timm do, plainly: all of the upright picture resized, then cropped.
+
+    CROP is Resize and CenterCrop; SQUASH a Resize to two sides; PAD is ResizeKeepRatio with
+    longest = 1 and CenterCropOrPad.
+    """
     picture = ImageOps.exif_transpose(picture).convert("RGB")
-    if p.fit is Fit.STRETCH:
-        return np.asarray(picture.resize((p.width, p.height), Image.Resampling.BILINEAR))
     width, height = picture.size
-    shorter = min(width, height)
-    width, height = p.resize * width // shorter, p.resize * height // shorter
-    picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    within = (
+        p.width * p.resize // max(p.width, p.height),
+        p.height * p.resize // max(p.width, p.height),
+    )
+    if p.crop_mode is CropMode.SQUASH:
+        width, height = within
+    elif p.crop_mode is CropMode.PAD:
+        times = max(width / within[0], height / within[1])
+        width, height = max(1, round(width / times)), max(1, round(height / times))
+    else:
+        shorter = min(width, height)
+        width, height = p.resize * width // shorter, p.resize * height // shorter
+    picture = picture.resize((width, height), Image.Resampling[p.interpolation.name])
+    if width < p.width or height < p.height:
+        wide, high = max(width, p.width), max(height, p.height)
+        paper = Image.new("RGB", (wide, high), tuple(round(m / p.scale) for m in p.mean))
+        paper.paste(picture, ((wide - width) // 2, (high - height) // 2))
+        picture, width, height = paper, wide, high
     left, top = round((width - p.width) / 2), round((height - p.height) / 2)
     return np.asarray(picture.crop((left, top, left + p.width, top + p.height)))
 
@@ -57,14 +78,65 @@ def middle(pixels: Pixels) -> tuple[int, ...]:
 SIZES = [(301, 217), (217, 301), (256, 256), (224, 224), (97, 31), (1500, 260), (50, 401), (1, 3)]
 
 
-@pytest.mark.parametrize("preprocessing", [RGB, OBLONG, STRETCH], ids=["rgb", "oblong", "stretch"])
-@pytest.mark.parametrize("size", SIZES)
+EACH_MODE = pytest.mark.parametrize(
+    "preprocessing",
+    [RGB, OBLONG, STRETCH, SQUASH, PAD, CUT_PAD],
+    ids=["rgb", "oblong", "stretch", "squash", "pad", "cut pad"],
+)
+EACH_SIZE = pytest.mark.parametrize("size", SIZES)
+
+
+@EACH_MODE
+@EACH_SIZE
 def test_one_resample_is_within_one_grey_level_of_resize_then_crop(
     size: tuple[int, int], preprocessing: Preprocessing
 ) -> None:
     picture = noise(*size)
     pixels = decode(encode(picture, "PNG"), preprocessing)
     assert furthest(pixels, in_two_steps(picture, preprocessing)) <= 1
+
+
+@pytest.mark.parametrize("interpolation", Interpolation, ids=lambda kind: kind.value)
+@EACH_MODE
+@EACH_SIZE
+def test_exact_pixels_are_to_the_bit_those_of_resize_then_crop(
+    size: tuple[int, int], preprocessing: Preprocessing, interpolation: Interpolation
+) -> None:
+    picture = noise(*size)
+    p = replace(preprocessing, interpolation=interpolation, exact=True)
+    assert np.array_equal(decode(encode(picture, "PNG"), p), in_two_steps(picture, p))
+
+
+@pytest.mark.parametrize("interpolation", list(Interpolation)[1:])  # all but nearest
+def test_each_filter_is_within_one_grey_level_in_one_resample(interpolation: Interpolation) -> None:
+    picture = noise(301, 217)
+    p = replace(RGB, interpolation=interpolation)
+    assert furthest(decode(encode(picture, "PNG"), p), in_two_steps(picture, p)) <= 1
+
+
+def test_exact_pixels_come_from_all_of_a_jpeg_without_its_orientation_or_transparency() -> None:
+    picture = scene(900, 700)
+    turned = encode(picture, "JPEG", exif=exif(6), quality=95)
+    plain = np.asarray(Image.open(io.BytesIO(turned)).resize((288, 224)).crop((32, 0, 256, 224)))
+    p = replace(RGB, resize=224, interpolation=Interpolation.BICUBIC)
+    assert np.array_equal(decode(turned, replace(p, exact=True)), plain)
+    assert not np.array_equal(decode(turned, p), plain)
+    clear = Image.new("RGBA", (224, 224), (200, 10, 10, 0))
+    exact = decode(encode(clear, "PNG"), replace(p, exact=True))
+    assert middle(exact) == (200, 10, 10)
+    assert middle(decode(encode(clear, "PNG"), p)) == (255, 255, 255)
+
+
+def test_an_oblong_image_that_would_be_resized_to_too_much_is_refused() -> None:
+    line = encode(Image.new("RGB", (60_000, 2)), "PNG")
+    assert decode(line).shape == (224, 224, 3)
+    with pytest.raises(PayloadTooLargeError, match=r"becomes 7680000.256 before it is cropped"):
+        decode(line, replace(RGB, exact=True))
+
+
+def test_a_bgr_model_has_the_mean_colour_around_its_images() -> None:
+    p = replace(CUT_PAD, channels=ChannelOrder.BGR, resize=100)
+    assert tuple(decode(encode(flat((9, 9, 9)), "PNG"), p)[0, 0]) == (0, 40, 250)
 
 
 def test_a_picture_of_the_models_own_size_is_not_touched() -> None:

@@ -19,7 +19,8 @@ from models.graph import Graph, Softmax, last_nodes
 from models.onnx_loader import LoadedModel, load_proto
 from models.preprocessing import (
     ChannelOrder,
-    Fit,
+    CropMode,
+    Interpolation,
     Layout,
     OutputKind,
     Preprocessing,
@@ -38,8 +39,9 @@ def preprocessing_of(shape: tuple[int, ...], layout: Layout = Layout.NCHW) -> Pr
     return Preprocessing(
         height=height,
         width=width,
-        fit=Fit.STRETCH,
+        crop_mode=CropMode.SQUASH,
         resize=height,
+        interpolation=Interpolation.BILINEAR,
         channels=ChannelOrder.RGB,
         layout=layout,
         scale=1 / 64,

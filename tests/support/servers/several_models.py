@@ -17,7 +17,7 @@ CHANNELS = "channels.v2"
 
 _DESCRIPTION = """
 preset = "imagenet"
-fit = "stretch"
+crop_mode = "squash"
 scale = 1
 mean = [0, 0, 0]
 std = [1, 1, 1]

@@ -8,9 +8,10 @@ import numpy as np
 
 from models import (
     ChannelOrder,
+    CropMode,
     EngineError,
-    Fit,
     Images,
+    Interpolation,
     Layout,
     OutputKind,
     Pixels,
@@ -75,8 +76,9 @@ _ENGINE: dict[bytes, Callable[[Images], Scores]] = {
 _ONE_PIXEL = Preprocessing(
     height=1,
     width=1,
-    fit=Fit.STRETCH,
+    crop_mode=CropMode.SQUASH,
     resize=1,
+    interpolation=Interpolation.BILINEAR,
     channels=ChannelOrder.GREY,
     layout=Layout.NCHW,
     scale=1.0,

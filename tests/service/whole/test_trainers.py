@@ -1,0 +1,153 @@
+"""Pixels with `exact = true` are to the bit those that timm and torchvision evaluate with.
+
+The sums were recorded with the transforms of timm and torchvision; where both are installed, the
+long suite compares every pixel of 50 photographs.
+"""
+
+import importlib.util
+import io
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from models.description import load_preprocessing
+from models.preprocessing import Preprocessing
+from service.images.prepare import ImageLimits, prepare_image
+from tests.support import ROOT
+from tests.support.images.files import encode, scene
+from tests.support.networks import SHARED
+
+PHOTOGRAPHS = sorted((SHARED / "data" / "images").glob("*.JPEG"))[:50]
+
+needs_trainers = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("timm", "torchvision"))),
+    reason="needs timm and torchvision: pip install timm torchvision",
+)
+
+
+class Trained(NamedTuple):
+    """The keys of model.toml, and where the same comes from."""
+
+    keys: dict[str, object]
+    torchvision: str  # the weights' name; empty: timm's create_transform with the same keys
+    recorded: int  # zlib.crc32 of the pixels of `_scene`
+
+
+_BICUBIC = {"interpolation": "bicubic"}
+TRAINED = {
+    "resnet50.V1": Trained(
+        {"size": 224, "resize": 256}, "ResNet50_Weights.IMAGENET1K_V1", 3177153003
+    ),
+    "resnet50.V2": Trained(
+        {"size": 224, "resize": 232}, "ResNet50_Weights.IMAGENET1K_V2", 426911790
+    ),
+    "inception_v3": Trained(
+        {"size": 299, "resize": 342}, "Inception_V3_Weights.IMAGENET1K_V1", 2930120059
+    ),
+    "efficientnet_b0": Trained(
+        {"size": 224, "resize": 256, **_BICUBIC},
+        "EfficientNet_B0_Weights.IMAGENET1K_V1",
+        2923001695,
+    ),
+    "bicubic 0.875": Trained({"size": 224, "crop_pct": 0.875, **_BICUBIC}, "", 2923001695),
+    "bicubic 0.95": Trained({"size": 224, "crop_pct": 0.95, **_BICUBIC}, "", 2406248335),
+    "bilinear 0.9": Trained(
+        {"size": 240, "crop_pct": 0.9, "interpolation": "bilinear"}, "", 4011106644
+    ),
+    "bicubic 1.0 at 288": Trained({"size": 288, "crop_pct": 1.0, **_BICUBIC}, "", 1668066745),
+    "squash": Trained(
+        {"size": 224, "crop_pct": 0.9, "crop_mode": "squash", **_BICUBIC}, "", 2094537637
+    ),
+    "border": Trained(
+        {"size": 224, "crop_pct": 1.0, "crop_mode": "pad", **_BICUBIC}, "", 3243550105
+    ),
+    "border 0.9": Trained(
+        {"size": 224, "crop_pct": 0.9, "crop_mode": "pad", **_BICUBIC}, "", 461034315
+    ),
+}
+EACH = pytest.mark.parametrize("name", TRAINED)
+
+_CROP_MODES = {"crop": "center", "squash": "squash", "pad": "border"}
+
+
+def _preprocessing(keys: dict[str, object]) -> Preprocessing:
+    flags = {"preset": "imagenet", "exact": True, **keys}
+    return load_preprocessing(ROOT / "no-model.onnx", (3, None, None), flags)
+
+
+def _ours(file: bytes, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    return prepare_image(file, preprocessing, ImageLimits()).run()
+
+
+def _scene() -> bytes:
+    return encode(scene(1023, 769), "PNG")
+
+
+def _theirs(trained: Trained) -> Callable[[Image.Image], Image.Image]:
+    """The transform without its last steps, which make a normalised tensor."""
+    import timm.data  # noqa: PLC0415
+    import torchvision.models  # noqa: PLC0415
+    from torchvision.transforms import functional  # noqa: PLC0415
+
+    if trained.torchvision:
+        weights, version = trained.torchvision.split(".")
+        own = getattr(torchvision.models, weights)[version].transforms()
+
+        def transform(image: Image.Image) -> Image.Image:
+            resized = functional.resize(
+                image, own.resize_size, interpolation=own.interpolation, antialias=own.antialias
+            )
+            cropped: Image.Image = functional.center_crop(resized, own.crop_size)
+            return cropped
+
+        return transform
+    steps = timm.data.create_transform(
+        trained.keys["size"],
+        is_training=False,
+        interpolation=trained.keys["interpolation"],
+        crop_pct=trained.keys["crop_pct"],
+        crop_mode=_CROP_MODES[str(trained.keys.get("crop_mode", "crop"))],
+    ).transforms
+    to_pixels = [
+        step for step in steps if type(step).__name__ not in ("MaybeToTensor", "Normalize")
+    ]
+    assert len(to_pixels) == len(steps) - 2
+
+    def through(image: Image.Image) -> Image.Image:
+        for step in to_pixels:
+            image = step(image)
+        return image
+
+    return through
+
+
+@EACH
+def test_the_pixels_of_a_scene_are_those_recorded(name: str) -> None:
+    trained = TRAINED[name]
+    pixels = _ours(_scene(), _preprocessing(trained.keys))
+    assert zlib.crc32(pixels.tobytes()) == trained.recorded
+
+
+@needs_trainers
+@EACH
+def test_the_recorded_sums_are_the_trainers(name: str) -> None:
+    trained = TRAINED[name]
+    image = Image.open(io.BytesIO(_scene())).convert("RGB")
+    assert zlib.crc32(np.asarray(_theirs(trained)(image)).tobytes()) == trained.recorded
+
+
+@pytest.mark.slow
+@needs_trainers
+@pytest.mark.skipif(len(PHOTOGRAPHS) < 50, reason=f"needs the photographs of {SHARED}")
+@EACH
+def test_every_pixel_of_50_photographs_is_the_trainers(name: str) -> None:
+    trained = TRAINED[name]
+    preprocessing, transform = _preprocessing(trained.keys), _theirs(trained)
+    for path in PHOTOGRAPHS:
+        theirs = np.asarray(transform(Image.open(path).convert("RGB")))
+        assert np.array_equal(_ours(path.read_bytes(), preprocessing), theirs), path.name
