@@ -31,6 +31,7 @@ from models.errors import (
     ModelError,
     ModelFileError,
     PreprocessingError,
+    QuantisationError,
     UnsupportedModelError,
 )
 from models.onnx_loader import FileLimits
@@ -45,6 +46,9 @@ from models.preprocessing import (
     each_preset,
     normalised,
 )
+from models.quantization.measure import Goal
+from models.quantization.quantize import MOST as MOST_PHOTOGRAPHS
+from models.quantization.quantize import Photographs, QuantisationReport, quantize
 from models.reports.plan_report import PlanReport, plan_report
 from models.reports.report import NetworkReport, NodeReport, report
 from models.schedule.timeline import Timeline
@@ -58,6 +62,7 @@ __all__ = [
     "BUILT_IN_MODEL",
     "DEFAULT_TUNING",
     "GPUS",
+    "MOST_PHOTOGRAPHS",
     "PRESETS",
     "TOP_CANDIDATES",
     "Batch",
@@ -70,6 +75,7 @@ __all__ = [
     "Engine",
     "EngineError",
     "FileLimits",
+    "Goal",
     "Image",
     "Images",
     "Interpolation",
@@ -80,12 +86,15 @@ __all__ = [
     "NodeReport",
     "Original",
     "OutputKind",
+    "Photographs",
     "Pixels",
     "PlanReport",
     "Precision",
     "Preprocessing",
     "PreprocessingError",
     "ProblemReport",
+    "QuantisationError",
+    "QuantisationReport",
     "Results",
     "Scores",
     "Timeline",
@@ -103,6 +112,7 @@ __all__ = [
     "open_engines",
     "plan_report",
     "precompile",
+    "quantize",
     "report",
     "score_tolerance",
     "tune",

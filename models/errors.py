@@ -4,6 +4,7 @@ ModelError
 ├── ModelFileError          missing, too large, truncated, not ONNX, external data, invalid
 ├── UnsupportedModelError   valid ONNX that Convoy cannot run, with everything that is missing
 │   └── NoKernelsError      valid ONNX that Convoy's kernels cannot run; ONNX Runtime may
+├── QuantisationError       a quantised model would change too many labels
 ├── PreprocessingError      model.toml, a preset or a flag that is invalid
 └── EngineError             a device that is missing, or a run that failed
     └── DeviceLostError     a device that takes no more work from this process
@@ -24,6 +25,10 @@ class UnsupportedModelError(ModelError):
 
 class NoKernelsError(UnsupportedModelError):
     """Says that Convoy has no kernels for some operators; ONNX Runtime may run the model."""
+
+
+class QuantisationError(ModelError):
+    """A quantised model cannot keep the labels that it must, or nothing shows that it does."""
 
 
 class PreprocessingError(ModelError):

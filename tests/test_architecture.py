@@ -47,6 +47,7 @@ ORDER = {
         "plan",
         "tuning",
         "engines reports",
+        "quantization",
         "digits",
     ],
     "service": [

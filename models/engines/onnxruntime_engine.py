@@ -88,9 +88,9 @@ class OnnxRuntimeEngine:
             self._single = beside._single
         model = with_either_input(classifier.network.proto, p).SerializeToString()
         try:
-            self._session = self._session or _session(model, threads)
+            self._session = self._session or open_session(model, threads)
             if 1 < threads <= max_batch:
-                self._single = self._single or _session(model, 1)
+                self._single = self._single or open_session(model, 1)
         except Exception as error:  # its own exceptions share no base class but this
             raise EngineError(f"ONNX Runtime cannot open {classifier.name}: {error}") from error
         self._beside = ThreadPoolExecutor(max(1, threads - 1), "beside")  # starts none yet
@@ -218,7 +218,8 @@ def _precision(classifier: Classifier) -> Precision:
     return Precision.FP16 if halves else Precision.FP32
 
 
-def _session(model: bytes, threads: int) -> ort.InferenceSession:
+def open_session(model: bytes, threads: int) -> ort.InferenceSession:
+    """Return a session on the CPU; `threads` = 0 leaves their number to ONNX Runtime."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -22,6 +22,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "pull": ("service.cli.pull:pull_model", "Download a well-known model, and check it."),
     "classify": ("service.cli.classify:classify", "Classify images without a server."),
     "check": ("service.cli.check:check", "Compare a model's labels with its images' names."),
+    "quantize": ("service.cli.quantize:quantize", "Make an 8-bit model that keeps its labels."),
     "inspect": ("service.cli.inspect:inspect", "Show what becomes of a model's nodes."),
     "tune": ("service.cli.tune:tune", "Measure a model's convolutions on this GPU."),
     "compile": ("service.cli.compile:compile_ahead", "Compile a model's kernels ahead of time."),

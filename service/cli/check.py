@@ -4,6 +4,7 @@ preset.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -83,23 +84,32 @@ def check(
             show_default=False,
         ),
     ] = None,
+    original_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--original",
+            metavar="FILE",
+            help="Compare with this model instead of the file: the one that it was quantised from.",
+        ),
+    ] = None,
     expectations: Expectations = None,
 ) -> None:
     """Compare a model's scores with those of ONNX Runtime on the file itself, and all presets.
 
     Both get the same decoded images. The exit status is 1 if scores differ by more than the
-    tolerance, or if an image cannot be read. Where folders or files are named after labels, how
+    tolerance, or if an image cannot be read; with --original only by a tolerance that is given.
+    Where folders or files are named after labels, how
     many answers are right is told for each preset.
     """
     configure_logging()
-    if settings.precision not in (None, Precision.FP32):
+    if settings.precision not in (None, Precision.FP32, Precision.INT8):
         if settings.device is DeviceKind.CPU:
             raise SettingsError(
                 f"--precision: {settings.precision.value} is for a GPU; the CPU computes in fp32"
             )
         settings = settings.model_copy(update={"device": DeviceKind.CUDA})
     classifier = load(settings, expectations)
-    original = Original(find_model(settings).path, classifier)
+    original = Original(original_file or find_model(settings).path, classifier)
     engine = open_classifier(classifier, settings, 1)
     engine = engine.warm_up()
     prepare = decoder(classifier, settings)
@@ -116,7 +126,10 @@ def check(
     columns = [*left("file", "Convoy"), *right("probability"), *left("ONNX Runtime")]
     columns += right("probability differs by", "scores differ by")
     print_table(make_table(columns, [image.row for image in compared]))
-    allowed = _allowed(classifier, engine, compared) if tolerance is None else tolerance
+    if tolerance is not None:
+        allowed = tolerance
+    else:
+        allowed = inf if original_file else _allowed(classifier, engine, compared)
     _sum_up(classifier, engine, compared, allowed)
     if compared:
         _show_presets(
@@ -165,7 +178,7 @@ def _sum_up(
         f"{classifier.name} on {engine.device}: "
         f"{len(compared) - len(differing)} of {len(compared)} labels agree; "
         f"the largest difference of scores is {largest:.1e} of the largest score, "
-        f"{allowed:.1g} is allowed"
+        f"{'any' if allowed == inf else f'{allowed:.1g}'} is allowed"
     )
     if compared:
         shifts = [image.shift for image in compared]

@@ -19,7 +19,7 @@ from models import (
     open_engine,
     open_engines,
 )
-from models.engines.onnxruntime_engine import _session
+from models.engines.onnxruntime_engine import open_session
 from models.graph import Graph
 from models.rewrite import RewriteResult, rewrite
 from models.rewrite.rule import Rule
@@ -61,9 +61,9 @@ def test_engines_on_the_cpu_share_the_sessions_of_one_thread(
 
     def counted(model: bytes, threads: int) -> ort.InferenceSession:
         opened.append(threads)
-        return _session(model, threads)
+        return open_session(model, threads)
 
-    monkeypatch.setattr("models.engines.onnxruntime_engine._session", counted)
+    monkeypatch.setattr("models.engines.onnxruntime_engine.open_session", counted)
     places = [DeviceChoice(DeviceKind.CPU)] * 3
     engines = open_engines(load_classifier(BUILT_IN_MODEL), places, max_batch=4, threads=threads)
     assert sorted(opened) == ([1] if threads == 1 else [1, 2, 2, 2])

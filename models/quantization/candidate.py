@@ -1,0 +1,237 @@
+"""Builds quantised models: ranges by ONNX Runtime's calibrators, nodes by its quantiser.
+
+    photographs ─ calibrate ─ ranges ─┬─ quantise ─ QDQ model
+                       layers in float ┘
+
+ONNX Runtime's library does both; here are only the layers that are left in float and the biases.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from enum import Enum, unique
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from models.engines.onnxruntime_engine import open_session
+
+Ranges = Mapping[str, tuple[float, float]]
+"""The smallest and the largest number of each tensor that 8 bits are to represent."""
+
+Tensors = NDArray[np.float32]
+
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+# What ONNX Runtime computes on integers, or moves. The softmax at the end stays exact.
+_OPERATORS = (
+    *_PRODUCTS, "Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu",
+    "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Split", "Squeeze",
+    "Transpose", "Unsqueeze",
+)  # fmt: skip
+
+# Images whose activations are in memory at once.
+_CHUNK = 4
+
+
+@unique
+class Method(Enum):
+    """Says how the ranges of activations are chosen."""
+
+    MIN_MAX = "min-max"
+    PERCENTILE = "percentile"
+    ENTROPY = "entropy"
+
+
+_CALIBRATORS = {
+    Method.MIN_MAX: ("MinMax", {}),
+    Method.PERCENTILE: ("Percentile", {"percentile": 99.999}),
+    Method.ENTROPY: ("Entropy", {}),
+}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Silence ONNX Runtime's library, which prints its steps and advises on models."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        with redirect_stdout(StringIO()):
+            yield
+    finally:
+        root.setLevel(level)
+
+
+def calibrate(proto: ModelProto, images: Tensors, method: Method) -> Ranges:
+    """Return the range of each activation over images, which are normalised."""
+    from onnxruntime.quantization import calibrate as library  # noqa: PLC0415  it takes 0.5 s
+
+    name, options = _CALIBRATORS[method]
+    with TemporaryDirectory() as folder, _quietly():
+        path = Path(folder) / "model.onnx"
+        onnx.save(proto, path)
+        calibrator = library.create_calibrator(
+            path,
+            None,
+            str(Path(folder) / "augmented.onnx"),
+            calibrate_method=library.CalibrationMethod[name],
+            extra_options=options,
+        )
+        for first in range(0, len(images), _CHUNK):
+            calibrator.collect_data(_reader(proto, images[first : first + _CHUNK]))
+        found = calibrator.compute_data()
+    return {
+        tensor: (np.asarray(low).item(), np.asarray(high).item())
+        for tensor, (low, high) in ((t, found[t].range_value) for t in found)
+    }
+
+
+def _reader(proto: ModelProto, images: Tensors) -> Any:
+    from onnxruntime.quantization import CalibrationDataReader  # noqa: PLC0415  as above
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]  # the library is untyped
+        def __init__(self) -> None:
+            name = proto.graph.input[0].name
+            self._rows = iter([{name: image[np.newaxis]} for image in images])
+
+        def get_next(self) -> dict[str, Tensors] | None:
+            return next(self._rows, None)
+
+    return Reader()
+
+
+def quantised(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -> ModelProto:
+    """Return the model with uint8 activations and int8 weights, one scale an output channel.
+
+    Nodes named `in_float` are left as they are.
+    """
+    from onnxruntime.quantization import QuantType  # noqa: PLC0415  as above
+    from onnxruntime.quantization.calibrate import (  # noqa: PLC0415
+        CalibrationMethod,
+        TensorsData,
+    )
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer  # noqa: PLC0415
+
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    data = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}
+    with _quietly():
+        quantiser = QDQQuantizer(
+            copy,
+            True,  # one scale a channel
+            False,
+            QuantType.QInt8,
+            QuantType.QUInt8,
+            TensorsData(CalibrationMethod.MinMax, data),
+            [],
+            list(in_float),
+            list(_OPERATORS),
+            {},
+        )
+        quantiser.quantize_model()
+        quantiser.model.topological_sort()
+    result: ModelProto = quantiser.model.model
+    return result
+
+
+def layers(proto: ModelProto) -> Mapping[str, tuple[str, ...]]:
+    """Return the names of each product's nodes: its own, and what is computed from it until the
+    next product.
+    """
+    order: dict[str, int] = {}  # by value: the last product that it depends on
+    found: list[list[str]] = []
+    for node in proto.graph.node:
+        before = max((order[name] for name in node.input if name in order), default=-1)
+        if node.op_type in _PRODUCTS:
+            found.append([])
+            before = len(found) - 1
+        if before >= 0:
+            found[before].append(node.name)
+        order.update(dict.fromkeys(node.output, before))
+    return {names[0]: tuple(names) for names in found}
+
+
+@dataclass
+class _Product:
+    node: NodeProto
+    weight: NDArray[np.float32]
+    mean: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+
+def with_corrected_biases(proto: ModelProto, ranges: Ranges, images: Tensors) -> ModelProto:
+    """Return the float model with biases that make up for the rounding of the weights.
+
+    A filter that errs by ΔW shifts its outputs by ΔW·E[x] on average (Nagel et al. 2019,
+    "Data-Free Quantization Through Weight Equalization and Bias Correction", section 4.2): this is
+    taken from the biases of convolutions, E[x] being the mean of each channel over the images.
+    """
+    weights = {t.name: t for t in proto.graph.initializer}
+    products = [
+        _Product(node, numpy_helper.to_array(weights[node.input[1]]))
+        for node in proto.graph.node
+        if node.op_type == "Conv" and node.input[1] in weights
+    ]
+    if not products:
+        return proto
+    _find_means(proto, products, images)
+    rounded = {t.name: t for t in quantised(proto, ranges).graph.initializer}
+    result = ModelProto()
+    result.CopyFrom(proto)
+    nodes = {node.name: node for node in result.graph.node}
+    for product in products:
+        name = product.node.input[1]
+        if f"{name}_quantized" not in rounded:
+            continue
+        integers = numpy_helper.to_array(rounded[f"{name}_quantized"]).astype(np.float64)
+        scale = numpy_helper.to_array(rounded[f"{name}_scale"]).astype(np.float64)
+        error = integers * scale.reshape(-1, *[1] * (integers.ndim - 1)) - product.weight
+        error = error.sum(axis=tuple(range(2, error.ndim)))  # K × C/groups
+        groups = len(product.mean) // error.shape[1]
+        mean = np.repeat(product.mean.reshape(groups, -1), len(error) // groups, axis=0)
+        shift = (error * mean).sum(axis=1)
+        node = nodes[product.node.name]
+        given = node.input[2] if len(node.input) > 2 else ""
+        if given and given not in weights:
+            continue
+        bias = numpy_helper.to_array(weights[given]) if given else np.zeros(len(error))
+        corrected = f"{node.name}/corrected"
+        tensor = numpy_helper.from_array((bias - shift).astype(np.float32), corrected)
+        result.graph.initializer.append(tensor)
+        del node.input[2:]
+        node.input.append(corrected)
+    return result
+
+
+def _find_means(proto: ModelProto, products: Sequence[_Product], images: Tensors) -> None:
+    """Set each product's mean of its input's channels."""
+    means = ModelProto()
+    means.CopyFrom(proto)
+    del means.graph.output[:]
+    names = sorted({product.node.input[0] for product in products})
+    for name in names:
+        rank = {p.node.input[0]: p.weight.ndim for p in products}[name]
+        axes = numpy_helper.from_array(np.array([0, *range(2, rank)]), f"{name}/mean/axes")
+        means.graph.initializer.append(axes)
+        output = f"{name}/mean"
+        means.graph.node.append(
+            helper.make_node("ReduceMean", [name, axes.name], [output], keepdims=0)
+        )
+        means.graph.output.append(helper.make_empty_tensor_value_info(output))
+        means.graph.output[-1].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    session = open_session(means.SerializeToString(), 1)
+    image = proto.graph.input[0].name
+    rows = [session.run(None, {image: x[np.newaxis]}) for x in images]
+    found = dict(zip(names, _mean(rows), strict=True))
+    for product in products:
+        product.mean = np.asarray(found[product.node.input[0]], np.float64)
+
+
+def _mean(rows: Sequence[Sequence[Tensors]]) -> list[NDArray[np.float64]]:
+    return [np.mean(tensors, axis=0, dtype=np.float64) for tensors in zip(*rows, strict=True)]

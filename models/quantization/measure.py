@@ -1,0 +1,140 @@
+"""Measures what quantisation changes: labels, accuracy, probabilities and time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, comb
+from time import perf_counter
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from models.engines.onnxruntime_engine import open_session
+from models.errors import EngineError
+from models.preprocessing import OutputKind
+
+Tensors = NDArray[np.float32]
+Probabilities = NDArray[np.float64]
+
+# Labels kept among all images, unless fewer are asked for: those that are nearly a tie change.
+_OF_ALL = 0.95
+# How improbable a loss of accuracy must be to be one, were both models as good.
+_SIGNIFICANT = 0.05
+# Two probabilities below this are as good as equal: a logarithm of 0 would hide all others.
+_TINY = 1e-9
+_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Says how many labels must stay where the two best probabilities are `margin` apart."""
+
+    keep: float = 0.99
+    margin: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Counts what changed on images that the calibration did not see."""
+
+    images: int
+    kept: int
+    clear: int  # images whose two best probabilities are the goal's margin apart
+    kept_clear: int
+    named: int  # images whose right label is known
+    right_before: int
+    right_after: int
+    lost: int  # answers that were right and are not
+    won: int
+    largest_shift: float  # of a probability
+    divergence: float  # Kullback and Leibler's, mean over the images
+
+    def shortfall(self, goal: Goal) -> str:
+        """Return what keeps it from the goal; empty where nothing does."""
+        if self.kept_clear < ceil(goal.keep * self.clear - 1e-9):
+            return (
+                f"{self.kept_clear} of {self.clear} labels are kept where the two best"
+                f" probabilities are at least {goal.margin:g} apart; the goal is {goal.keep:.1%}"
+            )
+        of_all = min(_OF_ALL, goal.keep)
+        if self.kept < ceil(of_all * self.images - 1e-9):
+            return f"{self.kept} of {self.images} labels are kept; the goal is {of_all:.0%}"
+        if self.lost > self.won and _chance(self.lost, self.lost + self.won) < _SIGNIFICANT:
+            return (
+                f"{self.right_after} of {self.named} answers are right, {self.right_before} before"
+            )
+        return ""
+
+
+def _chance(lost: int, changed: int) -> float:
+    """Return how probable at least `lost` losses are if each change is a loss half the time."""
+    ways = sum(comb(changed, k) for k in range(lost, changed + 1))
+    return float(ways / 2**changed)
+
+
+def compare(
+    before: Probabilities, after: Probabilities, right: Sequence[frozenset[int]], margin: float
+) -> Comparison:
+    """Compare probabilities of the same images; `right` has the classes of each image's label."""
+    best = np.sort(before, axis=1)
+    clear = best[:, -1] - best[:, -2] >= margin
+    was, is_ = before.argmax(axis=1), after.argmax(axis=1)
+    kept = was == is_
+    named = [place for place, classes in enumerate(right) if classes]
+    good = [(was[i] in right[i], is_[i] in right[i]) for i in named]
+    logs = np.log(np.maximum(before, _TINY)) - np.log(np.maximum(after, _TINY))
+    return Comparison(
+        images=len(kept),
+        kept=int(kept.sum()),
+        clear=int(clear.sum()),
+        kept_clear=int(kept[clear].sum()),
+        named=len(named),
+        right_before=sum(first for first, _ in good),
+        right_after=sum(second for _, second in good),
+        lost=sum(first and not second for first, second in good),
+        won=sum(second and not first for first, second in good),
+        largest_shift=float(np.abs(before - after).max()),
+        divergence=float((before * logs).sum(axis=1).mean()),
+    )
+
+
+def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Probabilities:
+    """Run a model on one thread, so that the result is always the same."""
+    try:
+        session = open_session(proto.SerializeToString(), 1)
+    except Exception as error:  # its own exceptions share no base class but this
+        raise EngineError(f"ONNX Runtime cannot open the model: {error}") from error
+    batches = (images[i : i + _BATCH] for i in range(0, len(images), _BATCH))
+    scores = np.concatenate([_run(session, batch) for batch in batches]).astype(np.float64)
+    if output is OutputKind.PROBABILITIES:
+        return scores
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    softmax: Probabilities = powers / powers.sum(axis=1, keepdims=True)
+    return softmax
+
+
+def _run(session: ort.InferenceSession, images: Tensors) -> Tensors:
+    (image,) = session.get_inputs()
+    (scores,) = session.run(None, {image.name: images})
+    rows: Tensors = np.reshape(scores, (len(images), -1))
+    return rows
+
+
+def time_in_turn(
+    models: Sequence[ModelProto], images: Tensors, threads: int, rounds: int
+) -> list[float]:
+    """Return each model's least seconds for a batch of all images.
+
+    They run in turn, so that other work on the machine slows all alike, and it only ever slows: of
+    several tries the least is nearest to the model's own time.
+    """
+    sessions = [open_session(model.SerializeToString(), threads) for model in models]
+    seconds: list[list[float]] = [[] for _ in models]
+    for count in range(rounds + 1):
+        for session, own in zip(sessions, seconds, strict=True):
+            started = perf_counter()
+            _run(session, images)
+            if count:  # the first run allocates
+                own.append(perf_counter() - started)
+    return [min(own) for own in seconds]

@@ -1,0 +1,362 @@
+"""Quantises a classifier, and refuses where its labels would change.
+
+    half of the photographs ─ ranges by three methods ─┐
+    the other half ─ the best method; the error and time of each layer ─ layers in float ─ the goal?
+
+Error is the divergence of the probabilities from the float model's: smoother than labels, which are
+few. A layer stays in float where the goal needs it, or where it takes a larger share of the error
+away than it adds to the time.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from models.classifier import Classifier
+from models.errors import EngineError, QuantisationError, UnsupportedModelError
+from models.preprocessing import normalised
+from models.quantization.candidate import (
+    Method,
+    Ranges,
+    calibrate,
+    layers,
+    quantised,
+    with_corrected_biases,
+)
+from models.quantization.journal import Journal
+from models.quantization.measure import (
+    Comparison,
+    Goal,
+    compare,
+    probabilities,
+    time_in_turn,
+)
+
+FEWEST = 20
+"""Photographs that say anything about ranges and labels."""
+
+MOST = 1000
+"""Photographs that are used: more take memory and time, and change little."""
+
+# Opsets to write, the oldest first that the model needs.
+_OPSETS = (17, 21)
+# The IR version that came with them.
+_IR_VERSION = 10
+# Images that tell how much a layer errs.
+_PROBED = 32
+# How much slower than all in 8 bits layers that pay, but are not needed for the goal, may make it.
+_SLOWER = 1.25
+# By how much the share of error must exceed that of time: times repeat to some percent.
+_PAYS = 0.1
+# The batch sizes that are timed, with rounds.
+_TIMED = {1: 25, 8: 9}
+_ROUNDS = 20
+
+Progress = Callable[[str, int, int], None]
+"""Takes what is done now, how many steps of it are done, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Photographs:
+    """Images as the decoder gives them, with the classes of each one's label, where it has one."""
+
+    names: tuple[str, ...]
+    pixels: NDArray[np.uint8]
+    right: tuple[frozenset[int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReport:
+    """One layer: how much of the divergence it causes, and of the time it saves, in 8 bits."""
+
+    name: str
+    divergence: float
+    saved: float  # share of the time of the model all in 8 bits that float would add
+    in_float: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTime:
+    """Seconds for a batch on this machine."""
+
+    n: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisationReport:
+    """Says what a quantised model changes."""
+
+    model: str
+    method: str
+    biases_corrected: bool
+    calibrated_on: int
+    compared: Comparison
+    layers: tuple[LayerReport, ...]
+    bytes_before: int
+    bytes_after: int
+    times: tuple[BatchTime, ...]
+    opset: int
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A way to choose ranges."""
+
+    method: Method
+    corrected: bool
+    proto: ModelProto  # in float
+    ranges: Ranges
+    compared: Comparison
+
+
+def quantize(
+    classifier: Classifier,
+    photographs: Photographs,
+    *,
+    goal: Goal,
+    threads: int,
+    journal: Path,
+    progress: Progress,
+) -> tuple[ModelProto, QuantisationReport]:
+    """Return a quantised model that reaches the goal, and what it changes.
+
+    `journal` is a file that keeps what is measured until that is done. Raises QuantisationError
+    where the goal cannot be reached, UnsupportedModelError for a model that cannot be quantised.
+    """
+    _check(classifier, len(photographs.names))
+    run = _Run(classifier, photographs, goal, threads, journal, progress)
+    return run.result()
+
+
+def _check(classifier: Classifier, images: int) -> None:
+    network = classifier.network
+    if network.quantised:
+        raise UnsupportedModelError(
+            f"{classifier.name} is quantised already; quantise the float model it was made from"
+        )
+    if network.is_opaque:
+        raise UnsupportedModelError(
+            f"{classifier.name} cannot be quantised here, since {network.no_kernels}"
+        )
+    if classifier.preprocessing.frames is not None:
+        raise UnsupportedModelError(
+            f"{classifier.name} takes clips; only models of images can be quantised here"
+        )
+    if images < FEWEST:
+        raise QuantisationError(
+            f"{images} photographs are too few to choose ranges on one half and judge labels on"
+            f" the other; give at least {FEWEST}, better some hundred"
+        )
+
+
+class _Run:
+    """One quantisation, step by step."""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        photographs: Photographs,
+        goal: Goal,
+        threads: int,
+        journal: Path,
+        progress: Progress,
+    ) -> None:
+        self._classifier, self._goal, self._threads = classifier, goal, threads
+        self._proto, self._output = classifier.network.proto, classifier.preprocessing.output
+        self._progress = progress
+        images = normalised(photographs.pixels, classifier.preprocessing)
+        # Every second one, in the order of their names: of photographs in folders, half of each.
+        self._seen, self._held = images[0::2], images[1::2]
+        self._right = photographs.right[1::2]
+        self._journal = Journal(journal, _question(classifier, photographs, goal, threads))
+        self._layers = layers(self._proto)
+        if not self._layers:
+            raise UnsupportedModelError(f"{classifier.name} has no layer to quantise")
+        last = self._layers[list(self._layers)[-1]]
+        nodes = (node for node in self._proto.graph.node if node.name in last)
+        self._last = {value for node in nodes for value in node.output}
+        self._before = probabilities(self._proto, self._held, self._output)
+        if not np.isfinite(self._before).all():
+            raise QuantisationError(
+                f"{classifier.name} gives scores that are no numbers; is its preset right?"
+            )
+
+    def result(self) -> tuple[ModelProto, QuantisationReport]:
+        """Choose, judge and report."""
+        best = self._best()
+        if best.compared.clear == 0:
+            raise QuantisationError(
+                f"no photograph has two best probabilities {self._goal.margin:g} apart, so that no"
+                " label is sure enough to be kept; give photographs of what the model knows, its"
+                " preset, or a smaller --margin"
+            )
+        found = self._layer_reports(best)
+        in_float, compared = self._in_float(best, found)
+        shortfall = compared.shortfall(self._goal)
+        if len(in_float) == len(found):
+            shortfall = shortfall or "the goal is reached"
+        if shortfall:
+            raise QuantisationError(
+                f"{self._classifier.name} is not quantised: of {compared.images} photographs that"
+                f" the calibration did not see, {shortfall}, even with"
+                f" {len(in_float)} of {len(found)} layers in float"
+            )
+        proto, opset = self._portable(self._build(best, in_float), self._held[:_PROBED])
+        times = tuple(self._time(proto, n) for n in _TIMED)
+        self._journal.remove()
+        return proto, QuantisationReport(
+            model=self._classifier.name,
+            method=best.method.value,
+            biases_corrected=best.corrected,
+            calibrated_on=len(self._seen),
+            compared=compared,
+            layers=tuple(
+                LayerReport(each.name, each.divergence, each.saved, each.name in in_float)
+                for each in found
+            ),
+            bytes_before=self._proto.ByteSize(),
+            bytes_after=proto.ByteSize(),
+            times=times,
+            opset=opset,
+        )
+
+    def _best(self) -> _Candidate:
+        """Return the ranges that reach the goal and change least; or that change least."""
+        candidates: list[_Candidate] = []
+        steps = 2 * len(Method)
+        for method in Method:
+            self._progress("calibrating", len(candidates), steps)
+            found = self._journal.result(
+                f"ranges by {method.value}",
+                partial(calibrate, self._proto, self._seen, method),
+            )
+            # The scores' largest numbers decide: no method may cut those off.
+            whole = candidates[0].ranges if candidates else found
+            ranges: Ranges = {
+                name: (whole if name in self._last else found)[name] for name in found
+            }
+            for corrected in (False, True):
+                proto = self._proto
+                if corrected:
+                    proto = with_corrected_biases(self._proto, ranges, self._seen)
+                compared = self._compare(quantised(proto, ranges))
+                candidates.append(_Candidate(method, corrected, proto, ranges, compared))
+        self._progress("calibrating", steps, steps)
+
+        def by_error(candidate: _Candidate) -> tuple[bool, float]:
+            return bool(candidate.compared.shortfall(self._goal)), candidate.compared.divergence
+
+        return min(candidates, key=by_error)
+
+    def _layer_reports(self, best: _Candidate) -> list[LayerReport]:
+        """Return for each layer what changes if it alone is left in float."""
+        held, before = self._held[:_PROBED], self._before[:_PROBED]
+        right = self._right[:_PROBED]
+
+        def divergence(proto: ModelProto) -> float:
+            after = probabilities(proto, held, self._output)
+            return compare(before, after, right, self._goal.margin).divergence
+
+        whole = self._build(best, ())
+        of_all = divergence(whole)
+
+        def probe(name: str) -> tuple[float, float]:
+            without = self._build(best, (name,))
+            all_in_8, other = time_in_turn([whole, without], held[:1], self._threads, _ROUNDS)
+            return of_all - divergence(without), other / all_in_8 - 1
+
+        found = []
+        for place, name in enumerate(self._layers):
+            self._progress("measuring layers", place, len(self._layers))
+            error, saved = self._journal.result(f"layer {name}", partial(probe, name))
+            found.append(LayerReport(name, error, saved, in_float=False))
+        self._progress("measuring layers", len(found), len(found))
+        return found
+
+    def _in_float(
+        self, best: _Candidate, found: Sequence[LayerReport]
+    ) -> tuple[tuple[str, ...], Comparison]:
+        """Return the layers to leave in float, and what the model then changes."""
+        names: tuple[str, ...] = ()
+        compared = best.compared
+        # The most error for the least time first; a layer that float makes faster costs nothing.
+        order = sorted(
+            found, key=lambda each: each.divergence / max(each.saved, 0.01), reverse=True
+        )
+        slower = 1.0
+        for place, layer in enumerate(order):
+            self._progress("choosing layers", place, len(order))
+            needed = bool(compared.shortfall(self._goal))
+            total = slower + max(layer.saved, 0.0)
+            share = layer.divergence / max(compared.divergence, 1e-9)
+            if not needed and (share < max(layer.saved, 0.0) + _PAYS or total > _SLOWER):
+                continue
+            longer = (*names, layer.name)
+            find = partial(self._compared, best, longer)
+            after = Comparison(**self._journal.result("in float: " + ", ".join(longer), find))
+            worse = after.shortfall(self._goal) or after.divergence >= compared.divergence
+            if not needed and worse:
+                continue
+            names, compared, slower = longer, after, total
+        self._progress("choosing layers", len(order), len(order))
+        return names, compared
+
+    def _build(self, best: _Candidate, in_float: Sequence[str]) -> ModelProto:
+        nodes = [node for name in in_float for node in self._layers[name]]
+        return quantised(best.proto, best.ranges, nodes)
+
+    def _compare(self, proto: ModelProto) -> Comparison:
+        after = probabilities(proto, self._held, self._output)
+        return compare(self._before, after, self._right, self._goal.margin)
+
+    def _compared(self, best: _Candidate, in_float: Sequence[str]) -> dict[str, Any]:
+        return asdict(self._compare(self._build(best, in_float)))
+
+    def _time(self, proto: ModelProto, n: int) -> BatchTime:
+        images = np.resize(self._held, (n, *self._held.shape[1:]))
+        before, after = time_in_turn([self._proto, proto], images, self._threads, _TIMED[n])
+        return BatchTime(n, before, after)
+
+    def _portable(self, proto: ModelProto, images: NDArray[np.float32]) -> tuple[ModelProto, int]:
+        """Return the model at the oldest opset that gives the same scores to the bit."""
+        expected = probabilities(proto, images, self._output)
+        for opset in _OPSETS:
+            older = ModelProto()
+            older.CopyFrom(proto)
+            older.ir_version = _IR_VERSION
+            del older.opset_import[:]
+            older.opset_import.append(onnx.helper.make_opsetid("", opset))
+            try:
+                onnx.checker.check_model(older, full_check=True)
+                same = np.array_equal(probabilities(older, images, self._output), expected)
+            except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EngineError):
+                continue  # an operator, or a form of it, is newer
+            if same:
+                return older, opset
+        return proto, max(entry.version for entry in proto.opset_import)
+
+
+def _question(classifier: Classifier, photographs: Photographs, goal: Goal, threads: int) -> str:
+    """Return a hash of all that decides the answer."""
+    digest = sha256(classifier.network.proto.SerializeToString(deterministic=True))
+    digest.update(photographs.pixels.tobytes())
+    said: Mapping[str, Any] = {
+        "right": [sorted(classes) for classes in photographs.right],
+        "goal": asdict(goal),
+        "threads": threads,
+        "preprocessing": repr(classifier.preprocessing),
+        "runtime": ort.__version__,
+    }
+    digest.update(repr(said).encode())
+    return digest.hexdigest()

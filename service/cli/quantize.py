@@ -1,0 +1,166 @@
+"""`convoy quantize`: an 8-bit model, what it changes, or why there is none."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import typer
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from loadtest.tables import left, make_table, print_table, right
+from models import MOST_PHOTOGRAPHS, Classifier, Goal, Photographs, QuantisationReport
+from models import quantize as make
+from service.cli.classify import read_image, with_folders
+from service.cli.named import expected_of, names_of_labels
+from service.cli.options import Expectations, progress, with_settings
+from service.cli.plots import shortened
+from service.errors import ServiceError
+from service.hosting.loading import decoder, find_model, load
+from service.hosting.presets import label_names
+from service.settings import Settings, SettingsError
+from service.telemetry.logs import configure_logging
+
+
+@with_settings("model", "preset", "labels", "threads", "external_data")
+def quantize(
+    settings: Settings,
+    images: Annotated[list[Path], typer.Argument(help="JPEG, PNG or WebP files, or folders.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.")
+    ],
+    keep: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of the labels that must stay, of clear images."),
+    ] = Goal.keep,
+    margin: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="How far apart a clear image's two best probabilities are."
+        ),
+    ] = Goal.margin,
+    expectations: Expectations = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Make an 8-bit model of a float model, and measure what that changes.
+
+    One half of the photographs shows how large activations are; labels are compared on the other.
+    Without a way to keep enough of them the exit status is 1, and no file is written. Where folders
+    or files are named after labels, accuracy must not fall either. What is measured is kept until
+    it ends: interrupt it, and run it again to go on.
+    """
+    configure_logging()
+    source = find_model(settings).path
+    if output.exists() and output.samefile(source):
+        raise SettingsError(f"--output: {output} is the model itself; name another file")
+    if not output.absolute().parent.is_dir():
+        raise SettingsError(f"--output: there is no folder {output.absolute().parent}")
+    classifier = load(settings, expectations)
+    journal = output.with_name(f"{output.name}.progress")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    try:
+        with progress(*columns, TimeRemainingColumn()) as show:
+            proto, report = make(
+                classifier,
+                _photographs(classifier, settings, images),
+                goal=Goal(keep, margin),
+                threads=settings.engine_threads,
+                journal=journal,
+                progress=show,
+            )
+    except KeyboardInterrupt:
+        typer.echo(
+            f"Interrupted. What was measured is in {journal}; run it again to go on", err=True
+        )
+        raise typer.Exit(1) from None
+    partial = output.with_name(f"{output.name}.partial")
+    partial.write_bytes(proto.SerializeToString(deterministic=True))
+    os.replace(partial, output)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(asdict(report))).decode())
+        return
+    print_table(_table(report))
+    typer.echo("")
+    for line in _lines(report, Goal(keep, margin)):
+        typer.echo(line)
+    typer.echo(
+        f"{output} is written; compare single answers with:"
+        f" convoy check {output} photos/ --original {source}"
+    )
+
+
+def _photographs(classifier: Classifier, settings: Settings, images: Sequence[Path]) -> Photographs:
+    """Read and decode the files, at most MOST_PHOTOGRAPHS; one that cannot be read is an error."""
+    prepare = decoder(classifier, settings)
+    labels = classifier.preprocessing.labels
+    names = names_of_labels(labels)
+    classes: dict[str, set[int]] = {}
+    for index, label in enumerate(labels):
+        for name in label_names(label):
+            classes.setdefault(name, set()).add(index)
+    files, pixels, known = [], [], []
+    given = list(with_folders(images))
+    if len(given) > MOST_PHOTOGRAPHS:  # evenly of all, so that no folder is left out
+        places = np.linspace(0, len(given) - 1, MOST_PHOTOGRAPHS).astype(int)
+        given = [given[place] for place in places]
+    for file in given:
+        try:
+            pixels.append(prepare(read_image(file, settings)).run())
+        except ServiceError as error:
+            raise type(error)(f"{file}: {error}") from error
+        files.append(str(file))
+        expected = expected_of(file, names)
+        known.append(frozenset(i for name in expected for i in classes.get(name, ())))
+    shape = (0, *classifier.preprocessing.image_shape)
+    return Photographs(
+        tuple(files), np.stack(pixels) if pixels else np.empty(shape, np.uint8), tuple(known)
+    )
+
+
+def _table(report: QuantisationReport) -> RenderableType:
+    rows = (
+        (
+            shortened(layer.name),
+            f"{layer.divergence:+.5f}",
+            f"{layer.saved:+.0%}",
+            "float" if layer.in_float else "int8",
+        )
+        for layer in report.layers
+    )
+    columns = [*left("layer"), *right("divergence in 8 bits", "time in float"), *left("stays")]
+    legend = "What 8 bits in this layer add to the divergence, and float would add to the time"
+    return Group(Text(legend), Text(), make_table(columns, rows))
+
+
+def _lines(report: QuantisationReport, goal: Goal) -> Iterator[str]:
+    compared = report.compared
+    in_float = sum(layer.in_float for layer in report.layers)
+    biases = ", biases corrected" if report.biases_corrected else ""
+    yield (
+        f"{report.model}: ranges by {report.method}{biases} on {report.calibrated_on} photographs;"
+        f" {in_float} of {len(report.layers)} layers stay in float; opset {report.opset}"
+    )
+    yield (
+        f"on {compared.images} others {compared.kept} labels stay"
+        f" ({compared.kept / compared.images:.1%}), and {compared.kept_clear} of the"
+        f" {compared.clear} whose two best probabilities are {goal.margin:g} apart; the largest"
+        f" change of a probability is {compared.largest_shift:.3f}"
+    )
+    if compared.named:
+        yield (
+            f"of {compared.named} named after a label {compared.right_after} are right,"
+            f" {compared.right_before} before"
+        )
+    yield f"{report.bytes_before:,} bytes become {report.bytes_after:,}"
+    for time in report.times:
+        yield (
+            f"N = {time.n}: {time.before * 1e3:.2f} ms become {time.after * 1e3:.2f} ms on this"
+            f" machine, {time.before / time.after:.2f} times the images per second"
+        )
+    if any(time.after >= time.before for time in report.times):
+        yield "Warning: on this machine it is no faster; CPUs without VNNI gain little"

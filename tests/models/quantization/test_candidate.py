@@ -1,0 +1,73 @@
+"""Quantised models are built as they are told: ranges, layers in float, biases."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from models import BUILT_IN_MODEL
+from models.onnx_loader import load_proto
+from models.quantization.candidate import (
+    Method,
+    calibrate,
+    layers,
+    quantised,
+    with_corrected_biases,
+)
+from tests.support.models.quantised import run_on_integers
+
+PROTO = load_proto("digits", onnx.load(BUILT_IN_MODEL)).proto
+IMAGES = np.random.default_rng(1).random((6, 1, 32, 32), np.float32)
+
+
+@pytest.mark.parametrize("method", list(Method))
+def test_ranges_hold_what_images_give(method: Method) -> None:
+    ranges = calibrate(PROTO, IMAGES, method)
+    low, high = ranges[PROTO.graph.input[0].name]
+    assert low <= 0.01
+    assert 0.9 < high <= 1.001
+    assert {value for node in PROTO.graph.node for value in node.output} <= ranges.keys()
+
+
+def test_layers_are_products_with_what_follows_them() -> None:
+    found = layers(PROTO)
+    operators = {node.name: node.op_type for node in PROTO.graph.node}
+    assert {operators[name] for name in found} == {"Conv", "Gemm"}
+    members = [name for names in found.values() for name in names]
+    assert sorted(members) == sorted(operators)
+    for names in found.values():
+        assert not {"Conv", "Gemm"} & {operators[name] for name in names[1:]}
+
+
+def test_a_layer_in_float_is_left_as_it_is() -> None:
+    ranges = calibrate(PROTO, IMAGES, Method.MIN_MAX)
+    first, *_ = layers(PROTO)
+    weight = next(node.input[1] for node in PROTO.graph.node if node.name == first)
+    for in_float in ((), (first,)):
+        result = quantised(PROTO, ranges, in_float)
+        onnx.checker.check_model(result)
+        kept = {tensor.name for tensor in result.graph.initializer}
+        assert (weight in kept) is bool(in_float)
+    everything = [node.name for node in PROTO.graph.node]
+    scores = run_on_integers(quantised(PROTO, ranges, everything), IMAGES)
+    np.testing.assert_array_equal(scores, run_on_integers(PROTO, IMAGES))
+
+
+def test_corrected_biases_take_the_mean_error_of_the_weights_away() -> None:
+    """The first layer's mean output is nearer to the float model's, by far."""
+    ranges = calibrate(PROTO, IMAGES, Method.MIN_MAX)
+    corrected = with_corrected_biases(PROTO, ranges, IMAGES)
+    conv = next(node for node in PROTO.graph.node if node.op_type == "Conv")
+    again = next(node for node in corrected.graph.node if node.name == conv.name)
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in PROTO.graph.initializer}
+    changed = {tensor.name: numpy_helper.to_array(tensor) for tensor in corrected.graph.initializer}
+    rounded = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in quantised(PROTO, ranges).graph.initializer
+    }
+    integers, scale = rounded[f"{conv.input[1]}_quantized"], rounded[f"{conv.input[1]}_scale"]
+    error = integers * scale[:, np.newaxis, np.newaxis, np.newaxis] - weights[conv.input[1]]
+    shift = error.sum(axis=(2, 3)) @ IMAGES.mean(axis=(0, 2, 3))
+    before = weights[conv.input[2]] if len(conv.input) > 2 else 0
+    np.testing.assert_allclose(changed[again.input[2]], before - shift, rtol=1e-4, atol=1e-7)
+    assert abs(shift).max() > 1e-5

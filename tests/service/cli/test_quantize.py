@@ -1,0 +1,95 @@
+"""`convoy quantize`: a file with a report, or a reason and no file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from models import BUILT_IN_MODEL
+from models.quantization import quantize as quantization
+from tests.support.command_line import Run
+
+SAMPLES = BUILT_IN_MODEL.parent / "samples"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """The samples and the same a pixel lower, named after their digits."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for file in sorted(SAMPLES.iterdir()):
+        image = np.asarray(Image.open(file).convert("L").resize((32, 32)))
+        for shift in (0, 1):
+            Image.fromarray(np.roll(image, shift, 0)).save(
+                folder / f"{file.name[0]}_{file.stem}_{shift}.png"
+            )
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        quantization, "time_in_turn", lambda models, *_: [1.0, *[0.5] * (len(models) - 1)]
+    )
+
+
+def test_a_quantised_file_is_written_and_checked(convoy: Run, photos: Path, tmp_path: Path) -> None:
+    output = tmp_path / "digits.int8.onnx"
+    status, out, error = convoy("quantize", "digits", photos, "-o", output)
+    assert status == 0, error
+    assert "10 labels stay (100.0%)" in out
+    assert "of 10 named after a label" in out
+    assert "N = 1: 1000.00 ms become 500.00 ms on this machine, 2.00 times the images" in out
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [output.name]
+    onnx.checker.check_model(output, full_check=True)
+    described = "--preset", "digits", "--labels", BUILT_IN_MODEL.parent / "labels.txt"
+    check = "check", output, SAMPLES, *described, "--device", "cpu"
+    assert convoy(*check)[0] == 0  # as ONNX Runtime runs the file itself
+    status, out, _ = convoy(*check, "--original", BUILT_IN_MODEL)
+    assert status == 0
+    assert "10 of 10 labels agree" in out
+    assert "any is allowed" in out
+    status, _, error = convoy("quantize", output, photos, "-o", tmp_path / "x.onnx", *described)
+    assert status == 1
+    assert "is quantised already" in error
+
+
+def test_the_report_is_json_too(convoy: Run, photos: Path, tmp_path: Path) -> None:
+    output = tmp_path / "digits.int8.onnx"
+    status, out, _ = convoy("quantize", "digits", photos, "-o", output, "--json")
+    assert status == 0
+    report = json.loads(out)
+    assert report["compared"]["kept"] == report["compared"]["images"] == 10
+    assert {"name", "divergence", "saved", "in_float"} <= report["layers"][0].keys()
+
+
+def test_a_refusal_writes_nothing(convoy: Run, photos: Path, tmp_path: Path) -> None:
+    output = tmp_path / "digits.int8.onnx"
+    status, _, error = convoy("quantize", "digits", SAMPLES, "-o", output)
+    assert status == 1
+    assert "10 photographs are too few" in error
+    status, _, error = convoy("quantize", "digits", photos, "-o", output, "--margin", "1")
+    assert status == 1
+    assert "give photographs of what the model knows" in error
+    assert not output.exists()
+
+
+def test_a_place_that_cannot_be_written_is_said_first(convoy: Run, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(BUILT_IN_MODEL.read_bytes())
+    status, _, error = convoy("quantize", model, SAMPLES, "-o", model)
+    assert status == 2
+    assert "is the model itself" in error
+    status, _, error = convoy("quantize", model, SAMPLES, "-o", tmp_path / "no" / "m.onnx")
+    assert status == 2
+    assert "there is no folder" in error
+
+
+def test_int8_of_a_float_model_leads_here(convoy: Run) -> None:
+    status, _, error = convoy("classify", "digits", SAMPLES, "--precision", "int8")
+    assert status == 1
+    assert "is not quantised, so int8 cannot be its precision" in error
+    assert "convoy quantize" in error
