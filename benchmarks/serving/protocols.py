@@ -3,22 +3,25 @@
     python -m benchmarks.serving.protocols [--seconds N] [--rounds N] [--record]
 
 Both protocols are those of one Convoy process, the real application with an engine and a decoder
-that do nothing; each request has a JPEG as a binary tensor of V2, and each answer 1000 scores. The
+that do nothing; a request has a JPEG as a binary tensor of V2, and the answer 1000 scores. The
 third server is grpcio's own, on the same event loop: it takes the same message, and answers bytes
-that were made before. Servers take turns (A B C, C B A, ...), so other work on the machine affects
-all of them. Each client keeps its connections busy from one process, and is part of what is
+that were made before. Tensors of pixels, of one image and of eight, are sent in the request and
+in system shared memory. Servers take turns (A B C, C B A, ...), so other work on the machine
+affects all of them. Each client keeps its connections busy from one process, and is part of what is
 measured: grpcio's takes more of a core than the HTTP client, as any client by gRPC does.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import socket
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -28,18 +31,20 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rows import RESULTS, append
-from benchmarks.serving.http_client import Address, closed_loop, post_request
+from benchmarks.serving.http_client import Address, Connection, closed_loop, post_request
 from benchmarks.serving.overhead import jpeg_of, serving, wait_until_ready, where
 from benchmarks.serving.targets import both_protocols
 from service.grpc.messages import INFERENCE, message_class
 
 CONNECTIONS = (1, 8, 32)
+FEW_CONNECTIONS = (1, 8)  # of eight images each: the queue has room for 128
 BODY_BYTES = 100_000
 RECORD = RESULTS / "service.jsonl"
 HTTP, GRPC, BARE = "Convoy by HTTP", "Convoy by gRPC", "grpcio alone"
 
 _METHOD = f"/{INFERENCE}/ModelInfer"
 _CLASSES = 1000
+_SIDE, _MOST_IMAGES = 224, 8
 _OWN = [("grpc.use_local_subchannel_pool", 1)]  # each client its own connection
 
 
@@ -85,27 +90,82 @@ def bare_service(port: int, listener: socket.socket) -> None:
     uvloop.run(main())
 
 
-def v2_request(jpeg: bytes) -> bytes:
-    """Return a request by HTTP with the image as a binary tensor."""
+@dataclass(frozen=True)
+class Sent:
+    """Holds one tensor, in the request or in a region of shared memory."""
+
+    kind: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+    region: str = ""
+
+    @property
+    def parameters(self) -> dict[str, str | int]:
+        """Return the tensor's parameters, but for the size of a binary one."""
+        if not self.region:
+            return {}
+        return {
+            "shared_memory_region": self.region,
+            "shared_memory_byte_size": len(self.data),
+        }
+
+
+def file_of(jpeg: bytes) -> Sent:
+    """Return an image's file as a tensor."""
+    return Sent("JPEG", "BYTES", (1,), len(jpeg).to_bytes(4, "little") + jpeg)
+
+
+def pixels_of(images: int, region: str = "") -> Sent:
+    """Return black images as a tensor, in a region if one is named."""
+    data = bytes(images * _SIDE * _SIDE * 3)
+    kind = "pixels in shared memory" if region else "pixels"
+    return Sent(kind, "UINT8", (images, _SIDE, _SIDE, 3), data, region)
+
+
+def v2_request(sent: Sent) -> bytes:
+    """Return a request by HTTP."""
+    data = b"" if sent.region else sent.data
+    size = {} if sent.region else {"binary_data_size": len(data)}
     tensor = {
         "name": "image",
-        "datatype": "BYTES",
-        "shape": [1],
-        "parameters": {"binary_data_size": len(jpeg) + 4},
+        "datatype": sent.datatype,
+        "shape": sent.shape,
+        "parameters": sent.parameters | size,
     }
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-    body = head + len(jpeg).to_bytes(4, "little") + jpeg
     length = f"Inference-Header-Content-Length: {len(head)}"
-    return post_request("/v2/models/no-op/infer", body, "application/octet-stream", length)
+    return post_request("/v2/models/no-op/infer", head + data, "application/octet-stream", length)
 
 
-def v2_message(jpeg: bytes) -> bytes:
+def v2_message(sent: Sent) -> bytes:
     """Return the same request as a message."""
     message = message_class("inference.ModelInferRequest")(model_name="no-op")
-    message.inputs.add(name="image", datatype="BYTES", shape=[1])
-    message.raw_input_contents.append(len(jpeg).to_bytes(4, "little") + jpeg)
+    tensor = message.inputs.add(name="image", datatype=sent.datatype, shape=sent.shape)
+    for name, value in sent.parameters.items():
+        kind = "string_param" if isinstance(value, str) else "int64_param"
+        setattr(tensor.parameters[name], kind, value)
+    if not sent.region:
+        message.raw_input_contents.append(sent.data)
     encoded: bytes = message.SerializeToString()
     return encoded
+
+
+@contextmanager
+def region_of(address: Address, size: int) -> Iterator[str]:
+    """Yield the name of a region of shared memory of zeros, which the server has registered."""
+    name = f"convoy-benchmark-{os.getpid()}-{size}"
+    file = Path("/dev/shm", name)
+    file.write_bytes(bytes(size))
+    connection = Connection(address)
+    try:
+        body = json.dumps({"key": f"/{name}", "byte_size": size}).encode()
+        path = f"/v2/systemsharedmemory/region/{name}/register"
+        connection.exchange(post_request(path, body, "application/json"))
+        yield name
+    finally:
+        connection.close()
+        file.unlink()
 
 
 def closed_loop_of_grpc(port: int, message: bytes, connections: int, seconds: float) -> list[float]:
@@ -128,11 +188,15 @@ def closed_loop_of_grpc(port: int, message: bytes, connections: int, seconds: fl
 
 
 def measure(
-    loops: Mapping[str, Callable[[int, float], list[float]]], seconds: float, rounds: int
+    loops: Mapping[str, Callable[[int, float], list[float]]],
+    sent: Sent,
+    seconds: float,
+    rounds: int,
+    all_connections: Sequence[int] = CONNECTIONS,
 ) -> list[Measurement]:
     """Load each server for `seconds` in each of the rounds, in which they take turns."""
     measured = []
-    for connections in CONNECTIONS:
+    for connections in all_connections:
         took: dict[str, list[float]] = {name: [] for name in loops}
         for number in range(rounds):
             for name in sorted(loops, key=list(loops).index, reverse=number % 2 == 1):
@@ -141,9 +205,20 @@ def measure(
             marks = statistics.quantiles(times, n=100)
             rate = len(times) / (seconds * rounds)
             p50_ms, p99_ms = marks[49] * 1e3, marks[98] * 1e3
-            about = name, connections, BODY_BYTES, len(times)
+            about = name, connections, len(sent.data), len(times)
             measured.append(Measurement(*about, rate, p50_ms, p99_ms))
     return measured
+
+
+def by_both(
+    address: Address, port: int, sent: Sent
+) -> dict[str, Callable[[int, float], list[float]]]:
+    """Return what loads Convoy by each protocol."""
+    where_sent = f", {sent.kind}"
+    return {
+        HTTP + where_sent: partial(closed_loop, address, v2_request(sent)),
+        GRPC + where_sent: partial(closed_loop_of_grpc, port, v2_message(sent)),
+    }
 
 
 def free_port() -> int:
@@ -159,8 +234,9 @@ def main(command_line: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=4, help="turns of each (%(default)s)")
     parser.add_argument("--record", action="store_true", help="append the numbers to the results")
     arguments = parser.parse_args(command_line)
-    jpeg = jpeg_of(BODY_BYTES)
     ports = free_port(), free_port()
+    turns = arguments.seconds, arguments.rounds
+    measured = []
     with ExitStack() as servers:
         addresses: list[Address] = [
             servers.enter_context(serving(partial(target, port)))
@@ -168,16 +244,20 @@ def main(command_line: Sequence[str] | None = None) -> None:
         ]
         for address in addresses:
             wait_until_ready(address)
-        by_grpc = [partial(closed_loop_of_grpc, port, v2_message(jpeg)) for port in ports]
-        by_http = partial(closed_loop, addresses[0], v2_request(jpeg))
-        loops: dict[str, Callable[[int, float], list[float]]]
-        loops = dict(zip((HTTP, GRPC, BARE), (by_http, *by_grpc), strict=True))
-        measured = measure(loops, arguments.seconds, arguments.rounds)
-    table = Table("", "connections", "requests/s", "p50 ms", "p99 ms")
+        sent = file_of(jpeg_of(BODY_BYTES))
+        bare = partial(closed_loop_of_grpc, ports[1], v2_message(sent))
+        measured += measure(by_both(addresses[0], ports[0], sent) | {BARE: bare}, sent, *turns)
+        for images in (1, _MOST_IMAGES):
+            pixels = pixels_of(images)
+            region = servers.enter_context(region_of(addresses[0], len(pixels.data)))
+            shared = by_both(addresses[0], ports[0], pixels_of(images, region))
+            loops = by_both(addresses[0], ports[0], pixels) | shared
+            measured += measure(loops, pixels, *turns, FEW_CONNECTIONS)
+    table = Table("", "kB", "connections", "requests/s", "p50 ms", "p99 ms")
     for row in measured:
         numbers = f"{row.requests_a_second:.0f}", f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}"
-        table.add_row(row.target, str(row.connections), *numbers)
-    Console(highlight=False).print(table)
+        table.add_row(row.target, f"{row.body_bytes / 1e3:.0f}", str(row.connections), *numbers)
+    Console(highlight=False, width=100).print(table)
     if arguments.record:
         stands = where("grpcio", "uvicorn", "uvloop")
         append(RECORD, [{**stands, "part": "protocols", **asdict(row)} for row in measured])

@@ -135,7 +135,8 @@ def serve_nothing(
     engine = _NoEngine()
     info = ModelInfo("no-op", "1", _BLANK.shape, "scores", OutputKind.LOGITS, labels=())
     make = partial(Repository, max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000)
-    repository = make(decode_threads=0 if workers else decode_threads)
+    shared_memory = grpc_port is not None  # `protocols` measures it
+    repository = make(decode_threads=0 if workers else decode_threads, shared_memory=shared_memory)
     repository.add(info, [engine], read)
     if not workers:
         app = create_app(repository)
