@@ -6,13 +6,20 @@
 
 #include "common.cuh"
 
+// Of numbers from 2^23 on floats have the whole ones, of which the lowest byte is the float's.
+// Conversions by instructions of their own take longer to wait for than a sum with it.
+constexpr float WHOLE = 8388608.0f;  // 2^23
+
 struct Byte {
   unsigned char bits;
 
   Byte() = default;
   // Of a whole number: at least 0 and at most 255.
-  __device__ __forceinline__ explicit Byte(float whole) : bits(int(clamp(whole, 0.0f, 255.0f))) {}
-  __device__ __forceinline__ operator float() const { return float(bits); }
+  __device__ __forceinline__ explicit Byte(float whole)
+      : bits(__float_as_uint(clamp(whole, 0.0f, 255.0f) + WHOLE)) {}
+  __device__ __forceinline__ operator float() const {
+    return __uint_as_float(__float_as_uint(WHOLE) | bits) - WHOLE;
+  }
 };
 
 template <int V>
@@ -20,9 +27,9 @@ struct alignas(sizeof(Byte) * V) Bytes {
   Byte at[V];
 };
 
-// Within bounds that are whole numbers, to the nearest, ties to even.
+// Within bounds that are whole numbers below 2^22, to the nearest, ties to even.
 __device__ __forceinline__ float whole_within(float x, int least, int most) {
-  return rintf(clamp(x, float(least), float(most)));
+  return clamp(x, float(least), float(most)) + 1.5f * WHOLE - 1.5f * WHOLE;
 }
 
 template <int V>
