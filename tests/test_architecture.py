@@ -1,6 +1,7 @@
 """The rules of the layout, read from the syntax trees: which way imports run, what lies where."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -366,3 +367,32 @@ def test_every_test_file_has_the_module_of_its_name() -> None:
         and subject_of(file) is None
     ]
     assert not homeless
+
+
+# Docstrings that are no sentence: a verb put before words that do not take it, or none at all.
+NO_SENTENCE = re.compile(
+    r"Return (those|them|names the|the rule)\b|Return the \w+ contradicts\b"
+    r"|(What|With|How|Of|Whether|Why)\b"
+)
+
+
+def docstrings(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the docstring of each function and class of a file."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, ast.get_docstring(node) or ""
+
+
+def test_docstrings_begin_as_sentences() -> None:
+    bad = ("Return those kept.", "Return names the key.", "Return the file contradicts its format.")
+    assert all(map(NO_SENTENCE.match, (*bad, "What is read.", "With a limit, wait.")))
+    assert not NO_SENTENCE.match("Return the rules of a layer.")
+    support = ROOT / "tests/support"
+    files = [file for file in FILES if package_of(file) != "tests" or support in file.parents]
+    found = [
+        f"{module_of(file)}.{name}: {text.splitlines()[0]}"
+        for file in files
+        for name, text in docstrings(file)
+        if NO_SENTENCE.match(text)
+    ]
+    assert found == []

@@ -27,6 +27,9 @@ __all__ = ["convoy"]
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text(encoding="utf-8")
+ALL_PAGES = sorted(
+    {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")}
+)
 SERVER = "127.0.0.1:8000"
 CONVOY = f"{shlex.quote(sys.executable)} -c 'from service.cli import main; main()'"
 
@@ -136,10 +139,17 @@ def test_the_readme_is_one_page() -> None:
     assert len(README.splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_to_a_file(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_and_path_leads_to_a_file(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
     assert [link for link in links if ":" not in link and not (page.parent / link).exists()] == []
+
+    # Of paths, those below a folder that is there; `path` at a commit names what was there then.
+    paths = re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.[a-z]{1,5})`(?!\s+at\s+[0-9a-f]{7})", text)
+    bases = (ROOT, page.parent, ROOT / "service")
+    ours = [path for path in paths if any((base / path.split("/")[0]).is_dir() for base in bases)]
+    assert [path for path in ours if not any((base / path).exists() for base in bases)] == []
 
 
 def test_the_settings_page_is_what_make_docs_writes() -> None:

@@ -167,7 +167,7 @@ def stays_integer(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class Dequantised:
-    """What DequantizeLinear makes of constants: q becomes scale · (q - zero_point)."""
+    """Holds constants behind a DequantizeLinear: q stands for scale · (q - zero_point)."""
 
     integers: NDArray[np.integer]
     scale: NDArray[np.float32]  # of one number, or one an entry of `axis`

@@ -233,7 +233,7 @@ class _TypedElements:
     most_files: int = 0
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
-        """Return them as an array; BadRequestError unless they are in the field of that type."""
+        """Return the values as an array; BadRequestError unless they are in that type's field."""
         if kind is np.float32:
             return numbers_in_binary(self._packed(_FLOAT, _FOUR), shape, kind)
         return _small_numbers(self._packed(_WHOLE, _VARINT), prod(shape)).reshape(shape)

@@ -140,10 +140,10 @@ class Elements(Protocol):
     """Reads a tensor's elements in the form in which they arrived."""
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
-        """Return them as an array of uint8 or float32; BadRequestError unless they are that."""
+        """Return the data as an array of uint8 or float32; BadRequestError for other data."""
 
     def files(self, n: int) -> list[bytes]:
-        """Return them as n files; BadRequestError unless they are that."""
+        """Return the data as `n` files; BadRequestError for other data."""
 
 
 def understand(
