@@ -63,7 +63,7 @@ class Machine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The least work of a step: its FLOPs, and the bytes it moves."""
+    """Holds the least work of a step: its FLOPs, and the bytes it moves."""
 
     flops: int = 0
     bytes: int = 0

@@ -158,9 +158,7 @@ SIDE = 5000
 
 
 def images() -> Mapping[str, bytes]:
-    """Return files whose decoding takes most memory or time, made when called, which takes
-    seconds.
-    """
+    """Return files that take most memory or time to decode; making them takes seconds."""
     flat = Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4))
     opaque = flat.convert("RGB")
     deep = zlib.compressobj(9)
