@@ -35,6 +35,10 @@ _PREFLIGHT = Response(
 )
 
 
+# The order of the groups at /docs.
+_TAGS = ("classify", "models", "KServe V2", "health", "metrics")
+
+
 class App(FastAPI):
     """Extends FastAPI with HEAD, and with headers that protect browsers."""
 
@@ -80,6 +84,7 @@ def create_app(
         version=__version__,
         description='Send images, get labels. Every error is `{"error": "..."}`.',
         lifespan=lifespan,
+        openapi_tags=[{"name": name} for name in _TAGS],
         docs_url=None,
         redoc_url=None,
         exception_handlers={
@@ -92,7 +97,11 @@ def create_app(
     app.state.repository = repository
 
     @app.get(
-        "/metrics", response_class=PlainTextResponse, include_in_schema=metrics, tags=["metrics"]
+        "/metrics",
+        response_class=PlainTextResponse,
+        include_in_schema=metrics,
+        summary="Metrics for Prometheus",
+        tags=["metrics"],
     )
     async def exposition() -> Response:
         """Return all metrics in Prometheus' text format."""

@@ -37,6 +37,10 @@ class ClassifyAnswer(TypedDict):
     model: Annotated[str, Field(description="name of the model", examples=["digits"])]
     results: Annotated[list[ImageResult], Field(description="one per image, in upload order")]
     timing_ms: Timing
+    batch_size: Annotated[
+        int,
+        Field(description="images in the batch that the last of them ran in, other requests' too"),
+    ]
 
 
 class ModelDescription(TypedDict):

@@ -8,7 +8,9 @@ from fastapi import FastAPI
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import override
 
+from models import ChannelOrder
 from service.api.schemas import (
     ClassifyAnswer,
     ImageResult,
@@ -27,6 +29,7 @@ from service.http.asgi import answer_to
 from service.http.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES, Headers, form_boundary, images_of
 from service.http.exchange import Endpoint
 from service.http.responses import json_response
+from service.images.decode import as_png
 from service.telemetry.counts import PHASES, Phases
 from service.telemetry.record import RequestRecord
 
@@ -73,11 +76,19 @@ def model_path(name: str) -> str:
     return f"/v1/models/{name}/classify"
 
 
+def pixels_path(name: str) -> str:
+    """Return the path that answers with the pixels which the model of that name gets."""
+    return f"/v1/models/{name}/pixels"
+
+
 def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
     """Add the routes, and return the models' endpoints by path."""
     default = repository.default
     endpoints: dict[str, Endpoint] = {
         model_path(name): Classify(pipeline) for name, pipeline in repository.models.items()
+    }
+    endpoints |= {
+        pixels_path(name): ShowPixels(pipeline) for name, pipeline in repository.models.items()
     }
     if default:
         endpoints[CLASSIFY_PATH] = endpoints[model_path(default.info.name)]
@@ -97,6 +108,11 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
         """Classify images with the named model, otherwise as `/v1/classify`."""
         name = repository.find(model).info.name
         return await answer_to(request, endpoints[model_path(name)])
+
+    async def show_pixels(request: Request, model: str) -> Response:
+        """Return an image as the named model gets it: turned, resized and cropped, as PNG."""
+        name = repository.find(model).info.name
+        return await answer_to(request, endpoints[pixels_path(name)])
 
     async def list_models() -> Response:
         """List the models with their labels."""
@@ -123,20 +139,45 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
             )
         )
 
-    app.add_api_route("/v1/models", list_models, response_model=ModelsAnswer, tags=["models"])
-    for path, route, classes in (
-        (CLASSIFY_PATH, classify, default.runner.classes if default else None),
-        (model_path("{model}"), classify_by, None),
+    app.add_api_route(
+        "/v1/models",
+        list_models,
+        response_model=ModelsAnswer,
+        summary="List the models with their labels",
+        tags=["models"],
+    )
+    for path, route, summary, classes in (
+        (
+            CLASSIFY_PATH,
+            classify,
+            "Classify images",
+            default.runner.classes if default else None,
+        ),
+        (model_path("{model}"), classify_by, "Classify images with a named model", None),
     ):
         app.add_api_route(
             path,
             route,
             methods=["POST"],
+            summary=summary,
             response_model=ClassifyAnswer,
             responses=errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
             openapi_extra={"requestBody": _BODY, "parameters": _parameters(classes)},
             tags=["classify"],
         )
+    app.add_api_route(
+        pixels_path("{model}"),
+        show_pixels,
+        methods=["POST"],
+        summary="Show an image as a model gets it",
+        response_class=Response,
+        responses={
+            200: {"content": {"image/png": {"schema": _IMAGE}}, "description": "The pixels"},
+            **errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
+        },
+        openapi_extra={"requestBody": _BODY, "parameters": _parameters(None)[1:]},
+        tags=["models"],
+    )
     return endpoints
 
 
@@ -190,7 +231,39 @@ class Classify:
         ]
         total, *parts = [us / 1e3 for us in count()]
         timing: Any = {**dict(zip(PHASES, parts, strict=True)), "total": total}
-        return json_response(ClassifyAnswer(model=info.name, results=results, timing_ms=timing))
+        return json_response(
+            ClassifyAnswer(
+                model=info.name,
+                results=results,
+                timing_ms=timing,
+                batch_size=scored.batch_size,
+            )
+        )
+
+
+class ShowPixels(Classify):
+    """An image in, and the pixels that the model gets of it out."""
+
+    @override
+    def check(self, record: RequestRecord) -> _ClassifyParameters:
+        if record.query:
+            raise InvalidParameterError("there are no parameters in the query here")
+        return super().check(record)
+
+    @override
+    def read(self, asked: _ClassifyParameters, body: bytes) -> ImageRequest:
+        wanted = super().read(asked, body)
+        if wanted.size != 1:
+            raise InvalidParameterError(f"send one image, not {wanted.size}")
+        return wanted._replace(pixels_only=True)
+
+    @override
+    def answer(self, classes: int, scored: Scored, count: Callable[[], Phases]) -> Response:
+        count()
+        pixels: Any = scored.results[0]
+        if self.pipeline.info.channels is ChannelOrder.BGR:
+            pixels = pixels[..., ::-1]
+        return Response(as_png(pixels), media_type="image/png")
 
 
 def query_parser(classes: int) -> Callable[[bytes], int]:

@@ -34,6 +34,7 @@ class ImageRequest(NamedTuple):
     urgency: Urgency = NO_HURRY
     form: Any = None  # of the answer, for the endpoint
     copied: int = 0  # bytes of the images that are not from the body
+    pixels_only: bool = False  # the results are the decoded images, which are not scored
 
     @property
     def size(self) -> int:
@@ -57,6 +58,7 @@ class Inference:
     _then: Callable[[Outcome], None] | None
     _under_way: Sequence[Withdrawable] = ()
     _urgency: Urgency = NO_HURRY
+    _pixels_only: bool = False
     _decoded: list[Any] = field(default_factory=list)  # pixels, or an exception
     _undecoded: int = 0
     decoded_at: float = field(default_factory=perf_counter)
@@ -74,7 +76,7 @@ class Inference:
                 f"priority {wanted.urgency.level} is above the default and not yours to use; "
                 "ask for an API key with priority=1, or leave the priority out"
             )
-        self._urgency = wanted.urgency
+        self._urgency, self._pixels_only = wanted.urgency, wanted.pixels_only
         if wanted.images is not None:
             self._reservation.admit(len(wanted.images))
             self._score(wanted.images)
@@ -141,7 +143,11 @@ class Inference:
     def _score(self, images: Sequence[Image]) -> None:
         self.decoded_at = perf_counter()
         then = self._then
-        if then is not None:
+        if then is not None and self._pixels_only:
+            self._then = None
+            results: list[Any] = list(images)
+            then(BatchResult(results, 0, 0.0, 0.0))
+        elif then is not None:
             runner, client = self._pipeline.runner, self._reservation.client
             self._under_way = (runner.post(images, then, self._urgency, client),)
             self._then = None  # breaks a reference cycle

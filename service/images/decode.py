@@ -148,3 +148,11 @@ def _opaque(image: Image.Image, mode: str) -> Image.Image:
 def _converted(image: Image.Image, mode: str) -> Image.Image:
     # `convert` copies an image that has the mode already: 200 MB at 50 megapixels.
     return image if image.mode == mode else image.convert(mode)
+
+
+def as_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return H×W×C pixels, grey or RGB, as a PNG, whose bytes are not compressed: that is quick."""
+    image = Image.fromarray(np.ascontiguousarray(pixels.squeeze()))
+    file = io.BytesIO()
+    image.save(file, "PNG", compress_level=0)
+    return file.getvalue()

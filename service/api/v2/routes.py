@@ -25,17 +25,39 @@ _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "
 _decode_index = msgspec.json.Decoder(IndexRequest).decode
 
 router = APIRouter()
-router.add_api_route("/v2/health/live", description.live, tags=["health"])
-router.add_api_route("/v2/health/ready", description.ready, tags=["health"], responses=errors(503))
-router.add_api_route("/healthz", description.ready, tags=["health"], responses=errors(503))
-router.add_api_route("/v2", description.server_metadata, tags=["models"])
+router.add_api_route(
+    "/v2/health/live", description.live, summary="Is the server alive?", tags=["health"]
+)
+router.add_api_route(
+    "/v2/health/ready",
+    description.ready,
+    summary="Is the server ready?",
+    tags=["health"],
+    responses=errors(503),
+)
+router.add_api_route(
+    "/healthz",
+    description.ready,
+    summary="The same, by its usual name",
+    tags=["health"],
+    responses=errors(503),
+)
+router.add_api_route(
+    "/v2", description.server_metadata, summary="Describe the server", tags=["KServe V2"]
+)
 # Before the models' own paths: no model can be named stats.
-router.add_api_route("/v2/models/stats", description.every_statistics, tags=["models"])
+router.add_api_route(
+    "/v2/models/stats",
+    description.every_statistics,
+    summary="Statistics of every model",
+    tags=["KServe V2"],
+)
 
 
 @router.post(
     "/v2/repository/index",
-    tags=["models"],
+    summary="List the models",
+    tags=["KServe V2"],
     responses=errors(400, 408, 413, 415),
     openapi_extra={"requestBody": {"content": content_of(IndexRequest)}},
 )
@@ -62,23 +84,25 @@ for _path in _PATHS:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", _path)
     ]
-    for _end, _route, _statuses in (
-        ("", description.model_metadata, [404, 503]),
-        ("/ready", description.model_ready, [404, 503]),
-        ("/config", description.model_config, [404, 503]),
-        ("/stats", description.statistics, [404, 503]),
+    for _end, _route, _summary, _statuses in (
+        ("", description.model_metadata, "Describe a model", [404, 503]),
+        ("/ready", description.model_ready, "Is a model ready?", [404, 503]),
+        ("/config", description.model_config, "Configuration of a model", [404, 503]),
+        ("/stats", description.statistics, "Statistics of a model", [404, 503]),
     ):
         router.add_api_route(
             _path + _end,
             _route,
+            summary=_summary,
             responses=errors(*_statuses),
             openapi_extra={"parameters": _parameters},
-            tags=["models"],
+            tags=["KServe V2"],
         )
     router.add_api_route(
         f"{_path}/infer",
         infer,
         methods=["POST"],
+        summary="Score images or tensors",
         response_model=InferAnswer,
         responses={
             200: {"content": _BINARY},
@@ -88,7 +112,7 @@ for _path in _PATHS:
             "parameters": _parameters,
             "requestBody": {"required": True, "content": content_of(InferenceJson) | _BINARY},
         },
-        tags=["models"],
+        tags=["KServe V2"],
     )
 
 

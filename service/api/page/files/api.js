@@ -1,8 +1,7 @@
 // The drawer "Use the API": the last request in three languages.
 
 import { hasKey } from "./ask.js";
-
-const $ = (id) => document.getElementById(id);
+import { $ } from "./dom.js";
 
 /** Show how to send the file `name` to `path`. */
 export function describe(name, path) {
@@ -27,7 +26,6 @@ export function describe(name, path) {
     "});",
     "console.log((await answer.json()).results[0].predictions);",
   ].join("\n");
-  $("api").hidden = false;
 }
 
 /** Connect the buttons that copy. */

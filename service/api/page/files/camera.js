@@ -1,37 +1,75 @@
 // The camera, where the browser has one and the page may use it: over HTTPS, or from this machine.
 
-/** Show the camera in `form` once `opener` is clicked; pass what it sees to `take` on submit. */
-export function camera(opener, form, take, fail) {
-  if (!navigator.mediaDevices) return;
-  opener.hidden = false;
-  const video = form.querySelector("video");
+import { classify } from "./classify.js";
+import { $, complain, percent } from "./dom.js";
 
-  opener.addEventListener("click", async () => {
+const SIDE = 480; // pixels of the longer side that are sent
+
+let video;
+
+const live = () => Boolean(video?.srcObject);
+
+/** Stop the camera. */
+export function stop() {
+  if (!live()) return;
+  for (const track of video.srcObject.getTracks()) track.stop();
+  video.srcObject = null;
+  $("camera").hidden = true;
+  $("open-camera").textContent = "Use the camera";
+}
+
+function frame() {
+  const scale = Math.min(1, SIDE / Math.max(video.videoWidth, video.videoHeight));
+  const still = document.createElement("canvas");
+  still.width = video.videoWidth * scale;
+  still.height = video.videoHeight * scale;
+  still.getContext("2d").drawImage(video, 0, 0, still.width, still.height);
+  return new Promise((resolve) => still.toBlob(resolve, "image/jpeg", 0.85));
+}
+
+// One frame is under way at a time; those that the camera makes meanwhile are dropped.
+async function watch(path, seen) {
+  while (live()) {
+    const file = new File([await frame()], "camera.jpg", { type: "image/jpeg" });
     try {
-      video.srcObject = await navigator.mediaDevices.getUserMedia({
-        video: { facingMode: "environment" },
-      });
-      await video.play();
-      form.hidden = false;
-      opener.hidden = true;
+      const begun = performance.now();
+      const { results, timing_ms: timing, batch_size: batch } = await classify(path(), file);
+      if (!live()) return;
+      const { predictions } = results[0];
+      const [best] = predictions;
+      seen({ name: "camera", predictions, timing, batch });
+      $("camera-label").textContent = `${best.label}  ${percent(best.probability)}`;
+      $("camera-time").textContent =
+        `${(performance.now() - begun).toFixed(0)} ms, ${timing.total.toFixed(1)} in the server`;
     } catch (error) {
-      fail(`camera: ${error.message}`);
+      $("camera-label").textContent = error.message;
+      await new Promise((resolve) => setTimeout(resolve, 500));
     }
-  });
+    await new Promise(requestAnimationFrame);
+  }
+}
 
-  form.addEventListener("reset", () => {
-    for (const track of video.srcObject.getTracks()) track.stop();
-    form.hidden = true;
-    opener.hidden = false;
-    opener.focus();
+/** Connect the button: `path` gives the address to ask, `shown` is called when the camera opens, `seen` gets answers. */
+export function start(path, shown, seen) {
+  if (!navigator.mediaDevices) return;
+  video = $("camera").querySelector("video");
+  $("open-camera").hidden = false;
+  $("open-camera").addEventListener("click", async () => {
+    if (live()) {
+      stop();
+      return;
+    }
+    try {
+      video.srcObject = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
+      await video.play();
+    } catch (error) {
+      complain(`camera: ${error.message}`);
+      return;
+    }
+    shown();
+    $("camera").hidden = false;
+    $("open-camera").textContent = "Close the camera";
+    watch(path, seen);
   });
-
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const still = document.createElement("canvas");
-    still.width = video.videoWidth;
-    still.height = video.videoHeight;
-    still.getContext("2d").drawImage(video, 0, 0);
-    still.toBlob((blob) => take(new File([blob], "camera.jpg", { type: blob.type })), "image/jpeg");
-  });
+  document.addEventListener("visibilitychange", () => document.hidden && stop());
 }

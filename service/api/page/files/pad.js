@@ -4,11 +4,14 @@ const PEN = 22; // pixels of 280: the stroke width of the digits in the training
 const STEP = 10;
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/** Pass the drawing on `canvas` to `take` as a PNG file when `form` is submitted. */
-export function drawingPad(canvas, form, take) {
+/** Pass the drawing on `canvas` to `take` as a PNG file while it is drawn; returns {show, clear}. */
+export function drawingPad(canvas, take) {
   const ink = canvas.getContext("2d");
   let at = { x: canvas.width / 2, y: canvas.height / 2 };
   let down = false;
+  let example = false; // an example is shown, which a stroke replaces
+  let busy = false;
+  let changed = false;
 
   function clear() {
     ink.fillStyle = "white";
@@ -16,8 +19,28 @@ export function drawingPad(canvas, form, take) {
     ink.strokeStyle = "black";
     ink.lineWidth = PEN;
     ink.lineCap = ink.lineJoin = "round";
-    down = false;
+    down = example = false;
     labelPen();
+  }
+
+  /** Show an example until something is drawn. */
+  function show(image) {
+    clear();
+    ink.drawImage(image, 0, 0, canvas.width, canvas.height);
+    example = true;
+  }
+
+  // One drawing is under way at a time; strokes meanwhile are in the next one.
+  async function send() {
+    changed = true;
+    if (busy) return;
+    busy = true;
+    while (changed) {
+      changed = false;
+      const blob = await new Promise((resolve) => canvas.toBlob(resolve));
+      await take(new File([blob], "drawing.png", { type: "image/png" }));
+    }
+    busy = false;
   }
 
   function labelPen() {
@@ -26,10 +49,15 @@ export function drawingPad(canvas, form, take) {
 
   function moveTo(to) {
     if (down) {
+      if (example) {
+        clear();
+        down = true;
+      }
       ink.beginPath();
       ink.moveTo(at.x, at.y);
       ink.lineTo(to.x, to.y);
       ink.stroke();
+      send();
     }
     at = to;
   }
@@ -67,18 +95,11 @@ export function drawingPad(canvas, form, take) {
       labelPen();
     } else if (event.key === "Escape") {
       clear();
-    } else if (event.key === "Enter") {
-      form.requestSubmit();
     } else {
       return;
     }
     event.preventDefault();
   });
-
-  form.addEventListener("reset", clear);
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    canvas.toBlob((blob) => take(new File([blob], "drawing.png", { type: "image/png" })));
-  });
   clear();
+  return { show, clear };
 }

@@ -1,68 +1,156 @@
-// The page at /: sends images, shows the model, the answers and the traffic.
+// The page at /: an image on a stage, its answer beside it, and everything that can be asked of it.
 
-import * as answers from "./answers.js";
+import { fill } from "./answer.js";
 import * as api from "./api.js";
 import { ask, askForKey } from "./ask.js";
-import { camera } from "./camera.js";
+import * as burst from "./burst.js";
+import * as camera from "./camera.js";
+import { classify, known, modelsAreKnown, pathOf, post, refusal } from "./classify.js";
+import { $, complain, element, percent } from "./dom.js";
+import { look } from "./look.js";
 import { drawingPad } from "./pad.js";
+import * as share from "./share.js";
+import * as sheet from "./sheet.js";
+import { watchState } from "./state.js";
 import { watchTraffic } from "./traffic.js";
 
 const AT_ONCE = 6; // requests; browsers open so many connections
 const DIGITS = "digits";
 
-const $ = (id) => document.getElementById(id);
-const waiting = []; // [file, answer]
+const [mainArticle, otherArticle] = document.querySelectorAll("article.answer");
+const waiting = []; // answers
 let sending = 0;
+let era = 0; // of what is asked: the model, and how many labels
 let models = [];
 let examples = {}; // file names, by the kind of images that a model takes
-let showReady;
-const ready = new Promise((resolve) => (showReady = resolve)); // once the models are known
+let current = null; // the answer on the stage: {file, url, name, predictions, ...}
+let pad;
 
-/** The error message of an answer. */
-async function refusal(response) {
+const chosen = () => models.find(({ name }) => name === $("model").value);
+const path = (model = chosen(), topK = $("top-k").value) => pathOf(model.name, Math.min(topK, model.classes));
+
+/** Ask for an answer's labels, and keep them or the error in it. */
+async function askFor(answer, model = chosen()) {
+  const address = path(model);
   try {
-    return (await response.json()).error ?? response.statusText;
-  } catch {
-    return `${response.status} ${response.statusText}`;
+    const { results, timing_ms: timing, batch_size: batch } = await classify(address, answer.file);
+    Object.assign(answer, { predictions: results[0].predictions, timing, batch });
+    delete answer.error;
+  } catch (error) {
+    delete answer.predictions;
+    answer.error = error.message;
   }
-}
-
-function classifyPath() {
-  return `v1/models/${encodeURIComponent($("model").value)}/classify?top_k=${$("top-k").value}`;
 }
 
 // One request per image: the server forms the batches.
 function send(files) {
+  if (!files.length) return;
   if (!sending) $("errors").replaceChildren();
-  for (const file of files) waiting.push([file, answers.add(file)]);
+  camera.stop();
+  const answers = files.map(sheet.add);
+  if (!answers.includes(current)) stage(answers[0]);
+  queue(answers);
+}
+
+function queue(answers) {
+  waiting.push(...answers);
   while (sending < AT_ONCE && waiting.length) next();
 }
 
 async function next() {
   sending += 1;
-  await ready;
-  while (waiting.length) await sendOne(...waiting.shift());
+  await known;
+  while (waiting.length) {
+    const answer = waiting.shift();
+    if (!answer.item.isConnected) continue; // removed before its turn
+    const asked = era;
+    await askFor(answer);
+    if (asked !== era) continue; // it is asked again
+    if (answer.error) complain(`${answer.name}: ${answer.error}`);
+    sheet.settle(answer);
+    if (answer === current) showAnswer();
+  }
   sending -= 1;
 }
 
-async function sendOne(file, answer) {
-  if (!answer.item.isConnected) return; // removed before its turn
-  const path = classifyPath();
+/** Put an answer on the stage. */
+function stage(answer, drawn = false) {
+  if (current?.own) URL.revokeObjectURL(current.url);
+  current = answer;
+  $("image").src = answer.url;
+  $("image").alt = answer.name;
+  $("invitation").hidden = true;
+  $("draw").hidden = $("pad-keys").hidden = !drawn;
+  view("image");
+  if (answer.item) sheet.mark(answer);
+  showAnswer();
+}
+
+function showAnswer() {
+  fill(mainArticle, { ...current, name: $("beside").value ? `${chosen().name}: ${current.name}` : current.name });
+  const [best] = current.predictions ?? [];
+  if (best) $("latest").textContent = `${current.name}: ${best.label}, ${percent(best.probability)}`;
+  if (best) api.describe(current.name, path());
+  share.remember(chosen()?.name ?? "", current.example);
+  if (best || current.error) compare();
+  if (best && !$("heat").hidden && lookedAt !== current) view("heat");
+}
+
+/** Answer what is on the stage by a second model, too. */
+async function compare() {
+  const model = models.find(({ name }) => name === $("beside").value);
+  otherArticle.hidden = $("agreement").hidden = !model;
+  if (!model) return;
+  const one = current;
+  const other = { file: one.file, name: `${model.name}: ${one.name}` };
+  await askFor(other, model);
+  if (one !== current || model.name !== $("beside").value) return;
+  fill(otherArticle, other);
+  const [mine, its] = [one, other].map(({ predictions }) => predictions?.[0].label);
+  if (!mine || !its) return;
+  const [fast, slow] = [one.timing.total, other.timing.total].sort((a, b) => a - b);
+  const slower = one.timing.total > other.timing.total ? chosen().name : model.name;
+  $("agreement").textContent =
+    `${mine === its ? "They agree" : "They disagree"}; ${slower} took ${(slow / fast).toFixed(1)} times as long`;
+}
+
+let looking = 0;
+let lookedAt = null; // the answer that the map is of
+async function view(kind) {
+  const turn = (looking += 1);
+  for (const button of $("views").children) button.setAttribute("aria-pressed", button.dataset.view === kind);
+  const drawn = !$("draw").hidden && kind === "image";
+  $("pad").hidden = !drawn;
+  $("image").hidden = !current || drawn || kind === "crop";
+  $("crop").hidden = kind !== "crop";
+  $("heat").hidden = $("looking").hidden = kind !== "heat";
+  if (!current || kind === "image") return;
+  const answer = current;
+  const alive = () => turn === looking && answer === current;
   try {
-    const response = await ask(path, {
-      method: "POST",
-      headers: { "content-type": "application/octet-stream" },
-      body: file,
-    });
-    if (response.ok) answers.show(answer, path, await response.json());
-    else answers.fail(answer, await refusal(response));
-  } catch {
-    answers.fail(answer, "cannot reach the server");
+    if (kind === "crop") {
+      const response = await post(`v1/models/${encodeURIComponent(chosen().name)}/pixels`, answer.file);
+      const blob = await response.blob();
+      if (!alive()) return;
+      URL.revokeObjectURL($("crop").src);
+      $("crop").src = URL.createObjectURL(blob);
+    } else if (answer.predictions) {
+      lookedAt = answer;
+      $("heat").getContext("2d").clearRect(0, 0, $("heat").width, $("heat").height);
+      $("looked").textContent = "49 masked copies in 7 batches";
+      const [best] = answer.predictions;
+      if (await look($("image"), path(chosen(), chosen().classes), best, alive)) {
+        $("looked").textContent = `The warmer, the more "${best.label}" rests on it`;
+      }
+    }
+  } catch (error) {
+    complain(`${answer.name}: ${error.message}`);
   }
 }
 
-function takeDrops() {
+function takeImages() {
   const drop = $("drop");
+  $("choose").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", (event) => {
     send([...event.target.files]);
     event.target.value = ""; // so that the same image can be sent again
@@ -78,35 +166,36 @@ function takeDrops() {
     send([...event.dataTransfer.files]);
   });
   addEventListener("paste", (event) => send([...event.clipboardData.files]));
+  for (const button of $("views").children) button.addEventListener("click", () => view(button.dataset.view));
+  const fade = () => ($("heat").style.opacity = $("strength").value / 100);
+  $("strength").addEventListener("input", fade);
+  fade();
 }
 
 async function listModels() {
   const response = await ask("v1/models");
   if (!response.ok) throw new Error(await refusal(response));
   ({ models } = await response.json());
-  $("model").replaceChildren(
-    ...models.map(({ name, error }) => {
+  const before = $("model").value || share.asked().model;
+  const options = () =>
+    models.map(({ name, error }) => {
       const option = new Option(name, name);
       option.disabled = error !== "";
       return option;
-    }),
-  );
-  $("models").hidden = models.length < 2;
-}
-
-/** What is wrong with the models, known before anything is sent. */
-function showWarnings() {
-  const all = models.map(({ name, error, warning }) =>
-    error ? `${name} is not served: ${error}` : warning,
-  );
-  $("warnings").replaceChildren(
-    ...all.filter((text) => text).map((text) => answers.element("li", text)),
-  );
+    });
+  $("model").replaceChildren(...options());
+  const wanted = models.find(({ name, error }) => name === before && !error);
+  const first = wanted ?? models.find((model) => model.default) ?? models.find(({ error }) => !error);
+  if (first) $("model").value = first.name;
+  $("beside").replaceChildren(new Option("nothing", ""), ...options());
+  $("models").hidden = $("beside-label").hidden = models.length < 2;
+  // What is wrong with the models, known before anything is sent.
+  const wrong = models.map(({ name, error, warning }) => (error ? `${name} is not served: ${error}` : warning));
+  $("warnings").replaceChildren(...wrong.filter((text) => text).map((text) => element("li", text)));
 }
 
 function showModel() {
-  showWarnings();
-  const model = models.find(({ name }) => name === $("model").value);
+  const model = chosen();
   const [height, width, channels] = model.image;
   const [, device, engine] = model.device.match(/^(.*?)(?: \((.*)\))?$/);
   const facts = {
@@ -121,8 +210,8 @@ function showModel() {
   };
   $("card").replaceChildren(
     ...Object.entries(facts).map(([name, value]) => {
-      const row = answers.element("div");
-      row.append(answers.element("dt", name), answers.element("dd", String(value)));
+      const row = element("div");
+      row.append(element("dt", name), element("dd", String(value)));
       return row;
     }),
   );
@@ -131,57 +220,104 @@ function showModel() {
   if (most.selectedOptions[0].disabled) {
     most.value = [...most.options].findLast((option) => !option.disabled).value;
   }
-  $("draw").hidden = model.name !== DIGITS;
+  $("clear-pad").hidden = model.name !== DIGITS;
   showExamples(channels === 1 ? "grey" : "colour");
 }
 
+let kindShown = "";
 function showExamples(kind) {
+  if (kind === kindShown) return;
+  kindShown = kind;
   $("examples").replaceChildren(
     ...examples[kind].map((name) => {
-      const button = answers.element("button");
+      const button = element("button");
       button.type = "button";
       button.title = `Classify ${name}`;
-      const image = answers.element("img");
+      const image = element("img");
       image.src = `page/examples/${kind}/${name}`;
       image.alt = `Classify ${name}`;
       button.append(image);
-      button.addEventListener("click", async () => {
-        const blob = await (await fetch(image.src)).blob();
-        send([new File([blob], name, { type: blob.type })]);
-      });
+      button.addEventListener("click", () => openExample(kind, name));
       return button;
     }),
   );
 }
 
-async function serverState() {
-  const response = await ask("v2/health/ready");
-  return response.ok ? "ready" : refusal(response);
+/** Answer an example without a tile of its own. */
+async function openExample(kind, name) {
+  camera.stop();
+  const before = current;
+  const response = await fetch(`page/examples/${kind}/${name}`);
+  const blob = await response.blob();
+  if (current !== before) return; // another image was sent meanwhile
+  const drawn = chosen().name === DIGITS;
+  const answer = { file: new File([blob], name, { type: blob.type }), name, example: name, own: true };
+  answer.url = URL.createObjectURL(answer.file);
+  stage(answer, drawn);
+  if (drawn) {
+    await $("image").decode();
+    if (answer === current) pad.show($("image"));
+  }
+  await askFor(answer);
+  if (answer.error) complain(`${name}: ${answer.error}`);
+  if (answer === current) showAnswer();
+}
+
+async function askAgain() {
+  showModel();
+  era += 1;
+  waiting.length = 0;
+  queue(sheet.reset());
+  if (current && !current.item && current.example === undefined) {
+    await askFor(current);
+    showAnswer();
+  } else if (!current || current.example) {
+    const name = current?.example ?? share.asked().example;
+    await openExample(kindShown, examples[kindShown].includes(name) ? name : examples[kindShown][0]);
+  }
 }
 
 async function connect() {
   try {
     await listModels();
-    showModel();
-    showReady();
-    const names = models.length > 1 ? `${models.length} models` : models[0].name;
-    $("state").textContent = `${names}: ${await serverState()}`;
+    if (!chosen()) throw new Error("no model is served");
+    modelsAreKnown();
+    await askAgain();
   } catch (error) {
     $("state").textContent = error.message;
+    $("state").dataset.state = "waiting";
   }
 }
 
 async function start() {
-  takeDrops();
-  answers.start();
+  takeImages();
+  sheet.start((answer) => stage(answer));
   api.start();
-  drawingPad($("pad"), $("draw"), (drawing) => send([drawing]));
-  camera($("open-camera"), $("camera"), (still) => send([still]), answers.complain);
-  $("model").addEventListener("change", showModel);
+  share.start(() => current);
+  pad = drawingPad($("pad"), async (drawing) => {
+    const answer = { file: drawing, name: "drawing.png", url: URL.createObjectURL(drawing), own: true };
+    await askFor(answer);
+    stage(answer, true);
+  });
+  $("clear-pad").addEventListener("click", () => {
+    camera.stop();
+    $("draw").hidden = $("pad-keys").hidden = false;
+    view("image");
+    pad.clear();
+    $("pad").focus();
+  });
+  camera.start(path, () => view("image"), (answer) => fill(mainArticle, answer));
+  burst.start(() => ({ file: current.file, path: path() }));
+  $("model").addEventListener("change", askAgain);
+  $("top-k").addEventListener("change", askAgain);
+  $("beside").addEventListener("change", showAnswer);
+  for (const id of ["open-drawer", "code"]) $(id).addEventListener("click", () => $("drawer").showModal());
+  $("close-drawer").addEventListener("click", () => $("drawer").close());
   askForKey($("entry"), connect);
   examples = await (await fetch("page/examples.json")).json();
   await connect();
-  watchTraffic($);
+  watchState(() => chosen()?.name);
+  watchTraffic(() => chosen()?.name);
 }
 
 start();

@@ -1,5 +1,6 @@
 """The pages at / and /docs: nothing is from elsewhere, and in a browser they do what they say."""
 
+import io
 import re
 import subprocess
 import sys
@@ -8,12 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-from models import BUILT_IN_MODEL
+from models import BUILT_IN_MODEL, load_classifier
+from service.images.prepare import ImageLimits, prepare_image
 from tests.support import ROOT
 from tests.support.service.browser import IN_A_BROWSER, SAMPLES, SEVEN, convoy_at, expect, opened
 from tests.support.service.client import serving
@@ -97,28 +101,54 @@ def test_nothing_comes_from_elsewhere() -> None:
         assert "innerHTML" not in text, file
 
 
+def test_the_scripts_have_one_purpose_each_and_are_short() -> None:
+    scripts = sorted((PAGE / "files").glob("*.js"))
+    lines = {script.name: script.read_text(encoding="utf-8").splitlines() for script in scripts}
+    assert sum(map(len, lines.values())) < 1500
+    assert all(first.startswith("// ") for first, *_ in lines.values()), "each says its purpose"
+    imported = set(re.findall(r'from "\./(\w+\.js)"', "".join(map("\n".join, lines.values()))))
+    assert set(lines) - imported == {"page.js", "docs.js"}, "nothing lies unused"
+
+
+@pytest.mark.anyio
+async def test_the_pixels_that_a_model_gets_are_shown() -> None:
+    with convoy_at("--threads", "1") as address:
+        async with httpx.AsyncClient(base_url=address) as client:
+            path, jpeg = "/v1/models/digits/pixels", {"content-type": "image/jpeg"}
+            answer = await client.post(path, content=SEVEN.read_bytes(), headers=jpeg)
+            assert answer.headers["content-type"] == "image/png"
+            shown = np.asarray(Image.open(io.BytesIO(answer.content)))
+            meaning = load_classifier(BUILT_IN_MODEL).preprocessing
+            file = prepare_image(SEVEN.read_bytes(), meaning, ImageLimits())
+            assert (shown == file.run().squeeze()).all()
+            two = [("file", SEVEN.read_bytes())] * 2
+            refused = await client.post(path, files=two)
+            assert (refused.status_code, refused.json()["error"]) == (422, "send one image, not 2")
+            refused = await client.post(f"{path}?top_k=1", content=b"x", headers=jpeg)
+            assert refused.status_code == 422
+            assert "no parameters" in refused.json()["error"]
+            assert (await client.post(path, content=b"x", headers=jpeg)).status_code == 415
+
+
 @IN_A_BROWSER
-def test_an_image_is_answered_with_bars_phases_and_code_that_does_the_same(
-    page: "Page",
-) -> None:
-    expect(page.get_by_role("status").first).to_have_text("digits: ready")
+def test_the_first_example_is_answered_without_a_click(page: "Page") -> None:
+    expect(page.locator("#state")).to_have_text("digits: ready")
+    expect(page.locator(".answer .label").first).to_have_text("0")
+    expect(page.locator(".answer .bars").first.locator("li")).to_have_count(5)
+    expect(page.locator("#latest")).to_contain_text("0_white_on_black.png: 0,")
+    expect(page.locator(".answer .time").first).to_have_text(
+        re.compile(r"^[\d.]+ ms: decode [\d.]+, wait [\d.]+, model [\d.]+$")
+    )
+    expect(page.locator("#drawer")).to_be_hidden()
+
+
+@IN_A_BROWSER
+def test_an_image_is_answered_and_the_code_does_the_same(page: "Page") -> None:
     page.get_by_label("Choose images").set_input_files(SEVEN)
-    answer = page.locator(".answer")
-    expect(answer).to_have_count(1)
-    expect(answer.locator(".bars li")).to_have_count(5)
-    expect(answer.locator(".bars .label").first).to_have_text("7")
     expect(page.locator("#latest")).to_contain_text("7_faint_on_grey.jpg: 7,")
-    assert answer.locator("img").evaluate("image => image.naturalWidth") > 0
-    expect(answer.locator("h3")).to_have_text("7")
-    expect(answer.locator(".time")).to_contain_text(" ms, of which ")
-    expect(answer.locator(".legend")).to_be_hidden()
-    answer.locator(".time").click()
-    legend = answer.locator(".legend li").all_inner_texts()
-    names = [text.split()[0] for text in legend]
-    assert names == ["receive", "decode", "queue", "compute", "respond", "total"]
-    *parts, total = (float(text.split()[1]) for text in legend)
-    assert sum(parts) == pytest.approx(total, abs=0.05)
-    page.get_by_text("Use the API").click()
+    expect(page.locator(".answer .label").first).to_have_text("7")
+    assert page.locator("#image").evaluate("image => image.naturalWidth") > 0
+    page.get_by_role("button", name="Code").click()
     line, python = page.locator("#curl").inner_text(), page.locator("#python").inner_text()
     done = subprocess.run(line, shell=True, cwd=SAMPLES, capture_output=True, text=True, check=True)
     assert done.stdout.startswith('{"model":"digits","results":[{"predictions":[{"index":7')
@@ -128,18 +158,59 @@ def test_an_image_is_answered_with_bars_phases_and_code_that_does_the_same(
 
 
 @IN_A_BROWSER
-def test_several_images_are_answered_each_under_its_name_and_counted(page: "Page") -> None:
-    images = sorted(SAMPLES.glob("*.*"))[:4]
-    batches = int(page.locator("#batches").inner_text())
-    page.get_by_label("Choose images").set_input_files(images)
-    expect(page.locator(".answer")).to_have_count(len(images))
-    for item in page.locator(".answer").all():
-        name = item.locator(".name").inner_text()
-        expect(item.locator("h3")).to_have_text(name[0])
-    names = page.locator(".answer .name").all_inner_texts()
-    assert names == [image.name for image in reversed(images)]  # in the order sent, newest first
-    expect(page.locator("#batches")).not_to_have_text(str(batches))
+def test_what_the_network_saw_is_its_own_pixels(page: "Page") -> None:
+    page.get_by_label("Choose images").set_input_files(SEVEN)
+    page.get_by_role("button", name="What it saw").click()
+    crop = page.locator("#crop")
+    expect(crop).to_be_visible()
+    expect(crop).to_have_js_property("naturalWidth", 32)
+    expect(page.locator("#image")).to_be_hidden()
+    page.get_by_role("button", name="Image", exact=True).click()
+    expect(page.locator("#image")).to_be_visible()
+
+
+@IN_A_BROWSER
+def test_where_it_looked_takes_seven_batches_of_seven(page: "Page") -> None:
+    page.get_by_label("Choose images").set_input_files(SEVEN)
+    expect(page.locator(".answer .label").first).to_have_text("7")
+    asked: list[str] = []
+    page.on(
+        "request", lambda request: asked.append(request.url) if request.method == "POST" else None
+    )
+    before = _images(page)
+    page.get_by_role("button", name="Where it looked").click()
+    expect(page.locator("#looked")).to_have_text(
+        'The warmer, the more "7" rests on it', timeout=30_000
+    )
+    expect(page.locator("#batches-run .done")).to_have_count(7)
+    assert len(asked) == 7
+    assert _images(page) - before == 49
+    drawn = """canvas => canvas.getContext("2d")
+        .getImageData(0, 0, canvas.width, canvas.height).data.some(value => value > 0)"""
+    assert page.locator("#heat").evaluate(drawn)
+    page.get_by_label("Strength").fill("20")
+    assert page.locator("#heat").evaluate("canvas => canvas.style.opacity") == "0.2"
+
+
+def _images(page: "Page") -> float:
+    """Images that the server has answered."""
+    answer = page.request.get(page.url.partition("#")[0] + "metrics")
+    return sum(map(float, re.findall(r"^convoy_images_total{.*} (\S+)$", answer.text(), re.M)))
+
+
+@IN_A_BROWSER
+def test_batches_grow_where_images_arrive_together(page: "Page") -> None:
+    page.get_by_role("button", name="Send 200 images").click()
+    said = page.locator("#said")
+    expect(said).to_contain_text("200 images in", timeout=30_000)
+    largest = re.search(r"largest batch: (\d+)", said.inner_text())
+    assert largest
+    assert int(largest[1]) > 1
+    drawn = """canvas => canvas.getContext("2d")
+        .getImageData(0, 0, canvas.width, canvas.height).data.some(value => value > 0)"""
+    assert page.locator("#lanes").evaluate(drawn)
     expect(page.locator("#sizes li")).to_have_count(8)
+    expect(page.locator("#p99")).to_contain_text(" ms")
 
 
 @IN_A_BROWSER
@@ -147,14 +218,13 @@ def test_what_is_no_image_is_refused_by_name_and_the_next_one_taken(page: "Page"
     page.get_by_label("Choose images").set_input_files(BUILT_IN_MODEL)
     expect(page.get_by_role("alert")).to_contain_text("digits.onnx: unrecognised image format")
     page.get_by_label("Choose images").set_input_files(SEVEN)
-    expect(page.locator(".answer")).to_have_count(2)
-    expect(page.locator(".answer h3").first).to_have_text("7")
+    expect(page.locator(".answer .label").first).to_have_text("7")
     expect(page.locator("#errors")).to_be_empty()
 
 
 @IN_A_BROWSER
-def test_a_digit_is_drawn_with_the_mouse(page: "Page") -> None:
-    page.locator("#pad").wait_for()
+def test_a_digit_is_classified_while_it_is_drawn(page: "Page") -> None:
+    expect(page.locator(".answer .label").first).to_have_text("0")
     box = page.locator("#pad").bounding_box()
     assert box
     # A seven.
@@ -162,18 +232,21 @@ def test_a_digit_is_drawn_with_the_mouse(page: "Page") -> None:
         page.mouse.move(box["x"] + box["width"] * u, box["y"] + box["height"] * v, steps=10)
         if corner == 0:
             page.mouse.down()
+    expect(page.locator(".answer .label").first).to_have_text("7")  # the pen is still down
     page.mouse.up()
-    page.get_by_role("button", name="Classify", exact=True).click()
-    expect(page.locator(".bars .label").first).to_have_text("7")
-    page.get_by_role("button", name="Clear").click()
+    expect(page.locator(".answer .name").first).to_have_text("drawing.png")
+    page.get_by_role("button", name="Draw").click()
     assert _ink(page) == 0
+    frame, pad = (page.locator(name).bounding_box() for name in ("#frame", "#pad"))
+    assert frame
+    assert pad
+    assert pad["x"] - frame["x"] >= 20, "a finger scrolls the page beside the pad"
 
 
 @IN_A_BROWSER
-def test_a_digit_is_drawn_and_sent_with_the_keyboard_alone(page: "Page") -> None:
-    expect(page.locator("#pad")).to_be_visible()
-    page.locator("#files").focus()
-    page.keyboard.press("Tab")
+def test_a_digit_is_drawn_with_the_keyboard_alone(page: "Page") -> None:
+    expect(page.locator(".answer .label").first).to_have_text("0")
+    page.get_by_role("button", name="Draw").click()
     expect(page.locator("#pad")).to_be_focused()
     for _ in range(9):
         page.keyboard.press("ArrowUp")
@@ -182,8 +255,7 @@ def test_a_digit_is_drawn_and_sent_with_the_keyboard_alone(page: "Page") -> None
     for _ in range(18):
         page.keyboard.press("ArrowDown")
     assert _ink(page) > 0
-    page.keyboard.press("Enter")
-    expect(page.locator(".bars .label").first).to_have_text("1")
+    expect(page.locator(".answer .label").first).to_have_text("1")
     page.keyboard.press("Escape")
     assert _ink(page) == 0
 
@@ -198,9 +270,7 @@ def _ink(page: "Page") -> int:
 
 
 @IN_A_BROWSER
-def test_the_page_is_dark_where_dark_is_wanted_and_fits_a_phone(
-    browser: "Browser", address: str
-) -> None:
+def test_the_page_is_dark_where_dark_is_wanted(browser: "Browser", address: str) -> None:
     def ground(page: "Page") -> str:
         colour: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
         return colour
@@ -209,10 +279,9 @@ def test_the_page_is_dark_where_dark_is_wanted_and_fits_a_phone(
         bright = ground(light)
     with opened(browser, address, "dark") as dark:
         assert ground(dark) != bright
-        dark.set_viewport_size({"width": 360, "height": 740})
-        dark.get_by_label("Choose images").set_input_files(SEVEN)
-        expect(dark.locator(".answer")).to_have_count(1)
-        assert dark.evaluate("document.documentElement.scrollWidth") <= 360
+    with opened(browser, f"{address}/docs", "dark") as docs:
+        expect(docs.locator("html")).to_have_class("dark-mode")
+        expect(docs.locator(".opblock").first).to_contain_text("Classify images")
 
 
 @pytest.fixture
@@ -236,7 +305,7 @@ def test_with_the_interface_let_in_by_a_key_its_files_need_none(keys: Path) -> N
 @IN_A_BROWSER
 def test_a_server_that_wants_a_key_is_given_it_once_a_tab(browser: "Browser", keys: Path) -> None:
     with convoy_at("--api-key-file", keys) as address, opened(browser, address) as page:
-        expect(page.get_by_role("status").first).to_contain_text("API key")
+        expect(page.locator("#state")).to_contain_text("API key")
         field = page.get_by_label("API key")
         field.fill("wrong-key")
         field.press("Enter")
@@ -245,12 +314,12 @@ def test_a_server_that_wants_a_key_is_given_it_once_a_tab(browser: "Browser", ke
         expect(page.get_by_label("Drawing pad")).to_be_hidden()
         field.fill("right-key")
         page.get_by_role("button", name="Use", exact=True).click()
-        expect(page.get_by_role("status").first).to_have_text("digits: ready")
+        expect(page.locator("#state")).to_have_text("digits: ready")
         expect(field).to_be_hidden()
         page.get_by_label("Choose images").set_input_files(SEVEN)
         expect(page.locator(".answer .label").first).to_have_text("7")
         page.reload()
-        expect(page.get_by_role("status").first).to_have_text("digits: ready")
+        expect(page.locator("#state")).to_have_text("digits: ready")
         expect(field).to_be_hidden()
         assert page.evaluate("document.cookie + localStorage.length") == "0"
 
