@@ -17,8 +17,9 @@
     labels = "labels.txt"      # one a line, UTF-8; the path counts from the TOML file
     precision = "fp32"         # of a GPU: or "3xtf32", "tf32", "fp16"
 
-Every key is optional. A flag overrides the file, and the file overrides its preset. What none of
-them sets is guessed from the shape of the model's input.
+Every key is optional. A flag overrides the file, the file overrides timm's `config.json` beside
+the model, and that overrides the preset. What none of them sets is guessed from the shape of the
+model's input.
 """
 
 import logging
@@ -41,6 +42,7 @@ from models.preprocessing import (
     OutputKind,
     Preprocessing,
 )
+from models.timm_config import find_timm_config, read_timm_config
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ def load_preprocessing(
     for key, other in (("resize", "crop_pct"), ("crop_pct", "resize")):
         if key in flags:
             described.pop(other, None)
-    given = described | flags
+    given = _read_trained(model_path, described | flags) | described | flags
     source = str(path) if path and described else "the preprocessing"
 
     layout: Layout = given.get("layout") or _guess_layout(shape)
@@ -123,6 +125,23 @@ def load_preprocessing(
     )
     _check(source, preprocessing, shape)
     return preprocessing
+
+
+def _read_trained(model_path: Path, given: Mapping[str, object]) -> dict[str, Any]:
+    """Return what timm's file sets and `given` does not; a preset in that leaves only labels."""
+    path = find_timm_config(model_path)
+    if path is None:
+        return {}
+    keys, labels = read_timm_config(path)
+    values = {} if "preset" in given else _parse(str(path), keys)
+    if "resize" in given:
+        values.pop("crop_pct", None)
+    if labels:
+        values["labels"] = labels
+    values = {key: value for key, value in values.items() if key not in given}
+    if values:
+        _log.info("%s: %s are those of %s", model_path.name, ", ".join(values), path)
+    return values
 
 
 def load_precision(

@@ -42,6 +42,7 @@ ORDER = {
         "errors graph arena imagenet",
         "integers",
         "preprocessing open_gpu cost precision reference onnx_loader rewrite schedule",
+        "timm_config",
         "description",
         "classifier",
         "lowering",

@@ -1,0 +1,108 @@
+"""timm's config.json beside a model, what overrides it, and what of it is refused by name."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from models.description import load_preprocessing
+from models.errors import PreprocessingError
+from models.preprocessing import PRESETS, ChannelOrder, CropMode, Interpolation
+
+RGB_224 = (3, 224, 224)
+TRAINED = {
+    "input_size": [3, 224, 224],
+    "interpolation": "bicubic",
+    "crop_pct": 0.95,
+    "crop_mode": "center",
+    "mean": [0.5, 0.4, 0.3],
+    "std": [0.1, 0.2, 0.3],
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Where a model would be; only what lies beside it is ever read."""
+    return tmp_path / "net.onnx"
+
+
+def configure(model: Path, labels: object = None, **changes: object) -> None:
+    config = {"architecture": "resnet18", "pretrained_cfg": TRAINED | changes}
+    text = json.dumps(config | ({"label_names": labels} if labels is not None else {}))
+    model.with_name("config.json").write_text(text, encoding="utf-8")
+
+
+def test_all_that_timm_evaluates_with_is_read(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    configure(model, ["cat", "dog"])
+    with caplog.at_level(logging.INFO):
+        p = load_preprocessing(model, (3, None, None))
+    assert (p.height, p.width, p.resize, p.crop_mode) == (224, 224, 235, CropMode.CROP)
+    assert (p.interpolation, p.channels) == (Interpolation.BICUBIC, ChannelOrder.RGB)
+    assert (p.scale, p.mean, p.std) == (1 / 255, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3))
+    assert (p.labels, p.guess) == (("cat", "dog"), "")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith(str(model.with_name("config.json")))
+    assert "interpolation" in line
+    assert "labels" in line
+
+
+@pytest.mark.parametrize(
+    ("timm", "ours"),
+    [("center", CropMode.CROP), ("squash", CropMode.SQUASH), ("border", CropMode.PAD)],
+)
+def test_crop_modes_have_other_names(model: Path, timm: str, ours: CropMode) -> None:
+    configure(model, crop_mode=timm)
+    assert load_preprocessing(model, RGB_224).crop_mode is ours
+
+
+def test_the_description_and_flags_override_it(model: Path) -> None:
+    configure(model, ["cat", "dog"])
+    model.with_name("model.toml").write_text('interpolation = "box"\nresize = 240')
+    p = load_preprocessing(model, RGB_224, {"std": [1, 1, 1]})
+    assert (p.interpolation, p.resize, p.std) == (Interpolation.BOX, 240, (1, 1, 1))
+    assert p.mean == (0.5, 0.4, 0.3)
+
+
+def test_a_preset_leaves_only_its_labels(model: Path) -> None:
+    configure(model, ["cat", "dog"])
+    p = load_preprocessing(model, RGB_224, {"preset": "caffe"})
+    assert (p.mean, p.channels) == (PRESETS["caffe"].mean, PRESETS["caffe"].channels)
+    assert p.labels == ("cat", "dog")
+
+
+def test_another_programs_file_is_left_alone(model: Path) -> None:
+    without = load_preprocessing(model, RGB_224)
+    model.with_name("config.json").write_text('{"id2label": {"0": "cat"}}')
+    assert load_preprocessing(model, RGB_224) == without
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"crop_mode": "random"}, "crop_mode = 'random' is not allowed; it must be one of"),
+        ({"crop_mode": ["center"]}, "crop_mode"),
+        ({"interpolation": "random"}, "interpolation = 'random' is not allowed"),
+        ({"input_size": [3, 224, 192]}, "and the same width"),
+        ({"input_size": [4, 224, 224]}, r"channels \(1 or 3\)"),
+        ({"input_size": [3, 256, 256]}, "but the model takes 3×224×224"),
+        ({"crop_pct": 1.5}, "crop_pct = 1.5 is not allowed"),
+        ({"labels": [1, 2]}, "label_names must be a list of strings"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    model: Path, changes: dict[str, object], words: str
+) -> None:
+    labels = changes.pop("labels", None)
+    configure(model, labels, **changes)
+    with pytest.raises(PreprocessingError, match=words):
+        load_preprocessing(model, RGB_224)
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_a_file_that_is_no_json_is_named(model: Path, text: str) -> None:
+    model.with_name("config.json").write_text(text)
+    with pytest.raises(PreprocessingError, match=r"config\.json cannot be read"):
+        load_preprocessing(model, RGB_224)
