@@ -40,7 +40,7 @@ class _Exchange:
     def __init__(self, pipeline: Pipeline, record: RequestRecord, deadline: float | None) -> None:
         self._pipeline, self._record, self._deadline = pipeline, record, deadline
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._call = Call(pipeline, record.caller, record.id, record.started, self._take)
+        self._call = Call(pipeline, record, self._take)
 
     async def answer(self, message: Message, length: int) -> Any:
         """Return the answer's message."""
@@ -85,8 +85,6 @@ class _Exchange:
             urgency = urgency._replace(deadline=min(urgency.deadline, self._deadline))
         images = None if asked.images is None else list(asked.images)
         wanted = ImageRequest(asked.files, images, urgency, copied=asked.copied)
-        if record.charge is not None:
-            record.charge(record, wanted.size)
         self._call.infer(wanted)
 
     def _take(self, outcome: Outcome) -> None:
@@ -108,6 +106,5 @@ class _Exchange:
             tensor.contents.fp32_contents.extend(output.elements.tolist())
         else:
             tensor.contents.bytes_contents.extend(map(str.encode, output.elements))
-        phases = self._call.count(scored)
-        self._record.score(info.name, len(scored.results), scored.batch_size, phases)
+        self._call.count(scored)
         return answer

@@ -15,11 +15,11 @@ from time import perf_counter
 from typing import TypeVar
 
 from service.errors import Code, PayloadTooLargeError, ServiceError
-from service.fair_queue import Client
 from service.hosting.admission import Reservation
 from service.hosting.inference import ImageRequest, Inference, Outcome, Scored
 from service.hosting.pipeline import Pipeline
 from service.telemetry.counts import Phases
+from service.telemetry.record import RequestRecord
 
 B = TypeVar("B")
 T = TypeVar("T")
@@ -32,9 +32,7 @@ class Call:
     """Handles one request; `then` gets its scores or error, once, unless the call is abandoned."""
 
     pipeline: Pipeline
-    client: Client
-    id: bytes  # in the log
-    started: float  # perf_counter seconds
+    record: RequestRecord
     _then: Callable[[Outcome], None] | None
     ended: bool = False  # or abandoned
     _reservation: Reservation = field(init=False)  # since `open`
@@ -44,7 +42,7 @@ class Call:
 
     def open(self) -> None:
         """Begin, and refuse any request that cannot be accepted now. Raises ServiceError."""
-        self._reservation = Reservation(self.pipeline.admission, self.client, self._give_way)
+        self._reservation = Reservation(self.pipeline.admission, self.record.caller, self._give_way)
         self.pipeline.runner.state.check_ready()
         self._reservation.expect_room()
 
@@ -88,18 +86,26 @@ class Call:
         self.pipeline.reader.post(work, body, done)
 
     def infer(self, wanted: ImageRequest) -> None:
-        """Score the images. Raises what `Inference.start` raises."""
+        """Score the images, and charge them to their client.
+
+        Raises what `Inference.start` and the charge raise.
+        """
+        if self.record.charge is not None:
+            self.record.charge(self.record, wanted.size)
         if wanted.copied:
             self._reservation.hold_bytes(wanted.copied)
         self._inference = Inference(self.pipeline, self._reservation, self._scored)
         self._inference.start(wanted)
 
     def count(self, scored: Scored) -> Phases:
-        """Count the request as answered, and return its phases."""
-        total_s, receive_s = perf_counter() - self.started, self._received - self.started
+        """Count and record the request as answered, and return its phases."""
+        started = self.record.started
+        total_s, receive_s = perf_counter() - started, self._received - started
         decode_s = self._inference.decoded_at - self._received if self._inference else 0.0
         phases = Phases.of(total_s, receive_s, decode_s, scored.queue_s, scored.compute_s)
-        self.pipeline.metrics.counts.answered(len(scored.results), phases)
+        images = len(scored.results)
+        self.pipeline.metrics.counts.answered(images, phases)
+        self.record.score(self.pipeline.info.name, images, scored.batch_size, phases)
         return phases
 
     def end(self) -> None:
@@ -113,11 +119,11 @@ class Call:
             return
         code = error.code if isinstance(error, ServiceError) else Code.FAILED
         if not isinstance(error, ServiceError):
-            about = {"request_id": self.id.decode()}
+            about = {"request_id": self.record.id.decode()}
             _log.error(
                 "request %(request_id)s failed unexpectedly", about, exc_info=error, extra=about
             )
-        self.pipeline.metrics.counts.refused(code, perf_counter() - self.started)
+        self.pipeline.metrics.counts.refused(code, perf_counter() - self.record.started)
         then = self._then
         self._let_go()
         if then is not None:
@@ -128,7 +134,7 @@ class Call:
         if self.ended:
             return
         self._let_go()
-        self.pipeline.metrics.counts.refused(code, perf_counter() - self.started)
+        self.pipeline.metrics.counts.refused(code, perf_counter() - self.record.started)
 
     def _scored(self, outcome: Outcome) -> None:
         if isinstance(outcome, Exception):

@@ -311,7 +311,9 @@ class Connection(asyncio.Protocol):
         queued, self._parsing = self._parsing, None
         if queued is None:  # there is no head
             request_id = self._edge.request_id({})
-            record = RequestRecord(request_id, self._peers.address, b"-", b"-", b"", {})
+            record = RequestRecord(
+                request_id, self._peers.address, b"-", b"-", b"", {}, self._caller
+            )
             queued = QueuedRequest(record, keep_alive=False)
             self._answers.queue.append(queued)
         elif queued.record.status:  # its answer is written, or part of it

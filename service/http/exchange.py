@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from service.errors import CRASHED, Code, ServiceError
 from service.hosting.call import Call
-from service.hosting.inference import ImageRequest, Outcome, Scored
+from service.hosting.inference import ImageRequest, Outcome
 from service.hosting.pipeline import Pipeline
 from service.http.body import Headers, content_coding, content_length
 from service.http.compression import inflate
@@ -56,7 +56,7 @@ class Exchange:
     ) -> None:
         self.endpoint, self.record = endpoint, record
         self._respond = respond
-        self._call = Call(endpoint.pipeline, record.caller, record.id, record.started, self._answer)
+        self._call = Call(endpoint.pipeline, record, self._answer)
         self._chunks: list[bytes | bytearray] = []
         self._length = 0  # bytes of the body so far
         self._asked: Any = None
@@ -127,8 +127,6 @@ class Exchange:
             self._call.aside(partial(endpoint.read, self._asked), body, self._infer)
 
     def _infer(self, wanted: ImageRequest) -> None:
-        if self.record.charge is not None:
-            self.record.charge(self.record, wanted.size)
         self._form = wanted.form
         self._call.infer(wanted)
 
@@ -142,19 +140,12 @@ class Exchange:
                 self._respond(error_response(Code.FAILED, CRASHED))
             return
         try:
-            response = self.endpoint.answer(self._form, outcome, partial(self._count, outcome))
+            response = self.endpoint.answer(self._form, outcome, partial(self._call.count, outcome))
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             self._call.fail(error)
             return
         self._call.end()
         self._respond(response)
-
-    def _count(self, scored: Scored) -> Phases:
-        """Count the request as answered; return its phases."""
-        phases = self._call.count(scored)
-        name = self.endpoint.pipeline.info.name
-        self.record.score(name, len(scored.results), scored.batch_size, phases)
-        return phases
 
 
 def add_chunk(chunks: list[bytes | bytearray], chunk: bytes) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from service.errors import Code
-from service.fair_queue import ANYONE, Client
+from service.fair_queue import Client
 from service.telemetry.counts import Phases
 
 
@@ -22,7 +22,7 @@ class RequestRecord:
     path: bytes
     query: bytes
     headers: Mapping[bytes, bytes]  # names in lower case; the last of several with one name
-    caller: Client = ANYONE
+    caller: Client  # whose turn it is, until the edge knows the API key
     charge: "Callable[[RequestRecord, int], None] | None" = None  # with how many images it has
     started: float = field(default_factory=perf_counter)
     ended: float = 0.0

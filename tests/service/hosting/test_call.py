@@ -4,7 +4,6 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from time import perf_counter
 
 import pytest
 
@@ -13,6 +12,7 @@ from service.fair_queue import ANYONE
 from service.hosting.call import Call
 from service.hosting.inference import ImageRequest, Outcome
 from service.hosting.pipeline import Pipeline
+from service.telemetry.record import RequestRecord
 from tests.support.service.fakes import FakeEngine, make_repository
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,8 @@ async def pipeline_of(engine: FakeEngine) -> AsyncIterator[Pipeline]:
 
 
 def opened(pipeline: Pipeline, then: Callable[[Outcome], None]) -> Call:
-    call = Call(pipeline, ANYONE, b"1", perf_counter(), then)
+    record = RequestRecord(b"1", "127.0.0.1", b"POST", b"/", b"", {}, ANYONE)
+    call = Call(pipeline, record, then)
     call.open()
     return call
 
@@ -116,3 +117,15 @@ async def test_a_call_that_ended_is_freed_without_the_collector() -> None:
             assert not [each for each in gc.get_objects() if isinstance(each, Call)]
         finally:
             gc.enable()
+
+
+@pytest.mark.anyio
+async def test_every_image_is_charged_to_its_client_whatever_the_protocol() -> None:
+    charged: list[int] = []
+    async with pipeline_of(FakeEngine()) as pipeline:
+        call = opened(pipeline, lambda _outcome: None)
+        call.record.charge = lambda _record, images: charged.append(images)
+        call.receive()
+        call.infer(ImageRequest([b"7", b"8"], None))
+        call.abandon(Code.CLIENT_LEFT)
+    assert charged == [2]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from service.fair_queue import ANYONE
 from service.telemetry.counts import Phases
 from service.telemetry.logs import AccessLog, LineWriter, LogFormat
 from service.telemetry.record import RequestRecord
@@ -45,7 +46,7 @@ def pipe() -> Iterator[Pipe]:
 
 
 def entry(**fields: Any) -> RequestRecord:
-    made = RequestRecord(b"id-1", "127.0.0.1", b"POST", b"/v1/classify", b"secret=1", {})
+    made = RequestRecord(b"id-1", "127.0.0.1", b"POST", b"/v1/classify", b"secret=1", {}, ANYONE)
     made.status, made.bytes_in, made.bytes_out = 200, 12, 345
     made.ended = made.started + 0.0012345
     for name, value in fields.items():
