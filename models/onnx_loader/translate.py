@@ -39,12 +39,6 @@ class Translation(NamedTuple):
     quantised: bool
 
 
-_NO_INTEGER_KERNELS = (
-    "Convoy has no kernels for quantised models ({}); on a GPU, serve the float32 model that it was"
-    " made from: --precision fp16 halves its weights"
-)
-
-
 def translate(
     name: str, proto: ModelProto, input_shape: Shape | None, *, opaque: bool
 ) -> Translation:
@@ -64,8 +58,7 @@ def translate(
         return Translation(graph, runnable, str(error), bool(quantised))
     check_structure(graph)
     make_batch_symbolic(model)
-    refusal = _NO_INTEGER_KERNELS.format(", ".join(quantised)) if quantised else ""
-    return Translation(graph, ir.serde.serialize_model(model), refusal, bool(quantised))
+    return Translation(graph, ir.serde.serialize_model(model), "", bool(quantised))
 
 
 # What may be done to integers that stand for other numbers.
