@@ -67,6 +67,15 @@ def test_with_time_to_spare_a_linear_engine_runs_smaller_batches() -> None:
     assert decide(View(0.0, 4, FLAT, idle=0.5)) == Decision(4)
 
 
+def test_however_idle_the_engine_batches_lose_a_tenth_of_their_efficiency_at_most() -> None:
+    assert decide(View(0.0, 4, LINEAR, idle=0.9)) == Decision(2), "1 alone would lose 15%"
+
+
+def test_a_batch_that_is_hardly_more_efficient_is_not_preferred_to_a_larger_one() -> None:
+    assert decide(View(0.0, 4, Latency((1.0, 1.5, 2.0, 2.71)))) == Decision(4), "3 would gain 1.6%"
+    assert decide(View(0.0, 4, Latency((1.0, 1.5, 2.0, 2.8)))) == Decision(3), "3 gain 5%"
+
+
 def test_now_and_then_a_batch_takes_all_so_that_no_size_goes_stale() -> None:
     assert [decide(View(0.0, 5, STEPS, batches=n)).dispatch for n in (63, 64, 65)] == [4, 5, 4]
 
