@@ -7,6 +7,7 @@ ModelError
 ├── QuantisationError       a quantised model would change too many labels
 ├── PreprocessingError      model.toml, a preset or a flag that is invalid
 └── EngineError             a device that is missing, or a run that failed
+    ├── NoGpuError          no GPU could be opened
     └── DeviceLostError     a device that takes no more work from this process
 """
 
@@ -37,6 +38,10 @@ class PreprocessingError(ModelError):
 
 class EngineError(ModelError):
     """Says that the engine could not be opened, or failed while it ran a batch."""
+
+
+class NoGpuError(EngineError):
+    """Says that no GPU could be opened."""
 
 
 class DeviceLostError(EngineError):

@@ -1,24 +1,24 @@
 """Opens a GPU, for the engine and for tuning."""
 
 from kernels.device.device import Device, DeviceError
-from models.errors import EngineError
+from models.errors import NoGpuError
 
 
 def open_gpu(advice: str, number: int = 0) -> Device:
-    """Return the GPU with CUDA's `number`. Raises EngineError, ending in `advice`, without one."""
+    """Return the GPU with CUDA's `number`. Raises NoGpuError, ending in `advice`, without one."""
     from kernels.device.cuda_device import CudaDevice  # noqa: PLC0415  only where a GPU is asked for
 
     try:
         return CudaDevice(number)
     except DeviceError as error:
-        raise EngineError(f"{error}. {advice}") from error
+        raise NoGpuError(f"{error}. {advice}") from error
 
 
 def count_gpus(advice: str) -> int:
-    """Return how many GPUs CUDA_VISIBLE_DEVICES shows. Raises EngineError as `open_gpu` does."""
+    """Return how many GPUs CUDA_VISIBLE_DEVICES shows. Raises NoGpuError as `open_gpu` does."""
     from kernels.device.cuda_device import count_devices  # noqa: PLC0415  as above
 
     try:
         return count_devices()
     except DeviceError as error:
-        raise EngineError(f"{error}. {advice}") from error
+        raise NoGpuError(f"{error}. {advice}") from error

@@ -14,7 +14,7 @@ from models.engines.cuda_engine import CudaEngine, Progress
 from models.engines.engine import DeviceKind, Engine, Fallback
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.prove import prove
-from models.errors import EngineError, NoKernelsError
+from models.errors import EngineError, NoGpuError, NoKernelsError
 from models.open_gpu import count_gpus, open_gpu
 from models.precision import beyond_half
 from models.tuning.measured import choose_for
@@ -143,11 +143,13 @@ def _open(
         return on_gpu(None)
     try:
         return on_gpu(fall_back)
-    except EngineError as failure:
+    except NoGpuError as failure:
         if has_driver():
             return fall_back(failure)
         _log.info("%s runs on the CPU: %s", classifier.name, _NO_DRIVER)
         return on_cpu(_NO_DRIVER)
+    except EngineError as failure:
+        return fall_back(failure)
 
 
 def check_architecture(gpu: Device, precision: Precision) -> None:

@@ -109,6 +109,10 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
     for value in model.graph.outputs:
         if str(value.name) not in importer.values:
             raise UnsupportedModelError(f"output {value.name} is constant: no image changes it")
+        if _holds_integers(value):
+            raise NoKernelsError(
+                f"output {value.name} holds integers, which stand for other numbers"
+            )
         outputs.append(str(value.name))
     return importer.graph(name, inputs, tuple(outputs))
 

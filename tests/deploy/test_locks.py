@@ -44,6 +44,7 @@ def wanted(name: str) -> list[Requirement]:
         extras = project["optional-dependencies"]
         texts = [
             *project["dependencies"],
+            *extras["grpc"],
             *extras["otel"],
             *(extras[name] if name != "cpu" else []),
         ]

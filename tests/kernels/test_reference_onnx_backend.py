@@ -233,4 +233,6 @@ def test_every_supported_operator_passes_the_node_tests_that_the_loader_accepts(
     assert not failed, "\n".join(failed)
     passed = Counter(r.operator for r in results if r.outcome is Outcome.PASSED)
     assert {op: (passed[op], least) for op, least in PASSING.items() if passed[op] < least} == {}
-    assert set(PASSING) == set(OPERATORS)
+    # These have integers as inputs or outputs, which the loader takes inside a network alone.
+    inside = {"DequantizeLinear", "QuantizeLinear"}
+    assert set(PASSING) == set(OPERATORS) - inside

@@ -367,7 +367,7 @@ def test_a_model_of_halves_runs_on_halves_and_without_casts(device: Device, tmp_
     plan = build_plan(graph, classifier.preprocessing, 1, H200_CHOICE)
     made = {key: make() for key, make in plan.weights.items() if "16" in key}
     assert len(made) == 2
-    assert {array.dtype for array in made.values()} == {HALF}
+    assert {array.dtype for array in made.values()} == {HALF.dtype}
     strict = load_classifier(path, overrides={**flags, "precision": "fp32"})
     assert strict.precision is Precision.FP32
 

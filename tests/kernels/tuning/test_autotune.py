@@ -11,6 +11,7 @@ from cusim.device import CusimDevice
 from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ALGORITHMS, Algorithm
 from kernels.convolution.gemm import GemmConv
+from kernels.convolution.integer_gemm import IntegerConv
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Trigger
@@ -134,7 +135,11 @@ def test_a_gpu_measures_layers_of_a_network(
     assert all(find(problem) for problem in layers)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
+# Operands of the examination are floats, so of bytes none is measured: the estimate chooses.
+EXAMINED = [algorithm for algorithm in ALGORITHMS if not isinstance(algorithm, IntegerConv)]
+
+
+@pytest.mark.parametrize("algorithm", EXAMINED, ids=lambda algorithm: algorithm.name)
 def test_every_algorithm_passes_its_exam(
     device: CusimDevice,
     store: TuningStore,

@@ -24,7 +24,7 @@ _GLOBAL = ("LDG.", "LDGSTS", "LD.", "STG", "ST.", "ATOM", "RED", "UBLKCP")
 _COPY = "LDGSTS"  # to shared memory
 _PREFETCH = "CCTL.E.PF2"  # prefetch.global.L2
 _WEIGHTS_FIRST = (
-    *("conv_direct", "conv_winograd", "conv_coalesced"),
+    *("conv_direct", "conv_winograd", "conv_coalesced", "conv_integer"),
     *("conv_tensor", "conv_tensor_patch", "conv_tensor_winograd"),
 )
 """Kernels that copy weights to shared memory before they wait, where they normalise no layer."""

@@ -45,7 +45,10 @@ class Network:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in LEFT],
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in (*QUICK, "resnet50")))
+        for name in LEFT
+    ],
 )
 def network(request: pytest.FixtureRequest) -> Network:
     """Loaded once for all tests; these run network by network."""
