@@ -5,29 +5,21 @@ from math import prod
 from models.graph import (
     Activate,
     Binary,
-    ChannelShuffle,
-    Concat,
-    Constant,
     Conv,
     Dequantize,
-    Expand,
     Gemm,
     GlobalPool,
     Graph,
-    Identity,
     Lrn,
+    Move,
     Node,
     Normalise,
-    Pad,
     Pool,
     Quantize,
     Reduce,
     Resample,
-    Reshape,
     ScaleShift,
-    Slice,
     Softmax,
-    Transpose,
 )
 
 
@@ -68,18 +60,8 @@ def flops_per_image(graph: Graph, node: Node) -> int:
             return 3 * out  # divides, rounds, clamps
         case Dequantize():
             return 2 * out
-        case (
-            ChannelShuffle()
-            | Concat()
-            | Constant()
-            | Expand()
-            | Identity()
-            | Pad()
-            | Reshape()
-            | Slice()
-            | Transpose()
-        ):
-            return 0  # moves data only
+        case _ if isinstance(node, Move):
+            return 0
         case _:
             raise TypeError(f"the arithmetic of {type(node).__name__} has no formula here")
 

@@ -340,6 +340,10 @@ class Grid:
         return self.numbers.astype(np.float32) * scale
 
 
+Move = ChannelShuffle | Concat | Constant | Expand | Identity | Pad | Reshape | Slice | Transpose
+"""A node that computes nothing: its output's numbers are those of its operands."""
+
+
 @dataclass(frozen=True)
 class Graph:
     """A network: `nodes` in an order in which every value is written before it is read."""

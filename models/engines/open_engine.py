@@ -127,18 +127,17 @@ def _open(
             fallback=fallback,
         )
 
-    if place.kind is DeviceKind.CPU and not classifier.network.is_opaque:
-        return on_cpu()
     if classifier.network.no_kernels:
         if place.kind is DeviceKind.CUDA:
             raise NoKernelsError(f"{classifier.name}: {classifier.network.no_kernels}")
-        if classifier.network.is_opaque:
-            _log.warning(
-                "%s: none of it runs on Convoy's kernels; ONNX Runtime serves it on the CPU as it"
-                " is, one image at a time",
-                classifier.name,
-            )
+        _log.warning(
+            "%s: none of it runs on Convoy's kernels; ONNX Runtime serves it on the CPU as it is,"
+            " one image at a time",
+            classifier.name,
+        )
         return on_cpu("none of the model runs on Convoy's kernels")
+    if place.kind is DeviceKind.CPU:
+        return on_cpu()
     if place.kind is DeviceKind.CUDA:
         return on_gpu(None)
     try:

@@ -35,6 +35,7 @@ from service.hosting.pipeline import ModelInfo
 from service.hosting.regions import Regions
 from service.http.body import content_coding
 from service.http.compression import inflate
+from service.images.file import ImageFormat
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ MAX_JSON_BYTES = 8 * 2**20
 _MAX_SHORT_BYTES = 4096
 
 # The first bytes of JPEG, PNG and WebP files; a raw body that starts otherwise is pixels.
-_FILE_MARKS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")
+_FILE_MARKS = tuple(kind.marks[0] for kind in ImageFormat)
 
 
 class RegisterRequest(msgspec.Struct):
