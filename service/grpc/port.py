@@ -78,7 +78,7 @@ _STREAMS = 100  # at once on a connection
 _IN_FLIGHT = 100  # requests of one stream
 _IDLE_MS = 300_000  # until a connection without requests is closed; clients open another unasked
 _PING_MS = 60_000  # after which a silent client is asked whether it is there
-_LOOK_S = 1.0  # between two looks at what watchers of health are told
+_LOOK_S = 1.0  # between two checks of the health that watchers are sent
 
 _log = logging.getLogger("convoy")
 

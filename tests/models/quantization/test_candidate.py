@@ -1,4 +1,4 @@
-"""Quantised models are built as they are told: ranges, layers in float, biases."""
+"""A quantised model has the ranges, layers in float and biases that it is built with."""
 
 import numpy as np
 import onnx
