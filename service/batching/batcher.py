@@ -25,6 +25,7 @@ from math import inf
 from typing import Generic, TypeVar
 
 from service.batching.alarm import Alarm
+from service.batching.company import Company
 from service.batching.consumer import Batch, BatchRecord, Consumer, Run
 from service.batching.device_turns import Turns
 from service.batching.dispatcher import Dispatcher
@@ -40,6 +41,9 @@ R = TypeVar("R")
 
 # Timers of asyncio and uvloop count whole milliseconds.
 _TIMER_ERROR_S = 0.001
+
+# Turns of the event loop within which the next request arrives that comes in several steps.
+_TURNS = 8
 
 
 class Batcher(Generic[T, R]):
@@ -61,6 +65,7 @@ class Batcher(Generic[T, R]):
         turns: Sequence[Turns] = (),
         weight: float = 1.0,
         on_batch: Callable[[BatchRecord], None] = lambda _: None,
+        company: Company | None = None,
         clock: Callable[[], float] = time.perf_counter,
         timer_error_s: float = _TIMER_ERROR_S,
     ) -> None:
@@ -73,6 +78,7 @@ class Batcher(Generic[T, R]):
         self._idle: list[Consumer[T, R]] = []  # those that wait for a change, the longest first
         self._working = 0  # tasks that have not ended
         self._on_batch = on_batch
+        self._company = company or Company()
         self._clock = clock
         self._alarm = Alarm(self._on_alarm, clock, timer_error_s)
         self._waiting: Backlog[T, R] = Backlog()
@@ -244,10 +250,13 @@ class Batcher(Generic[T, R]):
         """Let the event loop read what has arrived before a short batch of at most `limit` begins.
 
         During the batch it would compete with the engine's thread for the GIL, at a multiple of the
-        cost. It runs at least once: short batches may otherwise leave the event loop no turn.
+        cost. It runs at least once: short batches may otherwise leave the event loop no turn. Where
+        requests follow each other in steps, it runs until none has arrived for a few turns.
         """
-        depth = 0
-        while depth < min(self.depth, limit):
+        depth, expected = 0, limit if self._company.look() else 0
+        patience = _TURNS
+        while depth < min(self.depth, limit) or (0 < self.depth < expected and patience):
+            patience = patience - 1 if depth == self.depth else _TURNS
             depth = self.depth
             await asyncio.sleep(0)
 

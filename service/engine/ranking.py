@@ -57,6 +57,11 @@ class _Batch:
             return _read(self._ranked)
         return _rankings(self._scores, self._output)
 
+    @cached_property
+    def is_finite(self) -> bool:
+        """Return whether every score is a finite number, which costs less than a ranking."""
+        return bool(np.isfinite(self._scores).all())
+
 
 @dataclass(eq=False, slots=True)
 class ScoreRow:
@@ -71,6 +76,11 @@ class ScoreRow:
         """Return the likeliest classes, or None where the batch has no rankings."""
         rankings = None if self.batch is None else self.batch.rankings
         return None if rankings is None else rankings[self.place]
+
+    @property
+    def is_known_finite(self) -> bool:
+        """Return whether the batch's scores are all finite; otherwise this row's may be."""
+        return self.batch is not None and self.batch.is_finite
 
 
 def rank(results: Results, output: OutputKind) -> list[ScoreRow]:

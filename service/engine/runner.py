@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from models import Engine, EngineError, Image, OutputKind
 from service.batching.batcher import Batcher
+from service.batching.company import Company
 from service.batching.consumer import BatchRecord
 from service.batching.device_turns import Turns
 from service.batching.latency import Latency
@@ -58,6 +59,7 @@ class EngineRunner:
         *,
         turns: Sequence[Turns] = (),
         on_batch: Callable[[BatchRecord], None],
+        company: Company | None = None,
         measure_s: float = 0.0,
         bounds: Bounds | None = None,
         reopen: Callable[[int], Engine] | None = None,
@@ -92,6 +94,7 @@ class EngineRunner:
             max_batch=self.max_batch,
             turns=turns,
             on_batch=on_batch,
+            company=company,
         )
 
     @property

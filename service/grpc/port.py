@@ -10,9 +10,8 @@ messages that are too long, compressed or not, before it has received them.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from math import ceil
 from typing import Any, NoReturn
@@ -104,6 +103,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         POOL.AddSerializedFile(reflection_pb2.DESCRIPTOR.serialized_pb)
         services = (INFERENCE, HEALTH, reflection.SERVICE_NAME)
         self._reflection = ReflectionServicer(services, pool=POOL)
+        self._handlers = self._handlers_by_method()
 
     @property
     def arriving(self) -> int:
@@ -139,30 +139,39 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     @override
     def service(self, handler_call_details: Any) -> Any:
         """Return what handles a method's requests; None: there is no such method."""
-        path = handler_call_details.method
-        if path in (_INFER, _CHECK) or path in METHODS:
-            return grpc.stream_unary_rpc_method_handler(partial(self._unary, path))
+        return self._handlers.get(handler_call_details.method)
+
+    def _handlers_by_method(self) -> Mapping[str, Any]:
+        unary, stream = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         streams = {_STREAM: self._stream, _WATCH: self._watch, _REFLECTION: self._reflect}
-        if path in streams:
-            return grpc.stream_stream_rpc_method_handler(streams[path])
-        return None
+        return {path: unary(self._unary(path)) for path in (_INFER, _CHECK, *METHODS)} | {
+            path: stream(behaviour) for path, behaviour in streams.items()
+        }
 
     # --- methods ----------------------------------------------------------------------------------
 
-    async def _unary(self, path: str, _messages: Any, context: Context) -> bytes:
-        """Answer one message."""
-        try:
-            async with self._admitted(path, context) as record:
-                async with self._arriving(record, self._edge.limits.body_s):
-                    data = await context.read()
-                if data is grpc.aio.EOF:
-                    raise BadRequestError("the request has no message; send one")
-                record.bytes_in = len(data)
-                answer = await self._answer(path, record, data, context)
-                record.bytes_out = len(answer)
-                return answer
-        except ServiceError as error:
-            return await _abort(context, error)
+    def _unary(self, path: str) -> Callable[[Any, Context], Awaitable[bytes]]:
+        """Return what answers a method's one message."""
+
+        async def answer(_messages: Any, context: Context) -> bytes:
+            try:
+                with self._admitted(path, context) as record:
+                    data = await self._receive(record, context)
+                    record.bytes_in = len(data)
+                    answer = await self._answer(path, record, data, context)
+                    record.bytes_out = len(answer)
+                    return answer
+            except ServiceError as error:
+                return await _abort(context, error)
+
+        return answer
+
+    async def _receive(self, record: RequestRecord, context: Context) -> bytes:
+        async with self._arriving(record, self._edge.limits.body_s):
+            data: bytes = await context.read()
+        if data is grpc.aio.EOF:
+            raise BadRequestError("the request has no message; send one")
+        return data
 
     async def _answer(
         self, path: str, record: RequestRecord, data: bytes, context: Context
@@ -193,7 +202,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _streamed(self, data: bytes, context: Context) -> bytes:
         """Return the answer to one message of a stream, which goes on after an error."""
         try:
-            async with self._admitted(_STREAM, context) as record:
+            with self._admitted(_STREAM, context) as record:
                 record.bytes_in = len(data)
                 remaining_s = context.time_remaining()
                 answer = _StreamAnswer(
@@ -245,8 +254,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     # --- limits -----------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _admitted(self, path: str, context: Context) -> AsyncIterator[RequestRecord]:
+    @contextmanager
+    def _admitted(self, path: str, context: Context) -> Iterator[RequestRecord]:
         """Let a request in, and out again; ServiceError where it is refused or fails."""
         headers = {
             name.encode(): value if isinstance(value, bytes) else value.encode()
@@ -259,6 +268,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         )
         record = RequestRecord(request_id, address, RPC, path.encode(), b"", headers, client)
         context.set_trailing_metadata((("x-request-id", request_id.decode()),))
+        self._repository.company.enter()
         try:
             refused = self._edge.admit(record, health_only=False)
             if refused is not None:
@@ -276,13 +286,14 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             _log.exception("request %s failed unexpectedly", request_id.decode())
             raise ServiceError(CRASHED) from error
         finally:
+            self._repository.company.leave()
             self._edge.leave(record)
 
     @asynccontextmanager
     async def _opened(self, path: str, context: Context) -> AsyncIterator[None]:
         """Let in a stream, which counts as one message that arrives for as long as it is open."""
         try:
-            async with self._admitted(path, context) as record:
+            with self._admitted(path, context) as record:
                 pass
             async with self._arriving(record, None):
                 yield

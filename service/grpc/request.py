@@ -80,7 +80,10 @@ def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Itera
         if position == end:
             return
         start = position
-        tag, position = _varint(data, position, end)
+        if (tag := data[position]) < 0x80:  # as almost always
+            position += 1
+        else:
+            tag, position = _varint(data, position, end)
         number, kind = tag >> 3, tag & 7
         if kind == _LENGTH:
             length, value = _varint(data, position, end)
@@ -217,6 +220,8 @@ def infer_request(
 
 def _plain(parameters: Any) -> dict[str, Any]:
     """Return parameters as JSON has them."""
+    if not parameters:
+        return {}
     plain = {}
     for name, parameter in parameters.items():
         choice = parameter.WhichOneof("parameter_choice")

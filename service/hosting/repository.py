@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from models import DeviceLostError, Engine, EngineError
+from service.batching.company import Company
 from service.batching.device_turns import Turns
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
@@ -73,6 +74,7 @@ class Repository:
         self.broken: dict[str, FailedModel] = {}  # those that could not be opened
         self._default, self._strict = default, strict
         self._max_queue = max_queue
+        self.company = Company()
         self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         pace: Any = {"bound_s": decode_s, "nice": _DECODE_NICE}
         self._processes = DecodeProcesses(decode_s)
@@ -103,6 +105,7 @@ class Repository:
             info.output,
             turns=[self._turns[number] for number in range(len(engines))],
             on_batch=lambda record: metrics.counts.batch(record),  # noqa: PLW0108  may be replaced
+            company=self.company,
             measure_s=self._measure_s,
             bounds=self._bounds,
             reopen=reopen,

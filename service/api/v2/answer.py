@@ -55,11 +55,11 @@ def _output(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> O
     otherwise EngineFailedError.
     """
     for number, row in enumerate(rows, 1):
-        if row.ranking is None:
+        if not row.is_known_finite:
             _check_finite(row, number, asked, info)
     if asked.classes is None:
-        scores = np.stack([row.scores for row in rows])
-        return Output("FP32", list(scores.shape), scores.ravel())
+        shape = [len(rows), len(rows[0].scores)]
+        return Output("FP32", shape, np.concatenate([row.scores for row in rows]))
     k = min(asked.classes, len(rows[0].scores))
     texts = [text for row in rows for text in _classification(row, k, info.labels)]
     return Output("BYTES", [len(rows), k], texts)

@@ -239,13 +239,7 @@ def _read_input(
 def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
     """Return n, the number of images. Raises where name, datatype or shape is unsupported."""
     n, *rest = tensor.shape or [0]
-    forms = [
-        (INPUT, "UINT8", [*info.image_shape]),
-        (INPUT, "BYTES", []),
-        (INPUT, "BYTES", [1]),
-        (info.tensor, "FP32", [*info.tensor_shape]),
-    ]
-    if n and (tensor.name, tensor.datatype, rest) in forms:
+    if n and tuple(rest) in _shapes(tensor, info):
         return n
     channels = "grey" if info.channels is ChannelOrder.GREY else "RGB"
     takes = (
@@ -260,6 +254,17 @@ def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
             "['n'", "[n"
         )
     )
+
+
+def _shapes(tensor: InputTensor, info: ModelInfo) -> Sequence[tuple[int, ...]]:
+    """Return the shapes of one image that a tensor of this name and datatype may have."""
+    if tensor.name == INPUT and tensor.datatype == "BYTES":
+        return (), (1,)
+    if tensor.name == INPUT and tensor.datatype == "UINT8":
+        return (info.image_shape,)
+    if tensor.name == info.tensor and tensor.datatype == "FP32":
+        return (info.tensor_shape,)
+    return ()
 
 
 def in_engine_order(pixels: NDArray[np.uint8], info: ModelInfo) -> NDArray[np.uint8]:

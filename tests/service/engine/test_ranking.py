@@ -139,3 +139,13 @@ def test_an_image_whose_scores_are_not_finite_fails_alone_where_the_engine_ranks
     with pytest.raises(EngineFailedError, match="not finite"):
         labels.top_k(bad, 1, OutputKind.LOGITS, ())
     assert labels.top_k(good, 1, OutputKind.LOGITS, ())[0]["index"] == 0
+
+
+def test_a_batch_is_known_to_be_finite_unless_one_of_its_scores_is_not() -> None:
+    scores = np.full((2, 3), 3e38, np.float32)  # whose sum is no float32
+    assert [row.is_known_finite for row in rank(Results(scores), OutputKind.LOGITS)] == [True] * 2
+    for bad in (np.nan, -np.inf):
+        scores[1, 2] = bad
+        rows = rank(Results(scores), OutputKind.LOGITS)
+        assert [row.is_known_finite for row in rows] == [False] * 2
+    assert not labels.ScoreRow(scores[0]).is_known_finite

@@ -1,0 +1,30 @@
+"""Counts the requests inside at once of a transport that receives each in several steps.
+
+One read of a connection by HTTP usually has a whole request, and one turn of the event loop reads
+all connections. By gRPC a request takes several turns, in which others follow it: a short batch
+that begins at once finds only the first of them, and blocks the event loop for the next.
+"""
+
+
+class Company:
+    """Counts requests, from their heads to their answers."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._most = 0  # at once, since the last look
+        self._before = 0  # the same, of the look before
+
+    def enter(self) -> None:
+        """Count a request whose head has arrived."""
+        self._inside += 1
+        self._most = max(self._most, self._inside)
+
+    def leave(self) -> None:
+        """Stop counting a request."""
+        self._inside -= 1
+
+    def look(self) -> bool:
+        """Return whether two requests were inside at once since the last look but one."""
+        most = max(self._before, self._most)
+        self._before, self._most = self._most, self._inside
+        return most > 1
