@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.convolution.integer_gemm import requantization
+from kernels.convolution.integer import requantization
 from kernels.problems.precision import BYTE, Storage
 from models.graph import Grid, Weight
 

@@ -9,6 +9,7 @@ from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.convolution.integer_gemm import IntegerConv
+from kernels.convolution.integer_patch import IntegerPatchConv
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.convolution.tensor_patch import PatchConv
 from kernels.convolution.tensor_winograd import TensorWinogradConv
@@ -117,6 +118,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     TensorConv(),
     PatchConv(),
     IntegerConv(),
+    IntegerPatchConv(),
     WinogradConv(m=2, r=3, axes=2),
     WinogradConv(m=4, r=3, axes=2),
     WinogradConv(m=2, r=5, axes=2),

@@ -1,8 +1,9 @@
-"""Launches kernels/src/tensor_patch.cu: direct convolution on tensor cores, in fp16."""
+"""Launches conv_tensor_patch of kernels/src/tensor_patch.cu: direct convolution on tensor cores."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, prod, sqrt
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -14,11 +15,11 @@ from kernels.device.device import Instantiation
 from kernels.device.launch import instantiate, int32, struct, template_arguments
 from kernels.layout.operands import Filter, check_filter
 from kernels.layout.patches import (
-    CHUNK,
-    HALVES,
+    CHUNK_VECTORS,
     MAX_PATCH_BYTES,
     MAX_VECTORS,
     Patch,
+    in_vector,
     offsets_of,
     paired,
     patch_of,
@@ -36,6 +37,12 @@ from kernels.problems.window import by_axis
 
 _STATIC_BYTES = 128
 """Static shared memory: the flag of a tile's last block, and alignment."""
+
+CHUNK_BYTES = 16 * CHUNK_VECTORS
+"""Of a filter, that a block multiplies at once."""
+
+STEP_BYTES = 32
+"""Of a filter, in an mma."""
 
 _LEAST_TAPS = 4
 """So that a slice of several has a chunk for each stage ahead."""
@@ -66,7 +73,7 @@ class PatchTile:
         return self.bm * (self.bn + 8)
 
     def __str__(self) -> str:
-        return f"{self.bm}x{self.bn}x{CHUNK}"
+        return f"{self.bm}x{self.bn}"
 
 
 PATCH_TILES = tuple(
@@ -90,6 +97,13 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     TensorConv reads an input pixel from the second-level cache for every tap, this for every block.
     """
 
+    TILES: ClassVar[tuple[PatchTile, ...]] = PATCH_TILES
+    MULTIPLIES: ClassVar[str] = "HMMA"
+    """The opcode of its products."""
+
+    WRITTEN: ClassVar[int] = VECTOR
+    """Channels that a thread writes at once."""
+
     name: str = "tensor patch"
 
     def supports(self, problem: ConvProblem) -> str | None:
@@ -100,7 +114,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
             or wrong_axes(problem, 2)
             or grouped(problem)
             or projecting(problem)
-            or _unfit_window(problem)
+            or unfit_window(problem)
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
@@ -121,7 +135,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         slices = slices_of(problem)
         return (
             TileConfig(tile)
-            for tile in PATCH_TILES
+            for tile in self.TILES
             if slices.count == 1 or slices.chunks >= tile.stages - 1
         )
 
@@ -138,21 +152,23 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         patch, of_block = patch_of(problem, tile.bm), ceil(slices.count / config.split)
         chunks = of_block * slices.chunks
         met = patch.images * prod(map(min, patch.read, problem.window.input))
-        channels = of_block * slices.tap_vectors * HALVES // patch.pair
+        of_pixel = of_block * slices.tap_vectors * 16 // patch.pair  # bytes
+        filter_bytes = slices.chunks * CHUNK_BYTES
         return (
             Work(
                 kernel=self.instantiation(problem, config),
                 blocks=self.tiles(problem, config) * config.split,
                 threads=tile.threads,
                 shared_bytes=self.dynamic_bytes(problem, config) + _STATIC_BYTES,
-                bytes=2 * (met * channels + tile.bn * CHUNK * chunks)
-                + (4 if split else 2) * tile.bm * tile.bn,
-                trips=_trips(tile),
-                products=tile.wm // 16 * (tile.wn // 8) * (CHUNK // 16) * chunks,
-                vectors=tile.bm * tile.bn / VECTOR / tile.threads,
+                bytes=met * of_pixel
+                + tile.bn * of_block * filter_bytes
+                + (4 if split else problem.precision.stored.itemsize) * tile.bm * tile.bn,
+                trips=_trips(tile, self.MULTIPLIES),
+                products=tile.wm // 16 * (tile.wn // 8) * (CHUNK_BYTES // STEP_BYTES) * chunks,
+                vectors=tile.bm * tile.bn / self.WRITTEN / tile.threads,
                 rounds=chunks / (tile.stages - 1),
                 tail_bytes=4 * tile.bm * tile.bn * (config.split - 1),
-                weight_bytes=2 * problem.k * slices.count * slices.chunks * CHUNK,
+                weight_bytes=problem.k * slices.count * filter_bytes,
             ),
         )
 
@@ -167,7 +183,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
             "tensor_patch.cu",
             "conv_tensor_patch",
             problem.precision.architectures,
-            unit=HALVES // 2 if paired(problem) else HALVES,
+            unit=in_vector(problem) // (2 if paired(problem) else 1),
             **template_arguments(config.tile),
             finish=finish(activation),
         )
@@ -189,7 +205,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """Return the bytes for chunks, patches and sums, and for the tables behind them."""
         patch = patch_of(problem, config.tile.bm)
-        tables = 4 * HALVES * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)
+        tables = 4 * CHUNK_VECTORS * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)
         return self._tables(problem, config) + tables + 8 * config.tile.bm
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
@@ -205,14 +221,21 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     ) -> Filter:
         """Return K×C×R×S as K × slices × (R·S taps or pairs × channels), padded with zeros."""
         check_filter(weight, problem)
+        weight = self.stored_filter(weight)
         k, c, r, s = weight.shape
         slices, pair = slices_of(problem), 2 if paired(problem) else 1
-        channels = slices.tap_vectors * HALVES // pair
-        whole = np.zeros((k, slices.count * channels, r, slices.row_taps * pair), HALF)
+        channels = slices.tap_vectors * in_vector(problem) // pair
+        of_slices = (k, slices.count * channels, r, slices.row_taps * pair)
+        whole = np.zeros(of_slices, weight.dtype)
         whole[:, :c, :, :s] = weight
         by_tap = whole.reshape(k, slices.count, channels, -1).swapaxes(2, 3)
         rows = by_tap.reshape(k, slices.count, -1)
-        return np.pad(rows, ((0, 0), (0, 0), (0, -rows.shape[2] % CHUNK)))
+        chunk = CHUNK_VECTORS * in_vector(problem)
+        return np.pad(rows, ((0, 0), (0, 0), (0, -rows.shape[2] % chunk)))
+
+    def stored_filter(self, weight: Filter) -> Filter:
+        """Return a filter in the type that the kernel reads."""
+        return weight.astype(HALF)
 
     @override
     def sizes(
@@ -229,7 +252,9 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return struct(
             "tensor_patch.cu",
             "Sizes",
-            **conv_sizes(problem, tile.bn, x, y, residual, HALVES // patch.pair),
+            **conv_sizes(
+                problem, tile.bn, x, y, residual, in_vector(problem) // patch.pair, self.WRITTEN
+            ),
             images=problem.n,
             regions=self._regions(problem, tile),
             region=patch.region,
@@ -265,7 +290,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         """
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
-        row_bytes = 2 * (CHUNK + HALVES)  # an odd number of vectors
+        row_bytes = CHUNK_BYTES + 16  # an odd number of vectors
         weights = row_bytes * tile.stages * tile.bn
         return max(weights + self._patches(problem, config) * patch_bytes, 4 * tile.sums)
 
@@ -280,19 +305,19 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
             int32((length + region) * stride + extent)
 
 
-def _unfit_window(problem: ConvProblem) -> str | None:
+def unfit_window(problem: ConvProblem) -> str | None:
     """Refuse a window with so few taps that a patch is of no use, or too many for one."""
     window = problem.window
     if not _LEAST_TAPS <= window.kernel_volume <= MAX_VECTORS:
         return f"kernel {by_axis(window.kernel)}; it runs {_LEAST_TAPS} to {MAX_VECTORS} taps"
-    if problem.c <= VECTOR and not paired(problem):
+    if problem.c <= VECTOR and problem.precision is Precision.FP16 and not paired(problem):
         return f"{problem.c} channels at stride {by_axis(window.strides)}; it runs even strides"
     if (nbytes := window_bytes(problem)) > MAX_PATCH_BYTES:
         return f"a window of {nbytes} bytes; shared memory has {MAX_PATCH_BYTES} for it"
     return None
 
 
-def _trips(tile: PatchTile) -> Trips:
-    """Return the trips for 64 channels of a 3×3 window, whose patch is square."""
+def _trips(tile: PatchTile, multiplies: str) -> Trips:
+    """Return the trips for 8 vectors of channels of a 3×3 window, whose patch is square."""
     read = (sqrt(tile.bm) + 2) ** 2
-    return Trips({"HMMA": 9, "STS": ceil(8 * read / tile.threads)}, {})
+    return Trips({multiplies: 9, "STS": ceil(8 * read / tile.threads)}, {})

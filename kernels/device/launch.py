@@ -1,7 +1,7 @@
 """Plans one kernel launch without a device: its kernel, its geometry, its arguments."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -145,8 +145,8 @@ def launch(
     return Launch(instantiation, grid, block, tuple(passed), shared_bytes)
 
 
-def struct(source: str, name: str, /, **members: int | Iterable[int]) -> bytes:
-    """Return the bytes of a C++ struct of integers, Divisors and arrays.
+def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes:
+    """Return the bytes of a C++ struct of integers, Divisors, arrays of them, and floats.
 
     `members` have the names and the order of its fields; for a Divisor pass its number. Raises
     TypeError, which names the first member that differs from the source in its name or length;
@@ -156,11 +156,10 @@ def struct(source: str, name: str, /, **members: int | Iterable[int]) -> bytes:
     check_names(f"struct {name} of {source}", [field.name for field in declared], members)
     packed = b""
     for field, value in zip(declared, members.values(), strict=True):
-        flat = [value] if isinstance(value, int) else list(value)
+        flat = [value] if isinstance(value, int | float) else list(value)
         if field.length not in (None, len(flat)):
             raise TypeError(f"{name}.{field.name} has {field.length} numbers, not {len(flat)}")
-        pack = divisor if field.type == "Divisor" else _int32_bytes
-        packed += b"".join(map(pack, flat))
+        packed += b"".join(map(_PACK.get(field.type, _int32_bytes), flat))
     return packed
 
 
@@ -180,6 +179,14 @@ def divisor(number: int) -> bytes:
 
 def _int32_bytes(number: int) -> bytes:
     return int32(number).tobytes()
+
+
+def _float32_bytes(number: float) -> bytes:
+    return np.float32(number).tobytes()
+
+
+_PACK: Mapping[str, Callable[[Any], bytes]] = {"Divisor": divisor, "float": _float32_bytes}
+"""How a struct's field of a type is packed; all others are ints."""
 
 
 def window_struct(window: Window) -> bytes:

@@ -16,11 +16,9 @@ from kernels.layout.strided import VECTOR
 from kernels.problems.conv import ConvProblem
 from kernels.problems.window import Window
 
-HALVES = 8
-"""Of a vector of 16 bytes."""
-
-CHUNK = 64
-"""Halves of each filter that a block multiplies at once, and of each pixel that a patch has."""
+CHUNK_VECTORS = 8
+"""Vectors of 16 bytes: of each filter, that a block multiplies at once, and of each pixel of a
+patch."""
 
 MAX_PATCH_BYTES = 72 << 10
 """Of which shared memory may hold two."""
@@ -94,8 +92,9 @@ def _congruent(least: int, outputs: int) -> int:
 class Slices:
     """Divides a filter's weights, and a pixel's channels.
 
-    The channels are divided into slices of whole vectors. Each slice has a vector for each tap and
-    8 channels, or for each pair of taps and 4 channels of either; they are padded to whole chunks.
+    The channels are divided into slices of whole vectors of 16 bytes. Each slice has a vector for
+    each tap and vector of channels, or for each pair of taps and 4 channels of either; they are
+    padded to whole chunks.
     """
 
     count: int
@@ -106,14 +105,14 @@ class Slices:
     @property
     def chunks(self) -> int:
         """Return the number of chunks of a slice."""
-        return ceil(self.vectors * HALVES / CHUNK)
+        return ceil(self.vectors / CHUNK_VECTORS)
 
     @property
     def used_vectors(self) -> int:
         """Return how many vectors of a place are used: one more, of zeros, where chunks are not
         whole.
         """
-        return self.tap_vectors + (self.vectors * HALVES % CHUNK != 0)
+        return self.tap_vectors + (self.vectors % CHUNK_VECTORS != 0)
 
     @property
     def place_bytes(self) -> int:
@@ -122,11 +121,18 @@ class Slices:
 
 
 def paired(problem: ConvProblem) -> bool:
-    """Return whether a vector has 4 channels of two pixels: few channels, and strides of whole
-    pairs.
+    """Return whether a vector has 4 channels of two pixels, of halves.
+
+    So it has where channels are few, and strides are of whole pairs.
     """
-    window = problem.window
-    return problem.c <= VECTOR and window.strides[1] % 2 == 0 and window.dilations[1] == 1
+    window, are_halves = problem.window, in_vector(problem) == 2 * VECTOR
+    few = are_halves and problem.c <= VECTOR
+    return few and window.strides[1] % 2 == 0 and window.dilations[1] == 1
+
+
+def in_vector(problem: ConvProblem) -> int:
+    """Return how many numbers a vector of 16 bytes has."""
+    return 16 // problem.precision.stored.itemsize
 
 
 def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
@@ -148,7 +154,7 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
         last = vector % slices.row_taps == slices.row_taps - 1
         return patch.pair == 2 and window.kernel[1] % 2 == 1 and last
 
-    steps = range(0, slices.chunks * HALVES, 2)
+    steps = range(0, slices.chunks * CHUNK_VECTORS, 2)
     masks = [beyond(step) + 2 * beyond(step + 1) for step in steps]
     halves = [
         [offset(step + half) + mask for step, mask in zip(steps, masks, strict=True)]
@@ -159,12 +165,12 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
 
 
 def slices_of(problem: ConvProblem) -> Slices:
-    """Return slices that are as equal as possible, of at most 64 channels."""
+    """Return slices that are as equal as possible, of at most 8 vectors of channels."""
     (r, s), pair = problem.window.kernel, paired(problem)
     row_taps = ceil(s / 2) if pair else s
-    channels = min(CHUNK, MAX_VECTORS // (r * row_taps) * HALVES)  # of a slice
-    count = ceil(problem.c / channels)
-    tap_vectors = 1 if pair else ceil(problem.c / count / HALVES)
+    vectors, numbers = min(CHUNK_VECTORS, MAX_VECTORS // (r * row_taps)), in_vector(problem)
+    count = ceil(problem.c / (vectors * numbers))
+    tap_vectors = 1 if pair else ceil(problem.c / count / numbers)
     return Slices(count, tap_vectors, row_taps, r * row_taps * tap_vectors)
 
 

@@ -27,9 +27,9 @@ struct alignas(sizeof(Byte) * V) Bytes {
   Byte at[V];
 };
 
-// Within bounds that are whole numbers below 2^22, to the nearest, ties to even.
-__device__ __forceinline__ float whole_within(float x, int least, int most) {
-  return clamp(x, float(least), float(most)) + 1.5f * WHOLE - 1.5f * WHOLE;
+// Within bounds that are whole numbers below 2^22, to the nearest, ties to even. x is not NaN.
+__device__ __forceinline__ float whole_within(float x, float least, float most) {
+  return fminf(fmaxf(x, least), most) + 1.5f * WHOLE - 1.5f * WHOLE;
 }
 
 template <int V>

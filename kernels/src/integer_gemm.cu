@@ -1,17 +1,11 @@
 // Convolution of quantised numbers as an implicit matrix product on tensor cores: bytes in, bytes
 // out, and sums of whole numbers in between, which are exact in any order.
 //
-//   sum = Σ x · weight + offset[k]   of which the zero point of x and the bias are a part
-//   v = sum · scale[k]
-//   v = round(v), within bounds, · step   where the sum is rounded ahead of a residual
-//   v = v + (residual - its zero point) · its step
-//   y = round(v), within bounds, + zero point of y
+//   sum = Σ x · weight, and what requantise.cuh makes of it
 //
 // Algorithm: as tensor_gemm.cu, of rows of 128 bytes; ldmatrix gives the fragments of mma.m16n8k32.
 //   Where a window lies outside the image it reads the zero point of x. Channels that are only
 //   there to fill vectors up meet weights of 0.
-//   Steps are in units of y's scale, so that y takes no division; products and sums of the epilogue
-//   are rounded one by one, as NumPy rounds them. Rounding is to the nearest, ties to even.
 //   Rejected: to store zero points where a copy would bring zeros, which branches in every row.
 //   They are copied from memory, the first 16 bytes of offset, instead.
 // Layouts: x, residual, y are N·D·H·W pixels of unsigned bytes, with any pitch. weight is G x K/G x
@@ -21,43 +15,16 @@
 //   them.
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
 //   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel.
-#include "bytes.cuh"
 #include "channels.cuh"
 #include "implicit_gemm.cuh"
-
-// The sums of 8 neighbouring filters.
-struct alignas(16) Sums8 {
-  int at[8];
-};
-
-__device__ __forceinline__ Sums8 load_sums(const int* from) {
-  return *reinterpret_cast<const Sums8*>(from);
-}
-
-__device__ __forceinline__ void store_sums(int* to, const Sums8& sums) {
-  *reinterpret_cast<Sums8*>(to) = sums;
-}
-
-// With those of another block: loaded past the L1 cache, as in split.cuh.
-__device__ __forceinline__ Sums8 plus_part(Sums8 sum, const int* part) {
-#pragma unroll
-  for (int i = 0; i < 8; i += 4) {
-    const int4 four = __ldcg(reinterpret_cast<const int4*>(part + i));
-    sum.at[i] += four.x;
-    sum.at[i + 1] += four.y;
-    sum.at[i + 2] += four.z;
-    sum.at[i + 3] += four.w;
-  }
-  return sum;
-}
+#include "requantise.cuh"
 
 template <int BM, int BN, int BK, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     conv_integer(const Byte* x, const signed char* __restrict__ weight,
                  const int* __restrict__ offset, const float* __restrict__ scale,
                  const Byte* residual, Byte* y, int* workspace, unsigned* counters, Sizes sizes,
-                 Window window, int sum_least, int sum_most, float sum_step, int residual_zero,
-                 float residual_step, int least, int most, int y_zero) {
+                 Window window, Rounding rounding) {
   let_next_begin();
   constexpr int THREADS = BM / WM * (BN / WN) * 32;
   constexpr int X_ROWS = THREADS / (BK / 16), WEIGHT_ROWS = THREADS / (BK / 16);
@@ -222,80 +189,9 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
             make_int2(sums[m][n][i], sums[m][n][i + 1]);
   __syncthreads();
 
-  // Each thread finishes 8 neighbouring filters of every ROWS-th pixel.
-  constexpr int ROWS = THREADS / (BN / 8);
-  static_assert(BM % ROWS == 0, "each thread finishes as many");
-  const int first_row = thread / (BN / 8), own_column = thread % (BN / 8) * 8;
-  const int filter = group * sizes.filters + first_filter + own_column;
-  const int exist = min(sizes.filters - first_filter - own_column, 8);
-  const unsigned tile = blockIdx.z * gridDim.x + blockIdx.x;
-  int* const parts = workspace + size_t(tile) * splits * (BM * PITCH);
-  const auto at = [&](int i) { return (first_row + i * ROWS) * PITCH + own_column; };
-  if (splits > 1) {
-    const int count = exist > 0 ? BM / ROWS : 0;
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      store_sums(parts + split * (BM * PITCH) + at(i), load_sums(all_sums + at(i)));
-    }
-    if (!last_of_split(counters + tile, splits)) return;
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      Sums8 sum = load_sums(all_sums + at(i));
-#pragma unroll 1
-      for (int other = 0; other < splits; ++other)
-        if (other != split) sum = plus_part(sum, parts + other * (BM * PITCH) + at(i));
-      store_sums(all_sums + at(i), sum);
-    }
-  }
-  if (exist <= 0) return;
-
-  Sums8 plus;
-  Vec<8> times;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    plus.at[i] = i < exist ? offset[4 + filter + i] : 0;
-    times.at[i] = i < exist ? scale[filter + i] : 0.0f;
-  }
-  const bool vectors = sizes.y_vectors != 0 && exist == 8;
-#pragma unroll 1
-  for (int i = 0; i < BM / ROWS; ++i) {
-    const int pixel = first_pixel + first_row + i * ROWS;
-    if (pixel >= sizes.pixels) return;
-    const Sums8 sum = load_sums(all_sums + at(i));
-    Vec<8> value;
-#pragma unroll
-    for (int c = 0; c < 8; ++c) value.at[c] = __fmul_rn(float(sum.at[c] + plus.at[c]), times.at[c]);
-    if (residual != nullptr) {
-      const Byte* const before = residual + (pixel * sizes.residual_pitch + filter);
-      Vec<8> added = splat<8>(0.0f);
-      if (vectors) {
-        added = load<8>(before);
-      } else {
-#pragma unroll
-        for (int c = 0; c < 8; ++c)
-          if (c < exist) added.at[c] = before[c];
-      }
-      if (sum_step != 0.0f) {
-#pragma unroll
-        for (int c = 0; c < 8; ++c)
-          value.at[c] = __fmul_rn(whole_within(value.at[c], sum_least, sum_most), sum_step);
-      }
-#pragma unroll
-      for (int c = 0; c < 8; ++c) {
-        const float step = __fmul_rn(added.at[c] - float(residual_zero), residual_step);
-        value.at[c] = __fadd_rn(value.at[c], step);
-      }
-    }
-#pragma unroll
-    for (int c = 0; c < 8; ++c)
-      value.at[c] = whole_within(value.at[c], least, most) + float(y_zero);
-    Byte* const to = y + (pixel * sizes.y_pitch + filter);
-    if (vectors) {
-      store<8>(to, value);
-    } else {
-#pragma unroll
-      for (int c = 0; c < 8; ++c)
-        if (c < exist) to[c] = Byte(value.at[c]);
-    }
-  }
+  write_bytes<BM, BN, PITCH, THREADS>(
+      all_sums, {offset, scale, residual, y, workspace, counters, rounding}, split, splits,
+      blockIdx.z * gridDim.x + blockIdx.x, sizes, group * sizes.filters + first_filter,
+      (group + 1) * sizes.filters,
+      [&](int row) { return first_pixel + row < sizes.pixels ? first_pixel + row : -1; });
 }

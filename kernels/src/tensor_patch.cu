@@ -1,30 +1,37 @@
-// Direct convolution of halves on tensor cores: y = activation(conv(x, weight) + bias + residual).
+// Direct convolution on tensor cores, of halves or of bytes:
+// y = activation(conv(x, weight) + bias + residual).
 //
 // Algorithm: a block computes BM output pixels x BN filters, its sums as conv_tensor's
 //   (tensor_gemm.cu). conv_tensor reads each input pixel from the cache once for every tap; here a
 //   block copies its patch, all input pixels that its outputs see, to shared memory once, and every
-//   tap reads it there. The channels are taken in slices of at most 64; the patch of the next slice
-//   is on its way while this one is multiplied. Weights come in chunks of 64 halves of each filter.
+//   tap reads it there. The channels are taken in slices of at most 128 bytes; the patch of the
+//   next slice is on its way while this one is multiplied. Weights come in chunks of 128 bytes.
 //   ldmatrix takes 8 rows of 16 bytes from any 8 places, so a fragment of x is 16 output pixels at
 //   one tap, or at two: the address of a row is its pixel's place in the patch plus the offset of
-//   a tap and 8 channels. The offsets are the same for all pixels, and lie in a table.
-//   Images of 3 or 4 channels: a vector of 16 bytes is a pair of pixels, two taps. Where the row of
+//   a tap and 16 bytes of channels. The offsets are the same for all pixels, and lie in a table.
+//
+//   Halves of 3 or 4 channels: a vector of 16 bytes is a pair of pixels, two taps. Where the row of
 //   taps is odd, the last vector's second pixel is masked: a weight of 0 does not cancel a NaN.
+//
+//   Bytes: what lies outside an image is the zero point of x, copied from memory. Sums are whole,
+//   and become bytes by requantise.cuh.
+//
 // Versions: with the table computed by each block, and the loops ahead of the first copy of x
 //   unrolled, 639 instructions lay between the first copy and the loop of 64 x 32; now 257 do.
-// Layouts: x, residual, y are N·H·W pixels of halves with any pitch. weight is K x slices x chunks
-//   x 64 (kernels/convolution/tensor_patch.py, prepare_filter). In shared memory filters lie an odd
-//   number of vectors apart, so 8 neighbours are in different banks; so do the patch's places, one
-//   for each pixel or pair. Two outputs side by side read pixels a stride apart: those have places
-//   side by side (kernels/layout/patches.py, Patch). From one row of outputs to the next the place
-//   advances by as many as a row has outputs, modulo 8: the 8 rows of a matrix may be of several
-//   rows of outputs. Where a slice is no whole number of chunks, each place ends with a vector of
-//   zeros, which the table's last offsets lead to.
+// Layouts: x, residual, y are N·H·W pixels with any pitch. weight is K x slices x chunks x 128
+//   bytes (kernels/convolution/tensor_patch.py, prepare_filter). In shared memory filters lie an
+//   odd number of vectors apart, so 8 neighbours are in different banks; so do the patch's places,
+//   one for each pixel or pair. Two outputs side by side read pixels a stride apart: those have
+//   places side by side (kernels/layout/patches.py, Patch). From one row of outputs to the next the
+//   place advances by as many as a row has outputs, modulo 8: the 8 rows of a matrix may be of
+//   several rows of outputs. Where a slice is no whole number of chunks, each place ends with a
+//   vector of zeros, which the table's last offsets lead to.
 // Launch: (tiles, splits) blocks, tiles of filters fastest; a split has some of the slices. Dynamic
 //   shared memory: STAGES chunks of weights and the patches, or a tile's sums; then the tables.
 //   At least 4 blocks per multiprocessor of a small tile: without a bound ptxas spilled on sm_90.
 #include "channels.cuh"
 #include "epilogue.cuh"
+#include "requantise.cuh"
 #include "split.cuh"
 #include "window.cuh"
 
@@ -52,19 +59,58 @@ struct Sizes : ConvSizes {
   int offsets[256];
 };
 
-template <int UNIT, int BM, int BN, int WM, int WN, int STAGES, Finish FINISH>
-__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 : 0)
-    conv_tensor_patch(const Half* x, const Half* __restrict__ weight, const float* bias,
-                      const Half* residual, Half* y, float* workspace, unsigned* counters,
-                      Sizes sizes, Window window, int activation, float a, float b) {
+// What is multiplied by elements of x, and how.
+template <class T>
+struct Factor {
+  using Weight = Half;
+  using Sum = float;
+
+  static __device__ __forceinline__ void multiply(float (&sums)[4], const unsigned (&x)[4],
+                                                  const unsigned (&weight)[2]) {
+    mma_m16n8k16_f16(sums, x, weight);
+  }
+};
+template <>
+struct Factor<Byte> {
+  using Weight = signed char;
+  using Sum = int;
+
+  static __device__ __forceinline__ void multiply(int (&sums)[4], const unsigned (&x)[4],
+                                                  const unsigned (&weight)[2]) {
+    mma_m16n8k32_u8s8(sums, x, weight);
+  }
+};
+
+template <class T>
+using Sum = typename Factor<T>::Sum;
+
+__device__ __forceinline__ void store_two(float* to, float first, float second) {
+  store<2>(to, Vec<2>{first, second});
+}
+
+__device__ __forceinline__ void store_two(int* to, int first, int second) {
+  *reinterpret_cast<int2*>(to) = make_int2(first, second);
+}
+
+// Computes a tile's sums, or this block's part of them, and passes them to `finish`: where they lie
+// in shared memory, the tile's first filter, and a function from its rows to the pixels of y, less
+// than 0 where there is none. What lies outside an image is 0, or of bytes 16 from `padding`.
+template <class T, int UNIT, int BM, int BN, int WM, int WN, int STAGES, class Finishing>
+__device__ __forceinline__ void multiply_patches(const T* x,
+                                                 const typename Factor<T>::Weight* weight,
+                                                 const T* padding, const Sizes& sizes,
+                                                 const Window& window, const Finishing& finish) {
   let_next_begin();
   constexpr int THREADS = BM / WM * (BN / WN) * 32;
-  constexpr int CHUNK = 64, ROW = 2 * CHUNK + 16, STAGE = BN * ROW, PITCH = BN + 8;
+  constexpr int VECTOR = 16 / int(sizeof(T)), CHUNK = 8 * VECTOR;
+  constexpr int ROW = 128 + 16, STAGE = BN * ROW, PITCH = BN + 8;
+  constexpr bool PAIRS = UNIT != VECTOR;
   constexpr int WEIGHT_ROWS = THREADS / 8;  // at once
-  constexpr int LANES = UNIT == 8 ? 8 : 2;  // that copy a pixel
-  constexpr int PIXELS_A_PLACE = 8 / UNIT;
+  constexpr int LANES = PAIRS ? 2 : 8;      // that copy a pixel
+  constexpr int PIXELS_A_PLACE = VECTOR / UNIT;
   constexpr int M = WM / 16, N = WN / 8;
-  static_assert(UNIT == 8 || UNIT == 4, "copies are of 16 or 8 bytes");
+  constexpr bool ARE_BYTES = sizeof(T) == 1;
+  static_assert(UNIT == VECTOR || (UNIT == 4 && !ARE_BYTES), "copies are of 16 or 8 bytes");
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "tiles must fit");
   DYNAMIC_SHARED(unsigned char, shared);
   unsigned char* const patches = shared + STAGES * STAGE;
@@ -87,8 +133,9 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 :
   const int weight_row = thread / 8, weight_pitch = sizes.slices * slice_chunks * CHUNK;
   const int weight_place = held(weight_row * ROW + thread % 8 * 16);
   const int exist = sizes.filters - first_filter - weight_row;
-  const Half* weight_from = weight + (size_t(first_filter + weight_row) * weight_pitch +
-                                      first_slice * slice_chunks * CHUNK + thread % 8 * 8);
+  const typename Factor<T>::Weight* weight_from =
+      weight + (size_t(first_filter + weight_row) * weight_pitch +
+                first_slice * slice_chunks * CHUNK + thread % 8 * VECTOR);
   const auto copy_weights = [&](int stage) {
     unsigned char* const to = shared + stage * STAGE + weight_place;
 #pragma unroll
@@ -151,7 +198,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 :
   // vectors, of x the rows first, of the weights the vectors first.
   const int warp_pixel = warp % (BM / WM) * WM, warp_filter = warp / (BM / WM) * WN;
   const int weight_lane = held((warp_filter + lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 16);
-  float sums[M][N][4] = {};
+  Sum<T> sums[M][N][4] = {};
 
   const int unit = thread % LANES;
   const auto copy_patch = [&](int slice, unsigned char* patch) {
@@ -163,15 +210,25 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 :
     for (int i = thread / LANES; i < read; i += THREADS / LANES) {
       const int2 pixel = pixels[i];
       const int exist = pixel.x < 0 ? 0 : rest;
-      Half* const to = reinterpret_cast<Half*>(patch + pixel.y + unit * 16);
-      const Half* const from = x + (exist > 0 ? pixel.x + channel : 0);
-      constexpr int BYTES = UNIT * int(sizeof(Half));
-      if (whole)
-        cp_async<BYTES>(to, from, exist > 0);
-      else if (sizes.x_vectors != 0)
-        cp_async_part<BYTES>(to, from, min(max(exist, 0), UNIT) * int(sizeof(Half)));
-      else
-        copy_singly<UNIT>(to, from, exist);
+      T* const to = reinterpret_cast<T*>(patch + pixel.y + unit * 16);
+      if constexpr (ARE_BYTES) {
+        const T* const from = exist > 0 ? x + (pixel.x + channel) : padding;
+        if (whole)
+          cp_async<16>(to, from);
+        else if (sizes.x_vectors != 0)
+          cp_async_part<16>(to, from, exist > 0 ? min(exist, 16) : 16);
+        else
+          copy_singly<16>(to, from, exist > 0 ? exist : 16);
+      } else {
+        const T* const from = x + (exist > 0 ? pixel.x + channel : 0);
+        constexpr int BYTES = UNIT * int(sizeof(T));
+        if (whole)
+          cp_async<BYTES>(to, from, exist > 0);
+        else if (sizes.x_vectors != 0)
+          cp_async_part<BYTES>(to, from, min(max(exist, 0), UNIT) * int(sizeof(T)));
+        else
+          copy_singly<UNIT>(to, from, exist);
+      }
     }
   };
 
@@ -187,9 +244,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 :
       unsigned factors[M][4], filters[N][2];
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        ldmatrix_x4(factors[m],
-                    patch + (x_lane[m] + (UNIT == 4 ? offset[step] & ~15 : offset[step])));
-        if constexpr (UNIT == 4)
+        ldmatrix_x4(factors[m], patch + (x_lane[m] + (PAIRS ? offset[step] & ~15 : offset[step])));
+        if constexpr (PAIRS)
           if (lane % 4 >= 2)  // of a pair's second pixel
 #pragma unroll
             for (int i = 0; i < 4; ++i) factors[m][i] &= (offset[step] >> i / 2 & 1) - 1;
@@ -204,7 +260,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 :
 #pragma unroll
       for (int m = 0; m < M; ++m)
 #pragma unroll
-        for (int n = 0; n < N; ++n) mma_m16n8k16_f16(sums[m][n], factors[m], filters[n]);
+        for (int n = 0; n < N; ++n) Factor<T>::multiply(sums[m][n], factors[m], filters[n]);
     }
   };
 
@@ -216,7 +272,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 :
   int reading = 0, writing = STAGES - 1, ahead = chunks - (STAGES - 1);
   int slice = first_slice;
   do {
-    if (UNIT == 8 && slice + 1 < last_slice) {
+    if (!PAIRS && slice + 1 < last_slice) {
       if (slice > first_slice) __syncthreads();  // the patch before this one is read by all
       // There when needed: a slice has at least STAGES - 1 chunks, where there are several.
       copy_patch(slice + 1, next);
@@ -236,10 +292,10 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 :
     unsigned char* const read_by_now = patch;
     patch = next;
     next = read_by_now;
-  } while (UNIT == 8 && ++slice < last_slice);  // few channels are of one slice
+  } while (!PAIRS && ++slice < last_slice);  // few channels are of one slice
 
-  float* const tile = reinterpret_cast<float*>(shared);
-  float* const to = tile + ((warp_pixel + lane / 4) * PITCH + warp_filter + lane % 4 * 2);
+  Sum<T>* const tile = reinterpret_cast<Sum<T>*>(shared);
+  Sum<T>* const to = tile + ((warp_pixel + lane / 4) * PITCH + warp_filter + lane % 4 * 2);
   __syncthreads();  // all have read the last chunk
   let_next_begin_late();
 #pragma unroll
@@ -248,26 +304,56 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 :
     for (int n = 0; n < N; ++n)
 #pragma unroll
       for (int i = 0; i < 4; i += 2)
-        store<2>(to + (m * 16 + i * 4) * PITCH + n * 8, Vec<2>{sums[m][n][i], sums[m][n][i + 1]});
+        store_two(to + (m * 16 + i * 4) * PITCH + n * 8, sums[m][n][i], sums[m][n][i + 1]);
   __syncthreads();
-  constexpr int ROWS = THREADS / (BN / 4);  // at once
-  static_assert(BM % ROWS == 0, "each thread finishes as many");
-  // Where 8 threads load two rows at once, those lie two apart: neighbours would share banks.
-  const int nth = thread / (BN / 4), of_row = thread % (BN / 4) * 4;
-  const int first_row = BN == 16 ? (nth & ~3) | (nth & 1) << 1 | (nth >> 1 & 1) : nth;
-  const int filter = first_filter + of_row;
-  const bool finishes = filter < sizes.filters;
-  const auto at = [&](int i) { return (first_row + i * ROWS) * PITCH + of_row; };
-  if (splits > 1) {
-    const int count = finishes ? BM / ROWS : 0;
-    float* const parts = workspace + size_t(blockIdx.x) * splits * (BM * PITCH);
-    write_part(tile, parts + split * (BM * PITCH), count, at);
-    if (!add_up_parts<BM * PITCH>(tile, parts, split, splits, counters + blockIdx.x, count, at))
-      return;
-  }
-  if (!finishes) return;
-  epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b)
-      .template write<BM / ROWS>(
-          filter, [&](int i) { return outputs[first_row + i * ROWS].x; },
-          [&](int i) { return load<4>(tile + at(i)); });
+  finish(tile, first_filter, [&](int row) { return outputs[row].x; });
+}
+
+template <int UNIT, int BM, int BN, int WM, int WN, int STAGES, Finish FINISH>
+__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 : 0)
+    conv_tensor_patch(const Half* x, const Half* __restrict__ weight, const float* bias,
+                      const Half* residual, Half* y, float* workspace, unsigned* counters,
+                      Sizes sizes, Window window, int activation, float a, float b) {
+  constexpr int THREADS = BM / WM * (BN / WN) * 32, PITCH = BN + 8;
+  const auto finish = [&](float* tile, int first_filter, const auto& pixel_of) {
+    const int split = blockIdx.y, splits = sizes.splits;
+    const int thread = int(kept(threadIdx.x));
+    constexpr int ROWS = THREADS / (BN / 4);  // at once
+    static_assert(BM % ROWS == 0, "each thread finishes as many");
+    // Where 8 threads load two rows at once, those lie two apart: neighbours would share banks.
+    const int nth = thread / (BN / 4), of_row = thread % (BN / 4) * 4;
+    const int first_row = BN == 16 ? (nth & ~3) | (nth & 1) << 1 | (nth >> 1 & 1) : nth;
+    const int filter = first_filter + of_row;
+    const bool finishes = filter < sizes.filters;
+    const auto at = [&](int i) { return (first_row + i * ROWS) * PITCH + of_row; };
+    if (splits > 1) {
+      const int count = finishes ? BM / ROWS : 0;
+      float* const parts = workspace + size_t(blockIdx.x) * splits * (BM * PITCH);
+      write_part(tile, parts + split * (BM * PITCH), count, at);
+      if (!add_up_parts<BM * PITCH>(tile, parts, split, splits, counters + blockIdx.x, count, at))
+        return;
+    }
+    if (!finishes) return;
+    epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b)
+        .template write<BM / ROWS>(
+            filter, [&](int i) { return pixel_of(first_row + i * ROWS); },
+            [&](int i) { return load<4>(tile + at(i)); });
+  };
+  multiply_patches<Half, UNIT, BM, BN, WM, WN, STAGES>(x, weight, nullptr, sizes, window, finish);
+}
+
+template <int BM, int BN, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 : 0)
+    conv_integer_patch(const Byte* x, const signed char* __restrict__ weight,
+                       const int* __restrict__ offset, const float* __restrict__ scale,
+                       const Byte* residual, Byte* y, int* workspace, unsigned* counters,
+                       Sizes sizes, Window window, Rounding rounding) {
+  constexpr int THREADS = BM / WM * (BN / WN) * 32, PITCH = BN + 8;
+  const auto finish = [&](int* tile, int first_filter, const auto& pixel_of) {
+    write_bytes<BM, BN, PITCH, THREADS>(
+        tile, {offset, scale, residual, y, workspace, counters, rounding}, blockIdx.y, sizes.splits,
+        blockIdx.x, sizes, first_filter, sizes.filters, pixel_of);
+  };
+  multiply_patches<Byte, 16, BM, BN, WM, WN, STAGES>(
+      x, weight, reinterpret_cast<const Byte*>(offset), sizes, window, finish);
 }

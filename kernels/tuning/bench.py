@@ -14,7 +14,7 @@ from kernels.device.device import Buffer, Device
 from kernels.device.launch import Launch
 from kernels.layout.operands import Filter, padded
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import FLOAT, HALF, Storage
+from kernels.problems.precision import BYTE, FLOAT, HALF, Storage
 from kernels.tuning.examination import Exam, exam_of
 from kernels.tuning.search import measured_launches
 from kernels.tuning.timing import Addresses, Timing, launcher, operand_sets, set_bytes, sets_needed
@@ -68,7 +68,7 @@ class Bench:
         # Timed on ordinary numbers: whole ones take less power, so clocks would be higher.
         self._random = {
             stored: _Room(device, partial(self._randomise, stored), constant=True)
-            for stored in (FLOAT, HALF)
+            for stored in (FLOAT, HALF, BYTE)
         }
         self._uploaded: tuple[Exam, int] | None = None  # the layer of x, and N
         self._filters: tuple[Exam, dict[str, Filter]] | None = None
@@ -99,7 +99,7 @@ class Bench:
             weight=forms[form],
             read={
                 **{name: problem.n * image.nbytes for name, image in exam.images.items()},
-                "bias": exam.bias.nbytes,
+                **{name: numbers.nbytes for name, numbers in exam.of_filters.items()},
                 "weight": forms[form].nbytes,
             },
             written={
@@ -185,12 +185,13 @@ class Bench:
     def _upload(self, candidate: Candidate) -> dict[str, int]:
         """Upload the exam's operands and return their addresses; a problem's candidates share x."""
         exam, n = candidate.exam, candidate.problem.n
-        inputs = {name: candidate.read[name] for name in (*exam.images, "bias")}
+        of_filters = exam.of_filters
+        inputs = {name: candidate.read[name] for name in (*exam.images, *of_filters)}
         (at,) = operand_sets(self._x.at_least(set_bytes(inputs)), inputs, 1)
         at["weight"] = self._weight.at_least(candidate.weight.nbytes)
         self.device.upload(at["weight"], candidate.weight, self._stream)
         if self._uploaded != (exam, n):
-            operands = {**exam.inputs(n), "bias": exam.bias}
+            operands = {**exam.inputs(n), **of_filters}
             for name, operand in operands.items():
                 self.device.upload(at[name], operand, self._stream)
             self._stream.synchronize()  # before they are freed
@@ -213,7 +214,8 @@ class Bench:
     def _randomise(self, stored: Storage, address: int, nbytes: int) -> None:
         """Fill memory with normally distributed numbers, repeating one block."""
         floats = np.random.default_rng(0).standard_normal(min(nbytes // 4, 1 << 20), np.float32)
-        octets: NDArray[np.uint8] = floats.astype(stored).view(np.uint8)
+        numbers = floats.astype(stored.dtype) if stored != BYTE else (32 * floats).astype(np.int8)
+        octets: NDArray[np.uint8] = numbers.view(np.uint8)
         for begin in range(0, nbytes, len(octets)):
             part = octets[: nbytes - begin]
             self.device.upload(address + begin, part, self._stream)

@@ -9,6 +9,8 @@ Image i is the first one times ±2^(i // 2), which float32 scales without roundi
 enough for every N, and images in the wrong order are detected. In float16 integers are exact to
 2048 and numbers end at 65504: random signs keep y far below the former, and every eighth image has
 one scale.
+
+Bytes stand for such integers too: those of x are 128 larger, as is the bias, and y is clamped.
 """
 
 from collections.abc import Mapping
@@ -20,37 +22,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels import reference
+from kernels.convolution.integer import requantization
 from kernels.layout.operands import padded
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Storage
+from kernels.problems.precision import BYTE, FLOAT, Storage
 
 Floats = NDArray[np.floating[Any]]
+
+_ZERO = 128
+"""The byte of x that stands for 0, and what is added to y."""
 
 
 @dataclass(frozen=True, eq=False)
 class Exam:
     """Holds operands of one layer and the result for its first image, without the bias.
 
-    Pixels are as on a device, channels last. Their padding to whole vectors is NaN: kernels must
-    not use it.
+    Pixels are as on a device, channels last. Their padding to whole vectors is NaN, or of bytes a
+    number beyond all others: kernels must not use it.
     """
 
-    images: Mapping[str, Floats]  # x, and the residual if it is projected: H×W×C, C padded
+    stored: Storage
+    images: Mapping[str, NDArray[Any]]  # x, and the residual if it is projected: H×W×C, C padded
     weight: Floats  # K×(C/groups)×R×S
     bias: Floats  # K
     expected: Floats  # P×Q×K
 
-    def inputs(self, n: int) -> dict[str, Floats]:
+    @property
+    def of_filters(self) -> Mapping[str, NDArray[Any]]:
+        """Return the operands with a number for each filter."""
+        if self.stored != BYTE:
+            return {"bias": self.bias}
+        offset, scale = requantization(
+            self.weight.astype(np.int32),
+            np.ones(1, np.float32),
+            self.bias.astype(np.int64),
+            Storage(BYTE.dtype, zero_point=_ZERO),
+            BYTE,
+        )
+        return {"offset": offset, "scale": scale}
+
+    def inputs(self, n: int) -> dict[str, NDArray[Any]]:
         """Return the operands that a launch on n images reads, each n×H×W×C."""
+        zero = _ZERO if self.stored == BYTE else 0
+        scales = _scales(n, self.stored)
         return {
-            name: np.stack([image * scale for scale in _scales(n, image.dtype)])
+            name: (np.stack([image * scale for scale in scales]) + zero).astype(self.stored.dtype)
             for name, image in self.images.items()
         }
 
-    def fault(self, y: Floats) -> str | None:
+    def fault(self, y: NDArray[Any]) -> str | None:
         """Return what is wrong in y, N×P×Q×K with K padded; None where it is right."""
-        for index, (scale, image) in enumerate(zip(_scales(len(y), y.dtype), y, strict=True)):
+        for index, (scale, image) in enumerate(zip(_scales(len(y), self.stored), y, strict=True)):
             expected = self.expected * scale + self.bias
+            if self.stored == BYTE:
+                expected = np.clip(expected, *BYTE.bounds)
             error = np.abs(image[..., : len(self.bias)] - expected)
             # Written so that NaN is an error too.
             if not error.max() < abs(scale) / 2:
@@ -64,9 +89,10 @@ class Exam:
         return None
 
 
-def _scales(n: int, dtype: np.dtype[Any]) -> Floats:
-    index = np.arange(n) % (8 if dtype == np.float16 else n)
-    return ((-1.0) ** index * 2.0 ** (index // 2)).astype(dtype)
+def _scales(n: int, stored: Storage) -> NDArray[Any]:
+    index = np.arange(n) % (n if stored == FLOAT else 8)
+    scales: Floats = (-1.0) ** index * 2.0 ** (index // 2)
+    return scales.astype(np.int16 if stored == BYTE else stored.dtype)
 
 
 @lru_cache(maxsize=2)
@@ -81,16 +107,21 @@ def exam_of(layer: ConvProblem) -> Exam:
     weight = rng.choice([-1.0, 1.0], layer.filter_shape)
     exact = {name: operand.astype(np.float64) for name, operand in operands.items()}
     y = reference.conv(exact["x"], weight, layer, residual=exact.get("residual"))
+    stored = layer.precision.stored
     return Exam(
-        images={name: _pixels(x[0], layer.precision.stored) for name, x in operands.items()},
+        stored=stored,
+        images={name: _pixels(x[0], stored) for name, x in operands.items()},
         weight=weight.astype(np.float32),
-        bias=rng.choice(numbers, layer.k).astype(np.float32),
+        bias=(rng.choice(numbers, layer.k) + (_ZERO if stored == BYTE else 0)).astype(np.float32),
         expected=np.ascontiguousarray(np.moveaxis(y[0], 0, -1), np.float32),
     )
 
 
-def _pixels(x: NDArray[np.integer[Any]], stored: Storage) -> Floats:
-    """Turn C×H×W into H×W×C, padded with NaN to 16 bytes."""
+def _pixels(x: NDArray[np.integer[Any]], stored: Storage) -> NDArray[Any]:
+    """Turn C×H×W into H×W×C, padded to 16 bytes."""
     missing = padded(len(x), 16 // stored.itemsize) - len(x)
     widths = [(0, 0)] * (x.ndim - 1) + [(0, missing)]
-    return np.pad(np.moveaxis(x, 0, -1).astype(stored), widths, constant_values=np.nan)
+    last = np.moveaxis(x, 0, -1)
+    if stored == BYTE:
+        return np.pad(last.astype(np.int16), widths, constant_values=15)
+    return np.pad(last.astype(stored.dtype), widths, constant_values=np.nan)

@@ -31,10 +31,11 @@ Tensors = NDArray[np.float32]
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 # What ONNX Runtime computes on integers, or moves. The softmax at the end stays exact.
 _OPERATORS = (
-    *_PRODUCTS, "Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu",
-    "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Split", "Squeeze",
-    "Transpose", "Unsqueeze",
+    *_PRODUCTS, "Add", "Clip", "Concat", "Flatten", "LeakyRelu", "MaxPool", "Mul", "Pad", "Relu",
+    "Reshape", "Resize", "Sigmoid", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
 )  # fmt: skip
+# The library would give their output the scale of their input, whose numbers are larger.
+_AVERAGES = ("AveragePool", "GlobalAveragePool")
 
 # Images whose activations are in memory at once.
 _CHUNK = 4
@@ -135,6 +136,10 @@ def quantised(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
             list(_OPERATORS),
             {},
         )
+        for node in copy.graph.node:
+            if node.op_type in _AVERAGES and node.name not in in_float:
+                for tensor in (*node.input, *node.output):
+                    quantiser.quantize_activation_tensor(tensor)
         quantiser.quantize_model()
         quantiser.model.topological_sort()
     result: ModelProto = quantiser.model.model

@@ -203,14 +203,20 @@ class _Run:
             )
         found = self._layer_reports(best)
         in_float, compared = self._in_float(best, found)
-        shortfall = compared.shortfall(self._goal)
-        if len(in_float) == len(found):
-            shortfall = shortfall or "the goal is reached"
+        shortfall, kept = compared.shortfall(self._goal), f"{len(in_float)} of {len(found)}"
         if shortfall:
+            reason = f"{shortfall}, even with {kept} layers in float"
+        elif len(in_float) == len(found):
+            reason = (
+                f"the goal is only reached with {kept} layers in float; with all in 8 bits"
+                f" {best.compared.shortfall(self._goal)}"
+            )
+        else:
+            reason = ""
+        if reason:
             raise QuantisationError(
                 f"{self._classifier.name} is not quantised: of {compared.images} photographs that"
-                f" the calibration did not see, {shortfall}, even with"
-                f" {len(in_float)} of {len(found)} layers in float"
+                f" the calibration did not see, {reason}"
             )
         proto, opset = self._portable(self._build(best, in_float), self._held[:_PROBED])
         times = tuple(self._time(proto, n) for n in _TIMED)

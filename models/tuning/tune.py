@@ -8,7 +8,6 @@ from pathlib import Path
 from kernels.device.device import Device, DeviceError, FaultError
 from kernels.device.gpus import architecture_of
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Precision
 from kernels.tuning.autotune import TOP_CANDIDATES, Search, autotune
 from kernels.tuning.search import ranking
 from kernels.tuning.store import DEFAULT_STORE, Outcomes, TuningStore, TuningStoreError
@@ -82,13 +81,7 @@ def tune(
     device = open_gpu("`convoy tune` measures on a GPU; without one, choices are estimated")
     store = TuningStore(tuning or DEFAULT_STORE)
     graph = classifier.rewritten.graph
-    every = conv_problems(graph, range(1, max_batch + 1))
-    # The examination's numbers are floats; convolutions of bytes are chosen by the estimate.
-    problems = {
-        problem: names
-        for problem, names in every.items()
-        if problem.precision is not Precision.INT8
-    }
+    problems = conv_problems(graph, range(1, max_batch + 1))
     try:
         known = autotune(device, list(problems), store, Search(top, anew=anew), progress=progress)
     except TuningStoreError as error:

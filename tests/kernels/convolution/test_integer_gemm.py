@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cusim.device import CusimDevice, Order
 from kernels import reference
 from kernels.convolution.algorithms import candidates
-from kernels.convolution.integer_gemm import requantization
+from kernels.convolution.integer import requantization
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TensorTile
 from kernels.layout.pixels import Pixels
@@ -20,7 +20,7 @@ from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.precision import BYTE, Precision, Storage
 from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.support.cases import INSTANTIATIONS
-from tests.support.cases.integer import INTEGER, in_bytes, integer_case
+from tests.support.cases.integer import INTEGER, INTEGER_PATCH, in_bytes, integer_case
 from tests.support.kernels.conv_layers import DIRECT_LAYERS, GEMM_LAYERS, SPLIT_LAYER, Layer
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
@@ -81,13 +81,19 @@ def test_every_configuration_is_among_the_cases() -> None:
     assert wanted <= set(INSTANTIATIONS)
 
 
-def test_bytes_are_for_one_algorithm_and_it_takes_nothing_else() -> None:
-    for problem in (_1x1, replace(conv_problem(1, 8, 8, window((4, 4), (3, 3)), 8))):
+def test_bytes_are_for_two_algorithms_and_they_take_nothing_else() -> None:
+    seen = window((4, 4), (3, 3))
+    for problem, names in (
+        (_1x1, ["integer"]),
+        (conv_problem(1, 8, 8, seen, 8), ["integer"]),
+        (conv_problem(1, 8, 8, seen), ["integer", "integer patch"]),
+    ):
         at = replace(problem, precision=Precision.INT8)
-        assert [each.name for each in candidates(at)] == ["integer"]
+        assert [each.name for each in candidates(at)] == names
         for precision in set(Precision) - {Precision.INT8}:
             refusal = INTEGER.supports(replace(problem, precision=precision))
             assert refusal == f"{precision.stored.dtype} tensors; it runs uint8"
+            assert INTEGER_PATCH.supports(replace(problem, precision=precision)) == refusal
 
 
 def test_floats_are_not_taken_for_bytes() -> None:

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kernels.layout.patches import (
-    HALVES,
+    CHUNK_VECTORS,
     MAX_PATCH_BYTES,
     offsets_of,
     paired,
@@ -22,15 +22,16 @@ from kernels.problems.window import Window
 from tests.support.kernels.windows import conv_problem, window, windows
 
 
-def half(n: int, c: int, seen: Window) -> ConvProblem:
+def half(n: int, c: int, seen: Window, precision: Precision = Precision.FP16) -> ConvProblem:
     """In fp16; the number of filters plays no part."""
-    return replace(conv_problem(n, c, 8, seen), precision=Precision.FP16)
+    return replace(conv_problem(n, c, 8, seen), precision=precision)
 
 
 @st.composite
 def problems(draw: st.DrawFn) -> ConvProblem:
-    """Any with two axes whose window fits a patch."""
-    problem = half(draw(st.integers(1, 9)), draw(st.integers(1, 150)), draw(windows()))
+    """Any of halves or bytes with two axes whose window fits a patch."""
+    precision = draw(st.sampled_from((Precision.FP16, Precision.INT8)))
+    problem = half(draw(st.integers(1, 9)), draw(st.integers(1, 150)), draw(windows()), precision)
     assume(len(problem.window.input) == 2 and window_bytes(problem) <= MAX_PATCH_BYTES)
     return problem
 
@@ -64,7 +65,7 @@ def test_every_tap_of_every_output_has_the_place_that_its_offset_says(
     assert len(set(every)) == len(every)
     assert max(every) < patch.image_places
     table, vector_of = offsets_of(seen, patch, slices), {}
-    for index in range(HALVES * slices.chunks):
+    for index in range(CHUNK_VECTORS * slices.chunks):
         chunk, half_warp, step = index // 8, index % 8 // 4, index % 4
         vector_of[chunk * 8 + step * 2 + half_warp] = table[index] & ~15
     last_row, last_column = (length - 1 for length in patch.region[1:])

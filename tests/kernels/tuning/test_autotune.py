@@ -11,7 +11,6 @@ from cusim.device import CusimDevice
 from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ALGORITHMS, Algorithm
 from kernels.convolution.gemm import GemmConv
-from kernels.convolution.integer_gemm import IntegerConv
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Trigger
@@ -135,11 +134,7 @@ def test_a_gpu_measures_layers_of_a_network(
     assert all(find(problem) for problem in layers)
 
 
-# Operands of the examination are floats, so of bytes none is measured: the estimate chooses.
-EXAMINED = [algorithm for algorithm in ALGORITHMS if not isinstance(algorithm, IntegerConv)]
-
-
-@pytest.mark.parametrize("algorithm", EXAMINED, ids=lambda algorithm: algorithm.name)
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
 def test_every_algorithm_passes_its_exam(
     device: CusimDevice,
     store: TuningStore,
@@ -150,7 +145,12 @@ def test_every_algorithm_passes_its_exam(
     layers = (LAYER, POINTWISE, GROUPED, IN_3D, WIDE)
     at_precisions = [
         replace(layer, n=n, precision=precision)
-        for precision, n in ((Precision.FP32, 3), (Precision.TF32X3, 3), (Precision.FP16, 17))
+        for precision, n in (
+            (Precision.FP32, 3),
+            (Precision.TF32X3, 3),
+            (Precision.FP16, 17),
+            (Precision.INT8, 17),
+        )
         for layer in layers
     ]
     problem = next(each for each in at_precisions if algorithm.supports(each) is None)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kernels import reference
 from kernels.problems.conv import ConvProblem, Projection
-from kernels.problems.precision import Precision
+from kernels.problems.precision import BYTE, Precision
 from kernels.tuning.examination import Exam, exam_of
 from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.reference import winograd_conv
@@ -122,3 +122,24 @@ def test_what_fills_up_pixels_is_not_to_be_used() -> None:
     exam = exam_of(conv_problem(1, 3, 4, window((3, 3), (1, 1))))
     assert exam.images["x"].shape == (3, 3, 4)
     assert np.isnan(exam.inputs(2)["x"][..., 3]).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(layers(), st.integers(1, 5), st.data())
+def test_bytes_that_are_right_pass_and_one_that_is_not_does_not(
+    layer: ConvProblem, n: int, data: st.DataObject
+) -> None:
+    layer = replace(layer, precision=Precision.INT8, projection=None)
+    exam, x = exam_of(layer), replace(BYTE, zero_point=128)
+    images = np.moveaxis(exam.inputs(n)["x"][..., : layer.c], -1, 1)
+    numbers, scale = exam.weight.astype(np.int32), np.ones(1, np.float32)
+    of = replace(layer, n=n), (x, BYTE), exam.bias.astype(np.int64)
+    y = np.moveaxis(reference.quantized_conv(images, numbers, scale, *of), 1, -1)
+    assert exam.fault(y) is None
+    at = tuple(data.draw(st.integers(0, size - 1)) for size in y.shape)
+    for wrong in (1, 255):
+        spoilt = y.copy()
+        spoilt[at] = (int(y[at]) + wrong * 2 ** (at[0] // 2)) % 256
+        assert f"elements of image {at[0]} are wrong" in (exam.fault(spoilt) or "")
+    missing = exam.inputs(n)["x"][..., layer.c :]
+    assert not np.isin(missing, exam.inputs(n)["x"][..., : layer.c]).any()

@@ -25,7 +25,7 @@ _COPY = "LDGSTS"  # to shared memory
 _PREFETCH = "CCTL.E.PF2"  # prefetch.global.L2
 _WEIGHTS_FIRST = (
     *("conv_direct", "conv_winograd", "conv_coalesced", "conv_integer"),
-    *("conv_tensor", "conv_tensor_patch", "conv_tensor_winograd"),
+    *("conv_tensor", "conv_tensor_patch", "conv_tensor_winograd", "conv_integer_patch"),
 )
 """Kernels that copy weights to shared memory before they wait, where they normalise no layer."""
 

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from models import BUILT_IN_MODEL
 from models.onnx_loader import load_proto
@@ -71,3 +71,25 @@ def test_corrected_biases_take_the_mean_error_of_the_weights_away() -> None:
     before = weights[conv.input[2]] if len(conv.input) > 2 else 0
     np.testing.assert_allclose(changed[again.input[2]], before - shift, rtol=1e-4, atol=1e-7)
     assert abs(shift).max() > 1e-5
+
+
+def test_an_average_behind_a_sum_has_bytes_on_both_sides_and_a_scale_of_its_own() -> None:
+    sizes = np.array([1.0, 3.0], np.float32).reshape(2, 1, 1, 1)
+    weight = numpy_helper.from_array(np.broadcast_to(sizes, (2, 1, 1, 1)).copy(), "w")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="c"),
+        helper.make_node("Conv", ["x", "w"], ["d"], name="d"),
+        helper.make_node("Add", ["c", "d"], ["s"], name="s"),
+        helper.make_node("GlobalAveragePool", ["s"], ["y"], name="y"),
+    ]
+    values = [helper.make_tensor_value_info(*each) for each in (("x", 1, [1, 1, 8, 8]),)]
+    output = helper.make_tensor_value_info("y", 1, [1, 2, 1, 1])
+    graph = helper.make_graph(nodes, "g", values, [output], [weight])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    images = np.random.default_rng(3).random((4, 1, 8, 8), np.float32)
+    ranges = calibrate(proto, images, Method.MIN_MAX)
+    result = quantised(proto, ranges)
+    scales = {tensor.name: numpy_helper.to_array(tensor) for tensor in result.graph.initializer}
+    assert scales["y_scale"] < 0.8 * scales["s_scale"]
+    left = quantised(proto, ranges, ["y"])
+    assert "y_scale" not in {tensor.name for tensor in left.graph.initializer}

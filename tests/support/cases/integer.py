@@ -1,15 +1,20 @@
-"""Cases of integer_gemm.cu: layers of bytes by each tile in turn, and their answers to the bit."""
+"""Cases of convolutions of bytes: layers by each tile in turn, and their answers to the bit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels import reference
-from kernels.convolution.integer_gemm import IntegerConv, requantization
+from kernels.convolution.algorithms import Algorithm
+from kernels.convolution.integer import requantization
+from kernels.convolution.integer_gemm import IntegerConv
+from kernels.convolution.integer_patch import INTEGER_PATCH_TILES, IntegerPatchConv
 from kernels.convolution.split_sum import TileConfig
-from kernels.convolution.tensor_gemm import TENSOR_TILES, TensorTile
+from kernels.convolution.tensor_gemm import TensorTile
+from kernels.convolution.tensor_patch import PatchTile
 from kernels.layout.pixels import Addend
 from kernels.problems.activation import RELU, ActivationKind
 from kernels.problems.precision import BYTE, Precision, Storage
@@ -19,10 +24,14 @@ from tests.support.kernels.conv_layers import (
     GEMM_LAYERS,
     SPLIT_LAYER,
     Layer,
+    dense,
+    odd,
+    within,
 )
 from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, placed
+from tests.support.kernels.windows import conv_problem, window
 
-INTEGER = IntegerConv()
+INTEGER, INTEGER_PATCH = IntegerConv(), IntegerPatchConv()
 
 _ZERO_POINTS = (0, 128, 77, 255)
 
@@ -59,15 +68,20 @@ _SCALES = {"x": float(np.float32(0.0213)), "weight": 0.0037}
 _CLAMPS = (ActivationKind.RELU, ActivationKind.CLIP)
 
 
-def integer_case(layer: Layer, config: TileConfig[TensorTile], seed: int = 0) -> KernelCase:
-    """A layer of bytes by one tile and split."""
+def integer_case(
+    layer: Layer,
+    config: TileConfig[TensorTile] | TileConfig[PatchTile],
+    seed: int = 0,
+) -> KernelCase:
+    """A layer of bytes by one tile and split, of the algorithm whose tile it is."""
+    algorithm: Algorithm[Any] = INTEGER if isinstance(config.tile, TensorTile) else INTEGER_PATCH
     problem = layer.problem
     residual = layer.residual
     ahead = residual.ahead if isinstance(residual, Addend) else None
-    launches = INTEGER.launches(
+    launches = algorithm.launches(
         problem, config, layer.x, layer.y, residual, layer.bias, layer.activation
     )
-    workspace = INTEGER.workspace(problem, config)
+    workspace = algorithm.workspace(problem, config)
 
     def check() -> Check:
         rng = np.random.default_rng(seed)
@@ -81,11 +95,11 @@ def integer_case(layer: Layer, config: TileConfig[TensorTile], seed: int = 0) ->
         offset, step = requantization(numbers, scale, bias, layer.x.stored, ahead or layer.y.stored)
         inputs = {
             "x": placed(x, x_layout),
-            "weight": PlacedArray(INTEGER.prepare_filter(numbers, problem, config)),
+            "weight": PlacedArray(algorithm.prepare_filter(numbers, problem, config)),
             "offset": PlacedArray(offset),
             "scale": PlacedArray(step),
             "counters": PlacedArray(
-                np.zeros(INTEGER.counter_bytes(problem, config) // 4, np.uint32)
+                np.zeros(algorithm.counter_bytes(problem, config) // 4, np.uint32)
             ),
             **{name: PlacedArray(_garbage(nbytes)) for name, nbytes in workspace.items()},
         }
@@ -113,7 +127,7 @@ def integer_case(layer: Layer, config: TileConfig[TensorTile], seed: int = 0) ->
             scratch=tuple(workspace),
         )
 
-    return KernelCase(f"{config} {layer.name}: {problem}", launches, check)
+    return KernelCase(f"{algorithm.name} {config} {layer.name}: {problem}", launches, check)
 
 
 def _bytes(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -141,12 +155,42 @@ def _split() -> Iterator[KernelCase]:
     layer = in_bytes(SPLIT_LAYER)
     for split, tile in enumerate(_tiles(), start=1):
         yield integer_case(layer, TileConfig(tile, split))
-    for split in range(len(TENSOR_TILES) + 1, 10):
+    for split in range(len(_tiles()) + 1, 10):
         yield integer_case(layer, TileConfig(tile, split))
 
+
+def _patches() -> Iterator[KernelCase]:
+    """Each layer by one tile and split, so that all tiles come by."""
+    layers = (each for each in (*DIRECT_LAYERS, SPLIT_LAYER, _OF_SLICES, _OF_IMAGES))
+    able = [each for each in layers if INTEGER_PATCH.supports(in_bytes(each).problem) is None]
+    for row, layer in enumerate(able):
+        made = in_bytes(layer, row)
+        for number in (2 * row, 2 * row + 1):
+            configs = INTEGER_PATCH.configs(made.problem)
+            tile = INTEGER_PATCH_TILES[number % len(INTEGER_PATCH_TILES)]
+            of_tile = [config for config in configs if config.tile == tile] or list(configs)
+            yield integer_case(made, of_tile[number % len(of_tile)], number)
+
+
+_OF_SLICES = Layer(
+    "of several slices, the last one smaller",
+    conv_problem(2, 270, 72, window((9, 11), (3, 3), strides=(2, 2), pads=(1,) * 4)),
+    within(270),
+    dense(72),
+    dense(72),
+    True,
+    RELU,
+)
+_OF_IMAGES = Layer(
+    "of more images than a tile has, off vectors",
+    conv_problem(7, 20, 12, window((5, 7), (5, 5), pads=(2,) * 4)),
+    odd(20),
+    dense(12),
+)
 
 INTEGER_CASES: tuple[KernelCase, ...] = (
     *_in_turn(),
     *_split(),
+    *_patches(),
     integer_case(replace(in_bytes(SPLIT_LAYER), activation=CLIP), TileConfig(_tiles()[3])),
 )

@@ -8,8 +8,12 @@ from kernels.problems.window import Window
 
 Axes = tuple[int, ...]
 
-ON_A_DEVICE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-"""For tests of drawn layers, which share one device and run for very different times."""
+ON_A_DEVICE = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+)
+"""For tests of drawn layers, which share one device and run for very different times. An algorithm
+that runs few of them leaves most out."""
 
 
 def floor_output(

@@ -1,0 +1,142 @@
+"""What convolutions of quantised values share, whose sums are exact: how those become bytes.
+
+numbers, scales, bias ─ requantization ─ offset, scale ─┐
+x, y, residual, activation ─ rounding_of ───────────────┴─ kernels/src/requantise.cuh
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.convolution.split_sum import SplitSum, TileConfig
+from kernels.device.launch import Launch, launch, struct, window_struct
+from kernels.layout.operands import Filter, check_operands
+from kernels.layout.pixels import Addend, Pixels
+from kernels.operations.quantise import clamped, step_of
+from kernels.problems.activation import Activation
+from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision, Storage
+
+_LARGEST = 2**31 - 1
+"""The largest sum."""
+
+C = TypeVar("C", bound=TileConfig[Any])
+
+
+class IntegerSum(SplitSum[C], Generic[C]):
+    """The base of algorithms that multiply bytes, by mma.sync with sums of 32-bit ints.
+
+    Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
+    Integer-Arithmetic-Only Inference", sections 2.1 to 2.4; the sum is scaled in float32, as ONNX
+    defines it.
+    """
+
+    __slots__ = ()
+    WRITTEN: ClassVar[int] = 8
+    """Channels that a thread writes at once."""
+
+    def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
+        """Return INT8."""
+        return Precision.INT8
+
+    def rounding(self, problem: ConvProblem, config: C) -> float:  # noqa: ARG002  (the same for all)
+        """Return 0: sums are exact. That y is rounded to bytes is no matter of the algorithm."""
+        return 0.0
+
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: C,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,  # noqa: ARG002  (offset has it)
+        activation: Activation | None = None,
+    ) -> tuple[Launch]:
+        """Return one launch on x, weight, offset, scale, y; residual, if there is; workspace and
+        counters if split.
+
+        offset and scale are those of `requantization`, whatever bias there is. Raises ValueError
+        where pixels do not fit the problem, beyond 32-bit indices, and for an activation that does
+        not clamp.
+        """
+        check_operands(problem, x, y, residual)
+        split = config.split > 1
+        return (
+            launch(
+                self.instantiation(problem, config),
+                (self.tiles(problem, config) // problem.groups, config.split, problem.groups),
+                (self.threads(config), 1, 1),
+                self.dynamic_bytes(problem, config),
+                x="x",
+                weight="weight",
+                offset="offset",
+                scale="scale",
+                residual="residual" if residual else 0,
+                y="y",
+                workspace="workspace" if split else 0,
+                counters="counters" if split else 0,
+                sizes=self.sizes(problem, config, x, y, residual),
+                window=window_struct(problem.window),
+                rounding=struct(
+                    "requantise.cuh", "Rounding", **_rounding(y.stored, residual, activation)
+                ),
+            ),
+        )
+
+
+def _rounding(
+    y: Storage, residual: Pixels | None, activation: Activation | None
+) -> Mapping[str, float]:
+    """Return the fields of `Rounding` (requantise.cuh)."""
+    ahead = residual.ahead if isinstance(residual, Addend) else None
+    sum_least, sum_most = (ahead or y).bounds
+    least, most = clamped(y, activation)
+    return {
+        "sum_least": sum_least,
+        "sum_most": sum_most,
+        "sum_step": step_of(ahead, y) if ahead else 0.0,
+        "residual_zero": residual.stored.zero_point if residual else 0,
+        "residual_step": step_of(residual.stored, y) if residual else 0.0,
+        "least": least,
+        "most": most,
+        "y_zero": y.zero_point,
+    }
+
+
+def signed_bytes(weight: Filter) -> Filter:
+    """Return a filter's whole numbers as signed bytes. Raises ValueError where one is none."""
+    numbers = weight.astype(np.int8)
+    if not np.array_equal(numbers, weight):
+        raise ValueError("a filter of bytes has whole numbers from -128 to 127")
+    return numbers
+
+
+def requantization(
+    numbers: NDArray[np.int32],
+    scale: NDArray[np.float32],
+    bias: NDArray[np.int64] | None,
+    x: Storage,
+    y: Storage,
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return the operands offset and scale of a filter of `numbers` and scales, and its bias.
+
+    A sum of bytes and numbers, plus offset, times scale, is in units of y's scale. Ahead of the
+    offsets are 16 bytes of x's zero point. `scale` has one entry or K; `bias` is in units of x's
+    scale and the filter's. y is what the sum is stored as, ahead of a residual if there is one.
+    Raises ValueError where a sum may pass 32 bits.
+    """
+    rows = numbers.reshape(len(numbers), -1).astype(np.int64)
+    offset = -x.zero_point * rows.sum(axis=1) + (0 if bias is None else bias)
+    reach = int((255 * np.abs(rows).sum(axis=1) + np.abs(offset)).max())
+    if reach > _LARGEST:
+        raise ValueError(f"sums of bytes may reach {reach}, beyond 32 bits")
+    # In this order and in float32, as ONNX Runtime computes it.
+    step = np.float32(x.scale) * scale / np.float32(y.scale)
+    padding = np.full(16, x.zero_point, np.uint8).view(np.int32)
+    return (
+        np.concatenate([padding, offset.astype(np.int32)]),
+        np.broadcast_to(step, offset.shape).astype(np.float32),
+    )
