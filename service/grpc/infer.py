@@ -61,6 +61,7 @@ class _Exchange:
         finally:
             late = self._deadline is not None and perf_counter() >= self._deadline
             call.abandon(Code.TOO_LATE if late else Code.CLIENT_LEFT)
+            del self._outcome  # an error in it has this frame, and so the message: a cycle
 
     def _begin(self, message: Message, length: int) -> None:
         call, pipeline = self._call, self._pipeline

@@ -155,16 +155,22 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         async def answer(_messages: Any, context: Context) -> bytes:
             try:
-                with self._admitted(path, context) as record:
-                    data = await self._receive(record, context)
-                    record.bytes_in = len(data)
-                    answer = await self._answer(path, record, data, context)
-                    record.bytes_out = len(answer)
-                    return answer
+                return await self._answer_one(path, context)
             except ServiceError as error:
-                return await _abort(context, error)
+                refusal = _refusal(error, context)
+            # Only now: grpcio keeps an abort's error in a cycle. With this one as its context the
+            # message would stay until the garbage collector runs.
+            return await _abort(context, *refusal)
 
         return answer
+
+    async def _answer_one(self, path: str, context: Context) -> bytes:
+        with self._admitted(path, context) as record:
+            data = await self._receive(record, context)
+            record.bytes_in = len(data)
+            answer = await self._answer(path, record, data, context)
+            record.bytes_out = len(answer)
+            return answer
 
     async def _receive(self, record: RequestRecord, context: Context) -> bytes:
         async with self._arriving(record, self._edge.limits.body_s):
@@ -297,8 +303,10 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 pass
             async with self._arriving(record, None):
                 yield
+            return
         except ServiceError as error:
-            await _abort(context, error)
+            refusal = _refusal(error, context)
+        await _abort(context, *refusal)
 
     @asynccontextmanager
     async def _arriving(self, record: RequestRecord, within_s: float | None) -> AsyncIterator[None]:
@@ -350,10 +358,20 @@ def _text(error: ServiceError) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
 
 
-async def _abort(context: Context, error: ServiceError) -> NoReturn:
-    """End a request with an error's status."""
+_Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
+
+
+def _refusal(error: ServiceError, context: Context) -> _Refusal:
+    """Return an error's status, its text and the trailers that go with it."""
     trailers = context.trailing_metadata()
     if isinstance(error, RetryableError):
         trailers = (*trailers, ("retry-after", str(max(1, ceil(error.retry_after_s)))))
-    await context.abort(_STATUSES[error.code], _text(error), trailers)
+    return _STATUSES[error.code], _text(error), trailers
+
+
+async def _abort(
+    context: Context, status: grpc.StatusCode, text: str, trailers: tuple[tuple[str, str], ...]
+) -> NoReturn:
+    """End a request with an error's status."""
+    await context.abort(status, text, trailers)
     raise AssertionError  # it has raised

@@ -35,6 +35,7 @@ def main() -> None:
             f"-artifact_prefix={kept}/",
             "-timeout=10",
             "-verbosity=0",
+            "-print_final_stats=1",  # how many inputs were tried
         ]
         atheris.Setup(
             [sys.argv[0], *flags, grown, str(CORPUS / options.target)],

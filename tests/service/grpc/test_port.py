@@ -1,7 +1,9 @@
 """The port of gRPC over fakes, in process: limits, errors, streams, health, reflection, its end."""
 
 import asyncio
+import gc
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -432,6 +434,31 @@ async def test_tools_are_told_the_services_and_their_messages() -> None:
         async with refused(Status.INVALID_ARGUMENT, "at most 4096"):
             async for _ in call(iter([kind(list_services="x" * 5000)])):
                 pass
+
+
+@run
+async def test_a_refused_message_is_let_go_at_once_not_by_the_garbage_collector() -> None:
+    unread = [b"\x2a\0" * 25_000, digit(1, size=50_000, model="no").SerializeToString()]
+    unread += [digit(1, size=50_000).SerializeToString().replace(b"BYTES", b"UINT8")]
+
+    async def refuse(asking: Client) -> None:
+        for message in unread:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await asking.ask(message)
+
+    async with client() as asking:
+        await refuse(asking)
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(10):
+                await refuse(asking)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert kept < 200_000, f"{kept} bytes of the 1,500,000 that were sent"
 
 
 @run

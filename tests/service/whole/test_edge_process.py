@@ -23,9 +23,10 @@ _SAMPLE = min((BUILT_IN_MODEL.parent / "samples").glob("*")).read_bytes()
 class Serving:
     """A running server and what it has written to its log."""
 
-    def __init__(self, process: Forked, port: int) -> None:
+    def __init__(self, process: Forked, port: int, grpc_port: int | None = None) -> None:
         self.process = process
         self.port = port
+        self.grpc_port = grpc_port
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
@@ -86,9 +87,12 @@ def serving(
     process = Forked(module, *asked, environ=environment, files=files)
     try:
         assert process.stdout is not None
-        found = re.search(r" at http://127\.0\.0\.1:(\d+) ", process.stdout.readline())
+        announced = process.stdout.readline()
+        found = re.search(
+            r" at http://127\.0\.0\.1:(\d+) (?:and by gRPC at 127\.0\.0\.1:(\d+) )?", announced
+        )
         assert found, process.communicate()
-        yield Serving(process, int(found[1]))
+        yield Serving(process, int(found[1]), int(found[2]) if found[2] else None)
     finally:
         process.kill()
         process.communicate()
