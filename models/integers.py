@@ -19,10 +19,8 @@ def operands_of(
     """Return `requantization` of a filter and a bias, which is in units of x's scale and the
     filter's, or rounded to those.
 
-    Raises ValueError where a number is no signed byte, or a sum may pass 32 bits.
+    Raises ValueError where a sum may pass 32 bits.
     """
-    if grid.numbers.size and (grid.numbers.min() < -128 or grid.numbers.max() > 127):
-        raise ValueError("the filter, less its zero point, has numbers beyond a signed byte")
     whole = None
     if bias is not None:
         step = np.float32(x.scale) * grid.scale

@@ -28,6 +28,8 @@ class Editor(GraphView):
         for value in rewrite.values:
             self._set_value(value)
         self._weights.update(rewrite.weights)
+        self._weights.update({name: grid.weight for name, grid in rewrite.grids.items()})
+        self._grids.update(rewrite.grids)
 
         at = self._place_of[node.output]
         place = self._places[at]

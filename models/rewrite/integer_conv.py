@@ -3,16 +3,33 @@
     quantize(f(conv(dequantize(x), w) + b + dequantize(r)))  →  conv of the bytes of x and w,
                                                                 to which those of r are added
 
-And a Gemm likewise. The filter has whole numbers, and f does no more than clamp. Refused where an
-operand is not quantised, the filter was quantised with a zero point that leaves no signed bytes, a
-sum may pass 32 bits, or another node needs the value ahead of Quantize.
+And a Gemm likewise. The filter has whole numbers, and f does no more than clamp. Numbers of 9 bits,
+of a filter that was quantised with a zero point, are sums of two signed bytes, either of which
+multiplies x:
+
+    conv(x, w) = conv((x, x), (u, v)),   w = u + v
+
+Refused where an operand is not quantised, a sum may pass 32 bits, or another node needs the value
+ahead of Quantize.
 """
 
 from dataclasses import replace
 
+import numpy as np
+
 from kernels.operations.quantise import clamps
 from kernels.problems.precision import Precision
-from models.graph import Conv, Dequantize, Gemm, Node, Quantize
+from models.graph import (
+    ChannelShuffle,
+    Concat,
+    Conv,
+    Dequantize,
+    Gemm,
+    Grid,
+    Node,
+    Quantize,
+    Value,
+)
 from models.integers import operands_of
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
@@ -27,17 +44,61 @@ def integer_conv(view: GraphView, node: Node) -> Outcome:
     x = behind(view, product.x)
     if x is None:
         return Refusal(f"{product.x}, which {product.name} reads, is not quantised")
-    obstacle = _obstacle(view, product, x, node.output) or view.tie(product.output, node)
+    grid = view.grid(product.weight)
+    if grid is None:
+        return Refusal(f"{product.weight}, the filter of {product.name}, is not quantised")
+    bytes_ = _in_bytes(grid)
+    obstacle = _obstacle(view, product, bytes_, x, node.output) or view.tie(product.output, node)
     if obstacle is not None:
         return Refusal(obstacle)
-    if isinstance(product, Gemm):
-        return Rewrite(nodes=(replace(product, output=node.output, x=x),))
-    residual = product.residual and behind(view, product.residual)
-    if product.residual is not None and residual is None:
-        return Refusal(f"{product.residual}, which {product.name} adds, is not quantised")
-    problem = replace(product.problem, precision=Precision.INT8)
-    whole = replace(product, output=node.output, x=x, residual=residual, problem=problem)
-    return Rewrite(nodes=(whole,))
+    residual = None
+    if isinstance(product, Conv) and product.residual is not None:
+        residual = behind(view, product.residual)
+        if residual is None:
+            return Refusal(f"{product.residual}, which {product.name} adds, is not quantised")
+    twice = Rewrite() if bytes_ is grid else _twice(view, product, bytes_, x)
+    whole = replace(product, output=node.output, x=x)
+    if twice.nodes:
+        (weight,) = twice.grids
+        whole = replace(whole, x=twice.nodes[-1].output, weight=weight)
+    if isinstance(whole, Conv):
+        c = product.problem.c * bytes_.numbers.shape[1] // grid.numbers.shape[1]
+        problem = replace(product.problem, c=c, precision=Precision.INT8)
+        whole = replace(whole, residual=residual, problem=problem)
+    return replace(twice, nodes=(*twice.nodes, whole))
+
+
+def _in_bytes(grid: Grid) -> Grid:
+    """Return a filter of signed bytes: the same, or two of them for each number of 9 bits.
+
+    The two of a channel are side by side, and so in one group.
+    """
+    numbers = grid.numbers
+    upper = numbers.clip(-128, 127)
+    if np.array_equal(upper, numbers):
+        return grid
+    k, c, *taps = numbers.shape
+    both = np.stack([upper, numbers - upper], axis=2)
+    return Grid(both.reshape(k, 2 * c, *taps), grid.scale)
+
+
+def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite:
+    """Return what makes each channel of the bytes of x two side by side, and the filter."""
+    shape, stored = (2 * view.shape(x)[0], *view.shape(x)[1:]), view.value(x).stored
+    joined, pairs = (
+        Value(view.fresh(f"{product.output}/{stem}"), shape, stored=stored)
+        for stem in ("twice", "pairs")
+    )
+    return Rewrite(
+        nodes=(
+            Concat(name=f"{product.name}/twice", output=joined.name, parts=(x, x), axis=0),
+            ChannelShuffle(
+                name=f"{product.name}/pairs", output=pairs.name, x=joined.name, groups=2
+            ),
+        ),
+        values=(joined, pairs),
+        grids={view.fresh(f"{product.weight}/bytes"): grid},
+    )
 
 
 def behind(view: GraphView, name: str) -> str | None:
@@ -46,10 +107,7 @@ def behind(view: GraphView, name: str) -> str | None:
     return node.x if isinstance(node, Dequantize) else None
 
 
-def _obstacle(view: GraphView, product: Conv | Gemm, x: str, y: str) -> str | None:
-    grid = view.grid(product.weight)
-    if grid is None:
-        return f"{product.weight}, the filter of {product.name}, is not quantised"
+def _obstacle(view: GraphView, product: Conv | Gemm, grid: Grid, x: str, y: str) -> str | None:
     if not clamps(product.activation):
         return f"{product.name} ends in {product.activation}"
     if isinstance(product, Gemm) and len(view.shape(product.x)) != 1:

@@ -20,13 +20,15 @@ class Rewrite:
 
     A node in `nodes` replaces the current writer of its output, if there is one; otherwise it takes
     the rewritten node's place. `rename` turns a value into another: its readers read the new name,
-    and its writer, if one is left, writes it. `values` and `weights` are added, or replace those of
-    the same name. `caveats` give the reasons for inserted nodes.
+    and its writer, if one is left, writes it. `values` and `weights`, and the weights that are
+    `grids`, are added, or replace those of the same name. `caveats` give the reasons for inserted
+    nodes.
     """
 
     nodes: tuple[Node, ...] = ()
     values: tuple[Value, ...] = ()
     weights: Mapping[str, Weight] = field(default_factory=dict)
+    grids: Mapping[str, Grid] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     caveats: Mapping[str, str] = field(default_factory=dict)  # node name: reason
 
@@ -49,7 +51,7 @@ class GraphView:
         self.outputs = graph.outputs
         self._values = dict(graph.values)
         self._weights = dict(graph.weights)
-        self._grids = graph.grids
+        self._grids = dict(graph.grids)
         self._nodes: dict[str, Node] = {}  # by the value they write
         self._readers: dict[str, list[str]] = {}  # outputs of the reading nodes, one entry a read
         self._pieces: dict[str, list[str]] = {}  # values that live inside a value

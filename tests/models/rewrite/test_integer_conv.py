@@ -13,11 +13,13 @@ from kernels.problems.precision import BYTE, Precision, Storage
 from models.graph import (
     Activate,
     Binary,
+    ChannelShuffle,
     Conv,
     Dequantize,
     Gemm,
     Graph,
     Grid,
+    Identity,
     Node,
     Pool,
     Quantize,
@@ -154,7 +156,6 @@ def test_a_fully_connected_layer_multiplies_bytes() -> None:
     ("change", "reason"),
     [
         ("weights", "the filter of conv_c, is not quantised"),
-        ("zero point", "less its zero point, has numbers beyond a signed byte"),
         ("activation", "conv_c ends in Tanh"),
         ("reader", "c is also read by"),
         ("input", "x, which conv_c reads, is not quantised"),
@@ -171,8 +172,6 @@ def test_a_convolution_that_is_not_whole_stays_in_float_and_says_why(
     assert isinstance(conv, Conv)
     if change == "weights":
         del to.grids[conv.weight]
-    if change == "zero point":
-        to.to_grid(conv.weight, 200)
     if change == "bias" and conv.bias is not None:
         to.b.weights[conv.bias][0] = 1e9
     if change == "activation":
@@ -184,6 +183,23 @@ def test_a_convolution_that_is_not_whole_stays_in_float_and_says_why(
     (left,) = (node for node in result.graph.nodes if isinstance(node, Conv))
     assert left.problem.precision is Precision.FP32
     assert reason in _reasons(result)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_numbers_of_9_bits_are_two_bytes_which_both_multiply(groups: int) -> None:
+    to = _Bytes()
+    y = to.conv("c", to.dequantize(to.quantize("q", "x")), bias=True, groups=groups)
+    conv = to.b.nodes[-1]
+    assert isinstance(conv, Conv)
+    to.to_grid(conv.weight, 200)
+    result = _rewritten(to.build(to.dequantize(to.quantize("y", y))))
+    kinds = [type(node) for node in _of_bytes(result)]
+    assert kinds == [Quantize, Identity, ChannelShuffle, Conv]  # joined in place
+    (whole,) = (node for node in result.graph.nodes if isinstance(node, Conv))
+    numbers = result.graph.grids[whole.weight].numbers
+    assert np.abs(numbers).max() <= 128
+    before = to.grids[conv.weight].numbers
+    assert (numbers[:, 0::2] + numbers[:, 1::2] == before).all()
 
 
 _TANH = Activation(ActivationKind.TANH)

@@ -129,6 +129,9 @@ FORMS = {
     "u8s8 a channel": (QuantFormat.QDQ, True, U8, S8),
     "u8s8": (QuantFormat.QDQ, False, U8, S8),
     "s8s8 a channel": (QuantFormat.QDQ, True, S8, S8),
+    "u8u8 a channel": (QuantFormat.QDQ, True, U8, U8),
+    "u8u8": (QuantFormat.QDQ, False, U8, U8),
+    "u8u8 as operators": (QuantFormat.QOperator, False, U8, U8),
     "u8s8 as operators": (QuantFormat.QOperator, False, U8, S8),
 }
 
