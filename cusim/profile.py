@@ -44,6 +44,7 @@ WANTED: tuple[tuple[ConvProblem, tuple[str, ...]], ...] = (
     (_ONE, ("gemm", "coalesced 56x8x64 1x1/1")),
     (replace(_THREE, precision=Precision.TF32), ("tensor",)),
     (replace(_THREE, precision=Precision.FP16), ("tensor",)),
+    (replace(_THREE, precision=Precision.INT8), ("integer",)),
 )
 """Problems that fill every tile, and how the choices begin that are profiled."""
 

@@ -399,6 +399,19 @@ def quantized(x: Array, stored: Storage) -> Array:
     return dequantize(quantize(x, stored), stored, x.dtype)
 
 
+def in_blocks(x: Array, block: int) -> Array:
+    """Return N×C×H×W as N × 4·block² × H/block × W/block; channels that are missing are 0.
+
+    Of each block the channels of its pixels follow each other, row by row.
+    """
+    if block == 1:
+        return x
+    n, c, h, w = x.shape
+    four = np.pad(x, ((0, 0), (0, 4 - c), (0, 0), (0, 0)))
+    split = four.reshape(n, 4, h // block, block, w // block, block)
+    return split.transpose(0, 3, 5, 1, 2, 4).reshape(n, -1, h // block, w // block)
+
+
 def quantized_conv(
     x: NDArray[np.uint8],
     numbers: NDArray[np.int32],

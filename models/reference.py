@@ -265,7 +265,9 @@ def _compute(node: Node, memory: _Memory) -> Array:
             return ops.pad(read(node.x), node.begin, node.end, node.value)
         case Softmax():
             return ops.softmax(read(node.x), node.axis, node.log)
-        case Identity() | Quantize() | Dequantize():
+        case Quantize():
+            return ops.in_blocks(read(node.x), node.block)
+        case Identity() | Dequantize():
             return read(node.x)
         case Expand():
             x = memory.read_aligned(node.x, len(graph.shape(node.output)))

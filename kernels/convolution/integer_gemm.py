@@ -8,7 +8,7 @@ from typing_extensions import override
 from kernels.convolution.implicit_gemm import ImplicitGemm, inner_size, unit
 from kernels.convolution.integer import IntegerSum, signed_bytes
 from kernels.convolution.split_sum import TileConfig
-from kernels.convolution.tensor_gemm import TENSOR_TILES, TensorTile, taps_by_channels
+from kernels.convolution.tensor_gemm import SPLITTING_TILES, TensorTile, taps_by_channels
 from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import instantiate, template_arguments
@@ -26,10 +26,11 @@ _STEP_BYTES = 32
 
 
 INTEGER_TILES = (
-    *(replace(tile, bk=_ROW_BYTES) for tile in TENSOR_TILES),
+    *(replace(tile, bk=_ROW_BYTES) for tile in SPLITTING_TILES),
     TensorTile(bm=16, bn=32, bk=_ROW_BYTES, wm=16, wn=16, stages=6),
 )
-"""One smaller than for halves: a chunk has twice as many channels, so fewer are left to split."""
+"""The last is for bytes alone: a chunk has twice as many channels, so that fewer are left to split.
+Of the first a warp has fewer filters than for halves: more warps write bytes sooner."""
 
 
 @dataclass(frozen=True, slots=True)

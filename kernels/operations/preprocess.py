@@ -3,6 +3,7 @@
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch
 from kernels.layout.pixels import Pixels, vector_width
+from kernels.layout.strided import VECTOR
 
 
 def pixels_to_floats_launch(
@@ -33,6 +34,37 @@ def pixels_to_floats_launch(
         y="y",
         pixels=pixels,
         y_pitch=y.pitch,
+    )
+
+
+def pixels_to_bytes_launch(
+    channels: int, n: int, size: tuple[int, int], y: Pixels, block: int = 1
+) -> Launch:
+    """Return a launch from n uint8 images of at most 4 channels to quantised pixels of y.
+
+    Operands images, multiplier, offset, y as for `pixels_to_floats_launch`, whose floats are
+    quantised as `quantize_launch` does. Pixels of block × block are one of y, each with 4 channels.
+    Raises ValueError.
+    """
+    if channels > VECTOR or y.pitch < VECTOR * block * block or y.pitch % VECTOR or y.offset:
+        raise ValueError(f"pixels of {channels} channels in blocks of {block} do not fit {y}")
+    h, w = size
+    if h % block or w % block:
+        raise ValueError(f"{h}x{w} pixels are no whole number of blocks of {block}")
+    int32(n * h * w * max(channels, y.pitch))
+    return launch(
+        instantiate("preprocess.cu", "pixels_to_bytes", channels=channels),
+        *blocks_of_threads(n * h * w),
+        images="images",
+        multiplier="multiplier",
+        offset="offset",
+        y="y",
+        pixels=n * h * w,
+        columns=w // block,
+        block=block,
+        y_pitch=y.pitch,
+        scale=y.stored.scale,
+        zero=y.stored.zero_point,
     )
 
 

@@ -3,6 +3,7 @@
 Each function raises ValueError for shapes that do not match and tensors that exceed 32-bit indices.
 """
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -23,6 +24,29 @@ _LANES = 32
 def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
     """y = the bytes that stand for x, floats or halves: operands x, y."""
     return _converting("quantize", {"x": x.stored.element}, x, y, y.stored)
+
+
+def blocks_of(
+    x: StridedTensor, y: StridedTensor, block: int
+) -> tuple[StridedTensor, StridedTensor]:
+    """Return x, N×C×H×W, and y, whose pixels are blocks of x's, as tensors of one shape.
+
+    The channels of a block's pixels lie 4 apart in y, row by row.
+    """
+    if block == 1:
+        return x, y
+    n, c, h, w = x.shape
+    shape = (n, block, block, c, h // block, w // block)
+    image, channel, row, column = x.strides
+    y_image, y_channel, y_row, y_column = y.strides
+    return (
+        replace(x, shape=shape, strides=(image, row, column, channel, row * block, column * block)),
+        replace(
+            y,
+            shape=shape,
+            strides=(y_image, 4 * block * y_channel, 4 * y_channel, y_channel, y_row, y_column),
+        ),
+    )
 
 
 def dequantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:

@@ -1,6 +1,8 @@
 // A network's input as NHWC floats with padded channels.
 //
 // `pixels_to_floats`: uint8 N·H·W·C images, y = pixel * multiplier[c] + offset[c].
+// `pixels_to_bytes`: the same, quantised as by quantise.cu; block x block pixels of 4 channels each
+//   are one pixel of y.
 // `planes_to_pixels`: float N·C·H·W tensors, transposed.
 // Channels from C up to those of the output are written as 0.
 //
@@ -9,6 +11,7 @@
 //   V channels of a tensor, with consecutive threads on consecutive pixels, so that reads of each
 //   plane are contiguous. Where there are at most V channels, as in an image, the writes are
 //   contiguous too.
+#include "bytes.cuh"
 #include "common.cuh"
 #include "half.cuh"
 
@@ -33,6 +36,29 @@ __global__ void __launch_bounds__(256)
     }
     store<V>(y + pixel * y_pitch + first, result);
   }
+}
+
+template <int CHANNELS>
+__global__ void __launch_bounds__(256)
+    pixels_to_bytes(const unsigned char* images, const float* __restrict__ multiplier,
+                    const float* __restrict__ offset, Byte* y, int pixels, Divisor columns,
+                    Divisor block, int y_pitch, float scale, int zero) {
+  follow_previous();
+  const unsigned pixel = thread_index();
+  if (pixel >= unsigned(pixels)) return;
+  unsigned index = pixel;
+  // The pixel's column in its block, the block's in its row of blocks, and likewise of rows.
+  const unsigned right = peel(index, block), column = peel(index, columns);
+  const unsigned down = peel(index, block), place = index * unsigned(columns) + column;
+  Vec<4> result = splat<4>(0.0f);
+#pragma unroll
+  for (int c = 0; c < CHANNELS; ++c) {
+    const float value = images[pixel * CHANNELS + c];
+    result.at[c] = fmaf(value, multiplier[c], offset[c]);
+  }
+#pragma unroll
+  for (int c = 0; c < 4; ++c) result.at[c] = rintf(result.at[c] / scale) + float(zero);
+  store<4>(y + (place * y_pitch + (down * unsigned(block) + right) * 4), result);
 }
 
 template <class T, int V>

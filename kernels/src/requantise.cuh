@@ -152,8 +152,8 @@ __device__ __forceinline__ void write_bytes(int* tile, const Requantisation& to,
       times.at[i] = i < exist ? to.scale[filter + i] : 0.0f;
     }
   }
-  // Two pixels at once, whose loads are all ahead of the first store: y may be the residual.
-  constexpr int AT_ONCE = COUNT % 2 == 0 ? 2 : 1;
+  // Several pixels at once, whose loads are all ahead of the first store: y may be the residual.
+  constexpr int AT_ONCE = COUNT % 4 == 0 ? 4 : COUNT % 2 == 0 ? 2 : 1;
   const auto finish = [&](auto with_residual, int i) {
     constexpr bool RESIDUAL = decltype(with_residual)::value;
     int pixel[AT_ONCE];

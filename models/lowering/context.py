@@ -9,11 +9,15 @@ import numpy as np
 from kernels.convolution.algorithms import ConvChoice
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR, StridedTensor
-from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
+from kernels.operations.preprocess import (
+    pixels_to_bytes_launch,
+    pixels_to_floats_launch,
+    planes_to_pixels_launch,
+)
 from kernels.operations.top_k import Results, ScoreKind, top_k_launch
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, Storage
-from models.graph import Graph
+from models.graph import Graph, Quantize
 from models.lowering import placement
 from models.lowering.placement import Place
 from models.lowering.tape import Operand, Tape, WeightOperand, at
@@ -161,9 +165,13 @@ class Context:
     def preprocess(self, p: Preprocessing, *, tensors: bool = False) -> None:
         """Emit what turns uint8 images into the network's input: x = pixel · multiplier + offset.
 
-        Tensors are the input already, and are at most copied into another layout.
+        Tensors are the input already, and are at most copied into another layout. What Quantize
+        would make of pixels is made at once.
         """
         (value,) = self.graph.inputs
+        if not tensors and (quantize := self._quantize_of_pixels(p)) is not None:
+            self._quantize_pixels(p, quantize)
+            return
         stored = self.graph.values[value].stored
         *spatial, channels = p.image_shape
         pixels = self.n * prod(spatial)
@@ -198,6 +206,30 @@ class Context:
             multiplier=self.tape.weight("convoy/multiplier", lambda: multiplier),
             offset=self.tape.weight("convoy/offset", lambda: offset),
             y=at(place),
+        )
+
+    def _quantize_of_pixels(self, p: Preprocessing) -> Quantize | None:
+        """Return the node that alone reads the images, if it quantises pixels of few channels."""
+        (value,) = self.graph.inputs
+        readers = [node for node in self.graph.nodes if value in node.operands()]
+        *spatial, channels = p.image_shape
+        is_image = p.layout is Layout.NCHW and len(spatial) == 2 and channels <= VECTOR
+        if not is_image or len(readers) != 1 or not isinstance(readers[0], Quantize):
+            return None
+        return readers[0]
+
+    def _quantize_pixels(self, p: Preprocessing, node: Quantize) -> None:
+        height, width, channels = p.image_shape
+        y, read = self.output(node.output), self.n * prod(p.image_shape)
+        multiplier, offset = normalisation(p)
+        written = VECTOR * self.n * height * width
+        self.tape.begin(INPUT, Cost(5 * read, read + written))
+        self.tape.emit(
+            pixels_to_bytes_launch(channels, self.n, (height, width), pixels_of(y), node.block),
+            images=self.tape.buffer(INPUT, read),
+            multiplier=self.tape.weight("convoy/multiplier", lambda: multiplier),
+            offset=self.tape.weight("convoy/offset", lambda: offset),
+            y=at(y),
         )
 
     def reshape_copy(self, x: StridedTensor, x_at: Operand, y: Place) -> None:

@@ -13,6 +13,7 @@ from kernels.operations.lrn import lrn_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
 from kernels.operations.quantise import (
     add_launch,
+    blocks_of,
     dequantize_launch,
     global_average_launch,
     quantize_launch,
@@ -226,8 +227,11 @@ def _pad(to: Context, node: Pad) -> None:
 
 
 def _quantize(to: Context, node: Quantize) -> None:
+    if node.output in to.places:  # of pixels, which Context.preprocess made bytes of
+        return
     x, y = to.places[node.x], to.output(node.output)
-    to.tape.emit(quantize_launch(x.strided, y.strided), x=at(x), y=at(y))
+    launch = quantize_launch(*blocks_of(x.strided, y.strided, node.block))
+    to.tape.emit(launch, x=at(x), y=at(y))
 
 
 def _dequantize(to: Context, node: Dequantize) -> None:

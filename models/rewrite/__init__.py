@@ -26,6 +26,7 @@ from models.rewrite.global_pool import global_pool
 from models.rewrite.group_normalisation import group_normalisation
 from models.rewrite.integer_conv import integer_conv
 from models.rewrite.integer_move import integer_move
+from models.rewrite.integer_stem import integer_stem
 from models.rewrite.integer_sum import integer_sum
 from models.rewrite.join_slices import join_slices
 from models.rewrite.merge_reductions import merge_reductions
@@ -86,6 +87,7 @@ RULES_OF_INTEGERS: tuple[Rule, ...] = (
     integer_conv,
     integer_sum,
     integer_move,
+    integer_stem,
     *_PLACING,
 )
 """RULES for a network that is to be computed in INT8, where it is quantised."""

@@ -62,8 +62,8 @@ def integer_conv(view: GraphView, node: Node) -> Outcome:
         (weight,) = twice.grids
         whole = replace(whole, x=twice.nodes[-1].output, weight=weight)
     if isinstance(whole, Conv):
-        c = product.problem.c * bytes_.numbers.shape[1] // grid.numbers.shape[1]
-        problem = replace(product.problem, c=c, precision=Precision.INT8)
+        c = whole.problem.c * bytes_.numbers.shape[1] // grid.numbers.shape[1]
+        problem = replace(whole.problem, c=c, precision=Precision.INT8)
         whole = replace(whole, residual=residual, problem=problem)
     return replace(twice, nodes=(*twice.nodes, whole))
 

@@ -19,7 +19,9 @@ from models.classifier import Classifier
 from models.graph import Conv, Gemm
 from models.integers import is_quantised
 from models.onnx_loader import load_model
-from tests.support.models.engines import classifier_of, opened
+from models.plan import build_plan
+from models.preprocessing import normalised
+from tests.support.models.engines import H200_CHOICE, classifier_of, opened
 from tests.support.models.quantised import quantised, run_on_integers
 
 U8, S8 = QuantType.QUInt8, QuantType.QInt8
@@ -166,3 +168,25 @@ def test_a_quantised_network_has_the_scores_of_onnx_runtime_to_the_bit(
     engine.close()
     assert len(np.unique(scores)) > 10
     assert np.array_equal(scores, run_on_integers(path, images))
+
+
+def test_pixels_become_the_bytes_that_a_stem_reads_at_once(
+    device: CusimDevice, tmp_path: Path
+) -> None:
+    onnx.save(residual(), tmp_path / "float.onnx")
+    path = quantised(tmp_path / "float.onnx", tmp_path / "quantised.onnx", _images(40))
+    classifier = _classifier(path)
+    # Multiples of 1/64, which no order of rounding changes.
+    exact = replace(classifier.preprocessing, mean=(2.0,) * 3, std=(1.0,) * 3)
+    classifier = replace(classifier, preprocessing=exact)
+    first, *_ = (node for node in classifier.rewritten.graph.nodes if isinstance(node, Conv))
+    assert first.problem.c == 16
+    plan = build_plan(classifier.rewritten.graph, exact, 2, H200_CHOICE)
+    kernels = [step.launch.instantiation.kernel for step in plan.steps]
+    assert kernels[:2] == ["pixels_to_bytes", "conv_integer_patch"]
+    pixels = np.random.default_rng(4).integers(0, 256, (2, 40, 40, 3), np.uint8)
+    engine = opened(classifier, device, 2)
+    scores = engine.run(list(pixels)).scores
+    engine.close()
+    assert len(np.unique(scores)) > 10
+    assert np.array_equal(scores, run_on_integers(path, normalised(pixels, exact)))

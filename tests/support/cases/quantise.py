@@ -11,8 +11,10 @@ from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import map_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
+from kernels.operations.preprocess import pixels_to_bytes_launch
 from kernels.operations.quantise import (
     add_launch,
+    blocks_of,
     dequantize_launch,
     global_average_launch,
     quantize_launch,
@@ -22,7 +24,7 @@ from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.precision import BYTE, HALF, Storage
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import CLIP, dense, filled, odd, within
-from tests.support.kernels.kernel_case import Check, KernelCase, placed
+from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, placed
 from tests.support.kernels.windows import window
 
 _FINE = Storage(BYTE.dtype, float(np.float32(0.0237)), 128)
@@ -42,6 +44,49 @@ def _quantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
         return Check({"x": placed(stored, x)}, y, expected.astype(np.float64), 0.0)
 
     return KernelCase(name, (quantize_launch(x, y),), check)
+
+
+def _block_case(name: str, channels: int, block: int) -> KernelCase:
+    """Numbers of 2 images to bytes, of which blocks are pixels."""
+    x = Pixels(channels, 4).strided(2, (4, 6))
+    layout = _of(dense(4 * block**2), _FINE).strided(2, (4 // block, 6 // block))
+    read, y = blocks_of(x, layout, block)
+
+    def check() -> Check:
+        numbers = 3 * normal(x.shape)
+        bytes_ = reference.quantize(numbers, _FINE).astype(np.float64)
+        blocks = reference.in_blocks(bytes_, block)
+        # Of each pixel of a block, what is there; the rest stays as it was.
+        whole = blocks.reshape(2, block, block, 4, *layout.shape[2:])
+        return Check({"x": placed(numbers, x)}, y, whole[:, :, :, :channels], 0.0)
+
+    return KernelCase(name, (quantize_launch(read, y),), check)
+
+
+def _pixels_case(name: str, channels: int, block: int, y: Pixels) -> KernelCase:
+    """2 images of 8×6 pixels to bytes, of which blocks are pixels."""
+    n, h, w = 2, 8, 6
+    stored = y.stored
+    layout = replace(y, channels=4 * block**2).strided(n, (h // block, w // block))
+
+    def check() -> Check:
+        images = np.random.default_rng(0).integers(0, 256, (n, h, w, channels), np.uint8)
+        # Products of whole numbers and a power of 2 are exact, with a sum or without.
+        multiplier = np.full(channels, 2**-6, np.float32)
+        offset = np.arange(channels, dtype=np.float32) - 2
+        numbers = np.moveaxis(images * multiplier + offset, -1, 1).astype(np.float32)
+        expected = reference.in_blocks(np.pad(numbers, ((0, 0), (0, 4 - channels), *_NONE)), block)
+        inputs = {
+            "images": PlacedArray(images),
+            "multiplier": PlacedArray(multiplier),
+            "offset": PlacedArray(offset),
+        }
+        return Check(inputs, layout, reference.quantize(expected, stored).astype(np.float64), 0.0)
+
+    return KernelCase(name, (pixels_to_bytes_launch(channels, n, (h, w), y, block),), check)
+
+
+_NONE = ((0, 0), (0, 0))
 
 
 def _dequantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
@@ -137,6 +182,12 @@ _ODD, _ODD_FLOATS = _of(odd(5), _FINE).strided(2, _SIZE), odd(5).strided(2, _SIZ
 _ROWS, _COLUMNS = (StridedTensor.contiguous(shape, _FINE) for shape in ((2, 35, 8), (2, 8, 35)))
 
 QUANTISE_CASES: tuple[KernelCase, ...] = (
+    _block_case("blocks of 3 channels", 3, 2),
+    _block_case("blocks of 4 channels", 4, 2),
+    _pixels_case("pixels in blocks", 3, 2, _of(filled(16), _FINE)),
+    _pixels_case("grey pixels in blocks", 1, 2, _of(dense(16), _COARSE)),
+    _pixels_case("pixels one by one", 4, 1, _of(Pixels(4, 16), _OTHER)),
+    _pixels_case("pixels of 3 channels", 3, 1, _of(Pixels(3, 16), _OTHER)),
     _quantize_case("floats", _FLOATS, _BYTES),
     _quantize_case("floats of a slice, into a slice", _SLICE_OF_FLOATS, _SLICE),
     _quantize_case("floats off vectors", _ODD_FLOATS, _ODD),
