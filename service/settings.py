@@ -53,6 +53,8 @@ class Settings(BaseModel):
     model: Path | None = None
     """ONNX model file, a folder with model.onnx or with one folder per model, or the name of a
     model that was pulled. [default: digits, the built-in model]"""
+    model_name: str | None = None
+    """Name of the model, where one is served. [default: that of its file or folder]"""
     default_model: str | None = None
     """Model behind /v1/classify, where several are served."""
     strict: bool = False

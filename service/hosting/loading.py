@@ -1,6 +1,6 @@
 """Opens the models to serve: one file, a folder with model.onnx, or a folder of such folders.
 
-models/                      convoy serve models, or convoy serve models/digits
+models/                      convoy serve models, models/digits or models/flowers
     digits/
         model.onnx           optionally with model.toml and labels.txt beside it
     flowers/
@@ -109,19 +109,34 @@ def find_models(settings: Settings) -> list[ModelFile]:
     """Return the models that the settings name: one file, or the folders in a folder, by name.
 
     Raises ModelFileError where there is no model, or a name cannot be part of a URL; in a folder of
-    folders that is logged, and the folder left out, unless `strict` is set.
+    folders that is logged, and the folder left out, unless `strict` is set. Raises SettingsError
+    where several have been given one name.
     """
+    name = settings.model_name
+    if name is None:
+        return _find_models(settings)
+    check_name(name, "--model-name")
+    found = _find_models(settings)
+    whole = [file for file in found if file.path.is_file()]  # other folders may be no models
+    if len(whole) > 1:
+        names = ", ".join(file.name for file in whole)
+        raise SettingsError(f"--model-name applies to a single model; there are {names}")
+    return [replace(file, name=name) for file in whole or found[:1]]
+
+
+def _find_models(settings: Settings) -> list[ModelFile]:
     folder = settings.model
     if folder is None or not folder.is_dir() or (folder / _FILE).is_file():
         path = _model_file(settings)
         if path in (folder, BUILT_IN_MODEL):
             return [ModelFile(path.stem, "1", path)]
-        name = path.resolve().parent.name
-        check_name(name, path.resolve().parent)
-        return [ModelFile(name, "1", path)]
+        return [ModelFile(_folder_name(path.parent, settings), "1", path)]
     found = []
-    places = (place for place in folder.iterdir() if place.is_dir())
-    for place in sorted(p for p in places if not p.name.startswith(".")):
+    every = (place for place in folder.iterdir() if place.is_dir())
+    places = sorted(place for place in every if not place.name.startswith("."))
+    if places and all(place.name.isdecimal() for place in places):  # versions of one model
+        return [replace(_highest(folder), name=_folder_name(folder, settings))]
+    for place in places:
         try:
             check_name(place.name, place)
         except ModelFileError as error:
@@ -133,6 +148,14 @@ def find_models(settings: Settings) -> list[ModelFile]:
     if not found:
         raise ModelFileError(f"{folder} has no models; put each in a folder, as NAME/{_FILE}")
     return found
+
+
+def _folder_name(folder: Path, settings: Settings) -> str:
+    """Return a folder's name; ModelFileError if no model may have it and no other is set."""
+    folder = folder.resolve()
+    if settings.model_name is None:
+        check_name(folder.name, folder)
+    return folder.name
 
 
 def find_model(settings: Settings) -> ModelFile:

@@ -73,7 +73,7 @@ def pod_spec(resources: dict[str, Resource]) -> dict[str, Any]:
     """The pod of the Deployment, or of KServe's runtime."""
     if "Deployment" in resources:
         return cast("dict[str, Any]", resources["Deployment"]["spec"]["template"]["spec"])
-    runtime = resources["ClusterServingRuntime"]["spec"]
+    runtime = resources["ServingRuntime"]["spec"]
     return {key: runtime[key] for key in ("containers", "volumes")}
 
 

@@ -1,8 +1,11 @@
 """deploy/kubernetes: valid by the schemas, few rights, and settings that Convoy has."""
 
 import base64
+import copy
 import hashlib
 import http.server
+import json
+import os
 import re
 import subprocess
 import sys
@@ -45,6 +48,7 @@ VARIANTS = [
     ("cpu",),
     ("gpu",),
     ("kserve",),
+    ("kserve-hf",),
     *(("cpu", component) for component in COMPONENTS),
     ("gpu", "autoscaling", "cache-on-volume", "model-from-volume"),
     ("gpu", "api-keys", "model-from-url", "opentelemetry"),
@@ -58,6 +62,7 @@ EXAMPLES = [
 pytestmark = needs_kubectl
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids="+".join)
 ours = pytest.mark.parametrize("overlay", ["cpu", "gpu", "kserve"])
+KSERVE_PYTHON = os.environ.get("KSERVE_PYTHON", "")
 
 
 def check(resource: Resource) -> None:
@@ -107,7 +112,7 @@ def test_the_schemas_refuse_a_misspelt_field(kind: str) -> None:
 
 
 def test_the_schemas_refuse_a_misspelt_field_of_a_container_of_kserve() -> None:
-    runtime = rendered("kserve")["ClusterServingRuntime"]
+    runtime = rendered("kserve")["ServingRuntime"]
     (container,) = runtime["spec"]["containers"]
     wrong = {**runtime["spec"], "containers": [{**container, "imag": "x"}]}
     with pytest.raises(Exception, match="imag"):
@@ -120,7 +125,9 @@ def test_convoy_takes_the_environment_of_the_manifest(variant: tuple[str, ...]) 
     image = environment(dockerfile_stages()[-1])
     settings = load_settings(environ=image | container_environment(resources))
     (container,) = pod_spec(resources)["containers"]
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    # KServe adds port 8080 where none is listed; what is listed could not be replaced by gRPC's.
+    unlisted = [{"name": "http1", "containerPort": 8080}] if "kserve" in variant[0] else []
+    ports = {p["name"]: p["containerPort"] for p in container.get("ports", unlisted)}
     assert settings.port in ports.values()
     assert settings.metrics_port == ports.get("metrics", settings.metrics_port)
     assert settings.metrics_port != settings.port
@@ -294,6 +301,7 @@ def open_ports(*variant: str) -> set[tuple[int, str]]:
 
 def test_pods_reach_only_what_a_component_needs() -> None:
     assert {variant: open_ports(*variant) for variant in VARIANTS if open_ports(*variant)} == {
+        ("kserve-hf",): {(53, ""), (443, "ipBlock")},
         ("cpu", "model-from-url"): {(53, ""), (443, "ipBlock")},
         ("cpu", "opentelemetry"): {(53, ""), (4318, "namespaceSelector")},
         ("gpu", "api-keys", "model-from-url", "opentelemetry"): {
@@ -340,11 +348,56 @@ def test_kserves_pods_have_a_startup_probe_and_a_policy_of_their_own() -> None:
     assert policy["egress"] == []
     settings = load_settings(environ=container_environment(resources))
     ports = {port["port"] for rule in policy["ingress"] for port in rule.get("ports", ())}
-    assert {settings.port, settings.metrics_port} <= ports
-    annotations = resources["ClusterServingRuntime"]["spec"]["annotations"]
+    assert {settings.port, settings.grpc_port, settings.metrics_port} <= ports
+    annotations = resources["ServingRuntime"]["spec"]["annotations"]
     assert annotations["prometheus.kserve.io/port"] == str(settings.metrics_port)
     # Knative's proxy listens on these in the same pod.
     assert settings.metrics_port not in (8012, 8013, 8022, 9090, 9091)
+
+
+def test_kserve_selects_the_runtime_itself_by_format_and_protocol() -> None:
+    resources = rendered("kserve")
+    runtime, service = resources["ServingRuntime"]["spec"], resources["InferenceService"]["spec"]
+    model = service["predictor"]["model"]
+    assert "runtime" not in model
+    (offered,) = runtime["supportedModelFormats"]
+    assert (offered["name"], offered["autoSelect"]) == (model["modelFormat"]["name"], True)
+    assert model["protocolVersion"] in runtime["protocolVersions"]
+    assert model["storageUri"].startswith("pvc://")
+    hub = rendered("kserve-hf")["InferenceService"]["spec"]["predictor"]["model"]
+    assert hub == {**model, "storageUri": "hf://your-organisation/squeezenet"}
+
+
+@pytest.mark.skipif(
+    not KSERVE_PYTHON, reason="KSERVE_PYTHON names no Python that has the package kserve"
+)
+def test_kserves_resources_have_the_fields_of_its_own_models() -> None:
+    kinds = ("ServingRuntime", "InferenceService")
+    resources = [rendered(overlay)[kind] for overlay in ("kserve", "kserve-hf") for kind in kinds]
+    assert _wrong_by_kserve(resources) == []
+    misspelt = copy.deepcopy(resources[:2])
+    misspelt[0]["spec"]["containers"][0]["securityContext"]["runAsRoot"] = False
+    misspelt[0]["spec"]["supportedModelFormats"][0]["autoSelect"] = "yes"
+    misspelt[1]["spec"]["predictor"]["model"]["storageUrl"] = "pvc://models"
+    assert [line.rpartition(".")[2] for line in _wrong_by_kserve(misspelt)] == [
+        "runAsRoot: V1SecurityContext has no such field",
+        "autoSelect: 'yes' is no bool",
+        "storageUrl: V1beta1ModelSpec has no such field",
+    ]
+
+
+def _wrong_by_kserve(resources: list[Resource]) -> list[str]:
+    script = Path(__file__).with_name("kserve_fields.py")
+    done = subprocess.run(
+        [KSERVE_PYTHON, str(script)],
+        input=json.dumps(resources),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()
 
 
 @pytest.fixture

@@ -19,12 +19,13 @@ import time
 from collections.abc import Iterable, Iterator
 from compileall import compile_dir
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
+import tritonclient.grpc as triton
 
 from models import BUILT_IN_MODEL
 from service.http.server import bind
@@ -252,25 +253,32 @@ def test_it_serves_confined_logs_json_and_drains_on_sigterm(code: Path) -> None:
             client.close()
 
 
-def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service(code: Path) -> None:
+@pytest.mark.parametrize("place", [".", "1"], ids=["the model", "its versions"])
+def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service(
+    code: Path, place: str
+) -> None:
     """Over a folder as storageUri leaves it, with {{.Name}} replaced as by KServe."""
     resources = rendered("kserve")
     name = resources["InferenceService"]["metadata"]["name"]
     environ = container_environment(resources)
-    assert environ["CONVOY_DEFAULT_MODEL"] == "{{.Name}}"
+    assert environ["CONVOY_MODEL_NAME"] == "{{.Name}}"
     with tempfile.TemporaryDirectory(dir=code.parent) as models:
         Path(models).chmod(0o755)
-        folder = Path(models, name)
-        folder.mkdir()
+        folder = Path(models, place)
+        folder.mkdir(exist_ok=True)
         for suffix in (".onnx", ".toml"):
             shutil.copy(BUILT_IN_MODEL.with_suffix(suffix), folder / f"model{suffix}")
         shutil.copy(BUILT_IN_MODEL.with_name("labels.txt"), folder)
-        (spec,) = resources["ClusterServingRuntime"]["spec"]["containers"]
+        (spec,) = resources["ServingRuntime"]["spec"]["containers"]
         arguments = [models if word == "/mnt/models" else word for word in spec["args"]]
         assert arguments != spec["args"]
-        with container("kserve", code, *arguments, CONVOY_DEFAULT_MODEL=name) as running:
+        grpc_port, _ = free_ports(2)
+        own = {"CONVOY_MODEL_NAME": name, "CONVOY_GRPC_PORT": str(grpc_port)}
+        with container("kserve", code, *arguments, **own) as running:
             answer = httpx.get(f"{running.url}/v2/models/{name}", timeout=10)
             assert (answer.status_code, answer.json()["name"]) == (200, name)
             assert httpx.get(f"{running.url}/v2/models/{name}/ready").status_code == 200
+            with closing(triton.InferenceServerClient(f"127.0.0.1:{grpc_port}")) as by_grpc:
+                assert by_grpc.is_model_ready(name)
             running.process.terminate()
             assert running.process.wait(30) == 0

@@ -205,3 +205,40 @@ def test_an_engine_is_opened_again_from_the_file_unless_that_has_changed(tmp_pat
     os.utime(file, (1, 1))
     with pytest.raises(ModelFileError, match="has changed since"):
         opened.reopen(0)
+
+
+def named(folder: Path, name: str = "rose") -> Settings:
+    return models_in(folder).model_copy(update={"model_name": name})
+
+
+def test_a_folder_of_versions_is_one_model(tmp_path: Path) -> None:
+    folder = make_models(tmp_path) / CHANNELS
+    highest = folder / "3" / "model.onnx"
+    assert find_models(models_in(folder)) == [ModelFile(CHANNELS, "3", highest)]
+    assert find_models(named(folder)) == [ModelFile("rose", "3", highest)]
+
+
+@pytest.mark.parametrize("place", ["", "1", "digits", "onnx", "digits/2"])
+def test_one_model_has_the_name_that_is_set_wherever_its_file_is(
+    tmp_path: Path, place: str
+) -> None:
+    folder = tmp_path / "my models"  # a name that no model may have
+    (folder / "assets").mkdir(parents=True)  # beside a model of its own folder
+    if place == "1":
+        (folder / "assets").rmdir()
+    (folder / place).mkdir(parents=True, exist_ok=True)
+    file = folder / place / "model.onnx"
+    shutil.copy(BUILT_IN_MODEL, file)
+    version = place[-1:] if place[-1:].isdecimal() else "1"
+    assert find_models(named(folder)) == [ModelFile("rose", version, file)]
+    (opened,) = opened_of(named(folder), ["preset=digits"])
+    assert (opened.info.name, opened.classifier.name) == ("rose", "rose")
+
+
+def test_a_name_is_of_one_model_and_one_that_it_may_have(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"--model-name .* there are channels.v2, digits"):
+        find_models(named(make_models(tmp_path)))
+    with pytest.raises(ModelFileError, match="--model-name: invalid model name"):
+        find_models(named(BUILT_IN_MODEL, "a/b"))
+    (file,) = find_models(named(BUILT_IN_MODEL))
+    assert (file.name, file.path) == ("rose", BUILT_IN_MODEL)
