@@ -17,12 +17,6 @@ import kubernetes.client
 
 KINDS = {"ServingRuntime": "V1alpha1ServingRuntime", "InferenceService": "V1beta1InferenceService"}
 _SIMPLE: dict[str, Any] = {"str": str, "int": int, "bool": bool, "object": object}
-    "str": str,
-    "int": int,
-    "bool": bool,
-    "float": (int, float),
-    "object": object,
-}
 
 
 def wrong(value: Any, kind: str, place: str) -> Iterator[str]:
