@@ -72,4 +72,6 @@ def top_k_launch(x: StridedTensor, kind: ScoreKind) -> Launch:
         classes=classes,
         x_pitch=x.strides[0],
         k=results.k,
+        scale=x.stored.scale,
+        zero=x.stored.zero_point,
     )

@@ -34,9 +34,10 @@ struct Exponentials {
   float largest, sum;
 };
 
-// Of a row of `length` numbers, `stride` apart, for every thread.
-template <int THREADS, class X>
-__device__ __forceinline__ Exponentials exponentials(const X* row, int length, int stride) {
+// Of a row of `length` numbers, `stride` apart, for every thread. A row is a pointer, or gives
+// numbers like one.
+template <int THREADS, class Row>
+__device__ __forceinline__ Exponentials exponentials(const Row& row, int length, int stride) {
   // fmaxf passes over NaN, but the sum does not.
   float largest = -infinity();
   for (int i = threadIdx.x; i < length; i += THREADS) largest = fmaxf(largest, row[i * stride]);

@@ -13,11 +13,12 @@
 //   of equals the lower index is first. 32 scores a warp, 1024 threads for 1000 classes: sorting
 //   takes 15 exchanges and the tree 5 merges of 5. Every probability of a row is NaN where one of
 //   its scores is NaN or infinite.
-// Layouts: x are rows with a pitch, float or half; y is in pinned host memory, its rows contiguous.
-// The 1 is
-//   written behind a fence for the whole system: the host may wait for it by reading it.
+// Layouts: x are rows with a pitch, of floats, halves, or bytes that stand for numbers; y is in
+//   pinned host memory, its rows contiguous. The 1 is written behind a fence for the whole system:
+//   the host may wait for it by reading it.
 // Launch: one block per image, a warp per 32 classes up to 32 warps, a power of two of them.
 #include "block.cuh"
+#include "bytes.cuh"
 #include "common.cuh"
 #include "half.cuh"
 
@@ -64,15 +65,28 @@ __device__ __forceinline__ Key largest(Key descending, Key ascending, int lane) 
   return merged<32>(descending > ascending ? descending : ascending, lane, true);
 }
 
+// An image's scores, as numbers.
+template <class X>
+struct Scores {
+  const X* row;
+  float scale, zero;
+
+  __device__ __forceinline__ float operator[](int i) const {
+    const float score = row[i];
+    if constexpr (sizeof(X) == 1) return (score - zero) * scale;
+    return score;
+  }
+};
+
 template <class X, ScoreKind KIND, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    top_k(const X* x, float* y, int classes, int x_pitch, int k) {
+    top_k(const X* x, float* y, int classes, int x_pitch, int k, float scale, int zero) {
   follow_previous();
   constexpr int WARPS = THREADS / 32;
   __shared__ Key of_warp[WARPS][32];
   __shared__ float most;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const X* const row = x + blockIdx.x * x_pitch;
+  const Scores<X> row{x + blockIdx.x * x_pitch, scale, float(zero)};
   float* const to = y + blockIdx.x * (classes + 2 * k + 1);
 
   Exponentials of_row{};

@@ -12,7 +12,7 @@ end is left to the kernel that ranks (last_softmax).
 from kernels.operations.top_k import ScoreKind
 from models.graph import Graph
 from models.lowering.context import INPUT, OUTPUT, Choose, Context
-from models.lowering.last_softmax import without_last_softmax
+from models.lowering.last_softmax import without_last_dequantize, without_last_softmax
 from models.lowering.nodes import lower_node
 from models.lowering.placement import Place
 from models.lowering.tape import (
@@ -50,11 +50,11 @@ def lower(
     kind = ScoreKind[preprocessing.output.name]
     if kind is ScoreKind.PROBABILITIES and (logits := without_last_softmax(graph)) is not None:
         graph, kind = logits, ScoreKind.SOFTMAX
-    to = Context(graph, n, choose)
+    to = Context(without_last_dequantize(graph), n, choose)
     to.preprocess(preprocessing, tensors=tensors)
-    for index, node in enumerate(graph.nodes):
+    for index, node in enumerate(to.graph.nodes):
         to.index = index
         lower_node(to, node)
-    (output,) = graph.outputs
+    (output,) = to.graph.outputs
     to.rank(output, kind)
     return to.tape

@@ -9,7 +9,22 @@ from collections import Counter
 from dataclasses import replace
 from math import prod
 
-from models.graph import Graph, Softmax, last_nodes
+from models.graph import Dequantize, Graph, Softmax, last_nodes
+
+
+def without_last_dequantize(graph: Graph) -> Graph:
+    """Return the graph up to the bytes of its scores, where its last node dequantises them.
+
+    The ranking reads bytes as the numbers that they stand for.
+    """
+    last = graph.nodes[-1]
+    read = [name for node in graph.nodes for name in node.operands()]
+    if not isinstance(last, Dequantize) or graph.outputs != (last.output,) or last.output in read:
+        return graph
+    if graph.values[last.x].inside is not None:
+        return graph
+    values = {name: value for name, value in graph.values.items() if name != last.output}
+    return replace(graph, outputs=(last.x,), values=values, nodes=graph.nodes[:-1])
 
 
 def without_last_softmax(graph: Graph) -> Graph | None:

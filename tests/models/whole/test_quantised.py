@@ -170,7 +170,7 @@ def test_a_quantised_network_has_the_scores_of_onnx_runtime_to_the_bit(
     assert np.array_equal(scores, run_on_integers(path, images))
 
 
-def test_pixels_become_the_bytes_that_a_stem_reads_at_once(
+def test_neither_pixels_nor_scores_take_a_launch_to_become_bytes_or_numbers(
     device: CusimDevice, tmp_path: Path
 ) -> None:
     onnx.save(residual(), tmp_path / "float.onnx")
@@ -184,6 +184,7 @@ def test_pixels_become_the_bytes_that_a_stem_reads_at_once(
     plan = build_plan(classifier.rewritten.graph, exact, 2, H200_CHOICE)
     kernels = [step.launch.instantiation.kernel for step in plan.steps]
     assert kernels[:2] == ["pixels_to_bytes", "conv_integer_patch"]
+    assert kernels[-2:] == ["conv_integer", "top_k"]
     pixels = np.random.default_rng(4).integers(0, 256, (2, 40, 40, 3), np.uint8)
     engine = opened(classifier, device, 2)
     scores = engine.run(list(pixels)).scores

@@ -15,7 +15,7 @@ from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pix
 from kernels.operations.softmax import softmax_launch
 from kernels.operations.top_k import Results, ScoreKind, top_k_launch
 from kernels.problems.pool import PoolKind, PoolProblem
-from kernels.problems.precision import HALF
+from kernels.problems.precision import BYTE, HALF, Storage
 from kernels.problems.window import Window
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, placed
@@ -117,11 +117,16 @@ def top_k_case(
     y = StridedTensor.contiguous((n, results.pitch))
 
     def check() -> Check:
-        numbers = x.stored.dtype.type(4) * normal(x.shape, stored=x.stored)
+        if x.stored.dtype == BYTE.dtype:
+            numbers = np.random.default_rng(0).integers(0, 256, x.shape, np.uint8)
+        else:
+            numbers = x.stored.dtype.type(4) * normal(x.shape, stored=x.stored)
         if few:
             numbers = np.round(numbers / x.stored.dtype.type(4)) * x.stored.dtype.type(-1)
         numbers[0, classes // 2] = one
         wide = numbers.astype(np.float64)
+        if x.stored.dtype == BYTE.dtype:
+            wide = reference.dequantize(numbers, x.stored, np.dtype(np.float32)).astype(np.float64)
         # exp(x - m) is rounded, as in softmax; its relative error is that of x - m and of the sum.
         rounding = EPS32 * (float(np.ptp(wide[np.isfinite(wide)])) + classes + 8)
         with np.errstate(invalid="ignore"):  # infinity - infinity
@@ -207,6 +212,8 @@ _POOLS = (
     ("in 3-D, uneven", _UNEVEN_3D, 2, _5, _5),
 )
 
+_SCORES = Storage(BYTE.dtype, float(np.float32(0.0731)), 99)
+
 WINDOW_CASES = (
     *(pool_case(name, kind, n, seen, x, y) for kind in PoolKind for name, seen, n, x, y in _POOLS),
     *(pool_case("of NaN", kind, 1, _SAME, _8, _8, nan=True) for kind in PoolKind),
@@ -270,6 +277,11 @@ WINDOW_CASES = (
             ("of one class", StridedTensor((2, 1), (4, 1)), False),
             ("of more classes than threads", StridedTensor.contiguous((1, 2077)), True),
             ("of 1000 classes in halves", StridedTensor((2, 1000), (1008, 1), stored=HALF), False),
+            (
+                "of 1000 classes in bytes",
+                StridedTensor((2, 1000), (1008, 1), stored=_SCORES),
+                False,
+            ),
         )
     ),
     *(
