@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -459,6 +460,43 @@ async def test_a_refused_message_is_let_go_at_once_not_by_the_garbage_collector(
             tracemalloc.stop()
             gc.enable()
     assert kept < 200_000, f"{kept} bytes of the 1,500,000 that were sent"
+
+
+@run
+async def test_too_many_images_a_failing_engine_and_another_version_are_told() -> None:
+    engine = FakeEngine()
+    async with client(engine, max_queue=8) as asking:
+        async with refused(Status.INVALID_ARGUMENT, "at most 8 are allowed"):
+            await asking.digits(*[1] * 9)
+        assert await asking.digits(*[1] * 8) == [1] * 8
+        engine.failing = True
+        async with refused(Status.INTERNAL, "the engine failed on this batch"):
+            await asking.digits(1)
+        engine.failing = False
+        async with refused(Status.NOT_FOUND, "unknown model"):
+            await asking.ask(digit(1, model_version="2"))
+        assert await asking.digits(2) == [2]
+
+
+@run
+async def test_scores_that_are_no_numbers_are_no_answer() -> None:
+    engine = FakeEngine(scores=lambda images: np.full((len(images), 10), np.nan, np.float32))
+    async with client(engine) as asking, refused(Status.INTERNAL, "not finite"):
+        await asking.digits(1)
+
+
+@run
+async def test_a_message_counts_as_bytes_inside_until_it_is_answered() -> None:
+    gate = threading.Event()
+    async with client(FakeEngine(gate=gate)) as asking:
+        message = Asked(model_name="fake", raw_input_contents=[b"\4"])
+        message.inputs.add(name="image", datatype="UINT8", shape=[1, 1, 1, 1])
+        answer = asyncio.create_task(asking.ask(message))
+        admission = asking.pipeline.admission
+        await until(lambda: admission.images == 1)
+        assert admission.room.taken == message.ByteSize()
+        gate.set()
+        assert digits_in(await answer) == [4]
 
 
 @run

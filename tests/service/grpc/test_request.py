@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,41 +54,6 @@ def read(data: bytes) -> InferRequest:
 
 def understood(asked: Any) -> InferRequest:
     return read(asked.SerializeToString())
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [request({"uint_contents": PIXELS}), request(None, bytes(PIXELS))],
-    ids=["typed", "raw"],
-)
-def test_pixels_are_typed_or_raw(asked: Any) -> None:
-    images = understood(asked).images
-    assert images is not None
-    assert images.dtype == np.uint8
-    assert images.shape == (1, 2, 3, 1)
-    assert images.ravel().tolist() == PIXELS
-
-
-def test_tensors_are_typed_or_raw() -> None:
-    tensor = np.linspace(-1, 1, 6, dtype=np.float32)
-    about: Any = {"name": "x", "datatype": "FP32", "shape": [1, 1, 2, 3]}
-    for asked in (
-        request({"fp32_contents": tensor}, **about),
-        request(None, tensor.tobytes(), **about),
-    ):
-        images = understood(asked).images
-        assert images is not None
-        np.testing.assert_array_equal(images.ravel(), tensor)
-
-
-def test_files_are_typed_or_raw() -> None:
-    about: Any = {"datatype": "BYTES", "shape": [2]}
-    raw = b"\3\0\0\0one\3\0\0\0two"
-    for asked in (
-        request({"bytes_contents": [b"one", b"two"]}, **about),
-        request(None, raw, **about),
-    ):
-        assert understood(asked).files == [b"one", b"two"]
 
 
 def test_numbers_come_one_by_one_or_in_parts_too() -> None:
@@ -149,14 +113,11 @@ CONTENTS = {"uint_contents": PIXELS}
         (request(), "input 'image' has no `data`: send raw_input_contents, or contents"),
         (request(CONTENTS, bytes(6)), "not as both"),
         (request(None, bytes(6), bytes(6)), "2 raw_input_contents for 1 inputs"),
-        (request(None, bytes(5)), "got 5 elements, expecting 6"),
-        (request({"uint_contents": PIXELS[:5]}), "got 5 elements, expecting 6"),
         (request({"uint_contents": [*PIXELS[:5], 256]}), "whole numbers from 0 to 255"),
         (request({"uint_contents": [*PIXELS[:5], 2**32 - 1]}), "whole numbers from 0 to 255"),
         (request({"int_contents": PIXELS}), "contents' uint_contents; got field 2"),
         (request({"fp32_contents": [0.5] * 6}), "contents' uint_contents; got fp32_contents"),
         (request({**CONTENTS, "bytes_contents": [b""]}), "uint_contents; got bytes_contents"),
-        (request({"bytes_contents": [b""]}, datatype="BYTES", shape=[1]), "element 1 .* is empty"),
         (request({"bytes_contents": [b"x"]}, datatype="BYTES", shape=[2]), "got 1 elements"),
         (
             request(
@@ -164,10 +125,6 @@ CONTENTS = {"uint_contents": PIXELS}
             ),
             "NaN or infinite",
         ),
-        (request(CONTENTS, shape=[-1, 2, 3, 1]), r"`int` >= 0 - at `\$.inputs\[0\].shape\[0\]`"),
-        (request(CONTENTS, shape=[1] * 9), "`array` of length <= 8"),
-        (request(CONTENTS, shape=[5, 2, 3, 1]), "5 images in one request; at most 4"),
-        (request(CONTENTS, name="y"), "unexpected inference input 'y'"),
         (
             request(CONTENTS, parameters={"priority": ("string_param", "1")}),
             "Expected `int`, got `str`",
