@@ -154,6 +154,7 @@ class Regions:
 
 def _open(key: str) -> io.FileIO:
     """Return the open file of a key. Raises BadRequestError unless it is shared memory."""
+    # Not to wait, up to 45 s, for the end of a lease that a client has of its file.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         file = io.FileIO(os.open(_FOLDER + key.removeprefix("/"), flags), "r+")

@@ -132,3 +132,10 @@ def test_device_and_devices_exclude_each_other() -> None:
     with pytest.raises(SettingsError, match=r"--devices: cpu:2 .* replaces --device; give one"):
         load_settings({"devices": "cpu:2"}, {"CONVOY_DEVICE": "cuda"})
     assert load_settings({"device": "cpu"}, {"CONVOY_DEVICES": ""}).devices is None
+
+
+def test_shared_memory_is_of_one_process() -> None:
+    with pytest.raises(SettingsError, match=r"--shared-memory: .*without --workers"):
+        load_settings({"shared_memory": True, "workers": 1}, {})
+    assert load_settings({"shared_memory": True, "workers": 0}, {}).shared_memory
+    assert load_settings({"workers": 1}, {}).workers == 1

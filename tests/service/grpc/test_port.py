@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from service.errors import Code
 from service.grpc.messages import HEALTH, INFERENCE, POOL, message_class
 from service.grpc.port import _STATUSES, GrpcPort
 from service.hosting.pipeline import Pipeline
+from service.hosting.regions import Regions
 from service.telemetry.record import RequestRecord
 from tests.support.servers.served import run
 from tests.support.service.client import until
@@ -497,6 +499,31 @@ async def test_a_message_counts_as_bytes_inside_until_it_is_answered() -> None:
         assert admission.room.taken == message.ByteSize()
         gate.set()
         assert digits_in(await answer) == [4]
+
+
+@run
+async def test_a_copy_of_shared_memory_counts_as_bytes_inside_too(tmp_path: Path) -> None:
+    gate = threading.Event()
+    file = Path("/dev/shm", f"convoy-{tmp_path.name}-{os.getpid()}")
+    file.write_bytes(b"\4" * 8)
+    async with client(FakeEngine(gate=gate)) as asking:
+        asking.pipeline.regions = regions = Regions(100_000)
+        regions.register("r", f"/{file.name}", 0, 8)
+        file.unlink()
+        message = Asked(model_name="fake")
+        tensor = message.inputs.add(name="image", datatype="UINT8", shape=[8, 1, 1, 1])
+        tensor.parameters["shared_memory_region"].string_param = "r"
+        tensor.parameters["shared_memory_byte_size"].int64_param = 8
+        answer = asyncio.create_task(asking.ask(message))
+        admission = asking.pipeline.admission
+        await until(lambda: admission.images == 8)
+        assert admission.room.taken == message.ByteSize() + 8
+        gate.set()
+        assert digits_in(await answer) == [4] * 8
+        taken = admission.room.taken = admission.room.max_bytes - message.ByteSize() - 7
+        async with refused(Status.RESOURCE_EXHAUSTED, "bytes of images are being read"):
+            await asking.ask(message)
+        admission.room.taken -= taken
 
 
 @run

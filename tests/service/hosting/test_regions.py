@@ -1,6 +1,9 @@
 """Regions of shared memory: bounds at registration and at each use."""
 
+import fcntl
 import os
+import signal
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import BadRequestError, ModelNotFoundError, PayloadTooLargeError
-from service.hosting.regions import Regions
+from service.hosting.regions import Place, Regions
 
 SHARED = Path("/dev/shm")
 
@@ -130,6 +133,29 @@ def test_a_file_that_is_shortened_later_is_an_error_and_not_the_end(
         with pytest.raises(BadRequestError, match="shorter than registered"):
             use()
     assert file.stat().st_size == 20
+
+
+def test_a_file_that_is_shortened_just_then_is_an_error_too(
+    regions: Regions, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = regions.place("r", 0, 40)
+    monkeypatch.setattr(Place, "_check", lambda _: os.truncate(file, 20))
+    with pytest.raises(BadRequestError, match="shorter than registered"):
+        place.read()
+
+
+def test_a_client_that_leases_its_file_does_not_hold_the_server_up(file: Path) -> None:
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # which says that the lease ends
+    leased = os.open(file, os.O_RDWR)
+    try:
+        fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        started = time.monotonic()
+        with pytest.raises(BadRequestError, match="Unable to open shared memory region"):
+            Regions(40).register("r", file.name, 0, 1)
+        assert time.monotonic() - started < 1
+    finally:
+        os.close(leased)
+        signal.signal(signal.SIGIO, before)
 
 
 def test_an_unlinked_region_survives_until_it_is_forgotten(regions: Regions, file: Path) -> None:
