@@ -50,6 +50,7 @@ def test_tensors_pixels_files_and_v1_agree_on_photographs(addresses: list[str]) 
         for places in np.array_split(np.arange(50), 10):
             rgb = np.ascontiguousarray(bgr[places][..., ::-1])
             files = [PHOTOGRAPHS[place].read_bytes() for place in places]
+            clients = [by_http, by_grpc] if places[0] == 0 else [by_http]
             scores = [
                 client.infer(SQUEEZENET.stem, [sent]).as_numpy(classifier.network.graph.outputs[0])
                 for sent in (
@@ -57,9 +58,9 @@ def test_tensors_pixels_files_and_v1_agree_on_photographs(addresses: list[str]) 
                     pixels_input(rgb),
                     files_input(*files),
                 )
-                for client in (by_http, by_grpc)
+                for client in clients
             ]
-            for each in scores[:2]:
+            for each in scores[: len(clients)]:
                 np.testing.assert_allclose(each, expected[places], atol=1e-4)
             for each in scores:
                 assert each.argmax(axis=1).tolist() == best[places].tolist()

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from statistics import quantiles
@@ -125,15 +125,16 @@ class GrpcAttack(Attack):
 
     def start(self) -> list[threading.Thread]:
         """Begin; the threads end soon after `stopped` is set."""
-        started = [threading.Thread(target=self._call, args=(n,)) for n in range(CLIENTS)]
+        named = b"\x0a\x06digits"  # the field that names the model
+        worst_known = (long for kind, long in lock.KNOWN.values() if kind == b"protobuf")
+        bodies = [named + long.body() for long in worst_known]
+        started = [threading.Thread(target=self._call, args=(n, bodies)) for n in range(CLIENTS)]
         for thread in started:
             thread.start()
         return started
 
-    def _call(self, number: int) -> None:
-        named = b"\x0a\x06digits"  # the field that names the model
-        worst_known = (long for kind, long in lock.KNOWN.values() if kind == b"protobuf")
-        bodies = [named + long.body() for long in worst_known]
+    def _call(self, number: int, bodies: Sequence[bytes]) -> None:
+        bomb = bytes(30 * worst.MB)
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
         with grpc.insecure_channel(f"127.0.0.1:{self.port}", options) as channel:
             infer = channel.unary_unary(f"/{INFERENCE}/ModelInfer")
@@ -141,7 +142,7 @@ class GrpcAttack(Attack):
                 if self.stopped.is_set():
                     return
                 packed = grpc.Compression.Gzip if place % 4 == 0 else None
-                body = bodies[place % len(bodies)] if packed is None else bytes(30 * worst.MB)
+                body = bodies[place % len(bodies)] if packed is None else bomb
                 try:
                     infer(body, compression=packed, timeout=60)
                     self.statuses[200] += 1
