@@ -8,6 +8,7 @@ from kernels.convolution.coalesced import CoalescedConv
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
+from kernels.convolution.integer_depthwise import IntegerDepthwiseConv
 from kernels.convolution.integer_gemm import IntegerConv
 from kernels.convolution.integer_patch import IntegerPatchConv
 from kernels.convolution.tensor_gemm import TensorConv
@@ -119,6 +120,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     PatchConv(),
     IntegerConv(),
     IntegerPatchConv(),
+    IntegerDepthwiseConv(),
     WinogradConv(m=2, r=3, axes=2),
     WinogradConv(m=4, r=3, axes=2),
     WinogradConv(m=2, r=5, axes=2),

@@ -107,7 +107,7 @@ class DepthwiseConv:
         itemsize = problem.precision.stored.itemsize
         return (
             Work(
-                kernel=_instantiation(problem, config),
+                kernel=self.instantiation(problem, config),
                 blocks=ceil(_steps(problem, config) / THREADS),
                 threads=THREADS,
                 shared_bytes=0,
@@ -158,6 +158,35 @@ class DepthwiseConv:
         """Return one launch: operands x, weight, y; bias and residual if given. Raises
         ValueError.
         """
+        config, steps, sizes = self.sized(problem, config, x, y, residual)
+        return (
+            launch(
+                self.instantiation(problem, config, activation),
+                (-(-steps // THREADS), 1, 1),
+                (THREADS, 1, 1),
+                x="x",
+                weight="weight",
+                bias="bias" if bias else 0,
+                residual="residual" if residual else 0,
+                y="y",
+                sizes=sizes,
+                window=window_struct(problem.window),
+                **epilogue_arguments(activation),
+            ),
+        )
+
+    def sized(
+        self,
+        problem: ConvProblem,
+        config: DepthwiseConfig,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None,
+    ) -> tuple[DepthwiseConfig, int, bytes]:
+        """Return the configuration that can run, its threads with work, and the kernel's `Sizes`.
+
+        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        """
         check_operands(problem, x, y, residual)
         if not vectors_in(x):
             config = _ANY  # rows in registers are vectors of channels
@@ -187,33 +216,19 @@ class DepthwiseConv:
             x_vectors=vectors_in(x),
             y_vectors=vectors_in(y, residual or y),
         )
-        return (
-            launch(
-                _instantiation(problem, config, activation),
-                (-(-steps // THREADS), 1, 1),
-                (THREADS, 1, 1),
-                x="x",
-                weight="weight",
-                bias="bias" if bias else 0,
-                residual="residual" if residual else 0,
-                y="y",
-                sizes=sizes,
-                window=window_struct(window),
-                **epilogue_arguments(activation),
-            ),
+        return config, steps, sizes
+
+    def instantiation(
+        self, problem: ConvProblem, config: DepthwiseConfig, activation: Activation | None = None
+    ) -> Instantiation:
+        """Return the kernel for a configuration."""
+        return instantiate(
+            "depthwise.cu",
+            "conv_depthwise",
+            t=problem.precision.stored.element,
+            **template_arguments(config),
+            finish=finish(activation),
         )
-
-
-def _instantiation(
-    problem: ConvProblem, config: DepthwiseConfig, activation: Activation | None = None
-) -> Instantiation:
-    return instantiate(
-        "depthwise.cu",
-        "conv_depthwise",
-        t=problem.precision.stored.element,
-        **template_arguments(config),
-        finish=finish(activation),
-    )
 
 
 def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:

@@ -1,10 +1,9 @@
 """What convolutions of quantised values share, whose sums are exact: how those become bytes.
 
 numbers, scales, bias ─ requantization ─ offset, scale ─┐
-x, y, residual, activation ─ rounding_of ───────────────┴─ kernels/src/requantise.cuh
+x, y, residual, activation ─ rounding_struct ───────────┴─ kernels/src/requantise.cuh
 """
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -80,30 +79,30 @@ class IntegerSum(SplitSum[C], Generic[C]):
                 counters="counters" if split else 0,
                 sizes=self.sizes(problem, config, x, y, residual),
                 window=window_struct(problem.window),
-                rounding=struct(
-                    "requantise.cuh", "Rounding", **_rounding(y.stored, residual, activation)
-                ),
+                rounding=rounding_struct(y.stored, residual, activation),
             ),
         )
 
 
-def _rounding(
-    y: Storage, residual: Pixels | None, activation: Activation | None
-) -> Mapping[str, float]:
-    """Return the fields of `Rounding` (requantise.cuh)."""
+def rounding_struct(y: Storage, residual: Pixels | None, activation: Activation | None) -> bytes:
+    """Return a `Rounding` of requantise.cuh. Raises ValueError for an activation that does not
+    clamp.
+    """
     ahead = residual.ahead if isinstance(residual, Addend) else None
     sum_least, sum_most = (ahead or y).bounds
     least, most = clamped(y, activation)
-    return {
-        "sum_least": sum_least,
-        "sum_most": sum_most,
-        "sum_step": step_of(ahead, y) if ahead else 0.0,
-        "residual_zero": residual.stored.zero_point if residual else 0,
-        "residual_step": step_of(residual.stored, y) if residual else 0.0,
-        "least": least,
-        "most": most,
-        "y_zero": y.zero_point,
-    }
+    return struct(
+        "requantise.cuh",
+        "Rounding",
+        sum_least=sum_least,
+        sum_most=sum_most,
+        sum_step=step_of(ahead, y) if ahead else 0.0,
+        residual_zero=residual.stored.zero_point if residual else 0,
+        residual_step=step_of(residual.stored, y) if residual else 0.0,
+        least=least,
+        most=most,
+        y_zero=y.zero_point,
+    )
 
 
 def signed_bytes(weight: Filter) -> Filter:

@@ -14,7 +14,7 @@
 #include "bytes.cuh"
 #include "split.cuh"
 
-// kernels/convolution/integer_gemm.py, rounding_of: what is the same for all filters.
+// kernels/convolution/integer.py, rounding_struct: what is the same for all filters.
 struct Rounding {
   float sum_least;
   float sum_most;
@@ -37,10 +37,12 @@ struct Requantisation {
   Rounding rounding;
 };
 
-// The sums of 8 neighbouring filters.
-struct alignas(16) Sums8 {
-  int at[8];
+// The sums of neighbouring filters.
+template <int V>
+struct alignas(16) WholeSums {
+  int at[V];
 };
+using Sums8 = WholeSums<8>;
 
 __device__ __forceinline__ Sums8 load_sums(const int* from) {
   return *reinterpret_cast<const Sums8*>(from);
@@ -83,14 +85,14 @@ __device__ __forceinline__ bool add_up_sums(int* tile, int* parts, int split, in
   return true;
 }
 
-// The bytes of 8 sums: `plus` and `times` are the filters' offsets and scales. No sum is NaN.
-template <bool RESIDUAL>
-__device__ __forceinline__ Bytes<8> requantised(const Sums8& sum, const Sums8& plus,
-                                                const Vec<8>& times, const Bytes<8>& added,
+// The bytes of V sums: `plus` and `times` are the filters' offsets and scales. No sum is NaN.
+template <bool RESIDUAL, int V>
+__device__ __forceinline__ Bytes<V> requantised(const WholeSums<V>& sum, const WholeSums<V>& plus,
+                                                const Vec<V>& times, const Bytes<V>& added,
                                                 const Rounding& by) {
-  Bytes<8> result;
+  Bytes<V> result;
 #pragma unroll
-  for (int c = 0; c < 8; ++c) {
+  for (int c = 0; c < V; ++c) {
     float value = __fmul_rn(float(sum.at[c] + plus.at[c]), times.at[c]);
     if constexpr (RESIDUAL) {
       if (by.sum_step != 0.0f)

@@ -39,7 +39,7 @@ _CLASSES = {
         ("BAR", "WARPSYNC", "DEPBAR", "LDGDEPBAR", "BSYNC", "BSSY", "BMOV", "MEMBAR"), "sync"
     ),
     **dict.fromkeys(("IADD3", "IMAD", "IMNMX", "ISETP", "LEA", "LOP3", "PLOP3", "SHF"), "integer"),
-    **dict.fromkeys(("VIADD", "VIADDMNMX", "VIMNMX", "I2F", "I2FP", "FCHK"), "integer"),
+    **dict.fromkeys(("VIADD", "VIADDMNMX", "VIMNMX", "F2I", "I2F", "I2FP", "FCHK"), "integer"),
     **dict.fromkeys(("P2R", "R2P", "S2UR", "LDC", "SHFL"), "integer"),
     **dict.fromkeys(("ATOMG", "CCTL", "ERRBAR", "CGAERRBAR"), "integer"),  # once, at a split's end
     **dict.fromkeys(("ACQBULK", "PREEXIT", "ENDCOLLECTIVE"), "integer"),  # of dependent launches

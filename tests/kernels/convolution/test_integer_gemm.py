@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +15,31 @@ from kernels.convolution.algorithms import candidates
 from kernels.convolution.integer import requantization
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TensorTile
+from kernels.device.device import FaultError
+from kernels.device.gpus import H200
 from kernels.layout.pixels import Pixels
 from kernels.operations.quantise import clamped
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.precision import BYTE, Precision, Storage
+from kernels.tuning.heuristic import heuristic
 from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.support.cases import INSTANTIATIONS
-from tests.support.cases.integer import INTEGER, INTEGER_PATCH, in_bytes, integer_case
-from tests.support.kernels.conv_layers import DIRECT_LAYERS, GEMM_LAYERS, SPLIT_LAYER, Layer
+from tests.support.cases.integer import (
+    INTEGER,
+    INTEGER_DEPTHWISE,
+    INTEGER_PATCH,
+    in_bytes,
+    integer_case,
+)
+from tests.support.kernels.conv_layers import (
+    DEPTHWISE_LAYERS,
+    DIRECT_LAYERS,
+    GEMM_LAYERS,
+    SPLIT_LAYER,
+    Layer,
+)
 from tests.support.kernels.kernel_case import run
+from tests.support.kernels.mutations import replaced
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 _1x1 = replace(conv_problem(1, 8, 12, window((4, 4), (1, 1))), precision=Precision.INT8)
@@ -81,11 +98,11 @@ def test_every_configuration_is_among_the_cases() -> None:
     assert wanted <= set(INSTANTIATIONS)
 
 
-def test_bytes_are_for_two_algorithms_and_they_take_nothing_else() -> None:
+def test_bytes_are_for_three_algorithms_and_they_take_nothing_else() -> None:
     seen = window((4, 4), (3, 3))
     for problem, names in (
         (_1x1, ["integer"]),
-        (conv_problem(1, 8, 8, seen, 8), ["integer"]),
+        (conv_problem(1, 8, 8, seen, 8), ["integer", "integer depthwise"]),
         (conv_problem(1, 8, 8, seen), ["integer", "integer patch"]),
     ):
         at = replace(problem, precision=Precision.INT8)
@@ -94,6 +111,39 @@ def test_bytes_are_for_two_algorithms_and_they_take_nothing_else() -> None:
             refusal = INTEGER.supports(replace(problem, precision=precision))
             assert refusal == f"{precision.stored.dtype} tensors; it runs uint8"
             assert INTEGER_PATCH.supports(replace(problem, precision=precision)) == refusal
+            if problem.is_depthwise:
+                assert INTEGER_DEPTHWISE.supports(replace(problem, precision=precision)) == refusal
+
+
+def test_a_window_whose_sums_may_not_be_exact_floats_is_refused() -> None:
+    wide = conv_problem(1, 8, 8, window((40, 40), (27, 19)), 8)
+    refusal = INTEGER_DEPTHWISE.supports(replace(wide, precision=Precision.INT8))
+    assert refusal == "513 taps; it runs 512"
+
+
+def test_depthwise_layers_of_bytes_are_estimated_to_take_less_than_as_a_product() -> None:
+    layer = conv_problem(1, 384, 384, window((14, 14), (3, 3), pads=(1,) * 4), 384)
+    choice = heuristic(H200)(replace(layer, precision=Precision.INT8))
+    assert choice.algorithm == INTEGER_DEPTHWISE
+
+
+DEFECTS = {
+    "zeros outside the image": (
+        "const float outside = ALL ? float(*padding) : 0.0f;",
+        "const float outside = 0.0f;",
+    ),
+    "rows outside the image left out": ("ALL ? Taps{0, window.kernel[1]}", "false ? Taps{0, 0}"),
+    "another filter's scale": ("scale[filter + i] : 0.0f", "scale[filter] : 0.0f"),
+}
+
+
+@pytest.mark.parametrize("edit", DEFECTS.values(), ids=DEFECTS)
+def test_a_defect_of_the_depthwise_kernel_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
+    device = CusimDevice(source_root=replaced(tmp_path, "depthwise.cu", *edit))
+    layer = in_bytes(DEPTHWISE_LAYERS[0], 1)
+    with pytest.raises((AssertionError, FaultError)):
+        run(integer_case(layer, INTEGER_DEPTHWISE.configs(layer.problem)[0]), device)
+    device.close()
 
 
 def test_floats_are_not_taken_for_bytes() -> None:

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from kernels import reference
 from kernels.convolution.algorithms import Algorithm
+from kernels.convolution.depthwise import DepthwiseConfig
 from kernels.convolution.integer import requantization
+from kernels.convolution.integer_depthwise import IntegerDepthwiseConv
 from kernels.convolution.integer_gemm import IntegerConv
 from kernels.convolution.integer_patch import INTEGER_PATCH_TILES, IntegerPatchConv
 from kernels.convolution.split_sum import TileConfig
@@ -20,6 +22,7 @@ from kernels.problems.activation import RELU, ActivationKind
 from kernels.problems.precision import BYTE, Precision, Storage
 from tests.support.kernels.conv_layers import (
     CLIP,
+    DEPTHWISE_LAYERS,
     DIRECT_LAYERS,
     GEMM_LAYERS,
     SPLIT_LAYER,
@@ -32,6 +35,7 @@ from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, pl
 from tests.support.kernels.windows import conv_problem, window
 
 INTEGER, INTEGER_PATCH = IntegerConv(), IntegerPatchConv()
+INTEGER_DEPTHWISE = IntegerDepthwiseConv()
 
 _ZERO_POINTS = (0, 128, 77, 255)
 
@@ -68,13 +72,21 @@ _SCALES = {"x": float(np.float32(0.0213)), "weight": 0.0037}
 _CLAMPS = (ActivationKind.RELU, ActivationKind.CLIP)
 
 
+def _algorithm_of(config: object) -> Algorithm[Any]:
+    """Return the algorithm that a configuration is of."""
+    if isinstance(config, DepthwiseConfig):
+        return INTEGER_DEPTHWISE
+    tile = config.tile if isinstance(config, TileConfig) else None
+    return INTEGER if isinstance(tile, TensorTile) else INTEGER_PATCH
+
+
 def integer_case(
     layer: Layer,
-    config: TileConfig[TensorTile] | TileConfig[PatchTile],
+    config: TileConfig[TensorTile] | TileConfig[PatchTile] | DepthwiseConfig,
     seed: int = 0,
 ) -> KernelCase:
     """A layer of bytes by one tile and split, of the algorithm whose tile it is."""
-    algorithm: Algorithm[Any] = INTEGER if isinstance(config.tile, TensorTile) else INTEGER_PATCH
+    algorithm = _algorithm_of(config)
     problem = layer.problem
     residual = layer.residual
     ahead = residual.ahead if isinstance(residual, Addend) else None
@@ -172,6 +184,14 @@ def _patches() -> Iterator[KernelCase]:
             yield integer_case(made, of_tile[number % len(of_tile)], number)
 
 
+def _depthwise() -> Iterator[KernelCase]:
+    """Each layer by each of its configurations."""
+    for row, layer in enumerate(DEPTHWISE_LAYERS):
+        made = in_bytes(layer, row)
+        for config in INTEGER_DEPTHWISE.configs(made.problem):
+            yield integer_case(made, config, row)
+
+
 _OF_SLICES = Layer(
     "of several slices, the last one smaller",
     conv_problem(2, 270, 72, window((9, 11), (3, 3), strides=(2, 2), pads=(1,) * 4)),
@@ -192,5 +212,6 @@ INTEGER_CASES: tuple[KernelCase, ...] = (
     *_in_turn(),
     *_split(),
     *_patches(),
+    *_depthwise(),
     integer_case(replace(in_bytes(SPLIT_LAYER), activation=CLIP), TileConfig(_tiles()[3])),
 )

@@ -1,0 +1,99 @@
+"""Launches conv_integer_depthwise of kernels/src/depthwise.cu: depthwise convolution of bytes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from typing_extensions import override
+
+from kernels.convolution.depthwise import THREADS, DepthwiseConfig, DepthwiseConv
+from kernels.convolution.integer import rounding_struct, signed_bytes
+from kernels.device.device import Instantiation
+from kernels.device.launch import Launch, instantiate, launch, template_arguments, window_struct
+from kernels.layout.operands import Filter, check_filter, padded
+from kernels.layout.pixels import Pixels
+from kernels.problems.activation import Activation
+from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
+from kernels.problems.refusals import after_prologue, not_bytes, wrong_axes
+
+_MOST_TAPS = 512
+"""Of a window: sums of so many products of bytes are exact as floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerDepthwiseConv(DepthwiseConv):
+    """Computes as DepthwiseConv, of unsigned bytes and signed weights; sums are whole floats."""
+
+    name: str = "integer depthwise"
+
+    @override
+    def supports(self, problem: ConvProblem) -> str | None:
+        """Refuse all but 2-D problems of bytes with one channel a group, groups = C > 1."""
+        if not problem.is_depthwise:
+            return f"groups {problem.groups}; it runs one channel a group"
+        if (taps := problem.window.kernel_volume) > _MOST_TAPS:
+            return f"{taps} taps; it runs {_MOST_TAPS}"
+        return wrong_axes(problem, 2) or not_bytes(problem) or after_prologue(problem)
+
+    @override
+    def rounding(self, problem: ConvProblem, config: DepthwiseConfig) -> float:
+        """Return 0: sums are exact."""
+        return 0.0
+
+    @override
+    def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:
+        return "taps x filters, whole floats"
+
+    @override
+    def prepare_filter(
+        self, weight: Filter, problem: ConvProblem, config: DepthwiseConfig
+    ) -> Filter:
+        """Return K×1×R×S as R·S × K floats, K padded with zeros to a multiple of 4. Raises
+        ValueError where a number is not one of a signed byte.
+        """
+        check_filter(weight, problem)
+        taps = signed_bytes(weight).reshape(problem.k, -1).T.astype(np.float32)
+        return np.ascontiguousarray(np.pad(taps, ((0, 0), (0, padded(problem.k) - problem.k))))
+
+    @override
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: DepthwiseConfig,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch]:
+        """Return one launch: operands x, weight, offset, scale, y; residual if given. Raises
+        ValueError.
+        """
+        config, steps, sizes = self.sized(problem, config, x, y, residual)
+        return (
+            launch(
+                self.instantiation(problem, config),
+                (-(-steps // THREADS), 1, 1),
+                (THREADS, 1, 1),
+                x="x",
+                weight="weight",
+                offset="offset",
+                scale="scale",
+                residual="residual" if residual else 0,
+                y="y",
+                sizes=sizes,
+                window=window_struct(problem.window),
+                rounding=rounding_struct(y.stored, residual, activation),
+            ),
+        )
+
+    @override
+    def instantiation(
+        self, problem: ConvProblem, config: DepthwiseConfig, activation: Activation | None = None
+    ) -> Instantiation:
+        return instantiate(
+            "depthwise.cu",
+            "conv_integer_depthwise",
+            Precision.INT8.architectures,
+            **template_arguments(config),
+        )
