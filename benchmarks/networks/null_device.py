@@ -129,7 +129,8 @@ class NullDevice:
         dependent: bool = False,
     ) -> None:
         if kernel.instantiation.kernel == "top_k":
-            flags = _flags(grid[0], *map(int, arguments))
+            _, y, classes, _, k, *_ = arguments  # of kernels/src/top_k.cu
+            flags = _flags(grid[0], int(y), int(classes), int(k))
             flags[...] = 1
             if self._graph is not None:
                 self._graph.flags = flags
@@ -147,7 +148,7 @@ class NullDevice:
         pass
 
 
-def _flags(n: int, _: int, y: int, classes: int, __: int, k: int) -> NDArray[np.float32]:
+def _flags(n: int, y: int, classes: int, k: int) -> NDArray[np.float32]:
     """Return the last float of each image's results (kernels/operations/top_k.py)."""
     pitch = classes + 2 * k + 1
     floats = (ctypes.c_float * (n * pitch)).from_address(y)
