@@ -86,9 +86,9 @@ def feasible(arrivals: tuple[float, ...], timeout_s: float, free: float = -inf) 
 POISSON = {
     ("flat", 0.7): (0.01, 0.05),
     ("flat", 0.9): (0.01, 0.05),
-    ("linear", 0.7): (0.045, 0.15),
-    ("linear", 0.8): (0.055, 0.12),
-    ("steps", 0.8): (0.05, 0.05),
+    ("linear", 0.7): (0.025, 0.05),
+    ("linear", 0.8): (0.04, 0.1),
+    ("steps", 0.8): (0.04, 0.05),
     ("pairs", 0.8): (0.04, 0.05),
 }
 

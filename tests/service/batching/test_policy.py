@@ -62,13 +62,16 @@ def test_the_most_efficient_batch_that_can_be_filled_goes_at_once(
 def test_with_time_to_spare_a_linear_engine_runs_smaller_batches() -> None:
     assert decide(View(0.0, 4, LINEAR, idle=0.5)) == Decision(2)
     assert decide(View(0.0, 4, LINEAR, idle=0.05)) == Decision(4)
-    assert decide(View(0.0, 9, LINEAR, idle=0.5)) == Decision(2)
-    assert decide(View(0.0, 10, LINEAR, idle=0.5)) == Decision(8), "there is a backlog: no time"
+    assert decide(View(0.0, 9, LINEAR, idle=0.5)) == Decision(4)
+    assert decide(View(0.0, 90, LINEAR, idle=0.2)) == Decision(8), "what it loses delays ninety"
+    assert decide(View(0.0, 8, STEPS, idle=0.1)) == Decision(8)
+    assert decide(View(0.0, 8, STEPS, idle=0.7)) == Decision(4)
     assert decide(View(0.0, 4, FLAT, idle=0.5)) == Decision(4)
 
 
-def test_however_idle_the_engine_batches_lose_a_tenth_of_their_efficiency_at_most() -> None:
-    assert decide(View(0.0, 4, LINEAR, idle=0.9)) == Decision(2), "1 alone would lose 15%"
+def test_however_idle_the_engine_a_split_saves_more_than_it_delays() -> None:
+    assert decide(View(0.0, 4, LINEAR, idle=0.9)) == Decision(2), "then 2: 1 and 3 take longer"
+    assert decide(View(0.0, 8, FLAT, idle=0.9)) == Decision(8), "two batches take longer than one"
 
 
 def test_a_batch_that_is_hardly_more_efficient_is_not_preferred_to_a_larger_one() -> None:
