@@ -2,15 +2,15 @@
 with.
 
 - `FixedDelay`: dispatch when a batch is full or its oldest item has waited so long; what LitServe's
-`batch_timeout`, Ray Serve's `batch_wait_timeout_s` and Triton's `max_queue_delay_microseconds` do.
-An item whose deadline has passed is dropped (Triton's `default_queue_policy` with REJECT). -
-`TritonDefault`: `dynamic_batching {}`: as many as there are, at once, no timeouts. - `Clipper`
-(Crankshaw et al. 2017, section 4.3.1): the largest batch grows by one as long as batches stay
-within the latency objective and shrinks by a tenth when one does not; what is late already is
-dropped, which the Nexus paper calls lazy dropping. - `Nexus` (Shen et al. 2019, sections 4.1 and
-6.3): batches of the largest b with 2 L(b) within the objective; early drop: a window of b items
-slides over the queue to the first place where all of it would be in time, and everything before
-that is dropped.
+  `batch_timeout`, Ray Serve's `batch_wait_timeout_s` and Triton's `max_queue_delay_microseconds`
+  do. An item whose deadline has passed is dropped (Triton's `default_queue_policy` with REJECT).
+- `TritonDefault`: `dynamic_batching {}`: as many as there are, at once, no timeouts.
+- `Clipper` (Crankshaw et al. 2017, section 4.3.1): the largest batch grows by one as long as
+  batches stay within the latency objective and shrinks by a tenth when one does not; what is late
+  already is dropped, which the Nexus paper calls lazy dropping.
+- `Nexus` (Shen et al. 2019, sections 4.1 and 6.3): batches of the largest b with 2 L(b) within the
+  objective; early drop: a window of b items slides over the queue to the first place where all of
+  it would be in time, and everything before that is dropped.
 
 The last two want a latency objective: the deadline, or 2 L(max_batch) where there is none; without
 deadlines nothing is dropped.
