@@ -1,15 +1,18 @@
 """Launches kernels/src/integer_gemm.cu: convolution of bytes as an implicit matrix product."""
 
 from dataclasses import dataclass, replace
-from math import ceil
 
 from typing_extensions import override
 
-from kernels.convolution.implicit_gemm import ImplicitGemm, inner_size, unit
+from kernels.convolution.implicit_gemm import inner_size, unit
 from kernels.convolution.integer import IntegerSum, signed_bytes
 from kernels.convolution.split_sum import TileConfig
-from kernels.convolution.tensor_gemm import SPLITTING_TILES, TensorTile, taps_by_channels
-from kernels.convolution.work import NO_INNER_LOOPS, Work
+from kernels.convolution.tensor_gemm import (
+    SPLITTING_TILES,
+    TensorConv,
+    TensorTile,
+    taps_by_channels,
+)
 from kernels.device.device import Instantiation
 from kernels.device.launch import instantiate, template_arguments
 from kernels.layout.operands import Filter, check_filter
@@ -21,10 +24,6 @@ from kernels.problems.refusals import after_prologue, not_bytes, projecting
 _ROW_BYTES = 128
 """Of a pixel or a filter, in a chunk of the inner dimension."""
 
-_STEP_BYTES = 32
-"""Of the inner dimension, in an mma."""
-
-
 INTEGER_TILES = (
     *(replace(tile, bk=_ROW_BYTES) for tile in SPLITTING_TILES),
     TensorTile(bm=16, bn=32, bk=_ROW_BYTES, wm=16, wn=16, stages=6),
@@ -34,11 +33,12 @@ Of the first a warp has fewer filters than for halves: more warps write bytes so
 
 
 @dataclass(frozen=True, slots=True)
-class IntegerConv(IntegerSum[TileConfig[TensorTile]], ImplicitGemm[TensorTile]):
+class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
     """Computes as TensorConv, of unsigned bytes and signed weights."""
 
     name: str = "integer"
 
+    @override
     def supports(self, problem: ConvProblem) -> str | None:
         """Return None where values are quantised; there is no prologue and no projection."""
         return not_bytes(problem) or after_prologue(problem) or projecting(problem)
@@ -61,37 +61,17 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], ImplicitGemm[TensorTile]):
             **template_arguments(config.tile),
         )
 
-    def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
-        """Count the work as TensorConv does: its parts lie in memory as ints."""
-        tile, split = config.tile, config.split > 1
-        chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
-        parts = tile.wm // 16 * (tile.wn // 8) * (_ROW_BYTES // _STEP_BYTES)
-        return (
-            Work(
-                kernel=self.instantiation(problem, config),
-                blocks=self.tiles(problem, config) * config.split,
-                threads=tile.threads,
-                shared_bytes=tile.dynamic_bytes,
-                bytes=min(_ROW_BYTES * chunks, inner_size(problem)) * (tile.bm + tile.bn)
-                + (4 if split else 1) * tile.bm * tile.bn,
-                trips=NO_INNER_LOOPS,
-                products=parts * chunks,
-                vectors=tile.bm * tile.bn / self.WRITTEN / tile.threads,
-                rounds=chunks / (tile.stages - 1),
-                tail_bytes=4 * tile.bm * tile.bn * (config.split - 1),
-                weight_bytes=inner_size(problem) * problem.k,
-            ),
-        )
+    @override
+    def bytes_of_row(self, problem: ConvProblem, chunks: int) -> int:
+        return min(super(IntegerConv, self).bytes_of_row(problem, chunks), inner_size(problem))
 
-    def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """Return the same for all configurations and all N."""
+    @override
+    def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:
         return f"{problem.groups} x filters x taps x channels, int8"
 
+    @override
     def prepare_filter(
-        self,
-        weight: Filter,
-        problem: ConvProblem,
-        config: TileConfig[TensorTile],  # noqa: ARG002  (one layout serves all tiles)
+        self, weight: Filter, problem: ConvProblem, config: TileConfig[TensorTile]
     ) -> Filter:
         """K×(C/groups)×R×S whole numbers → K × (R·S · C/groups) signed bytes.
 

@@ -13,7 +13,6 @@ from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Value, instantiate, struct, template_arguments
 from kernels.layout.operands import Filter, check_filter, padded
-from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem, Projection
@@ -168,16 +167,20 @@ class TensorConv(ImplicitGemm[TensorTile]):
                 blocks=self.tiles(problem, config) * config.split,
                 threads=tile.threads,
                 shared_bytes=self.dynamic_bytes(problem, config),
-                bytes=_ROW_BYTES * (tile.bm + tile.bn) * chunks
+                bytes=self.bytes_of_row(problem, chunks) * (tile.bm + tile.bn)
                 + (4 if split else itemsize) * tile.bm * tile.bn,
                 trips=NO_INNER_LOOPS,
                 products=products * parts * chunks,
-                vectors=tile.bm * tile.bn / VECTOR / tile.threads,
+                vectors=tile.bm * tile.bn / self.WRITTEN / tile.threads,
                 rounds=chunks / (tile.stages - 1),
                 tail_bytes=4 * tile.bm * tile.bn * (config.split - 1),
                 weight_bytes=itemsize * inner_size(problem) * problem.k,
             ),
         )
+
+    def bytes_of_row(self, problem: ConvProblem, chunks: int) -> int:  # noqa: ARG002  (whole chunks)
+        """Return the bytes of a pixel or a filter that a block copies in so many chunks."""
+        return _ROW_BYTES * chunks
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
         """Return the one form that serves all configurations and all N."""

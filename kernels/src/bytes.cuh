@@ -23,30 +23,11 @@ struct Byte {
 };
 
 template <int V>
-struct alignas(sizeof(Byte) * V) Bytes {
-  Byte at[V];
-};
+using Bytes = Packed<Byte, V>;
 
 // Within bounds that are whole numbers below 2^22, to the nearest, ties to even. x is not NaN.
 __device__ __forceinline__ float whole_within(float x, float least, float most) {
   return fminf(fmaxf(x, least), most) + 1.5f * WHOLE - 1.5f * WHOLE;
-}
-
-template <int V>
-__device__ __forceinline__ Vec<V> load(const Byte* from) {
-  const Bytes<V> bytes = *reinterpret_cast<const Bytes<V>*>(from);
-  Vec<V> vector;
-#pragma unroll
-  for (int i = 0; i < V; ++i) vector.at[i] = bytes.at[i];
-  return vector;
-}
-
-template <int V>
-__device__ __forceinline__ void store(Byte* to, const Vec<V>& vector) {
-  Bytes<V> bytes;
-#pragma unroll
-  for (int i = 0; i < V; ++i) bytes.at[i] = Byte(vector.at[i]);
-  *reinterpret_cast<Bytes<V>*>(to) = bytes;
 }
 
 #ifdef __CUDACC__

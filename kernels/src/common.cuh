@@ -23,6 +23,30 @@ __device__ __forceinline__ void store(float* to, const Vec<V>& vector) {
   *reinterpret_cast<Vec<V>*>(to) = vector;
 }
 
+// V neighbours of a type that is narrower in memory than the float that it is in registers.
+template <class T, int V>
+struct alignas(sizeof(T) * V) Packed {
+  static_assert(sizeof(T) < sizeof(float), "floats are loaded as they are");
+  T at[V];
+};
+
+template <int V, class T>
+__device__ __forceinline__ Vec<V> load(const T* from) {
+  const Packed<T, V> packed = *reinterpret_cast<const Packed<T, V>*>(from);
+  Vec<V> vector;
+#pragma unroll
+  for (int i = 0; i < V; ++i) vector.at[i] = packed.at[i];
+  return vector;
+}
+
+template <int V, class T>
+__device__ __forceinline__ void store(T* to, const Vec<V>& vector) {
+  Packed<T, V> packed;
+#pragma unroll
+  for (int i = 0; i < V; ++i) packed.at[i] = T(vector.at[i]);
+  *reinterpret_cast<Packed<T, V>*>(to) = packed;
+}
+
 template <int V>
 __device__ __forceinline__ Vec<V> splat(float number) {
   Vec<V> vector;
