@@ -268,10 +268,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             for name, value in context.invocation_metadata()
         }
         address = _host_of(context.peer())
-        request_id, client = (
-            self._edge.request_id(headers),
-            self._edge.client_of(network_of(address)),
-        )
+        request_id = self._edge.request_id(headers)
+        client = self._edge.client_of(network_of(address))
         record = RequestRecord(request_id, address, RPC, path.encode(), b"", headers, client)
         context.set_trailing_metadata((("x-request-id", request_id.decode()),))
         self._repository.company.enter()

@@ -159,7 +159,7 @@ def _short(beside: bytes) -> bytes:
 
 
 def encoded_varint(number: int) -> bytes:
-    """Return a varint."""
+    """Return a number as a varint."""
     parts = bytearray()
     while number > 0x7F:
         parts.append(number & 0x7F | 0x80)

@@ -33,7 +33,7 @@ INFER = "ModelInfer"
 
 
 def digit(*digits: int, size: int = 1, model: str = "fake", **fields: Any) -> Any:
-    """A request for pictures of these digits, of so many bytes each."""
+    """Return a request for images of these digits, of `size` bytes each."""
     asked = Asked(model_name=model, **fields)
     tensor = asked.inputs.add(name="image", datatype="BYTES", shape=[len(digits)])
     tensor.contents.bytes_contents.extend(b"%d" % each + bytes(size - 1) for each in digits)
@@ -70,7 +70,7 @@ class Client:
 
 
 def digits_in(answer: Any) -> list[int]:
-    """The digits that an answer names: each picture's score is 9 where those of others are 0."""
+    """Return the digits that an answer names: their scores are 9 and those of others 0."""
     (output,), (raw,) = answer.outputs, answer.raw_output_contents
     scores = memoryview(raw).cast("f").tolist()
     classes = output.shape[1]

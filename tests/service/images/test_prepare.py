@@ -32,7 +32,7 @@ def decode(data: bytes, preprocessing: Preprocessing = RGB) -> Pixels:
 
 
 def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
-    """What torchvision and timm do, plainly: all of the upright picture resized, then cropped.
+    """Compute what torchvision and timm do: resize all of the upright image, then crop it.
 
     CROP is Resize and CenterCrop; SQUASH a Resize to two sides; PAD is ResizeKeepRatio with
     longest = 1 and CenterCropOrPad.
