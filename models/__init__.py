@@ -9,6 +9,7 @@ from kernels.problems.precision import Precision
 from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
+from models.description import Serving
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engines.engine import (
     Batch,
@@ -97,6 +98,7 @@ __all__ = [
     "QuantisationReport",
     "Results",
     "Scores",
+    "Serving",
     "Timeline",
     "TopClasses",
     "TuningReport",

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from kernels.problems.precision import Precision
 from models import imagenet
-from models.description import load_precision, load_preprocessing
+from models.description import Serving, load_description
 from models.errors import NoKernelsError, UnsupportedModelError
 from models.graph import Graph, Shape, Softmax, last_nodes
 from models.onnx_loader import (
@@ -45,6 +45,8 @@ class Classifier:
     preprocessing: Preprocessing
     classes: int
     precision: Precision = Precision.FP32
+    serving: Serving = field(default_factory=Serving)
+    origin: str = ""  # one line: which file said what of it
 
     @cached_property
     def rewritten(self) -> RewriteResult:
@@ -87,8 +89,8 @@ def load_classifier(
         raise UnsupportedModelError(
             f"{path} has {len(outputs)} outputs ({names}); a classifier has one, its scores"
         )
-    preprocessing = load_preprocessing(path, image_shape(proto), overrides)
-    precision = load_precision(path, overrides)
+    description = load_description(path, image_shape(proto), overrides)
+    preprocessing, precision = description.preprocessing, description.precision
     network = load_proto(path.stem, proto, preprocessing.input_shape, opaque=True)
     if precision is None:
         precision = _own_precision(proto, network)
@@ -107,13 +109,17 @@ def load_classifier(
     if classes == imagenet.CLASSES and not preprocessing.labels:
         _log.warning("%s has 1000 classes and no labels: they are taken as ImageNet's", path.name)
         preprocessing = replace(preprocessing, labels=imagenet.labels())
-    check_labels(preprocessing, classes)
+    check_labels(preprocessing, classes, description.labels_from)
+    if description.origin:
+        _log.info("%s: %s", path.name, description.origin)
     return Classifier(
         path.stem,
         network,
         _settle_output(path, network, preprocessing),
         classes,
         precision,
+        description.serving,
+        description.origin,
     )
 
 

@@ -1,6 +1,7 @@
-"""Reads a model's description, `model.toml`, presets and flags, into a Preprocessing.
+"""Reads what is said of a model: flags, `model.toml`, other programs' files, presets.
 
-    preset = "imagenet"        # where to start from: imagenet, caffe, inception, raw, digits
+    preset = "imagenet"        # where to start from: imagenet, caffe, inception, raw, digits, or
+                               # torchvision's weights, as resnet50.IMAGENET1K_V2
     size = 224                 # or height and width
     frames = 16                # of a clip, for a model of clips; normally read from the model
     resize = 256               # length of the shorter side before the crop
@@ -16,63 +17,174 @@
     output = "logits"          # or "probabilities"
     labels = "labels.txt"      # one a line, UTF-8; the path counts from the TOML file
     precision = "fp32"         # of a GPU: or "3xtf32", "tf32", "fp16"
+    max_batch = 8              # images at most; --max-batch is another limit
+    timeout_ms = 100           # deadline of requests that set none, or a later one
+    priority = 2               # of requests that set none
 
-Every key is optional. A flag overrides the file, the file overrides timm's `config.json` beside
-the model, and that overrides the preset. What none of them sets is guessed from the shape of the
-model's input.
+Every key is optional. A flag overrides the file, the file overrides what other programs' files
+beside the model say (`models/readers`), and that overrides the preset. What none of them sets is
+guessed from the shape of the model's input.
 """
 
 import logging
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
-from enum import Enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
 from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
-from models.preprocessing import (
-    PRESETS,
-    ChannelOrder,
-    CropMode,
-    Interpolation,
-    Layout,
-    OutputKind,
-    Preprocessing,
-)
-from models.timm_config import find_timm_config, read_timm_config
+from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
+from models.preprocessing import ChannelOrder, CropMode, Layout, Preprocessing
+from models.readers import Reading, read_beside
 
 _log = logging.getLogger(__name__)
 
+_OF_SERVING = ("max_batch", "timeout_ms", "priority")
 
-def load_preprocessing(
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Holds how a model's requests are served, where something else than the settings says so."""
+
+    max_batch: int | None = None  # beside --max-batch
+    timeout_ms: float | None = None  # deadline of requests that set none, or a later one
+    priority: int = 0  # of requests that set none; 0: the default
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Holds all that is said of a model outside its network, and where that was said."""
+
+    preprocessing: Preprocessing
+    precision: Precision | None  # None: the network's own
+    serving: Serving
+    origin: str  # one line: what was taken from which file, what was overruled or is not used
+    labels_from: str  # the file of the labels
+
+
+def load_description(
     model_path: Path,
     input_shape: Sequence[int | None],
     overrides: Mapping[str, object] | None = None,
-) -> Preprocessing:
-    """Return what the model at `model_path` expects, by `<stem>.toml` or `model.toml` beside it.
+) -> Description:
+    """Return what the model at `model_path` expects, by the files beside it.
 
     `input_shape` is one image's in the model's own layout, such as (3, 224, 224), or for clips of
     16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves open.
-    `overrides` are flags under the file's keys, None where not given; a preset among them replaces
-    the file's preset. A guess is logged as a warning.
+    `overrides` are flags under the keys of model.toml, None where not given; a preset among them
+    replaces the file's preset. A guess is logged as a warning.
 
-    Raises PreprocessingError where the file or a flag is invalid or does not fit `input_shape`.
+    Raises PreprocessingError where a file or a flag is invalid or does not fit `input_shape`.
     """
     shape = _known(input_shape)
-    flags = _parse("the flags", _given(overrides))
+    flags = parse_keys("the flags", {k: v for k, v in (overrides or {}).items() if v is not None})
     path = _description_of(model_path)
-    described = _parse(str(path), _read(path), path.parent) if path else {}
+    described = parse_keys(str(path), _read(path), path.parent) if path else {}
     if "preset" in flags:
-        described = {k: v for k, v in described.items() if k in _NOT_OF_PIXELS}
-    for key, other in (("resize", "crop_pct"), ("crop_pct", "resize")):
-        if key in flags:
-            described.pop(other, None)
-    given = _read_trained(model_path, described | flags) | described | flags
+        described = {k: v for k, v in described.items() if k in BESIDE_PIXELS}
+    given: dict[str, Any] = {}
+    sources: dict[str, list[str]] = {}
+    _add("the flags", flags, given, sources)
+    _add(path.name if path else "", described, given, sources)
+    readings = [(_shown_file(one, model_path), one) for one in read_beside(model_path)]
+    trained = "preset" in given
+    for name, reading in readings:
+        source = str(reading.file)
+        _add(name, parse_keys(source, reading.serving), given, sources)
+        if reading.labels and "labels" not in given:
+            _add(name, {"labels": reading.labels()}, given, sources)
+        if reading.pixels and not trained:
+            _add(name, parse_keys(source, reading.pixels()), given, sources)
+            trained = True
     source = str(path) if path and described else "the preprocessing"
+    preprocessing = _settle(source, model_path, input_shape, shape, given)
+    serving = Serving(**{key: given[key] for key in _OF_SERVING if key in given})
+    origin = _origin(preprocessing, serving, sources, readings)
+    labels_from = next((name for name, keys in sources.items() if "labels" in keys), "")
+    precision = given.get("precision")
+    return Description(preprocessing, precision, serving, "; ".join(origin), labels_from)
 
+
+def _add(
+    name: str,
+    values: Mapping[str, Any],
+    given: dict[str, Any],
+    sources: dict[str, list[str]],
+) -> None:
+    """Add to `given` what it lacks, and to `sources` from where that is.
+
+    Of `resize` and `crop_pct` only one is ever given.
+    """
+    taken = {key: value for key, value in values.items() if key not in given}
+    for key, other in (("resize", "crop_pct"), ("crop_pct", "resize")):
+        if key in given:
+            taken.pop(other, None)
+    given |= taken
+    if taken:
+        sources.setdefault(name, []).extend(taken)
+
+
+# --- what was taken from where -------------------------------------------------------------------
+
+
+def _shown_file(reading: Reading, model_path: Path) -> str:
+    """Return a file's name, with `../` where it lies above the model."""
+    return Path(relpath(reading.file, model_path.parent)).as_posix()
+
+
+def _origin(
+    preprocessing: Preprocessing,
+    serving: Serving,
+    sources: Mapping[str, Sequence[str]],
+    readings: Sequence[tuple[str, Reading]],
+) -> Iterator[str]:
+    """Yield what each source sets, what of a file others overrule, and what of it is not used."""
+    for name, keys in sources.items():
+        yield f"{name}: {', '.join(keys)}"
+    if preprocessing.guess:
+        yield f"the preset {preprocessing.guess}, a guess"
+    used = {**_values(preprocessing), **_values(serving)}
+    for name, reading in readings:
+        if overruled := list(_overruled(reading, used)):
+            yield f"{name} says otherwise: {', '.join(overruled)}"
+        if reading.ignored:
+            yield f"{name}, not used: {', '.join(reading.ignored)}"
+
+
+def _values(thing: Preprocessing | Serving) -> dict[str, Any]:
+    return {entry.name: getattr(thing, entry.name) for entry in fields(thing)}
+
+
+def _overruled(reading: Reading, used: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys that a file sets to other values than are used."""
+    said = parse_keys(str(reading.file), reading.serving)
+    try:
+        if reading.labels:
+            said["labels"] = reading.labels()
+        if reading.pixels:
+            said |= parse_keys(str(reading.file), reading.pixels())
+    except PreprocessingError as error:  # what is not used may be out of order
+        yield str(error)
+    if "crop_pct" in said:
+        said["resize"] = _resized(used["height"], used["width"], said.pop("crop_pct"))
+    yield from (key for key, value in said.items() if used[key] != value)
+
+
+# --- fitting to the model ------------------------------------------------------------------------
+
+
+def _settle(
+    source: str,
+    model_path: Path,
+    input_shape: Sequence[int | None],
+    shape: Sequence[int],
+    given: Mapping[str, Any],
+) -> Preprocessing:
+    """Return the preprocessing by what is given, a preset, and the model's input."""
     layout: Layout = given.get("layout") or _guess_layout(shape)
     channels, *spatial = shape if layout is Layout.NCHW else (shape[-1], *shape[:-1])
     *depth, height, width = spatial
@@ -80,8 +192,8 @@ def load_preprocessing(
     if name is None:
         name = "digits" if channels == 1 else "imagenet"
         _say_guess(model_path, name, given)
-        guess = "" if _PIXELS & given.keys() else name
-    preset = PRESETS[name]
+        guess = "" if CHOICES & given.keys() else name
+    preset = EVERY_PRESET[name]
 
     height, width = given.get("height") or height, given.get("width") or width
     if not (height and width):
@@ -102,7 +214,7 @@ def load_preprocessing(
     crop_mode = given.get("crop_mode", preset.crop_mode)
     resize = given.get("resize")
     if "crop_pct" in given:
-        resize = math.floor(max(height, width) / given["crop_pct"])  # rounded down, as timm does
+        resize = _resized(height, width, given["crop_pct"])
     elif resize is None:
         cuts = crop_mode is CropMode.CROP
         resize = preset.resized(height, width) if cuts else max(height, width)
@@ -127,128 +239,9 @@ def load_preprocessing(
     return preprocessing
 
 
-def _read_trained(model_path: Path, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return what timm's file sets and `given` does not; a preset in that leaves only labels."""
-    path = find_timm_config(model_path)
-    if path is None:
-        return {}
-    keys, labels = read_timm_config(path)
-    values = {} if "preset" in given else _parse(str(path), keys)
-    if "resize" in given:
-        values.pop("crop_pct", None)
-    if labels:
-        values["labels"] = labels
-    values = {key: value for key, value in values.items() if key not in given}
-    if values:
-        _log.info("%s: %s are those of %s", model_path.name, ", ".join(values), path)
-    return values
-
-
-def load_precision(
-    model_path: Path, overrides: Mapping[str, object] | None = None
-) -> Precision | None:
-    """Return the precision that flags or the file set, or None. Raises PreprocessingError."""
-    path = _description_of(model_path)
-    said = (_read(path) if path else {}) | _given(overrides)
-    table = {key: value for key, value in said.items() if key == "precision"}
-    precision: Precision | None = _parse(str(path), table).get("precision")
-    return precision
-
-
-def _given(overrides: Mapping[str, object] | None) -> dict[str, object]:
-    return {key: value for key, value in (overrides or {}).items() if value is not None}
-
-
-# --- reading -------------------------------------------------------------------------------------
-
-_MAX_SIDE = 16_384
-
-
-def _side(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_SIDE:
-        return value
-    raise ValueError
-
-
-def _number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    raise ValueError
-
-
-def _positive(value: object) -> float:
-    number = _number(value)
-    if number <= 0:
-        raise ValueError
-    return number
-
-
-def _share(value: object) -> float:
-    share = _positive(value)
-    if share > 1:
-        raise ValueError
-    return share
-
-
-def _truth(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
-
-
-def _per_channel(entry: Callable[[object], float]) -> Callable[[object], tuple[float, ...]]:
-    def parse(value: object) -> tuple[float, ...]:
-        if not isinstance(value, list | tuple) or len(value) not in (1, 3):
-            raise ValueError
-        return tuple(entry(number) for number in value)
-
-    return parse
-
-
-def _preset_name(value: object) -> str:
-    if not isinstance(value, str) or value not in PRESETS:
-        raise ValueError
-    return value
-
-
-def _one_of(kind: type[Enum]) -> tuple[Callable[[object], Enum], str]:
-    return kind, "one of " + ", ".join(f'"{member.value}"' for member in kind)
-
-
-def _label_path(value: object) -> Path:
-    if not isinstance(value, str | Path) or not str(value):
-        raise ValueError
-    return Path(value)
-
-
-_SIDE = (_side, f"a whole number of pixels, 1 to {_MAX_SIDE}")
-_FRAMES = (_side, f"a whole number of frames, 1 to {_MAX_SIDE}")
-
-# Every key: how its value is read, and what it must be.
-_KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
-    "preset": (_preset_name, "one of " + ", ".join(f'"{name}"' for name in PRESETS)),
-    "size": _SIDE,
-    "height": _SIDE,
-    "width": _SIDE,
-    "frames": _FRAMES,
-    "resize": _SIDE,
-    "crop_pct": (_share, "a number above 0 and at most 1"),
-    "crop_mode": _one_of(CropMode),
-    "interpolation": _one_of(Interpolation),
-    "exact": (_truth, "true or false"),
-    "channels": _one_of(ChannelOrder),
-    "layout": _one_of(Layout),
-    "scale": (_positive, "a number above 0"),
-    "mean": (_per_channel(_number), "a list of 3 numbers, or 1 for grey"),
-    "std": (_per_channel(_positive), "a list of 3 numbers above 0, or 1 for grey"),
-    "output": _one_of(OutputKind),
-    "labels": (_label_path, "the path of a text file with one label a line"),
-    "precision": _one_of(Precision),
-}
-_PIXELS = {"channels", "scale", "mean", "std"}
-"""Keys that make a preset a choice, not a guess."""
-_NOT_OF_PIXELS = ("exact", "frames", "layout", "labels", "precision")
-"""Keys that `--preset` does not override."""
+def _resized(height: int, width: int, crop_pct: float) -> int:
+    """Return the side before the crop, rounded down, as timm does."""
+    return math.floor(max(height, width) / crop_pct)
 
 
 def _description_of(model_path: Path) -> Path | None:
@@ -261,49 +254,6 @@ def _read(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValueError: not TOML, or not UTF-8
         raise PreprocessingError(f"{path} cannot be read: {error}") from error
-
-
-def _parse(source: str, table: Mapping[str, object], folder: Path = Path()) -> dict[str, Any]:
-    """Return the checked values of a file or of flags, with height and width for `size`."""
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in _KEYS:
-            raise PreprocessingError(f"{source}: there is no {key!r}; there are {', '.join(_KEYS)}")
-        parse, right = _KEYS[key]
-        try:
-            values[key] = parse(value)
-        except ValueError:
-            shown = str(value) if isinstance(value, Path) else repr(value)
-            meant = get_close_matches(shown.strip("'"), PRESETS, n=1) if key == "preset" else []
-            raise PreprocessingError(
-                f"{source}: {key} = {shown} is not allowed; it must be {right}"
-                + "".join(f". Did you mean {name}?" for name in meant)
-            ) from None
-    if "size" in values:
-        if "height" in values or "width" in values:
-            raise PreprocessingError(f"{source}: give either size, or height and width")
-        values["height"] = values["width"] = values.pop("size")
-    if "resize" in values and "crop_pct" in values:
-        raise PreprocessingError(f"{source}: give either resize or crop_pct")
-    if "labels" in values:
-        values["labels"] = _read_labels(source, folder / values["labels"])
-    return values
-
-
-def _read_labels(source: str, path: Path) -> tuple[str, ...]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PreprocessingError(
-            f"{source}: the labels cannot be read from {path}: {error}"
-        ) from error
-    labels = tuple(line.strip() for line in text.rstrip().split("\n"))
-    if "" in labels:
-        raise PreprocessingError(f"{path}: line {labels.index('') + 1} is empty; one label a line")
-    return labels
-
-
-# --- fitting to the model ------------------------------------------------------------------------
 
 
 def _known(input_shape: Sequence[int | None]) -> tuple[int, ...]:

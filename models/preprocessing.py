@@ -205,12 +205,13 @@ def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
     }
 
 
-def check_labels(preprocessing: Preprocessing, classes: int) -> None:
+def check_labels(preprocessing: Preprocessing, classes: int, source: str = "") -> None:
     """Raise PreprocessingError unless there is one label a class, or none at all."""
     count = len(preprocessing.labels)
     if count not in (0, classes):
+        where = f" in {source}" if source else ""
         raise PreprocessingError(
-            f"there are {count} labels, but the model has {classes} classes; "
+            f"there are {count} labels{where}, but the model has {classes} classes; "
             "the label file must have one line a class, in the order of the model's output"
         )
 

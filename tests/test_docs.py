@@ -17,7 +17,7 @@ import pytest
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.report import readme_table
 from benchmarks.rows import fill, read
-from models.description import _KEYS
+from models.keys import KEYS
 from service.settings import Settings
 from tests.support import ROOT
 from tests.support.command_line import Run, convoy
@@ -160,7 +160,7 @@ def test_the_settings_page_is_what_make_docs_writes() -> None:
 
 def test_every_key_of_a_description_is_documented() -> None:
     text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
-    assert [key for key in _KEYS if f"`{key}`" not in text] == []
+    assert [key for key in KEYS if f"`{key}`" not in text] == []
 
 
 COMMANDS = sorted(

@@ -56,6 +56,7 @@ class NetworkReport:
     nodes_loaded: int
     nodes: tuple[NodeReport, ...]
     weight_bytes: int
+    origin: str  # one line: which file said what of it; or empty
 
     @property
     def kept(self) -> tuple[tuple[str, str], ...]:
@@ -89,6 +90,7 @@ def report(classifier: Classifier, n: int = 1) -> NetworkReport:
         nodes_loaded=len(loaded.nodes),
         nodes=tuple(_node_report(rewritten, node, n) for node in result.nodes),
         weight_bytes=_weight_bytes(result),
+        origin=classifier.origin,
     )
 
 

@@ -67,6 +67,10 @@ class ModelDescription(TypedDict):
         str, Field(description="the preset of its pixels, where nothing chose it; or empty")
     ]
     warning: Annotated[str, Field(description="why its answers are probably wrong; or empty")]
+    origin: Annotated[
+        str,
+        Field(description="which file set what of it, what was overruled and what is not used"),
+    ]
 
 
 def broken_model(broken: FailedModel) -> ModelDescription:
@@ -84,6 +88,7 @@ def broken_model(broken: FailedModel) -> ModelDescription:
         error=broken.error,
         guess="",
         warning="",
+        origin="",
     )
 
 

@@ -132,6 +132,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
                         error=pipeline.runner.failure,
                         guess=pipeline.info.guess,
                         warning=pipeline.info.warning,
+                        origin=pipeline.info.origin,
                     )
                     for name, pipeline in repository.models.items()
                 ]

@@ -126,16 +126,19 @@ def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
     )
     columns = [*left("node", "output"), *right("MFLOP"), *left("algorithm")]
     legend = f"Algorithms are those of {plan.gpu.name} (--gpu). --wide, --why, --plan show more."
-    head = [Text(line) for line in (_totals(network), *_precision(network), legend)]
+    head = [Text(line) for line in (*_totals(network), *_precision(network), legend)]
     return Group(*head, Text(), make_table(columns, rows))
 
 
-def _totals(report: NetworkReport) -> str:
-    return (
+def _totals(report: NetworkReport) -> Iterator[str]:
+    """Yield the totals, and what the model is described by."""
+    yield (
         f"{report.name}, N = {report.n}: {report.nodes_loaded} nodes became {len(report.nodes)}; "
         f"{report.flops / 1e9:,.3f} GFLOP, {report.bytes / 1e6:,.1f} MB moved, "
         f"{report.weight_bytes / 1e6:,.1f} MB of weights"
     )
+    if report.origin:
+        yield f"described by {report.origin}"
 
 
 _MEANING = {
@@ -177,7 +180,7 @@ def _network_table(report: NetworkReport) -> RenderableType:
         for node in report.nodes
     )
     return Group(
-        Text(_totals(report)),
+        *map(Text, _totals(report)),
         *map(Text, _precision(report)),
         Text(),
         make_table(columns, rows),

@@ -11,10 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from time import perf_counter
 from typing import TypeVar
 
-from service.errors import Code, PayloadTooLargeError, ServiceError
+from models import Serving
+from service.batching.policy import Urgency
+from service.errors import Code, ForbiddenError, PayloadTooLargeError, ServiceError
 from service.hosting.admission import Reservation
 from service.hosting.inference import ImageRequest, Inference, Outcome, Scored
 from service.hosting.pipeline import Pipeline
@@ -88,8 +91,19 @@ class Call:
     def infer(self, wanted: ImageRequest) -> None:
         """Score the images, and charge them to their client.
 
-        Raises what `Inference.start` and the charge raise.
+        The model's own deadline and priority apply. Raises what `Inference.start` and the charge
+        raise, and ForbiddenError where the client may not use the priority.
         """
+        client = self._reservation.client
+        if wanted.urgency.priority and wanted.urgency.level < client.highest_priority:
+            raise ForbiddenError(
+                f"priority {wanted.urgency.level} is above the default and not yours to use; "
+                "ask for an API key with priority=1, or leave the priority out"
+            )
+        serving = self.pipeline.info.serving
+        if serving.timeout_ms or serving.priority:
+            started = self.record.started
+            wanted = wanted._replace(urgency=_urgency(wanted.urgency, serving, started))
         if self.record.charge is not None:
             self.record.charge(self.record, wanted.size)
         if wanted.copied:
@@ -160,3 +174,9 @@ class Call:
         if self._inference is not None:
             self._inference.withdraw()
             self._inference = None
+
+
+def _urgency(asked: Urgency, serving: Serving, started: float) -> Urgency:
+    """Return a request's urgency, no later than its model's deadline."""
+    latest = inf if serving.timeout_ms is None else started + serving.timeout_ms / 1e3
+    return Urgency(min(asked.deadline, latest), asked.priority or serving.priority)

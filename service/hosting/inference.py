@@ -14,7 +14,7 @@ from models import Image, Pixels
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import BatchResult
 from service.engine.ranking import ScoreRow
-from service.errors import ForbiddenError, ServiceError
+from service.errors import ServiceError
 from service.hosting.admission import Reservation
 from service.hosting.pipeline import Pipeline
 from service.images.decode_pool import Decoding
@@ -67,15 +67,9 @@ class Inference:
         """Decode the images, where they are files, and score them.
 
         Errors are raised here or passed to `then`: those of `Reservation.admit`, `prepare_image`,
-        `DecodePool.admit` and `EngineRunner.post`, and ForbiddenError where the client may not use
-        the priority; deadlines are checked before decoding, too.
+        `DecodePool.admit` and `EngineRunner.post`; deadlines are checked before decoding, too.
         """
         client = self._reservation.client
-        if wanted.urgency.priority and wanted.urgency.level < client.highest_priority:
-            raise ForbiddenError(
-                f"priority {wanted.urgency.level} is above the default and not yours to use; "
-                "ask for an API key with priority=1, or leave the priority out"
-            )
         self._urgency, self._pixels_only = wanted.urgency, wanted.pixels_only
         if wanted.images is not None:
             self._reservation.admit(len(wanted.images))

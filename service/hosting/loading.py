@@ -1,10 +1,12 @@
-"""Opens the models to serve: one file, a folder with model.onnx, or a folder of such folders.
+"""Opens the models to serve: one file, a folder with a model, or a folder of such folders.
 
 models/                      convoy serve models, models/digits or models/flowers
     digits/
-        model.onnx           optionally with model.toml and labels.txt beside it
+        model.onnx           or the only file *.onnx; with model.toml, labels.txt, ... beside it
     flowers/
         1/model.onnx         or with versions, as in Triton: the highest is served
+    birds/
+        onnx/model.onnx      or as optimum's exports are published
 """
 
 import logging
@@ -65,6 +67,7 @@ class ModelFile:
     name: str
     version: str
     path: Path
+    error: str = ""  # why it is not clear which file it is
 
 
 def open_models(
@@ -126,7 +129,7 @@ def find_models(settings: Settings) -> list[ModelFile]:
 
 def _find_models(settings: Settings) -> list[ModelFile]:
     folder = settings.model
-    if folder is None or not folder.is_dir() or (folder / _FILE).is_file():
+    if folder is None or not folder.is_dir():
         path = _model_file(settings)
         if path in (folder, BUILT_IN_MODEL):
             return [ModelFile(path.stem, "1", path)]
@@ -134,6 +137,14 @@ def _find_models(settings: Settings) -> list[ModelFile]:
     found = []
     every = (place for place in folder.iterdir() if place.is_dir())
     places = sorted(place for place in every if not place.name.startswith("."))
+    if (own := _model_in(folder)) is not None:
+        others = [place for place in places if _highest(place).path.is_file()]
+        if others and own.name != _FILE:
+            raise ModelFileError(
+                f"{folder} may be the model {own.name}, or a folder of models, such as "
+                f"{others[0].name}; name the one to serve, or put each model in a folder of its own"
+            )
+        return [ModelFile(_folder_name(folder, settings), "1", own)]
     if places and all(place.name.isdecimal() for place in places):  # versions of one model
         return [replace(_highest(folder), name=_folder_name(folder, settings))]
     for place in places:
@@ -249,21 +260,49 @@ def _model_file(settings: Settings) -> Path:
             f"there is no file or folder {path}, and no model of that name; "
             f"{near_names(path.name, names)}"
         )
-    return path / _FILE if path.is_dir() else path
+    return path
 
 
 def _highest(place: Path) -> ModelFile:
     """Return a folder's own model file, or else that of its highest version."""
     versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
     version = str(max(versions, default=1))
-    if (place / _FILE).is_file():
-        return ModelFile(place.name, "1", place / _FILE)
-    return ModelFile(place.name, version, place / version / _FILE)
+    try:
+        if (own := _model_in(place)) is not None:
+            return ModelFile(place.name, "1", own)
+        path = _model_in(place / version) or place / version / _FILE
+    except ModelFileError as error:
+        return ModelFile(place.name, version, place / _FILE, str(error))
+    return ModelFile(place.name, version, path)
+
+
+def _model_in(folder: Path) -> Path | None:
+    """Return a folder's model: model.onnx, or the only *.onnx, also in a folder `onnx` in it.
+
+    Raises ModelFileError where there are several.
+    """
+    found = [*_files_in(folder), *_files_in(folder / "onnx")]
+    if found[1:]:
+        names = " or ".join(str(path.relative_to(folder)) for path in found)
+        raise ModelFileError(
+            f"the model of {folder} may be {names}; name the one to serve, as {found[0]}"
+        )
+    return found[0] if found else None
+
+
+def _files_in(place: Path) -> list[Path]:
+    if (own := place / _FILE).is_file():
+        return [own]
+    if own.is_dir():  # with its weights in files of their own, as Triton has it
+        return _files_in(own)
+    return sorted(path for path in place.glob("*.onnx") if path.is_file())
 
 
 def _load(
     file: ModelFile, settings: Settings, expectations: Sequence[str] | None = None
 ) -> Classifier:
+    if file.error:
+        raise ModelFileError(file.error)
     place, version = file.path.parent, file.version
     if file.path.name == _FILE and place.name == version and not file.path.is_file():
         raise ModelFileError(f"{place.parent} has no {_FILE}, and no {version}/{_FILE}")
@@ -281,7 +320,8 @@ def _load(
 def _open(load_it: Callable[[], Classifier], file: ModelFile, settings: Settings) -> OpenModel:
     classifier, stamp = load_it(), _stamp(file.path)
     places = settings.places
-    engines = open_places(classifier, settings, settings.max_batch, places)
+    max_batch = min(settings.max_batch, classifier.serving.max_batch or settings.max_batch)
+    engines = open_places(classifier, settings, max_batch, places)
     warning = doubt_guess(classifier, settings)
     if warning:
         _log.warning("%s", warning)
@@ -294,7 +334,7 @@ def _open(load_it: Callable[[], Classifier], file: ModelFile, settings: Settings
             raise ModelFileError(
                 f"{file.path} or its model.toml has changed since the server started"
             )
-        (engine,) = open_places(again, settings, settings.max_batch, [places[number]])
+        (engine,) = open_places(again, settings, max_batch, [places[number]])
         return engine
 
     return OpenModel(info, classifier, engines, reopen)
@@ -319,4 +359,6 @@ def _info(classifier: Classifier, version: str, warning: str) -> ModelInfo:
         tensor_shape=meaning.input_shape,
         guess=meaning.guess,
         warning=warning,
+        origin=classifier.origin,
+        serving=classifier.serving,
     )

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from models import ChannelOrder, OutputKind
+from models import ChannelOrder, OutputKind, Serving
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
@@ -12,6 +12,8 @@ from service.hosting.admission import Admission
 from service.hosting.regions import Regions
 from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
+
+_AS_SET = Serving()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class ModelInfo:
     tensor_shape: tuple[int, ...] = ()  # of one image in that input, float32
     guess: str = ""  # the preset, where nothing chose it
     warning: str = ""  # why its answers are probably wrong
+    origin: str = ""  # one line: which file said what of it
+    serving: Serving = _AS_SET
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def test_axes_of_one_do_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "says"), [("imgnet", "Did you mean imagenet?"), ("zzz", '"digits"$')]
+    ("preset", "says"), [("imgnet", "Did you mean imagenet?"), ("zzz", '"resnet50.IMAGENET1K_V2"$')]
 )
 def test_a_preset_that_is_misspelt_gets_the_nearest(tmp_path: Path, preset: str, says: str) -> None:
     path = save(tmp_path / "m.onnx", "y = GlobalAveragePool(x)")

@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.description import load_preprocessing
 from models.digits import MODEL_PATH
 from models.digits.dataset import HELD_OUT, Handwriting, enlarged_digit, handwriting
 from models.digits.drawing import (
@@ -27,6 +26,7 @@ from models.digits.drawing import (
 from models.preprocessing import check_labels, normalisation
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode
+from tests.support.models.description import load_preprocessing
 
 PREPROCESSING = load_preprocessing(MODEL_PATH, (1, 32, 32))
 SAMPLES = sorted((MODEL_PATH.parent / "samples").iterdir())

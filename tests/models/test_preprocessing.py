@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.description import load_preprocessing
 from models.errors import PreprocessingError
 from models.preprocessing import (
     PRESETS,
@@ -21,6 +20,7 @@ from models.preprocessing import (
     each_preset,
     normalisation,
 )
+from tests.support.models.description import load_preprocessing
 
 RGB_224 = (3, 224, 224)
 

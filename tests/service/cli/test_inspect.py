@@ -101,7 +101,9 @@ def test_a_precision_says_what_it_stores_and_what_stays_in_float32(convoy: Run) 
         assert "float32: logits: scores are float32" in out
     for precision in ("tf32", "3xtf32"):
         _, out, _ = convoy("inspect", "digits", "--precision", precision)
-        assert out.splitlines()[1].startswith(f"{precision}: ")
+        described = "described by the flags: precision; digits.toml: preset, labels"
+        assert out.splitlines()[1] == described
+        assert out.splitlines()[2].startswith(f"{precision}: ")
     _, out, _ = convoy("inspect", "digits", "--precision", "fp32")
     assert "float32" not in out
 

@@ -4,13 +4,22 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
-from service.errors import Code, EngineFailedError, PayloadTooLargeError, ServiceError
-from service.fair_queue import ANYONE
+from models import Serving
+from service.batching.policy import DEFAULT_PRIORITY, NO_HURRY, Urgency
+from service.errors import (
+    Code,
+    EngineFailedError,
+    ForbiddenError,
+    PayloadTooLargeError,
+    ServiceError,
+)
+from service.fair_queue import ANYONE, Client
 from service.hosting.call import Call
-from service.hosting.inference import ImageRequest, Outcome
+from service.hosting.inference import ImageRequest, Inference, Outcome
 from service.hosting.pipeline import Pipeline
 from service.telemetry.record import RequestRecord
 from tests.support.service.fakes import FakeEngine, make_repository
@@ -29,8 +38,8 @@ async def pipeline_of(engine: FakeEngine) -> AsyncIterator[Pipeline]:
     assert await repository.close(5)
 
 
-def opened(pipeline: Pipeline, then: Callable[[Outcome], None]) -> Call:
-    record = RequestRecord(b"1", "127.0.0.1", b"POST", b"/", b"", {}, ANYONE)
+def opened(pipeline: Pipeline, then: Callable[[Outcome], None], client: Client = ANYONE) -> Call:
+    record = RequestRecord(b"1", "127.0.0.1", b"POST", b"/", b"", {}, client)
     call = Call(pipeline, record, then)
     call.open()
     return call
@@ -129,3 +138,55 @@ async def test_every_image_is_charged_to_its_client_whatever_the_protocol() -> N
         call.infer(ImageRequest([b"7", b"8"], None))
         call.abandon(Code.CLIENT_LEFT)
     assert charged == [2]
+
+
+@pytest.mark.parametrize(
+    ("asked", "deadline_s", "level"),
+    [
+        (NO_HURRY, 0.25, 3),
+        (Urgency(deadline=0.1), 0.1, 3),
+        (Urgency(deadline=9.0, priority=5), 0.25, 5),
+    ],
+)
+async def test_a_models_own_deadline_is_the_latest_and_its_priority_the_default(
+    monkeypatch: pytest.MonkeyPatch, asked: Urgency, deadline_s: float, level: int
+) -> None:
+    async with pipeline_of(FakeEngine()) as pipeline:
+        serving = Serving(timeout_ms=250, priority=3)
+        pipeline.info = replace(pipeline.info, serving=serving)
+        call = opened(pipeline, lambda _: None)
+        started, found = call.record.started, []
+        monkeypatch.setattr(Inference, "start", lambda _, wanted: found.append(wanted.urgency))
+        call.infer(ImageRequest([b"x"], None, asked._replace(deadline=started + asked.deadline)))
+        call.end()
+    (urgency,) = found
+    assert (urgency.deadline, urgency.level) == (started + deadline_s, level)
+
+
+async def test_a_model_without_its_own_leaves_urgency_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Urgency] = []
+    monkeypatch.setattr(Inference, "start", lambda _, wanted: found.append(wanted.urgency))
+    async with pipeline_of(FakeEngine()) as pipeline:
+        call = opened(pipeline, lambda _: None)
+        call.infer(ImageRequest([b"x"], None))
+        call.end()
+    assert found == [NO_HURRY]
+
+
+async def test_a_models_own_priority_is_nothing_that_a_client_must_be_allowed() -> None:
+    async with pipeline_of(FakeEngine()) as pipeline:
+        pipeline.info = replace(pipeline.info, serving=Serving(priority=1))
+        ordinary = Client("a", 1.0, DEFAULT_PRIORITY)
+        for urgency, refused in ((NO_HURRY, False), (Urgency(priority=1), True)):
+            ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            call = opened(pipeline, ended.set_result, ordinary)
+            try:
+                call.infer(ImageRequest([b"7"], None, urgency))
+                assert not isinstance(await ended, Exception)
+                assert not refused
+                call.end()
+            except ForbiddenError as error:
+                call.fail(error)
+                assert refused

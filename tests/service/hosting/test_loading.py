@@ -158,9 +158,50 @@ def test_a_default_model_that_is_not_served_is_refused_before_any_is_loaded(
 
 
 def test_a_folder_without_models_is_no_folder_of_models(tmp_path: Path) -> None:
-    (tmp_path / "other.onnx").write_bytes(BUILT_IN_MODEL.read_bytes())
+    (tmp_path / "other.onx").write_bytes(BUILT_IN_MODEL.read_bytes())
     with pytest.raises(ModelFileError, match="has no models; put each in a folder"):
         find_models(models_in(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("files", "model"),
+    [
+        (["resnet18.onnx", "labels.txt"], "resnet18.onnx"),
+        (["onnx/model.onnx", "onnx/model_int8.onnx", "config.json"], "onnx/model.onnx"),
+        (["model.onnx", "model.int8.onnx"], "model.onnx"),
+        (["model.onnx/model.onnx", "model.onnx/weights.bin"], "model.onnx/model.onnx"),
+        (["1/net.onnx", "2/net.onnx", "config.pbtxt"], "2/net.onnx"),
+    ],
+)
+def test_a_folder_is_the_model_in_it_alone_and_among_others(
+    tmp_path: Path, files: list[str], model: str
+) -> None:
+    for file in files:
+        path = tmp_path / "birds" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for folder in (tmp_path, tmp_path / "birds"):
+        (found,) = find_models(models_in(folder))
+        assert (found.name, found.path) == ("birds", tmp_path / "birds" / model)
+
+
+@pytest.mark.parametrize(
+    ("files", "readings"),
+    [
+        (["model.onnx", "onnx/model.onnx"], "model.onnx or onnx/model.onnx"),
+        (["a.onnx", "b.onnx"], "a.onnx or b.onnx"),
+        (["a.onnx", "c/model.onnx"], "may be the model a.onnx, or a folder of models, such as c"),
+    ],
+)
+def test_where_two_files_may_be_the_model_both_are_named(
+    tmp_path: Path, files: list[str], readings: str
+) -> None:
+    for file in files:
+        path = tmp_path / "birds" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    with pytest.raises(ModelFileError, match=readings):
+        find_models(models_in(tmp_path / "birds"))
 
 
 def test_a_folder_that_holds_the_model_itself_gives_it_its_name(tmp_path: Path) -> None:

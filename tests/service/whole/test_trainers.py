@@ -15,11 +15,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.description import load_preprocessing
 from models.preprocessing import Preprocessing
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support import ROOT
 from tests.support.images.files import encode, scene
+from tests.support.models.description import load_preprocessing
 from tests.support.networks import SHARED
 
 PHOTOGRAPHS = sorted((SHARED / "data" / "images").glob("*.JPEG"))[:50]

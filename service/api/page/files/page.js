@@ -207,6 +207,7 @@ function showModel() {
     Precision: model.precision,
     "Largest batch": model.max_batch,
     ...(model.guess && { Preset: `${model.guess}, a guess` }),
+    ...(model.origin && { "Described by": model.origin }),
   };
   $("card").replaceChildren(
     ...Object.entries(facts).map(([name, value]) => {

@@ -1,0 +1,176 @@
+"""Defines the keys of `model.toml`: how each value is read, and what it must be."""
+
+import math
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from kernels.problems.precision import Precision
+from models.errors import PreprocessingError
+from models.preprocessing import (
+    PRESETS,
+    ChannelOrder,
+    CropMode,
+    Interpolation,
+    Layout,
+    OutputKind,
+    Preset,
+)
+from models.readers import read_label_file
+from models.torchvision import TORCHVISION
+
+EVERY_PRESET: Mapping[str, Preset] = {**PRESETS, **TORCHVISION}
+"""The presets by name, and those of torchvision's weights."""
+
+_MAX_SIDE = 16_384
+_MAX_BATCH = 64  # of --max-batch
+_LOWEST_PRIORITY = 9
+
+
+def _side(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_SIDE:
+        return value
+    raise ValueError
+
+
+def _batch(value: object) -> int:
+    if _side(value) > _MAX_BATCH:
+        raise ValueError
+    return _side(value)
+
+
+def _level(value: object) -> int:
+    if _side(value) > _LOWEST_PRIORITY:
+        raise ValueError
+    return _side(value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    raise ValueError
+
+
+def _positive(value: object) -> float:
+    number = _number(value)
+    if number <= 0:
+        raise ValueError
+    return number
+
+
+def _share(value: object) -> float:
+    share = _positive(value)
+    if share > 1:
+        raise ValueError
+    return share
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _per_channel(entry: Callable[[object], float]) -> Callable[[object], tuple[float, ...]]:
+    def parse(value: object) -> tuple[float, ...]:
+        if not isinstance(value, list | tuple) or len(value) not in (1, 3):
+            raise ValueError
+        return tuple(entry(number) for number in value)
+
+    return parse
+
+
+def _preset_name(value: object) -> str:
+    if not isinstance(value, str) or value not in EVERY_PRESET:
+        raise ValueError
+    return value
+
+
+def _one_of(kind: type[Enum]) -> tuple[Callable[[object], Enum], str]:
+    return kind, "one of " + ", ".join(f'"{member.value}"' for member in kind)
+
+
+def _label_path(value: object) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError
+    return Path(value)
+
+
+_SIDE = (_side, f"a whole number of pixels, 1 to {_MAX_SIDE}")
+_FRAMES = (_side, f"a whole number of frames, 1 to {_MAX_SIDE}")
+
+KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
+    "preset": (
+        _preset_name,
+        "one of "
+        + ", ".join(f'"{name}"' for name in PRESETS)
+        + ', or torchvision\'s weights, as "resnet50.IMAGENET1K_V2"',
+    ),
+    "size": _SIDE,
+    "height": _SIDE,
+    "width": _SIDE,
+    "frames": _FRAMES,
+    "resize": _SIDE,
+    "crop_pct": (_share, "a number above 0 and at most 1"),
+    "crop_mode": _one_of(CropMode),
+    "interpolation": _one_of(Interpolation),
+    "exact": (_truth, "true or false"),
+    "channels": _one_of(ChannelOrder),
+    "layout": _one_of(Layout),
+    "scale": (_positive, "a number above 0"),
+    "mean": (_per_channel(_number), "a list of 3 numbers, or 1 for grey"),
+    "std": (_per_channel(_positive), "a list of 3 numbers above 0, or 1 for grey"),
+    "output": _one_of(OutputKind),
+    "labels": (_label_path, "the path of a text file with one label a line"),
+    "precision": _one_of(Precision),
+    "max_batch": (_batch, f"a whole number of images, 1 to {_MAX_BATCH}"),
+    "timeout_ms": (_positive, "a number of milliseconds above 0"),
+    "priority": (_level, f"a whole number, 1 to {_LOWEST_PRIORITY}"),
+}
+CHOICES = {"channels", "scale", "mean", "std"}
+"""The keys that make a preset a choice, not a guess."""
+BESIDE_PIXELS = {
+    "exact",
+    "frames",
+    "layout",
+    "labels",
+    "precision",
+    "max_batch",
+    "timeout_ms",
+    "priority",
+}
+"""The keys that a preset does not override."""
+
+
+def parse_keys(source: str, table: Mapping[str, object], folder: Path = Path()) -> dict[str, Any]:
+    """Return the checked values of a file or of flags, with height and width for `size`.
+
+    Raises PreprocessingError, which names `source`; the labels' path counts from `folder`.
+    """
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in KEYS:
+            raise PreprocessingError(f"{source}: there is no {key!r}; there are {', '.join(KEYS)}")
+        parse, right = KEYS[key]
+        try:
+            values[key] = parse(value)
+        except ValueError:
+            shown = str(value) if isinstance(value, Path) else repr(value)
+            meant = (
+                get_close_matches(shown.strip("'"), EVERY_PRESET, n=1) if key == "preset" else []
+            )
+            raise PreprocessingError(
+                f"{source}: {key} = {shown} is not allowed; it must be {right}"
+                + "".join(f". Did you mean {name}?" for name in meant)
+            ) from None
+    if "size" in values:
+        if "height" in values or "width" in values:
+            raise PreprocessingError(f"{source}: give either size, or height and width")
+        values["height"] = values["width"] = values.pop("size")
+    if "resize" in values and "crop_pct" in values:
+        raise PreprocessingError(f"{source}: give either resize or crop_pct")
+    if "labels" in values:
+        values["labels"] = read_label_file(folder / values["labels"], source)
+    return values

@@ -1,0 +1,189 @@
+"""Reads transformers' `preprocessor_config.json`, and the labels of its `config.json`."""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from models.errors import PreprocessingError
+from models.readers.reading import Keys, Reading, read_json
+
+Config = Mapping[str, object]
+
+# Pillow's numbers, which `resample` is.
+_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+
+# What is done, or makes no difference to a classifier's images.
+_DONE = {
+    "do_resize",
+    "do_rescale",
+    "do_normalize",
+    "do_center_crop",
+    "do_convert_rgb",
+    "do_flip_channel_order",
+    "do_reduce_labels",
+}
+
+# Image processors for which a `size` that is one number means both sides, or the shorter one.
+_BOTH_SIDES = {"ViT", "DeiT", "Beit", "EfficientNet", "Pvt", "Segformer"}
+_SHORTER_SIDE = {
+    "Bit",
+    "CLIP",
+    "ConvNext",
+    "Levit",
+    "MobileNetV1",
+    "MobileNetV2",
+    "MobileViT",
+    "PoolFormer",
+}
+
+_TYPE = re.compile(r"(.*?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
+
+_OTHERWISE = "; or replace what the file says by a preset: --preset, or in model.toml"
+
+
+def read_processor(path: Path) -> Reading | None:
+    """Read an image processor; None of the file of another kind of processor."""
+    config = read_json(path)
+    if not config.keys() & {"size", "image_mean", "do_resize"}:
+        return None
+    return Reading(path, pixels=partial(_pixels, path, config))
+
+
+def read_config(path: Path) -> Reading | None:
+    """Read the labels of `id2label`, unless they are transformers' own for labels unknown."""
+    config = read_json(path)
+    names = config.get("id2label")
+    if not isinstance(names, dict) or not names:
+        return None
+    unknown = all(name == f"LABEL_{number}" for number, name in names.items())
+    several = config.get("problem_type") == "multi_label_classification"
+    return Reading(
+        path,
+        labels=None if unknown else partial(_labels, path, names),
+        ignored=("problem_type",) if several else (),
+    )
+
+
+def _labels(path: Path, names: Mapping[str, object]) -> tuple[str, ...]:
+    labels = [names.get(str(number)) for number in range(len(names))]
+    if not all(isinstance(label, str) for label in labels):
+        raise PreprocessingError(f"{path}: id2label must have a label for each number from 0 on")
+    return tuple(map(str, labels))
+
+
+def _pixels(path: Path, config: Config) -> Keys:
+    said = config.get("image_processor_type") or config.get("feature_extractor_type")
+    match = _TYPE.fullmatch(str(said))
+    kind = match[1] if match else ""
+    odd = [key for key, value in config.items() if key.startswith("do_") and value]
+    if others := sorted(set(odd) - _DONE):
+        raise PreprocessingError(
+            f"{path}: {others[0]} = true is not supported; Convoy resizes, crops and normalises"
+            f"{_OTHERWISE}"
+        )
+    if not config.get("do_resize", True):
+        raise PreprocessingError(
+            f"{path}: do_resize = false is not supported; Convoy resizes every image{_OTHERWISE}"
+        )
+    if kind == "Perceiver":
+        raise PreprocessingError(
+            f"{path}: {said} crops before it resizes, which is not supported{_OTHERWISE}"
+        )
+    keys = _geometry(path, config, kind)
+    if (resample := config.get("resample")) is not None:
+        if not isinstance(resample, int) or not 0 <= resample < len(_FILTERS):
+            raise PreprocessingError(
+                f"{path}: resample = {resample!r} is not allowed; it must be a number of Pillow's,"
+                " 0 to 5"
+            )
+        keys["interpolation"] = _FILTERS[resample]
+    return keys | _normalisation(path, config, kind)
+
+
+def _normalisation(path: Path, config: Config, kind: str) -> Keys:
+    mean, std = [0.0] * 3, [1.0] * 3
+    if config.get("do_normalize", "image_mean" in config):
+        mean, std = (_channels(path, config, key) for key in ("image_mean", "image_std"))
+    if config.get("rescale_offset"):  # the image is rescaled, then 1 is subtracted
+        mean = [number + 1 for number in mean]
+    if kind == "EfficientNet" and config.get("include_top", True):
+        std = [number**2 for number in std]  # it divides twice
+    colour = "bgr" if config.get("do_flip_channel_order") else "rgb"
+    rescales = config.get("do_rescale", True)
+    return {
+        "scale": config.get("rescale_factor", 1 / 255) if rescales else 1.0,
+        "mean": mean,
+        "std": std,
+        "channels": "grey" if len(mean) == 1 else colour,
+        "output": "logits",
+    }
+
+
+def _channels(path: Path, config: Config, key: str) -> list[float]:
+    value = config.get(key)
+    numbers = [value] * 3 if isinstance(value, int | float) else value
+    if not isinstance(numbers, list) or not all(isinstance(n, int | float) for n in numbers):
+        raise PreprocessingError(f"{path}: {key} = {value!r} is not allowed; it must be numbers")
+    return numbers
+
+
+def _geometry(path: Path, config: Config, kind: str) -> Keys:
+    size = config.get("size")
+    if isinstance(size, int):
+        if kind not in _BOTH_SIDES | _SHORTER_SIDE:
+            raise PreprocessingError(
+                f"{path}: size = {size} of an unknown image processor may be the shorter side's, or"
+                f' both sides\'; write {{"shortest_edge": {size}}} or'
+                f' {{"height": {size}, "width": {size}}}{_OTHERWISE}'
+            )
+        shorter = kind in _SHORTER_SIDE
+        size = {"shortest_edge": size} if shorter else {"height": size, "width": size}
+    crop = _sides(config.get("crop_size"))
+    if not config.get("do_center_crop", crop is not None):
+        crop = None
+    if (both := _sides(size)) is not None:
+        return _squashed(path, both, crop)
+    edge = size.get("shortest_edge") if isinstance(size, dict) else None
+    if not isinstance(edge, int):
+        raise PreprocessingError(
+            f"{path}: size = {size!r} is not supported; it must have a shortest_edge, or height and"
+            f" width{_OTHERWISE}"
+        )
+    share = config.get("crop_pct")
+    if kind == "ConvNext":
+        if edge >= 384:
+            return _squashed(path, (edge, edge), crop)
+        crop, share = (edge, edge), share or 224 / 256
+    elif kind == "Levit":
+        share = 224 / 256
+    if crop is None:
+        raise PreprocessingError(
+            f"{path}: the shorter side becomes {edge} and nothing is cut off, so that images differ"
+            f' in size, and Convoy\'s have one: either the centre is cut out ({{"do_center_crop":'
+            f' true}}), or both sides become {edge} ({{"height": {edge}, "width": {edge}}})'
+            f"{_OTHERWISE}"
+        )
+    resize = int(edge / share) if isinstance(share, float) and share > 0 else edge
+    return {"height": crop[0], "width": crop[1], "resize": resize, "crop_mode": "crop"}
+
+
+def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -> Keys:
+    height, width = crop or both
+    if height * both[1] != width * both[0]:
+        raise PreprocessingError(
+            f"{path}: a crop of {height}×{width} from an image of {both[0]}×{both[1]} is not"
+            f" supported; both must have one aspect ratio{_OTHERWISE}"
+        )
+    return {"height": height, "width": width, "resize": max(both), "crop_mode": "squash"}
+
+
+def _sides(size: object) -> tuple[int, int] | None:
+    """Return height and width; None where `size` does not have both."""
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, dict) and "height" in size and "width" in size:
+        height, width = size["height"], size["width"]
+        if isinstance(height, int) and isinstance(width, int):
+            return height, width
+    return None

@@ -1,0 +1,127 @@
+"""Reads Triton's `config.pbtxt`: labels, the largest batch, a deadline and a priority."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from models.errors import PreprocessingError
+from models.readers.reading import Keys, Reading, read_label_file, read_text
+
+Message = dict[str, list[Any]]
+
+# Fields that are read, or that only repeat what the model's file says.
+_KNOWN = {
+    "name",
+    "platform",
+    "backend",
+    "input",
+    "output",
+    "max_batch_size",
+    "dynamic_batching",
+}
+_KNOWN_OF_BATCHING = {"default_queue_policy", "priority_levels", "default_priority_level"}
+_POLICY = "default_timeout_microseconds"
+
+_MOST = 64  # of --max-batch
+_LOWEST_PRIORITY = 9
+
+_TOKEN = re.compile(
+    r"""(?: \s+ | \#[^\n]* )*
+    (?: ( "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | [\w.+-]+ | [][{}<>:;,] ) | $ )""",
+    re.VERBOSE,
+)
+_CLOSES = {"{": "}", "<": ">"}
+
+
+def read_triton(path: Path) -> Reading | None:
+    """Read a model's configuration in protobuf's text format; what is not used is listed."""
+    tokens = _tokens(path, read_text(path))
+    try:
+        config = _message(tokens, "")
+    except (StopIteration, ValueError, RecursionError) as error:
+        raise PreprocessingError(
+            f"{path} cannot be read: it is not protobuf's text format, or ends within a field"
+        ) from error
+    outputs = config.get("output", [])
+    names = [name for output in outputs for name in output.get("label_filename", [])]
+    batching: Message = _last(config, "dynamic_batching") or {}
+    policy: Message = _last(batching, "default_queue_policy") or {}
+    delays = _last(policy, "timeout_action") == "DELAY"
+    known = set() if delays else {_POLICY, "timeout_action"}
+    ignored = [
+        *(name for name in config if name not in _KNOWN),
+        *(name for name in batching if name not in _KNOWN_OF_BATCHING),
+        *(name for name in policy if name not in known),
+    ]
+    return Reading(
+        path,
+        labels=partial(read_label_file, path.parent / names[0], str(path)) if names else None,
+        serving=_serving(path, config, batching, {} if delays else policy),
+        ignored=tuple(ignored),
+    )
+
+
+def _serving(path: Path, config: Message, batching: Message, policy: Message) -> Keys:
+    keys: Keys = {}
+    if (size := _whole(path, config, "max_batch_size")) is not None:
+        keys["max_batch"] = min(max(size, 1), _MOST)  # 0: it takes no batch
+    if timeout := _whole(path, policy, _POLICY):
+        keys["timeout_ms"] = timeout / 1e3
+    if level := _whole(path, batching, "default_priority_level"):
+        keys["priority"] = min(level, _LOWEST_PRIORITY)
+    return keys
+
+
+def _last(message: Message, name: str) -> Any:
+    values = message.get(name)
+    return values[-1] if values else None
+
+
+def _whole(path: Path, message: Message, name: str) -> int | None:
+    value = _last(message, name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.isdecimal() or len(value) > 18:
+        raise PreprocessingError(f"{path}: {name} = {value!r} is not allowed; it is a whole number")
+    return int(value)
+
+
+def _tokens(path: Path, text: str) -> Iterator[str]:
+    at = 0
+    while (match := _TOKEN.match(text, at)) is not None:
+        if match[1] is None:
+            yield ""
+            return
+        yield match[1]
+        at = match.end()
+    line = text.count("\n", 0, at) + 1
+    raise PreprocessingError(f"{path} cannot be read: line {line} is not protobuf's text format")
+
+
+def _message(tokens: Iterator[str], end: str) -> Message:
+    """Return the values of each field up to `end`, which is a bracket or the end of the file."""
+    fields: Message = defaultdict(list)
+    for name in tokens:
+        if name == end:
+            return dict(fields)
+        if name in (",", ";"):
+            continue
+        if not name[:1].isalpha():
+            raise ValueError
+        value = next(tokens)
+        fields[name] += _values(next(tokens) if value == ":" else value, tokens)
+    raise ValueError
+
+
+def _values(first: str, tokens: Iterator[str]) -> list[Any]:
+    if first in _CLOSES:
+        return [_message(tokens, _CLOSES[first])]
+    if first == "[":
+        values: list[Any] = []
+        while (each := next(tokens)) != "]":
+            values += [] if each == "," else _values(each, tokens)
+        return values
+    return [first[1:-1] if first[:1] in ("'", '"') else first]

@@ -1,0 +1,154 @@
+"""transformers' files: what is taken, what is refused and how."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from models.description import load_description
+from models.errors import PreprocessingError
+from models.preprocessing import ChannelOrder, CropMode, Interpolation
+from tests.support.models.description import load_preprocessing
+
+OPEN = (3, None, None)
+IMAGENET: dict[str, object] = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.2, 0.3, 0.4]}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Where a model would be; only what lies beside it is ever read."""
+    return tmp_path / "model.onnx"
+
+
+def process(model: Path, kind: str = "ViTImageProcessor", **changes: object) -> None:
+    config = {"do_normalize": True, "image_processor_type": kind, "resample": 2, **IMAGENET}
+    text = json.dumps(config | changes)
+    model.with_name("preprocessor_config.json").write_text(text, encoding="utf-8")
+
+
+def square(side: int) -> dict[str, int]:
+    return {"height": side, "width": side}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "size", "resize", "mode"),
+    [
+        ("ViTImageProcessor", {"size": square(224)}, 224, 224, "squash"),
+        ("ViTFeatureExtractor", {"size": 224}, 224, 224, "squash"),
+        ("DeiTImageProcessor", {"size": square(256), "crop_size": square(224)}, 224, 256, "squash"),
+        (
+            "BitImageProcessor",
+            {"size": {"shortest_edge": 256}, "crop_size": square(224), "do_center_crop": True},
+            224,
+            256,
+            "crop",
+        ),
+        ("MobileNetV2ImageProcessorFast", {"size": 256, "crop_size": 224}, 224, 256, "crop"),
+        # These have rules of their own.
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 224}}, 224, 256, "crop"),
+        ("ConvNextFeatureExtractor", {"size": 224, "crop_pct": 0.95}, 224, 235, "crop"),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}}, 384, 384, "squash"),
+        (
+            "LevitImageProcessor",
+            {"size": {"shortest_edge": 224}, "crop_size": square(224)},
+            224,
+            256,
+            "crop",
+        ),
+        (
+            "PoolFormerImageProcessor",
+            {"size": {"shortest_edge": 224}, "crop_size": square(224), "crop_pct": 0.9},
+            224,
+            248,
+            "crop",
+        ),
+        # A processor that is not known is read where its size says which sides it is.
+        ("OwnImageProcessor", {"size": square(96)}, 96, 96, "squash"),
+    ],
+)
+def test_sizes_and_crops(
+    model: Path, kind: str, said: dict[str, object], size: int, resize: int, mode: str
+) -> None:
+    process(model, kind, **said)
+    p = load_preprocessing(model, OPEN)
+    assert (p.height, p.width, p.resize, p.crop_mode) == (size, size, resize, CropMode(mode))
+    assert (p.scale, p.mean, p.std) == (1 / 255, (0.485, 0.456, 0.406), (0.2, 0.3, 0.4))
+    assert p.guess == ""
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_resample_is_pillows_number(model: Path, number: int) -> None:
+    process(model, size=square(8), resample=number)
+    by_pillow = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+    assert load_preprocessing(model, OPEN).interpolation is Interpolation(by_pillow[number])
+
+
+def test_what_is_not_done_is_not_done(model: Path) -> None:
+    process(model, size=square(8), do_rescale=False, do_normalize=False)
+    p = load_preprocessing(model, OPEN)
+    assert (p.scale, p.mean, p.std) == (1, (0, 0, 0), (1, 1, 1))
+    process(model, size=square(8), image_mean=0.5, image_std=0.25, rescale_factor=0.01)
+    p = load_preprocessing(model, OPEN)
+    assert (p.scale, p.mean, p.std) == (0.01, (0.5,) * 3, (0.25,) * 3)
+    process(model, size=square(8), image_mean=[0.5], image_std=[0.5])
+    assert load_preprocessing(model, (1, 8, 8)).channels is ChannelOrder.GREY
+
+
+def test_mobilevit_reads_bgr_and_efficientnet_divides_twice(model: Path) -> None:
+    process(model, "MobileViTImageProcessor", size=square(8), do_flip_channel_order=True)
+    assert load_preprocessing(model, OPEN).channels is ChannelOrder.BGR
+    process(
+        model,
+        "EfficientNetImageProcessor",
+        size=square(8),
+        rescale_offset=True,
+        rescale_factor=1 / 127.5,
+        image_mean=[0, 0, 0],
+        image_std=[0.5, 0.5, 0.5],
+    )
+    p = load_preprocessing(model, OPEN)
+    assert (p.scale, p.mean, p.std) == (1 / 127.5, (1, 1, 1), (0.25,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "words"),
+    [
+        ("OwnImageProcessor", {"size": 224}, "may be the shorter side's, or both sides'"),
+        ("BitImageProcessor", {"size": {"shortest_edge": 8}}, "either the centre is cut out"),
+        ("ViTImageProcessor", {"size": {"longest_edge": 8}}, "it must have a shortest_edge"),
+        ("ViTImageProcessor", {"size": square(8), "do_pad": True}, "do_pad = true is not"),
+        ("ViTImageProcessor", {"size": square(8), "do_resize": False}, "do_resize = false"),
+        ("PerceiverImageProcessor", {"size": square(8)}, "crops before it resizes"),
+        ("ViTImageProcessor", {"size": square(8), "resample": 9}, "a number of Pillow's, 0 to 5"),
+        ("ViTImageProcessor", {"size": square(8), "image_mean": "x"}, "image_mean = 'x'"),
+        ("ViTImageProcessor", {"size": square(8), "crop_size": {"height": 4, "width": 8}}, "ratio"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_unless_a_preset_is_set(
+    model: Path, kind: str, said: dict[str, object], words: str
+) -> None:
+    process(model, kind, **said)
+    with pytest.raises(PreprocessingError, match=words):
+        load_preprocessing(model, (3, 8, 8))
+    described = load_description(model, (3, 8, 8), {"preset": "inception"})
+    assert described.preprocessing.scale == 1 / 127.5
+    assert words.split(maxsplit=1)[0] in described.origin.partition("says otherwise: ")[2]
+
+
+def label(model: Path, names: object, **more: object) -> None:
+    model.with_name("config.json").write_text(json.dumps({"id2label": names, **more}))
+
+
+def test_labels_go_by_number(model: Path) -> None:
+    label(model, {str(i): f"class {i}" for i in reversed(range(12))})
+    assert load_preprocessing(model, (3, 8, 8)).labels[10:] == ("class 10", "class 11")
+    label(model, {"0": "LABEL_0", "1": "LABEL_1"})  # as transformers writes where none were set
+    assert load_preprocessing(model, (3, 8, 8)).labels == ()
+    label(model, {"0": "cat", "2": "dog"})
+    with pytest.raises(PreprocessingError, match="a label for each number from 0 on"):
+        load_preprocessing(model, (3, 8, 8))
+
+
+def test_that_classes_are_no_alternatives_is_not_used_and_said(model: Path) -> None:
+    label(model, {"0": "cat"}, problem_type="multi_label_classification")
+    assert "config.json, not used: problem_type" in load_description(model, (3, 8, 8)).origin

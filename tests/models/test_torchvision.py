@@ -1,0 +1,53 @@
+"""torchvision's weights by name: a table that is checked against torchvision where that is here."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.errors import PreprocessingError
+from models.preprocessing import CropMode, Interpolation
+from models.torchvision import TORCHVISION
+from tests.support.models.description import load_preprocessing
+
+
+def test_weights_are_a_preset(tmp_path: Path) -> None:
+    p = load_preprocessing(
+        tmp_path / "m.onnx", (3, None, None), {"preset": "efficientnet_v2_l.IMAGENET1K_V1"}
+    )
+    assert (p.height, p.resize, p.interpolation) == (480, 480, Interpolation.BICUBIC)
+    assert (p.mean, p.std, p.scale) == ((0.5,) * 3, (0.5,) * 3, 1 / 255)
+    (tmp_path / "m.toml").write_text('preset = "resnet50.IMAGENET1K_V2"')
+    p = load_preprocessing(tmp_path / "m.onnx", (3, 224, 224))
+    assert (p.height, p.resize, p.crop_mode, p.guess) == (224, 232, CropMode.CROP, "")
+
+
+def test_a_slip_in_a_name_gets_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(PreprocessingError, match=r"Did you mean resnet50\.IMAGENET1K_V2\?"):
+        load_preprocessing(tmp_path / "m.onnx", (3, 8, 8), {"preset": "resnet50.IMAGNET1K_V2"})
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torchvision") is None,
+    reason="needs torchvision: pip install torchvision",
+)
+def test_the_table_is_torchvisions() -> None:
+    import torchvision.models  # noqa: PLC0415
+
+    theirs: dict[str, tuple[Any, ...]] = {}
+    for name in torchvision.models.list_models(module=torchvision.models):
+        for weights in torchvision.models.get_model_weights(name):
+            if weights.meta["categories"] is None:  # not for classification
+                continue
+            t = weights.transforms()
+            assert t.antialias
+            (size,), (resize,) = t.crop_size, t.resize_size
+            kind, mean, std = t.interpolation.value, tuple(t.mean), tuple(t.std)
+            theirs[f"{name}.{weights.name}"] = size, resize, kind, mean, std
+    ours = {
+        name: (p.size, p.resize, p.interpolation.value, p.mean, p.std)
+        for name, p in TORCHVISION.items()
+    }
+    assert ours == theirs
+    assert {(p.crop_mode, p.scale) for p in TORCHVISION.values()} == {(CropMode.CROP, 1 / 255)}
