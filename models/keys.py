@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 from kernels.problems.precision import Precision
@@ -23,6 +25,10 @@ from models.torchvision import TORCHVISION
 
 EVERY_PRESET: Mapping[str, Preset] = {**PRESETS, **TORCHVISION}
 """The presets by name, and those of torchvision's weights."""
+
+# A YAML file's values may share parts, and written out be as large as memory.
+_BRIEF = Repr()
+_BRIEF.maxlevel = 2
 
 _MAX_SIDE = 16_384
 _MAX_BATCH = 64  # of --max-batch
@@ -48,8 +54,10 @@ def _level(value: object) -> int:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            if math.isfinite(value):
+                return float(value)
     raise ValueError
 
 
@@ -157,7 +165,7 @@ def parse_keys(source: str, table: Mapping[str, object], folder: Path = Path()) 
         try:
             values[key] = parse(value)
         except ValueError:
-            shown = str(value) if isinstance(value, Path) else repr(value)
+            shown = str(value) if isinstance(value, Path) else _BRIEF.repr(value)
             meant = (
                 get_close_matches(shown.strip("'"), EVERY_PRESET, n=1) if key == "preset" else []
             )

@@ -1,6 +1,6 @@
 """Reads PaddleClas' `inference.yml`, and the `inference_cls.yaml` that was used before it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,16 +14,23 @@ def read_paddle(path: Path) -> Reading | None:
     """Read the transforms before the network and its labels; None of another program's file."""
     try:
         config = yaml.safe_load(read_text(path))
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a long number
         raise PreprocessingError(f"{path} cannot be read: {error}") from error
     operations = _part(_part(config, "PreProcess"), "transform_ops")
     if not isinstance(operations, list):
         return None
-    steps = {str(name): step or {} for one in operations for name, step in dict(one).items()}
+    try:
+        steps = {
+            str(name): dict(step or {}) for one in operations for name, step in dict(one).items()
+        }
+    except (TypeError, ValueError) as error:
+        raise PreprocessingError(
+            f"{path}: transform_ops must be a list of transforms, each with its settings"
+        ) from error
     ranking = _part(_part(config, "PostProcess"), "Topk")
     labels, file = _part(ranking, "label_list"), _part(ranking, "class_id_map_file")
     there = isinstance(file, str) and (path.parent / file).is_file()
-    source = partial(tuple, map(str, labels)) if isinstance(labels, list) else None
+    source = partial(_labels, path, labels) if isinstance(labels, list) else None
     if source is None and there:
         source = partial(read_label_file, path.parent / str(file), str(path))
     own = _part(steps.get("ResizeImage"), "backend") != "pil"
@@ -33,6 +40,12 @@ def read_paddle(path: Path) -> Reading | None:
         labels=source,
         ignored=("OpenCV's resize, which is not antialiased",) if own else (),
     )
+
+
+def _labels(path: Path, labels: Sequence[object]) -> tuple[str, ...]:
+    if not all(isinstance(label, str | int | float) for label in labels):
+        raise PreprocessingError(f"{path}: label_list must be a list of labels")
+    return tuple(map(str, labels))
 
 
 def _part(value: object, name: str) -> object:

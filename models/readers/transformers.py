@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TypeGuard
 
 from models.errors import PreprocessingError
 from models.readers.reading import Keys, Reading, read_json
@@ -36,6 +37,8 @@ _SHORTER_SIDE = {
     "MobileViT",
     "PoolFormer",
 }
+
+_TOO_LONG, _LEAST = 2**16, 0.01  # a side in pixels, and the least part of it that a crop is
 
 _TYPE = re.compile(r"(.*?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
 
@@ -103,12 +106,13 @@ def _pixels(path: Path, config: Config) -> Keys:
 
 def _normalisation(path: Path, config: Config, kind: str) -> Keys:
     mean, std = [0.0] * 3, [1.0] * 3
-    if config.get("do_normalize", "image_mean" in config):
+    # MobileViT's leaves the key out, where others say true.
+    if config.get("do_normalize", "image_mean" in config and kind != "MobileViT"):
         mean, std = (_channels(path, config, key) for key in ("image_mean", "image_std"))
     if config.get("rescale_offset"):  # the image is rescaled, then 1 is subtracted
         mean = [number + 1 for number in mean]
     if kind == "EfficientNet" and config.get("include_top", True):
-        std = [number**2 for number in std]  # it divides twice
+        std = [number * number for number in std]  # it divides twice
     colour = "bgr" if config.get("do_flip_channel_order") else "rgb"
     rescales = config.get("do_rescale", True)
     return {
@@ -130,7 +134,7 @@ def _channels(path: Path, config: Config, key: str) -> list[float]:
 
 def _geometry(path: Path, config: Config, kind: str) -> Keys:
     size = config.get("size")
-    if isinstance(size, int):
+    if _is_side(size):
         if kind not in _BOTH_SIDES | _SHORTER_SIDE:
             raise PreprocessingError(
                 f"{path}: size = {size} of an unknown image processor may be the shorter side's, or"
@@ -145,7 +149,7 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
     if (both := _sides(size)) is not None:
         return _squashed(path, both, crop)
     edge = size.get("shortest_edge") if isinstance(size, dict) else None
-    if not isinstance(edge, int):
+    if not _is_side(edge):
         raise PreprocessingError(
             f"{path}: size = {size!r} is not supported; it must have a shortest_edge, or height and"
             f" width{_OTHERWISE}"
@@ -164,7 +168,9 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
             f' true}}), or both sides become {edge} ({{"height": {edge}, "width": {edge}}})'
             f"{_OTHERWISE}"
         )
-    resize = int(edge / share) if isinstance(share, float) and share > 0 else edge
+    if share is not None and not (isinstance(share, int | float) and _LEAST < share <= 1):
+        raise PreprocessingError(f"{path}: crop_pct = {share!r} is not allowed; it must be a share")
+    resize = int(edge / share) if share else edge
     return {"height": crop[0], "width": crop[1], "resize": resize, "crop_mode": "crop"}
 
 
@@ -180,10 +186,14 @@ def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -
 
 def _sides(size: object) -> tuple[int, int] | None:
     """Return height and width; None where `size` does not have both."""
-    if isinstance(size, int):
+    if _is_side(size):
         return size, size
-    if isinstance(size, dict) and "height" in size and "width" in size:
-        height, width = size["height"], size["width"]
-        if isinstance(height, int) and isinstance(width, int):
+    if isinstance(size, dict):
+        height, width = size.get("height"), size.get("width")
+        if _is_side(height) and _is_side(width):
             return height, width
     return None
+
+
+def _is_side(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _TOO_LONG

@@ -95,8 +95,12 @@ def test_what_is_not_done_is_not_done(model: Path) -> None:
 
 
 def test_mobilevit_reads_bgr_and_efficientnet_divides_twice(model: Path) -> None:
-    process(model, "MobileViTImageProcessor", size=square(8), do_flip_channel_order=True)
-    assert load_preprocessing(model, OPEN).channels is ChannelOrder.BGR
+    kind = "MobileViTImageProcessor"
+    config = {"image_processor_type": kind, "size": square(8), "do_flip_channel_order": True}
+    path = model.with_name("preprocessor_config.json")
+    path.write_text(json.dumps(config | IMAGENET))  # it has no do_normalize
+    p = load_preprocessing(model, OPEN)
+    assert (p.channels, p.mean, p.std) == (ChannelOrder.BGR, (0, 0, 0), (1, 1, 1))
     process(
         model,
         "EfficientNetImageProcessor",

@@ -1,13 +1,15 @@
 """Pixels with `exact = true` are to the bit those that timm and torchvision evaluate with.
 
 The sums were recorded with the transforms of timm and torchvision; where both are installed, the
-long suite compares every pixel of 50 photographs.
+long suite compares every pixel of 50 photographs, and the scores of a model of timm for all.
 """
 
 import importlib.util
 import io
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,14 +17,16 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.preprocessing import Preprocessing
+from models import DeviceChoice, DeviceKind, load_classifier, open_engines
+from models.preprocessing import Interpolation, Preprocessing, normalised
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support import ROOT
 from tests.support.images.files import encode, scene
 from tests.support.models.description import load_preprocessing
 from tests.support.networks import SHARED
 
-PHOTOGRAPHS = sorted((SHARED / "data" / "images").glob("*.JPEG"))[:50]
+EVERY_PHOTOGRAPH = sorted((SHARED / "data" / "images").glob("*.JPEG"))
+PHOTOGRAPHS = EVERY_PHOTOGRAPH[:50]
 
 needs_trainers = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("timm", "torchvision"))),
@@ -151,3 +155,86 @@ def test_every_pixel_of_50_photographs_is_the_trainers(name: str) -> None:
     for path in PHOTOGRAPHS:
         theirs = np.asarray(transform(Image.open(path).convert("RGB")))
         assert np.array_equal(_ours(path.read_bytes(), preprocessing), theirs), path.name
+
+
+@pytest.mark.slow
+@needs_trainers
+@pytest.mark.skipif(len(EVERY_PHOTOGRAPH) < 200, reason=f"needs the photographs of {SHARED}")
+def test_a_model_of_timm_has_timms_scores_of_each_photograph(tmp_path: Path) -> None:
+    """By the file that timm itself writes beside a model; weights are random, as seeded."""
+    import timm  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+    from timm.models._hub import save_config_for_hf  # noqa: PLC0415
+
+    torch.manual_seed(0)
+    trained = {"interpolation": "bicubic", "crop_pct": 0.95}
+    model = timm.create_model("resnet18", pretrained_cfg_overlay=trained).eval()
+    save_config_for_hf(model, str(tmp_path / "config.json"))
+    path, shape = tmp_path / "model.onnx", (1, 3, 224, 224)
+    torch.onnx.export(model, (torch.rand(shape),), path, input_names=["x"], dynamo=False)
+    config = timm.data.resolve_data_config(model.pretrained_cfg)
+    assert (config["interpolation"], config["crop_pct"]) == ("bicubic", 0.95)
+    transform = timm.data.create_transform(**config)
+
+    classifier = load_classifier(path, overrides={"exact": True})
+    (engine,) = open_engines(classifier, [DeviceChoice(DeviceKind.CPU)], max_batch=1, threads=1)
+    bilinear = replace(classifier.preprocessing, interpolation=Interpolation.BILINEAR)
+    theirs: list[NDArray[np.float32]] = []
+    ours: list[NDArray[np.float32]] = []
+    others: list[NDArray[np.float32]] = []
+    for photograph in EVERY_PHOTOGRAPH:
+        with torch.inference_mode():
+            tensor = transform(Image.open(photograph).convert("RGB"))
+            theirs.append(model(tensor[np.newaxis]).numpy()[0])
+        for preprocessing, scores in ((classifier.preprocessing, ours), (bilinear, others)):
+            pixels = _ours(photograph.read_bytes(), preprocessing)
+            scores.append(engine.run(pixels[np.newaxis]).scores[0].copy())
+    engine.close()
+    spread = np.std(theirs, axis=0).max()  # of a class, over the photographs
+    off, off_by_another = (np.abs(np.subtract(x, theirs)).max(axis=1) for x in (ours, others))
+    assert off.max() < 1e-4 * spread
+    assert off_by_another.min() > 1e-2 * spread  # so that the filter alone would be seen
+    assert np.array_equal(np.argmax(ours, axis=1), np.argmax(theirs, axis=1))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None or len(PHOTOGRAPHS) < 50,
+    reason=f"needs transformers: pip install transformers; and the photographs of {SHARED}",
+)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("ViTImageProcessor", {}),
+        ("DeiTImageProcessor", {}),
+        ("BeitImageProcessor", {}),
+        ("BitImageProcessor", {}),
+        ("CLIPImageProcessor", {}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 224}}),
+        ("ConvNextImageProcessor", {}),
+        ("LevitImageProcessor", {}),
+        ("PoolFormerImageProcessor", {}),
+        ("MobileNetV2ImageProcessor", {}),
+        ("MobileViTImageProcessor", {"size": {"shortest_edge": 288}}),
+        ("EfficientNetImageProcessor", {}),
+    ],
+)
+def test_the_file_that_transformers_writes_gives_transformers_tensors(
+    tmp_path: Path, kind: str, settings: dict[str, object]
+) -> None:
+    """It resizes tensors, which is within rounding, and places crops up to a pixel beside ours."""
+    import transformers  # noqa: PLC0415
+
+    processor = getattr(transformers, kind)(**settings)
+    processor.save_pretrained(tmp_path)
+    flags = {"exact": True}
+    preprocessing = load_preprocessing(tmp_path / "m.onnx", (3, None, None), flags)
+    levels = np.reshape(preprocessing.std, (3, 1, 1)) / preprocessing.scale
+    off = []
+    for path in PHOTOGRAPHS[:10]:
+        image = Image.open(path).convert("RGB")
+        theirs = processor(image, return_tensors="np")["pixel_values"][0]
+        ours = normalised(_ours(path.read_bytes(), preprocessing)[np.newaxis], preprocessing)[0]
+        off.append(np.abs((theirs - ours) * levels).mean())
+    assert np.median(off) < 0.01  # grey levels
+    assert max(off) < 10
