@@ -20,7 +20,7 @@ from models.preprocessing import (
     OutputKind,
     Preset,
 )
-from models.readers import read_label_file
+from models.readers.reading import LARGEST_BATCH, LOWEST_PRIORITY, read_label_file
 from models.torchvision import TORCHVISION
 
 EVERY_PRESET: Mapping[str, Preset] = {**PRESETS, **TORCHVISION}
@@ -31,8 +31,6 @@ _BRIEF = Repr()
 _BRIEF.maxlevel = 2
 
 _MAX_SIDE = 16_384
-_MAX_BATCH = 64  # of --max-batch
-_LOWEST_PRIORITY = 9
 
 
 def _side(value: object) -> int:
@@ -42,13 +40,13 @@ def _side(value: object) -> int:
 
 
 def _batch(value: object) -> int:
-    if _side(value) > _MAX_BATCH:
+    if _side(value) > LARGEST_BATCH:
         raise ValueError
     return _side(value)
 
 
 def _level(value: object) -> int:
-    if _side(value) > _LOWEST_PRIORITY:
+    if _side(value) > LOWEST_PRIORITY:
         raise ValueError
     return _side(value)
 
@@ -133,9 +131,9 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "output": _one_of(OutputKind),
     "labels": (_label_path, "the path of a text file with one label a line"),
     "precision": _one_of(Precision),
-    "max_batch": (_batch, f"a whole number of images, 1 to {_MAX_BATCH}"),
+    "max_batch": (_batch, f"a whole number of images, 1 to {LARGEST_BATCH}"),
     "timeout_ms": (_positive, "a number of milliseconds above 0"),
-    "priority": (_level, f"a whole number, 1 to {_LOWEST_PRIORITY}"),
+    "priority": (_level, f"a whole number, 1 to {LOWEST_PRIORITY}"),
 }
 CHOICES = {"channels", "scale", "mean", "std"}
 """The keys that make a preset a choice, not a guess."""

@@ -18,6 +18,7 @@ from benchmarks.peers import __main__ as peers
 from benchmarks.peers.report import readme_table
 from benchmarks.rows import fill, read
 from models.keys import KEYS
+from models.readers import FILES
 from service.settings import Settings
 from tests.support import ROOT
 from tests.support.command_line import Run, convoy
@@ -158,9 +159,9 @@ def test_the_settings_page_is_what_make_docs_writes() -> None:
     assert page.count("| `CONVOY_") == len(Settings.model_fields)
 
 
-def test_every_key_of_a_description_is_documented() -> None:
+def test_every_key_of_a_description_and_every_file_that_is_read_is_documented() -> None:
     text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
-    assert [key for key in KEYS if f"`{key}`" not in text] == []
+    assert [name for name in (*KEYS, *FILES) if f"`{name}`" not in text] == []
 
 
 COMMANDS = sorted(

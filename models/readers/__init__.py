@@ -14,7 +14,7 @@ from models.readers.triton import read_triton
 
 Reader = Callable[[Path], Reading | None]
 
-__all__ = ["FILES", "READERS", "Reading", "read_beside", "read_label_file"]
+__all__ = ["FILES", "READERS", "Reading", "read_beside"]
 
 
 def read_labels(path: Path) -> Reading:

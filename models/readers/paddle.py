@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml  # type: ignore[import-untyped]
 
 from models.errors import PreprocessingError
-from models.readers.reading import Keys, Reading, read_label_file, read_text
+from models.readers.reading import Keys, Reading, named_by, read_label_file, read_text
 
 
 def read_paddle(path: Path) -> Reading | None:
@@ -29,10 +29,9 @@ def read_paddle(path: Path) -> Reading | None:
         ) from error
     ranking = _part(_part(config, "PostProcess"), "Topk")
     labels, file = _part(ranking, "label_list"), _part(ranking, "class_id_map_file")
-    there = isinstance(file, str) and (path.parent / file).is_file()
     source = partial(_labels, path, labels) if isinstance(labels, list) else None
-    if source is None and there:
-        source = partial(read_label_file, path.parent / str(file), str(path))
+    if source is None and isinstance(file, str) and (path.parent / file).is_file():
+        source = partial(_listed, path, file)
     own = _part(steps.get("ResizeImage"), "backend") != "pil"
     return Reading(
         path,
@@ -46,6 +45,10 @@ def _labels(path: Path, labels: Sequence[object]) -> tuple[str, ...]:
     if not all(isinstance(label, str | int | float) for label in labels):
         raise PreprocessingError(f"{path}: label_list must be a list of labels")
     return tuple(map(str, labels))
+
+
+def _listed(path: Path, file: str) -> tuple[str, ...]:
+    return read_label_file(named_by(path, file), str(path))
 
 
 def _part(value: object, name: str) -> object:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from models.errors import PreprocessingError
 
+LARGEST_BATCH = 64  # of --max-batch
+LOWEST_PRIORITY = 9
+
 Keys = dict[str, object]
 """Keys of `model.toml`, unchecked."""
 
@@ -33,6 +36,19 @@ def read_text(path: Path, what: str = "") -> str:
     except (OSError, UnicodeDecodeError) as error:
         whole = f"{what} cannot be read from {path}" if what else f"{path} cannot be read"
         raise PreprocessingError(f"{whole}: {error}") from error
+
+
+def named_by(source: Path, name: str) -> Path:
+    """Return the file that another one names, which must be in its folder or below.
+
+    Raises PreprocessingError: a file that was downloaded must not show others as labels.
+    """
+    path = source.parent / name
+    if not path.resolve().is_relative_to(source.parent.resolve()):
+        raise PreprocessingError(
+            f"{source}: {name} is not in its folder; name the labels in model.toml, or by --labels"
+        )
+    return path
 
 
 def read_json(path: Path) -> Mapping[str, object]:

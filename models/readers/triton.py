@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import PreprocessingError
-from models.readers.reading import Keys, Reading, read_label_file, read_text
+from models.readers.reading import (
+    LARGEST_BATCH,
+    LOWEST_PRIORITY,
+    Keys,
+    Reading,
+    named_by,
+    read_label_file,
+    read_text,
+)
 
 Message = dict[str, list[Any]]
 
@@ -24,9 +32,6 @@ _KNOWN = {
 }
 _KNOWN_OF_BATCHING = {"default_queue_policy", "priority_levels", "default_priority_level"}
 _POLICY = "default_timeout_microseconds"
-
-_MOST = 64  # of --max-batch
-_LOWEST_PRIORITY = 9
 
 _TOKEN = re.compile(
     r"""(?: \s+ | \#[^\n]* )*
@@ -45,10 +50,10 @@ def read_triton(path: Path) -> Reading | None:
         raise PreprocessingError(
             f"{path} cannot be read: it is not protobuf's text format, or ends within a field"
         ) from error
-    outputs = config.get("output", [])
-    names = [name for output in outputs for name in output.get("label_filename", [])]
-    batching: Message = _last(config, "dynamic_batching") or {}
-    policy: Message = _last(batching, "default_queue_policy") or {}
+    outputs = _messages(path, config, "output")
+    names = [str(name) for output in outputs for name in output.get("label_filename", [])]
+    batching = (_messages(path, config, "dynamic_batching") or [{}])[-1]
+    policy = (_messages(path, batching, "default_queue_policy") or [{}])[-1]
     delays = _last(policy, "timeout_action") == "DELAY"
     known = set() if delays else {_POLICY, "timeout_action"}
     ignored = [
@@ -58,26 +63,37 @@ def read_triton(path: Path) -> Reading | None:
     ]
     return Reading(
         path,
-        labels=partial(read_label_file, path.parent / names[0], str(path)) if names else None,
+        labels=partial(_labels, path, names[0]) if names else None,
         serving=_serving(path, config, batching, {} if delays else policy),
         ignored=tuple(ignored),
     )
 
 
+def _labels(path: Path, name: str) -> tuple[str, ...]:
+    return read_label_file(named_by(path, name), str(path))
+
+
 def _serving(path: Path, config: Message, batching: Message, policy: Message) -> Keys:
     keys: Keys = {}
     if (size := _whole(path, config, "max_batch_size")) is not None:
-        keys["max_batch"] = min(max(size, 1), _MOST)  # 0: it takes no batch
+        keys["max_batch"] = min(max(size, 1), LARGEST_BATCH)  # 0: it takes no batch
     if timeout := _whole(path, policy, _POLICY):
         keys["timeout_ms"] = timeout / 1e3
     if level := _whole(path, batching, "default_priority_level"):
-        keys["priority"] = min(level, _LOWEST_PRIORITY)
+        keys["priority"] = min(level, LOWEST_PRIORITY)
     return keys
 
 
 def _last(message: Message, name: str) -> Any:
     values = message.get(name)
     return values[-1] if values else None
+
+
+def _messages(path: Path, message: Message, name: str) -> list[Message]:
+    values = message.get(name, [])
+    if not all(isinstance(value, dict) for value in values):
+        raise PreprocessingError(f"{path}: {name} must have fields in braces")
+    return values
 
 
 def _whole(path: Path, message: Message, name: str) -> int | None:

@@ -47,6 +47,27 @@ def test_the_first_file_counts_and_what_others_say_is_said(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.parametrize("name", ["../secret.txt", "/etc/passwd"])
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("config.pbtxt", 'output {{ label_filename: "{}" }}'),
+        (
+            "inference.yml",
+            "PreProcess: {{transform_ops: []}}\nPostProcess: {{Topk: {{class_id_map_file: {}}}}}",
+        ),
+    ],
+)
+def test_labels_that_a_file_names_are_in_its_folder(
+    tmp_path: Path, file: str, text: str, name: str
+) -> None:
+    (tmp_path / "secret.txt").write_text("password")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / file).write_text(text.format(name))
+    with pytest.raises(PreprocessingError, match="is not in its folder"):
+        load_preprocessing(tmp_path / "model" / "model.onnx", (3, 8, 8))
+
+
 def test_a_folder_above_counts_only_where_the_models_own_is_part_of_an_export(
     tmp_path: Path,
 ) -> None:

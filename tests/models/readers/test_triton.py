@@ -76,7 +76,20 @@ def test_the_description_overrides_it(model: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "a {", "a: [1", "a", "} a: 1", 'a: "open', "a: £", "a { " * 10_000, "max_batch_size: -1"],
+    [
+        "{",
+        "a {",
+        "a: [1",
+        "a",
+        "} a: 1",
+        'a: "open',
+        "a: £",
+        "a { " * 10_000,
+        "max_batch_size: -1",
+        "output: 3",
+        "dynamic_batching: [4]",
+        "dynamic_batching { default_queue_policy: 1 }",
+    ],
 )
 def test_what_is_no_configuration_is_named(model: Path, text: str) -> None:
     configure(model, text)
