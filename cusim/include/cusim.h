@@ -19,3 +19,4 @@
 #include <cusim/atomics.h>
 #include <cusim/ptx.h>
 #include <cusim/warp.h>
+#include <cusim/wgmma.h>

@@ -51,7 +51,11 @@ void Block::begin(uint3 where, size_t first_fiber) {
     const unsigned lanes = std::min(32u, threads - unsigned(i) * 32);
     warps_[i].live = lanes == 32 ? ~0u : (1u << lanes) - 1;
     warps_[i].ready.clear();
+    warps_[i].products = {};
   }
+  warpgroups_.assign((threads + 127) / 128, {});
+  proxy.begin();
+  dynamic_alignment = 128;
   shuffle_order();
   for (unsigned i : order_) ready(threads_[i]);
   released(&start_);
@@ -72,6 +76,7 @@ void Block::run() {
   thread = nullptr;
   if (!at_previous_.empty()) paused_ = true;
   if (!paused_ && live_ != 0) report_deadlock();
+  if (!paused_) check_warpgroups_alike(warpgroups_);
 }
 
 int Block::barrier(int predicate, Site site) {
@@ -136,7 +141,7 @@ Met Block::meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together to
     fault(&site, "lane %u names mask %#x, which it is not in,", lane, mask);
   }
   if (together != nullptr && lanes.live != ~0u) {
-    fault(&site, "ldmatrix or mma without all 32 lanes (only %#x)", lanes.live);
+    fault(&site, "ldmatrix, mma or wgmma without all 32 lanes (only %#x)", lanes.live);
   }
   Meeting& meeting = lanes.meeting(mask);
   if (meeting.arrived == 0) {
@@ -185,6 +190,7 @@ void Block::complete(Warp& warp, Meeting& meeting) {
 void Block::finish() {
   Thread& self = *thread;
   check_copies_done(self);
+  check_products_done(warp().products);
   self.state = State::Done;
   live_--;
   Warp& lanes = warp();
@@ -192,7 +198,7 @@ void Block::finish() {
   for (unsigned pending = lanes.pending; pending != 0; pending &= pending - 1) {
     Meeting& meeting = lanes.meetings[std::countr_zero(pending)];
     if (meeting.together != nullptr) {
-      fault(&meeting.site, "returned while other lanes of its warp wait in ldmatrix or mma");
+      fault(&meeting.site, "returned while other lanes of its warp wait in ldmatrix, mma or wgmma");
     }
     if (meeting.arrived == (meeting.mask & lanes.live)) complete(lanes, meeting);
   }

@@ -8,6 +8,7 @@
 #include "copies.h"
 #include "fiber.h"
 #include "stores.h"
+#include "wgmma.h"
 
 namespace cusim {
 
@@ -67,6 +68,7 @@ struct Warp {
   unsigned pending;  // meetings at which some wait
   Meeting meetings[32];
   Queue<32> ready;
+  WarpProducts products;
 
   // That of the mask. One can always be had: a lane is at one meeting at most.
   Meeting& meeting(unsigned mask);
@@ -97,7 +99,10 @@ class Block {
   uint3 index;
   Thread* thread = nullptr;  // the one that runs
   Stores stores;
+  Proxy proxy;
+  unsigned dynamic_alignment = 128;  // that the kernel asks for
   Warp& warp() { return warps_[thread->linear / 32]; }
+  Warpgroup& warpgroup() { return warpgroups_[thread->linear / 128]; }
 
  private:
   static void thread_main();
@@ -113,6 +118,7 @@ class Block {
 
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
+  std::vector<Warpgroup> warpgroups_;
   std::vector<unsigned> order_;  // of threads
   Queue<max_threads> queue_;     // where warps are kept in step; else each has its own
   std::vector<Warp*> behind_;    // warps that could go on, but for the one that is ahead

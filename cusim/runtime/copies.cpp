@@ -49,6 +49,7 @@ void copy_wait(int pending) {
       raw_copy(done->shared, done->global, read);
     }
     if (read < size) raw_fill(done->shared + read, 0, size - read);
+    block->proxy.stored(done->shared, size);
   }
   copies.copies.erase(copies.copies.begin(), done);
 }

@@ -20,7 +20,9 @@ void about_to_load(const void* at, size_t size, const void* place) {
 void about_to_store(const void* at, size_t size, const void* place) {
   record(Access::Store, at, size, place);
   about_to_access(true, at, size);
-  if (block != nullptr) block->stores.about_to_store(at, size);
+  if (block == nullptr) return;
+  block->stores.about_to_store(at, size);
+  if (block->thread != nullptr && in_shared_memory(at, size)) block->proxy.stored(at, size);
 }
 
 }  // namespace

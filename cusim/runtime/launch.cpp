@@ -60,6 +60,18 @@ class DynamicShared {
 
 DynamicShared dynamic;
 
+constexpr unsigned largest_alignment = 1024;
+
+// Where static variables begin, aligned as they are in the host's memory, and where dynamic memory.
+unsigned static_address() {
+  return unsigned(uintptr_t(launch->module->static_shared) % largest_alignment);
+}
+unsigned dynamic_address() {
+  const unsigned end = static_address() + unsigned(launch->module->static_shared_bytes);
+  const unsigned start = (end + largest_alignment - 1) / largest_alignment * largest_alignment;
+  return start + block->dynamic_alignment % largest_alignment;
+}
+
 void poison_shared_memory() {
   raw_fill(launch->module->static_shared, poison, launch->module->static_shared_bytes);
   raw_fill(dynamic.start(), poison, dynamic.size() + dynamic.slack_size());
@@ -291,10 +303,26 @@ bool in_shared_memory(const void* start, size_t size) {
 }
 
 void* dynamic_shared(size_t alignment) {
-  if (alignment > DynamicShared::alignment) {
-    fault(nullptr, "dynamic shared memory is aligned to 128 bytes, not %zu", alignment);
+  if (alignment > largest_alignment) {
+    fault(nullptr, "dynamic shared memory is aligned to at most %u bytes, not %zu",
+          largest_alignment, alignment);
   }
+  block->dynamic_alignment = std::max(block->dynamic_alignment, unsigned(alignment));
   return dynamic.start();
+}
+
+unsigned shared_address(const void* shared) {
+  const char* at = static_cast<const char*>(shared);
+  const size_t into = size_t(at - dynamic.start());
+  if (at >= dynamic.start() && into <= dynamic.size()) return dynamic_address() + unsigned(into);
+  return static_address() + unsigned(at - launch->module->static_shared);
+}
+
+const char* shared_at(unsigned address, size_t size) {
+  const char* at = address >= dynamic_address()
+                       ? dynamic.start() + (address - dynamic_address())
+                       : launch->module->static_shared + (int(address) - int(static_address()));
+  return in_shared_memory(at, size) ? at : nullptr;
 }
 
 }  // namespace cusim

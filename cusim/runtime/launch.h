@@ -66,4 +66,8 @@ void before_others();
 // Whether all of it lies in the shared memory of the block that runs.
 bool in_shared_memory(const void* start, size_t size);
 
+// What lies at an address in shared memory, null where not all of it is the block's. The dynamic
+// part begins at a multiple of the alignment that the kernel asks for, and of no more.
+const char* shared_at(unsigned address, size_t size);
+
 }  // namespace cusim

@@ -17,6 +17,10 @@ void __asan_report_store_n(void* address, size_t size);
 extern "C" {
 void __tsan_read_range(void* address, unsigned long size);
 void __tsan_write_range(void* address, unsigned long size);
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 #endif
 
@@ -64,6 +68,25 @@ inline void writes([[maybe_unused]] void* to, [[maybe_unused]] size_t size) {
   if (__asan_region_is_poisoned(to, size)) __asan_report_store_n(to, size);
 #endif
 }
+
+// While there is one, the thread that runs touches what only the runtime knows of: its own tables,
+// which the C library moves and frees, are no races between threads of a kernel.
+class Unseen {
+ public:
+#if defined(CUSIM_TSAN)
+  Unseen() {
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~Unseen() {
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+  }
+#else
+  Unseen() {}
+#endif
+  Unseen(const Unseen&) = delete;
+};
 
 // Makes memory untouchable, or touchable again.
 inline void forbid([[maybe_unused]] void* memory, [[maybe_unused]] size_t size) {

@@ -23,7 +23,7 @@ namespace cusim {
 using Site = std::source_location;
 
 // What the lanes of a warp may do together; lanes that meet must do the same.
-enum class WarpOp : uint8_t { Sync, Shuffle, Vote, Reduce, LoadMatrix, Mma };
+enum class WarpOp : uint8_t { Sync, Shuffle, Vote, Reduce, LoadMatrix, Mma, Wgmma };
 
 enum class Operands : uint8_t { Tf32, Half, Bfloat16, Byte };
 
@@ -55,6 +55,18 @@ unsigned live_lanes();  // of this warp: those that have not returned
 void load_matrix(unsigned* matrices, int count, bool transposed, const void* row, Site site);
 // Products are added to c, of int where operands are bytes, else of float.
 void mma(Operands operands, void* c, const unsigned* a, const unsigned* b, Site site);
+
+// As it is done when waited for, to sums of a thread's n / 2 columns; of A, what the descriptor
+// says where there are no registers.
+void wgmma(Operands operands, int n, void* sums, const unsigned* registers, uint64_t a, uint64_t b,
+           bool add, Site site);
+void wgmma_fence(Site site);
+void wgmma_commit(Site site);
+void wgmma_wait(int pending, Site site);
+void fence_proxy_async();
+
+// Of a place in shared memory, as instructions and descriptors have it.
+unsigned shared_address(const void* shared);
 
 void copy_async(void* shared, const void* global, int bytes, int read, Site site);
 void copy_commit();

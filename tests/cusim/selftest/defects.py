@@ -98,12 +98,55 @@ def _load_matrix(device: CusimDevice, defect: str) -> bool:
     return np.array_equal(y.T.reshape(-1), x.view(np.uint32))
 
 
+def multiplies_by_warpgroups(
+    device: CusimDevice,
+    defect: str,
+    kind: str = "F16",
+    columns: int = 32,
+    *,
+    registers: bool = False,
+) -> bool:
+    """Whether two warpgroups find the product of matrices, A in registers or in shared memory."""
+    threads, chunks, rows = 256, 3, 128
+    random = np.random.default_rng(columns)
+    kernel = instantiation(
+        "wgmma.cu", "multiply", kind=f"Kind::{kind}", n=columns, registers=registers
+    )
+    left, right, sums = {
+        "F16": (np.float16, np.float16, np.float32),
+        "TF32": (np.float32, np.float32, np.float32),
+        "U8S8": (np.uint8, np.int8, np.int32),
+    }[kind]
+    inner = chunks * 128 // np.dtype(left).itemsize
+    low = 0 if kind == "U8S8" else -9
+    a = random.integers(low, 10, (rows, inner)).astype(left)
+    b = random.integers(-9, 10, (columns, inner)).astype(right)
+    if kind == "U8S8":
+        a[0], b[0] = 255, -128
+    expected = a.astype(sums) @ b.astype(sums).T
+    y = unwritten(expected.shape, sums)
+    arguments: list[Passed] = [a, b, y, np.int32(chunks), enumerator(kernel, defect)]
+    block = (threads - 64 if defect == "WARPGROUP_CUT" else threads, 1, 1)
+    shared = 2 * 128 * (rows + columns)
+    return np.array_equal(launch(device, kernel, (1, 1, 1), block, arguments, shared)[2], expected)
+
+
+def _wgmma(device: CusimDevice, defect: str) -> bool:
+    return multiplies_by_warpgroups(device, defect)
+
+
+def _wgmma_registers(device: CusimDevice, defect: str) -> bool:
+    return multiplies_by_warpgroups(device, defect, "TF32", registers=True)
+
+
 ROTATE = Subject("barrier", _rotate)
 TWICE = Subject("bounds", _twice)
 SUM_ROWS = Subject("cp.async", _sum_rows)
 WARP_SUM = Subject("warp", _warp_sum)
 LOAD_MATRIX = Subject("ldmatrix", _load_matrix)
-SUBJECTS = (ROTATE, TWICE, SUM_ROWS, WARP_SUM, LOAD_MATRIX)
+WGMMA = Subject("wgmma", _wgmma)
+WGMMA_REGISTERS = Subject("wgmma-registers", _wgmma_registers)
+SUBJECTS = (ROTATE, TWICE, SUM_ROWS, WARP_SUM, LOAD_MATRIX, WGMMA, WGMMA_REGISTERS)
 
 
 def _everywhere(subject: Subject, defect: str, caught: str) -> Planted:
@@ -111,6 +154,7 @@ def _everywhere(subject: Subject, defect: str, caught: str) -> Planted:
 
 
 _RACE = "data race"
+_TOUCHED = r"use-after-poison.*wgmma\.cu:\d+"
 _INDEX = r"index 36 out of bounds of 'float \[36\]'.*bounds\.cu:\d+"
 _STACK = "stack-overflow|SEGV"
 _PLACE = r".*block \(0, 0, 0\), thread \({}, 0, 0\)"
@@ -143,6 +187,32 @@ PLANTED = (
     _everywhere(SUM_ROWS, "TARGET_PAST_END", "outside the block's shared memory"),
     _everywhere(LOAD_MATRIX, "MISALIGNED", r"misaligned ldmatrix.*matrices\.cu:\d+"),
     _everywhere(LOAD_MATRIX, "OUTSIDE", "ldmatrix from .* outside the block's shared memory"),
+    # wgmma: what orders it, and what it is given.
+    *(
+        Planted(WGMMA, defect, r"wgmma reads what thread \d+ stored .* fence\.proxy\.async", None)
+        for defect in ("NO_PROXY_FENCE", "PROXY_FENCE_BEFORE_COPIES_END")
+    ),
+    Planted(WGMMA, "NO_FENCE", r"before any wgmma\.fence of its warp.*wgmma\.cu:\d+", None),
+    Planted(WGMMA, "SUMS_WRITTEN_BEHIND_FENCE", r"sums .* behind the last wgmma\.fence", None),
+    Planted(WGMMA_REGISTERS, "A_WRITTEN_BEHIND_FENCE", r"registers of A were written behind", None),
+    Planted(WGMMA, "SUMS_WRITTEN_UNDER_WAY", "written before it was waited for", _TOUCHED),
+    Planted(WGMMA, "SUMS_READ_UNDER_WAY", WRONG, _TOUCHED),
+    Planted(WGMMA, "NO_COMMIT", "returned with 12 wgmma under way", _TOUCHED),
+    Planted(WGMMA, "NO_WAIT", "returned with 12 wgmma under way", _TOUCHED),
+    Planted(WGMMA, "WAITS_FOR_TOO_FEW", WRONG, WRONG, _RACE),
+    Planted(WGMMA, "REFILLED_UNDER_WAY", WRONG, WRONG, _RACE),
+    Planted(WGMMA, "NOT_SWIZZLED", WRONG, None),
+    Planted(WGMMA, "ALIGNED_TO_128", "tile of A begins at .* multiple of 1024", None),
+    Planted(WGMMA, "SECOND_ROW", "tile of B begins at .* multiple of 1024", None),
+    Planted(WGMMA, "PAST_THE_ROW", "passes the 128 bytes of a swizzled row", None),
+    Planted(WGMMA, "BASE_OFFSET", "has base offset 1: begin tiles at multiples of 1024", None),
+    Planted(WGMMA, "WRONG_STRIDE", "stride of 1152 bytes .* is no multiple of 1024", None),
+    Planted(WGMMA, "UNKNOWN_BITS", "bits that mean nothing", None),
+    Planted(WGMMA, "OUTSIDE", "wgmma reads row 0 of B at .* outside the block's shared", None),
+    Planted(WGMMA, "LANES_DIFFER", "lanes 0 and 5 give wgmma different descriptors", None),
+    Planted(WGMMA, "WARPS_DIFFER", "warps of a warpgroup issue different wgmma", None),
+    Planted(WGMMA, "WARP_MISSING", "3 warps of a warpgroup, not 4, issued the wgmma", None),
+    Planted(WGMMA, "WARPGROUP_CUT", "whose warpgroup has fewer than 4 warps", None),
     # Memory.
     Planted(TWICE, "READ_PAST_END", WRONG, r"use-after-poison.*bounds\.cu:\d+", WRONG),
     Planted(TWICE, "READ_BEFORE_START", WRONG, r"use-after-poison.*bounds\.cu:\d+", WRONG),
