@@ -55,8 +55,11 @@ void Block::begin(uint3 where, size_t first_fiber) {
   }
   warpgroups_.assign((threads + 127) / 128, {});
   proxy.begin();
+  bulk.begin();
   dynamic_alignment = 128;
   shuffle_order();
+  // To ThreadSanitizer all that a thread did before it made another happened before that.
+  for (unsigned i = 0; tsan && i < threads; i++) fiber(first_fiber_ + i);
   for (unsigned i : order_) ready(threads_[i]);
   released(&start_);
 }
@@ -68,7 +71,7 @@ void Block::run() {
   for (Thread* each : at_previous_) ready(*each);
   at_previous_.clear();
   released(&start_);
-  if (Thread* first = take()) {
+  if (Thread* first = next()) {
     become(*first);
     switch_to(*first->fiber);
   }
@@ -76,7 +79,9 @@ void Block::run() {
   thread = nullptr;
   if (!at_previous_.empty()) paused_ = true;
   if (!paused_ && live_ != 0) report_deadlock();
-  if (!paused_) check_warpgroups_alike(warpgroups_);
+  if (paused_) return;
+  bulk.check_done();
+  check_warpgroups_alike(warpgroups_);
 }
 
 int Block::barrier(int predicate, Site site) {
@@ -242,9 +247,33 @@ Thread* Block::take() {
   return ahead_->ready.take();
 }
 
+// The thread to run; null where none can. Copies arrive only then, and not while the block may yet
+// be left for the launch before.
+Thread* Block::next() {
+  Thread* found = take();
+  while (found == nullptr && live_ != 0 && at_previous_.empty() && bulk.under_way()) {
+    bulk.deliver();
+    found = take();
+  }
+  return found;
+}
+
+void Block::wait_at(uint64_t* at, int parity, Site site) {
+  while (MemoryBarrier* barrier = bulk.waits(at, parity, site)) {
+    thread->state = State::AtMemoryBarrier;
+    thread->site = site;
+    {
+      const Unseen tables;
+      barrier->waiting.push_back(thread);
+    }
+    suspend();
+  }
+  bulk.acquire(at);
+}
+
 // The thread that runs has nothing to do until made ready again, which may have happened already.
 void Block::suspend() {
-  Thread* next = take();
+  Thread* next = this->next();
   if (next == thread) return;
   if (next != nullptr) become(*next);
   switch_to(next != nullptr ? *next->fiber : main_fiber);
@@ -279,7 +308,7 @@ void Block::thread_main() {
     released(&self.end_);
     self.finish();
     Thread& done = *self.thread;
-    Thread* next = self.take();
+    Thread* next = self.next();
     Fiber* stack = std::exchange(done.fiber, nullptr);
     if (!tsan && next != nullptr && next->fiber == nullptr) {
       next->fiber = stack;
@@ -292,8 +321,14 @@ void Block::thread_main() {
   }
 }
 
-// All that are at the block's barrier would have gone on: some wait for lanes of their warp.
+// All that are at the block's barrier would have gone on: some wait at an mbarrier, or else for
+// lanes of their warp.
 void Block::report_deadlock() {
+  for (Thread& each : threads_) {
+    if (each.state != State::AtMemoryBarrier) continue;
+    thread = &each;
+    bulk.report_waiting(each);
+  }
   static const char* const doing[] = {"can go on", "waits in __syncthreads at", "waits at",
                                       "has returned", "waits for the launch before at"};
   const auto told = [](const Thread& thread) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "bulk.h"
 #include "copies.h"
 #include "fiber.h"
 #include "stores.h"
@@ -16,7 +17,7 @@ namespace cusim {
 // have. In Random order one warp, any, runs ahead until none of its threads can go on.
 enum class Order : uint8_t { Forward, Reversed, Random };
 
-enum class State : uint8_t { Ready, AtBarrier, AtWarp, Done, AtPrevious };
+enum class State : uint8_t { Ready, AtBarrier, AtWarp, Done, AtPrevious, AtMemoryBarrier };
 
 constexpr size_t max_threads = 1024;
 
@@ -92,6 +93,9 @@ class Block {
   void pause();
   void let_next_begin();
   void wait_for_previous();
+  void wait_at(uint64_t* barrier, int parity, Site site);
+  // A thread that waited there.
+  void go_on(Thread& waiting) { ready(waiting); }
   Met meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together together);
 
   unsigned barriers() const { return barriers_; }  // that all threads have passed
@@ -100,6 +104,7 @@ class Block {
   Thread* thread = nullptr;  // the one that runs
   Stores stores;
   Proxy proxy;
+  Bulk bulk;
   unsigned dynamic_alignment = 128;  // that the kernel asks for
   Warp& warp() { return warps_[thread->linear / 32]; }
   Warpgroup& warpgroup() { return warpgroups_[thread->linear / 128]; }
@@ -111,6 +116,7 @@ class Block {
   void finish();
   void ready(Thread& thread);
   Thread* take();
+  Thread* next();
   void release_barrier();
   void complete(Warp& warp, Meeting& meeting);
   void shuffle_order();

@@ -403,6 +403,13 @@ void Proxy::stored(const void* at, size_t size) {
   }
 }
 
+void Proxy::written(const void* at, size_t size) {
+  const unsigned first = shared_address(at);
+  for (size_t i = first / granule; i * granule < first + size && i < stores_.size(); i++) {
+    stores_[i].epoch = 0;
+  }
+}
+
 // As PTX has it, what other threads stored before a barrier is fenced too.
 void Proxy::fence() {
   fenced_ = std::max(fenced_, block->barriers() + 1);

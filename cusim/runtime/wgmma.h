@@ -60,6 +60,8 @@ class Proxy {
   void begin();
   void stored(const void* at, size_t size);
   void fence();
+  // A bulk copy writes there, itself through that proxy.
+  void written(const void* at, size_t size);
   // Faults if a thread's store there is not fenced.
   void check_fenced(const Site& site, const char* reader, const void* at, size_t size) const;
 

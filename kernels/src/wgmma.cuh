@@ -13,13 +13,17 @@
   extern __shared__ __align__(1024) unsigned char swizzled_shared_memory[]; \
   type* const name = reinterpret_cast<type*>(swizzled_shared_memory)
 
-#if __CUDA_ARCH_FEAT_SM90_ALL
+#if __CUDA_ARCH__ >= 900
 
 // Makes this thread's ordinary stores to shared memory, cp.async among them, visible to wgmma and
 // to bulk copies; a barrier between it and them is still needed.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+
+#endif  // __CUDA_ARCH__ >= 900
+
+#if __CUDA_ARCH_FEAT_SM90_ALL
 
 // Orders what the warp did to registers before the next wgmma that uses them.
 __device__ __forceinline__ void wgmma_fence() {

@@ -65,6 +65,32 @@ void wgmma_commit(Site site);
 void wgmma_wait(int pending, Site site);
 void fence_proxy_async();
 
+// As the driver's 128 bytes say it, whose layout NVIDIA does not: a simulated device has its own.
+struct TensorMap {
+  enum Kind : uint8_t { Tiled = 1, Im2col = 2 };
+  uint64_t address;
+  uint32_t dims[4];     // elements, the innermost first
+  uint32_t strides[3];  // bytes, of all but the innermost
+  uint16_t box[2];      // elements of a row and rows; channels and pixels
+  Kind kind;
+  uint8_t rank, element_bytes, swizzle;  // 0, 32, 64 or 128 bytes
+  // Of im2col, by width and height: between windows, and where the first and the last may begin
+  // from the corners of the image.
+  uint8_t steps[2];
+  int8_t lower[2], upper[2];
+  uint8_t unused[78];
+};
+static_assert(sizeof(TensorMap) == 128);
+
+void mbarrier_init(unsigned long long* barrier, int arrivals, Site site);
+void mbarrier_arrive(unsigned long long* barrier, int bytes, Site site);
+void mbarrier_wait(unsigned long long* barrier, int parity, Site site);
+void copy_bulk(void* shared, const void* global, int bytes, unsigned long long* barrier, Site site);
+void copy_tile(void* shared, const TensorMap& map, const int (&at)[2], unsigned long long* barrier,
+               Site site);
+void copy_pixels(void* shared, const TensorMap& map, const int (&at)[4], const int (&tap)[2],
+                 unsigned long long* barrier, Site site);
+
 // Of a place in shared memory, as instructions and descriptors have it.
 unsigned shared_address(const void* shared);
 

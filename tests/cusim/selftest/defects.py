@@ -139,6 +139,21 @@ def _wgmma_registers(device: CusimDevice, defect: str) -> bool:
     return multiplies_by_warpgroups(device, defect, "TF32", registers=True)
 
 
+def _sum_chunks(device: CusimDevice, defect: str) -> bool:
+    chunks, adding, stages = 6, 128, 2
+    x = np.random.default_rng(0).integers(-9, 10, (chunks, 4 * adding)).astype(np.float32)
+    kernel = instantiation("bulk.cu", "sum_chunks")
+    arguments: list[Passed] = [
+        x,
+        unwritten(4 * adding),
+        np.int32(chunks),
+        enumerator(kernel, defect),
+    ]
+    shared = stages * 16 * adding
+    _, y = launch(device, kernel, (1, 1, 1), (adding + 32, 1, 1), arguments, shared)
+    return np.array_equal(y, x.sum(axis=0))
+
+
 ROTATE = Subject("barrier", _rotate)
 TWICE = Subject("bounds", _twice)
 SUM_ROWS = Subject("cp.async", _sum_rows)
@@ -146,7 +161,8 @@ WARP_SUM = Subject("warp", _warp_sum)
 LOAD_MATRIX = Subject("ldmatrix", _load_matrix)
 WGMMA = Subject("wgmma", _wgmma)
 WGMMA_REGISTERS = Subject("wgmma-registers", _wgmma_registers)
-SUBJECTS = (ROTATE, TWICE, SUM_ROWS, WARP_SUM, LOAD_MATRIX, WGMMA, WGMMA_REGISTERS)
+BULK = Subject("bulk", _sum_chunks)
+SUBJECTS = (ROTATE, TWICE, SUM_ROWS, WARP_SUM, LOAD_MATRIX, WGMMA, WGMMA_REGISTERS, BULK)
 
 
 def _everywhere(subject: Subject, defect: str, caught: str) -> Planted:
@@ -213,6 +229,27 @@ PLANTED = (
     Planted(WGMMA, "WARPS_DIFFER", "warps of a warpgroup issue different wgmma", None),
     Planted(WGMMA, "WARP_MISSING", "3 warps of a warpgroup, not 4, issued the wgmma", None),
     Planted(WGMMA, "WARPGROUP_CUT", "whose warpgroup has fewer than 4 warps", None),
+    # Bulk copies, and the barriers that count them.
+    Planted(BULK, "NO_INIT_FENCE", r"a bulk copy reads what thread 0 .* fence\.proxy\.async", None),
+    Planted(BULK, "NO_BARRIER_AFTER_INIT", None, None, _RACE),
+    Planted(BULK, "NOT_INITIALISED", r"there is no mbarrier at .*bulk\.cu:\d+", None),
+    Planted(BULK, "INITIALISED_TWICE", "is initialised again", None),
+    Planted(BULK, "NO_ARRIVALS", "an mbarrier of 0 arrivals", None),
+    Planted(BULK, "OVERWRITTEN", "the mbarrier at .* was overwritten", None),
+    Planted(BULK, "EXPECTS_NOTHING", "ended with 6 bulk copies under way", None),
+    Planted(BULK, "EXPECTS_TOO_FEW", "16 bytes more than a phase of the mbarrier", None),
+    Planted(BULK, "EXPECTS_TOO_MANY", "never ends, 0 arrivals and 16 bytes are missing", None),
+    Planted(BULK, "EXPECTS_BEYOND_COUNTER", "expects 1048576 bytes, not 0 to 1048575", None),
+    Planted(BULK, "NO_WAIT", "one arrival more than the 1 of a phase", None, _RACE),
+    Planted(BULK, "WRONG_PARITY", "one arrival more than the 1 of a phase", None),
+    Planted(BULK, "NO_PARITY", "an mbarrier's parity of 2, not 0 or 1", None),
+    Planted(BULK, "REFILLED_TOO_SOON", "one arrival more than the 1 of a phase", None),
+    Planted(BULK, "ARRIVES_TWICE", "one arrival more than the 1 of a phase", None),
+    Planted(BULK, "ARRIVES_NEVER", "parity 1 .* never ends, 1 arrivals and 0 bytes", None),
+    Planted(BULK, "MISALIGNED", "misaligned bulk copy of 2044 bytes", None),
+    Planted(BULK, "SOURCE_PAST_END", "bulk copy out of bounds: .* past the end of a buffer", None),
+    Planted(BULK, "TARGET_PAST_END", "outside the block's shared memory", None),
+    Planted(BULK, "RETURNS_WITH_COPIES", "ended with 1 bulk copies under way", None),
     # Memory.
     Planted(TWICE, "READ_PAST_END", WRONG, r"use-after-poison.*bounds\.cu:\d+", WRONG),
     Planted(TWICE, "READ_BEFORE_START", WRONG, r"use-after-poison.*bounds\.cu:\d+", WRONG),

@@ -20,7 +20,7 @@ enum class Defect {
   TRAP,
 };
 
-__device__ float deep(int depth, volatile float* from) {
+__device__ float deep(int depth, const volatile float* from) {
   volatile float local[256];
   local[depth % 256] = from[0];
   return depth == 0 ? local[0] : deep(depth - 1, local) + local[1];
@@ -47,7 +47,7 @@ __global__ void twice(const float* x, float* y, int n, Defect defect) {
     value = four.x + four.y + four.z + four.w;
   }
   if (defect == Defect::DIVISION_BY_ZERO && last) value = float(n / (i - n + 1));
-  if (defect == Defect::STACK_OVERFLOW && last) value = deep(10000, y);
+  if (defect == Defect::STACK_OVERFLOW && last) value = deep(10000, x);
   if (defect == Defect::ENDLESS && last) {
     while (*static_cast<volatile const float*>(x) == *static_cast<volatile const float*>(x)) {
     }

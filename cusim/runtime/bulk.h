@@ -1,0 +1,65 @@
+// Barriers in shared memory and the bulk copies that they count: each copy arrives when no thread
+// could go on without it, and not before.
+#pragma once
+#include <cusim/runtime.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "sanitizers.h"
+
+namespace cusim {
+
+struct Thread;
+
+struct MemoryBarrier {
+  unsigned arrivals;  // of each phase
+  unsigned missing;   // of this one
+  int64_t bytes;      // that it still expects; negative where they came before they were expected
+  unsigned phase;     // how many have ended
+  std::vector<Thread*> waiting;
+  char token;
+};
+
+class Bulk {
+ public:
+  void begin();
+  bool under_way() const { return !copies_.empty(); }
+
+  // One copy arrives.
+  void deliver();
+
+  // Faults for a thread that waits in vain; for a copy whose block has ended.
+  void report_waiting(const Thread& thread) const;
+  void check_done() const;
+
+  void init(uint64_t* at, int arrivals, const Site& site);
+  void arrive(uint64_t* at, int bytes, const Site& site);
+  // The barrier, for a thread that waits there; null where the phase has ended.
+  void acquire(uint64_t* at) { acquired(&barriers_.at(at).token); }
+  MemoryBarrier* waits(uint64_t* at, int parity, const Site& site);
+
+  // At most 16 bytes of a copy; those that are not read are zeros.
+  struct Piece {
+    char* to;
+    const char* from;
+    unsigned size, read;
+  };
+  void begin_copy(std::vector<Piece> pieces, uint64_t* at, const Site& site);
+
+ private:
+  MemoryBarrier& barrier(uint64_t* at, const Site& site);
+  void count(uint64_t* at, MemoryBarrier& barrier, const Site& site);
+
+  struct Copy {
+    std::vector<Piece> pieces;
+    size_t bytes;
+    uint64_t* barrier;
+    Site site;
+  };
+  std::map<uint64_t*, MemoryBarrier> barriers_;
+  std::vector<Copy> copies_;  // the oldest first
+};
+
+}  // namespace cusim
