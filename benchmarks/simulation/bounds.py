@@ -139,8 +139,11 @@ def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s
     return process.best()[0]
 
 
-def clairvoyant(arrivals: Sequence[float], timeout_s: float, seconds: Sequence[float]) -> int:
-    """Return how many of all arrivals, known in advance, can be answered within `timeout_s`.
+def clairvoyant(
+    arrivals: Sequence[float], timeout_s: float, seconds: Sequence[float], begin: float = -inf
+) -> int:
+    """Return how many of all arrivals, known in advance, can be answered within `timeout_s` by an
+    engine that is free from `begin` on.
 
     As timeouts are equal, some optimum serves in the order of arrival, in batches of neighbours. So
     `free` holds, by how many of the first arrivals were dropped, the earliest time at which the
@@ -148,7 +151,7 @@ def clairvoyant(arrivals: Sequence[float], timeout_s: float, seconds: Sequence[f
     """
     count = len(arrivals)
     free = np.full(count + 1, inf)
-    free[0] = -inf
+    free[0] = begin
     past = [free]  # after as many arrivals as a batch may have, the latest last
     for newest, arrival in enumerate(arrivals):
         free = np.full(count + 1, inf)

@@ -227,4 +227,5 @@ class Dispatcher:
             claims,
             others,
             ALONE if ends is not None else self._rivalry.rivals(now, state.latency.most_rivals),
+            traffic.rate,
         )

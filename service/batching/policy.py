@@ -22,8 +22,10 @@ L(n) is the measured latency of a batch of n items.
   four, the other four are about to send, and L(8) is less than 2 L(4). Batches under `SHORT_S`
   never wait.
 - **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches
-  are no larger than their deadlines allow. Items in front are dropped if that lets more others be
-  in time, as in Nexus' early drop (Shen et al. 2019, section 6.3).
+  are no larger than their deadlines allow. Where the nearest deadline is within a full batch, the
+  batch is the first of the plan by which the most items are in time (`_plan`), of those that wait
+  and those that come at the recent rate. It may drop items in front, as Nexus' early drop does
+  (Shen et al. 2019, section 6.3).
 """
 
 from collections.abc import Sequence, Set
@@ -64,8 +66,14 @@ _SOON_S = 1e-6
 # Every 64th batch takes all that fits, so that the measured latency of no size goes stale.
 _EXPLORE = 64
 
-# How far ahead deadlines are examined, in batches.
-_HORIZON = 8
+# Where deadlines are near: how many parts of a full batch are planned, how many of them of waiting
+# and of expected items, and how many plans for as many parts, by how many they drop. That bounds a
+# decision to 0.3 to 0.7 ms. With 2 plans instead of 4 up to 9% fewer are in time where L is flat;
+# without expected items up to 8% on two engines where it has pairs.
+_PARTS = 8
+_WAITING = 32
+_EXPECTED = 16
+_PLANS = 4
 
 
 class Urgency(NamedTuple):
@@ -112,6 +120,7 @@ class View(NamedTuple):
     claims: Sequence[Claim] = ()  # all waiting items in order; empty if none has a deadline
     others: tuple[Slot, ...] = ()  # the other engines
     rivals: Rivals = ALONE
+    rate: float = 0.0  # items that come in a second
 
     @property
     def slots(self) -> list[Slot]:
@@ -280,7 +289,7 @@ def _by_deadlines(view: View) -> Decision:
     size = 0
     if not busy and left:
         staying = [claims[place] for place in left]
-        dropped, size = _sacrifice(view, staying)
+        dropped, size = _plan(view, staying)
         if not dropped:
             moment, enough = _pause(view, sum(claim.items for claim in staying), size)
             full = latency.within(latency.max_batch)
@@ -288,7 +297,8 @@ def _by_deadlines(view: View) -> Decision:
                 return Decision(0, moment, _places_of(gone, claims), enough)
         gone |= dropped
     # The running batch may take longer than expected: look again at the last chance.
-    again = inf if size else min((last_chance[place] for place in left), default=inf)
+    chances = (last_chance[place] for place in left if claims[place].request not in gone)
+    again = inf if size else min(chances, default=inf)
     return Decision(size, again, _places_of(gone, claims))
 
 
@@ -296,52 +306,92 @@ def _places_of(requests: Set[int], claims: Sequence[Claim]) -> tuple[int, ...]:
     return tuple(place for place, claim in enumerate(claims) if claim.request in requests)
 
 
-def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
+def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
     """Return the requests in front to drop, and the size of the batch then.
 
-    By this choice the most items meet their deadlines; of equals it is the first.
+    It begins the plan by which the most items meet their deadlines, of those that wait and those
+    that are expected at the recent rate, each with as much time as the most patient has left.
     """
-    latency, others = view.latency, view.others
-    horizon = _HORIZON * latency.max_batch * (1 + len(others))
-    best, choice = -1, (frozenset[int](), 0)
-    dropped: frozenset[int] = frozenset()
-    for request, deadline in {claim.request: claim.deadline for claim in claims}.items():
-        deadlines: list[float] = []
-        for claim in claims:
-            if claim.request not in dropped:
-                deadlines += [claim.deadline] * min(claim.items, horizon)
-                if len(deadlines) >= horizon:
+    now, latency = view.now, view.latency
+    part = -(-latency.max_batch // _PARTS)  # items that are planned as one
+    items = [
+        (claim.request, claim.deadline)
+        for claim in claims
+        for _ in range(min(claim.items, _WAITING * part))
+    ][: _WAITING * part]
+    moments = [deadline for _, deadline in items]
+    if min(moments) >= now + latency.within(latency.max_batch):  # then none delays another
+        return frozenset(), _size(view, len(items))
+    deadlines = [min(moments[place : place + part]) for place in range(0, len(items), part)]
+    waiting = len(deadlines)
+    comes = [now] * waiting
+    if view.rate:
+        patience_s = max((moment for moment in moments if moment < inf), default=now) - now
+        comes += [now + place * part / view.rate for place in range(1, _EXPECTED + 1)]
+        deadlines += [moment + patience_s for moment in comes[waiting:]]
+    dropped, size = _first_batch(view.slots, part, comes, deadlines)
+    gone = {request for request, _ in items[: dropped * part]}
+    staying = [deadline for request, deadline in items if request not in gone]
+    most = min(size * part, _fitting(latency, staying, now), _bearable(view))
+    return gone, min(len(staying), max(1, most))
+
+
+class _Plan(NamedTuple):
+    """Describes how the first of some parts are served."""
+
+    free: tuple[float, ...]  # clock seconds at which each engine can begin, the earliest first
+    first: tuple[int, int] | None = None  # dropped, and in the first batch
+
+
+def _first_batch(
+    slots: Sequence[Slot], part: int, comes: Sequence[float], deadlines: Sequence[float]
+) -> tuple[int, int]:
+    """Return how many parts in front to drop, and how many the first batch has.
+
+    A part is so many items, with the moment the last comes and the nearest deadline. A plan serves
+    the parts in order, each batch on the engine that is free first, as the fastest would. By this
+    one the most are in time; of equals it leaves the most time.
+    """
+    largest = slots[0].latency.max_batch
+    seconds = [
+        min(slot.latency.within(n) for slot in slots) for n in range(part, largest + 1, part)
+    ]
+    # By how many parts are decided, the plans for them by how many they drop.
+    plans = [{0: _Plan(tuple(slot.free for slot in slots))}]
+    for decided, moment in enumerate(comes, 1):
+        found = {dropped + 1: plan for dropped, plan in plans[-1].items()}
+        earliest = inf
+        for size, took in enumerate(seconds[:decided], 1):
+            earliest = min(earliest, deadlines[decided - size])
+            latest = earliest - took
+            if moment > latest:
+                break
+            for dropped, plan in plans[decided - size].items():
+                start = max(plan.free[0], moment)
+                if start <= latest:
+                    free = plan.free[1:]
+                    free = tuple(sorted((*free, start + took))) if free else (start + took,)
+                    if dropped not in found or free < found[dropped].free:
+                        found[dropped] = _Plan(free, plan.first or (decided - size, size))
+        # To drop more is worth it only for an earlier time.
+        kept: dict[int, _Plan] = {}
+        least: tuple[float, ...] = (inf,)
+        for dropped in sorted(found):
+            plan = found[dropped]
+            if plan.free < least:
+                kept[dropped], least = plan, plan.free
+                if len(kept) == _PLANS:
                     break
-        size = _size(view, max(1, _fitting(latency, deadlines, 0, view.now)))
-        busy = Slot(view.now + latency.within(size), latency)
-        made = size + _made([busy, *others], deadlines, size)
-        if made > best:
-            best, choice = made, (dropped, size)
-        if deadline >= view.now + latency.within(latency.max_batch):
-            break  # it delays no other item
-        dropped |= {request}
-    return choice
+        plans.append(kept)
+    best = plans[-1][min(plans[-1])]
+    return best.first or (len(comes), 0)
 
 
-def _fitting(latency: Latency, deadlines: Sequence[float], first: int, start: float) -> int:
-    """Return how many items from index `first` on fit in one batch from `start`, all in time."""
+def _fitting(latency: Latency, deadlines: Sequence[float], start: float) -> int:
+    """Return how many of the first items fit in one batch from `start`, all in time."""
     earliest = inf
-    for n, deadline in enumerate(deadlines[first : first + latency.max_batch], 1):
+    for n, deadline in enumerate(deadlines[: latency.max_batch], 1):
         earliest = min(earliest, deadline)
         if start + latency.within(n) > earliest:
             return n - 1
-    return min(latency.max_batch, len(deadlines) - first)
-
-
-def _made(slots: list[Slot], deadlines: Sequence[float], first: int) -> int:
-    """Return how many items from index `first` on are in time, in the largest possible batches."""
-    heapify(slots)
-    made = 0
-    while first < len(deadlines):
-        start, latency = slots[0]
-        size = _fitting(latency, deadlines, first, start)
-        if size:
-            made += size
-            heapreplace(slots, Slot(start + latency.within(size), latency))
-        first += size or 1
-    return made
+    return min(latency.max_batch, len(deadlines))

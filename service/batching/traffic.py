@@ -137,7 +137,9 @@ class Traffic:
         self._bursts = Echo()
         self._free_since = [inf] * engines
         self._waiting_since = inf  # the first arrival after the last batch began
-        self._busy_s = 0.0  # moving averages, a batch
+        self._came = 0  # items since the last answer
+        self._items = 0.0  # moving averages, a batch
+        self._busy_s = 0.0
         self._idle_s = 0.0
 
     @property
@@ -146,6 +148,12 @@ class Traffic:
         both = self._busy_s + self._idle_s
         return self._idle_s / both if both else 0.0
 
+    @property
+    def rate(self) -> float:
+        """Return how many items recently came in a second."""
+        both = self._busy_s + self._idle_s
+        return len(self._answers) * self._items / both if both else 0.0
+
     def expecting(self, engine: int = 0) -> bool:
         """Return whether arrivals are expected after this engine's answer, or in bursts."""
         return self._answers[engine].expecting or self._bursts.expecting
@@ -153,6 +161,7 @@ class Traffic:
     def arrived(self, now: float, items: int, shortest_s: float) -> None:
         """Count items that arrived; `shortest_s` is L(1)."""
         self._waiting_since = min(self._waiting_since, now)
+        self._came += items
         for answers in self._answers:
             answers.arrived(now, items)
         if self._bursts.is_open(now):
@@ -183,6 +192,8 @@ class Traffic:
         What follows a single item that was alone does not matter: no other item could wait for it.
         """
         self._busy_s += _NEWEST_BATCH * (took_s - self._busy_s)
+        self._items += _NEWEST_BATCH * (self._came - self._items)
+        self._came = 0
         self._free_since[engine] = now
         if items > 1 or not alone:
             self._answers[engine].happened(now, items, _WINDOW * shortest_s)

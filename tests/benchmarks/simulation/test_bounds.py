@@ -110,8 +110,19 @@ def test_the_policy_is_within_two_percent_of_the_most_throughput_of_steady_clien
     assert gaps.closed_gap(profile, "jitter 0.1", clients, 3000).excess <= 0.02
 
 
-@pytest.mark.parametrize("profile", ["linear", "steps"])
-def test_the_policy_answers_nearly_as_many_in_time_as_a_clairvoyant(profile: str) -> None:
-    loads = (0.5, 0.8, 1.0, 1.2)
-    found = [gaps.deadline_gap(profile, 3.0, load, 1500) for load in loads]
-    assert np.mean([1 / gap.ratio for gap in found]) >= 0.98
+# By profile and timeout in L(8), the least mean share of the clairvoyant's answers.
+IN_TIME = {
+    ("flat", 1.5): 0.88,
+    ("linear", 1.5): 0.985,
+    ("steps", 1.5): 0.96,
+    ("pairs", 1.5): 0.935,
+    **{(profile, 3.0): 0.99 for profile in ("flat", "linear", "steps", "pairs")},
+}
+
+
+@pytest.mark.parametrize(("profile", "timeout"), IN_TIME)
+def test_the_policy_answers_nearly_as_many_in_time_as_a_clairvoyant(
+    profile: str, timeout: float
+) -> None:
+    found = [gaps.deadline_gap(profile, timeout, load, 1500) for load in (0.5, 0.8, 1.0, 1.2, 1.5)]
+    assert np.mean([1 / gap.ratio for gap in found]) >= IN_TIME[profile, timeout], found

@@ -2,11 +2,13 @@
 
 from itertools import pairwise
 from math import inf
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.simulation.bounds import clairvoyant
 from service.batching.latency import Latency
 from service.batching.policy import (
     DEFAULT_PRIORITY,
@@ -229,6 +231,39 @@ def test_one_is_given_up_where_that_saves_more() -> None:
 def test_one_is_not_given_up_where_all_can_make_it() -> None:
     view = View(0.0, 9, FLAT, claims=deadlines(1.05, *[2.7] * 8))
     assert decide(view) == Decision(1)
+
+
+def test_one_is_given_up_for_those_that_are_expected() -> None:
+    """Seven and one that comes every 0.2 are more than a batch of one, and then of seven."""
+    claims = deadlines(1.05, *[2.65] * 7)
+    assert decide(View(0.0, 8, FLAT, claims=claims)) == Decision(1)
+    assert decide(View(0.0, 8, FLAT, claims=claims, rate=0.01)) == Decision(1)
+    assert decide(View(0.0, 8, FLAT, claims=claims, rate=5.0)) == Decision(7, inf, (0,))
+
+
+def test_two_engines_that_are_free_need_not_give_up_what_one_would() -> None:
+    claims = deadlines(1.05, *[2.5] * 8)
+    alone = View(0.0, 9, FLAT, claims=claims)
+    assert decide(alone).refused == (0,)
+    assert decide(alone._replace(others=(Slot(0.0, FLAT),))) == Decision(1)
+    assert decide(alone._replace(others=(Slot(2.0, FLAT),))).refused == (0,)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_first_batch_begins_a_plan_by_which_the_most_are_in_time(seed: int) -> None:
+    draw = Random(seed)
+    most = Latency((1.0, 1.5, 2.0, 2.5))
+    patience = draw.uniform(2.6, 6)
+    came = sorted(-draw.uniform(0, patience - 1) for _ in range(draw.randint(5, 12)))
+    decision = decide(View(0.0, len(came), most, claims=deadlines(*(t + patience for t in came))))
+    left = came[len(decision.refused) :]
+    took = most.of(decision.dispatch)
+    rest = left[decision.dispatch :]
+    assert took <= left[0] + patience, "in time"
+    # Times are counted from the end of the first batch: none begins before it.
+    after = clairvoyant([t - took for t in rest], patience, most.seconds, begin=0.0)
+    whole = clairvoyant(came, patience, most.seconds, begin=0.0)
+    assert decision.dispatch + after == whole
 
 
 def test_where_everybody_is_refused_nothing_is_dispatched() -> None:

@@ -161,3 +161,15 @@ def test_idle_is_the_share_of_the_time_with_nothing_to_do() -> None:
         traffic.answered(now + 4.0, 1, 2.5, 1.0, alone=True)
         now += 4.0
     assert traffic.idle == pytest.approx(1 / 3.5, rel=0.01)
+
+
+def test_the_rate_counts_all_that_come_on_all_engines() -> None:
+    traffic = Traffic(2)
+    for second in range(1000):  # three items a second, in batches of half a second on each engine
+        for engine, items in ((0, 2), (1, 1)):
+            traffic.arrived(second + 0.5 * engine, items, 0.5)
+            traffic.dispatched(second + 0.5 * engine, engine)
+            traffic.answered(
+                second + 0.5 * engine + 0.5, items, 0.5, 0.5, alone=False, engine=engine
+            )
+    assert traffic.rate == pytest.approx(3.0, rel=0.05)
