@@ -3,11 +3,27 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
 from models.errors import PreprocessingError
-from models.readers.reading import Keys, Reading, named_by, read_label_file, read_text
+from models.readers.reading import Keys, Reading, is_side, named_by, read_label_file, read_text
+
+# In the order in which Convoy does the same.
+_STEPS = ("DecodeImage", "ResizeImage", "CropImage", "NormalizeImage")
+
+# What PaddleClas normalises with where its file says nothing.
+_DEFAULTS: Keys = {
+    "scale": 1 / 255,
+    "mean": [0.485, 0.456, 0.406],
+    "std": [0.229, 0.224, 0.225],
+}
+
+_OTHERWISE = (
+    "; Convoy resizes, crops and normalises, in this order; or replace what the file says by a"
+    " preset: --preset, or in model.toml"
+)
 
 
 def read_paddle(path: Path) -> Reading | None:
@@ -20,10 +36,8 @@ def read_paddle(path: Path) -> Reading | None:
     if not isinstance(operations, list):
         return None
     try:
-        steps = {
-            str(name): dict(step or {}) for one in operations for name, step in dict(one).items()
-        }
-    except (TypeError, ValueError) as error:
+        steps = [(str(name), _given(step)) for one in operations for name, step in one.items()]
+    except (AttributeError, TypeError, ValueError) as error:
         raise PreprocessingError(
             f"{path}: transform_ops must be a list of transforms, each with its settings"
         ) from error
@@ -32,7 +46,7 @@ def read_paddle(path: Path) -> Reading | None:
     source = partial(_labels, path, labels) if isinstance(labels, list) else None
     if source is None and isinstance(file, str) and (path.parent / file).is_file():
         source = partial(_listed, path, file)
-    own = _part(steps.get("ResizeImage"), "backend") != "pil"
+    own = all(str(step.get("backend")).lower() != "pil" for _, step in steps)
     return Reading(
         path,
         pixels=partial(_pixels, path, steps),
@@ -55,36 +69,63 @@ def _part(value: object, name: str) -> object:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def _pixels(path: Path, steps: Mapping[str, Mapping[str, object]]) -> Keys:
-    known = {"DecodeImage", "ResizeImage", "CropImage", "NormalizeImage", "ToCHWImage"}
-    if others := sorted(steps.keys() - known):
-        raise PreprocessingError(
-            f"{path}: {others[0]} is not supported; Convoy resizes, crops and normalises; or"
-            " replace what the file says by a preset: --preset, or in model.toml"
-        )
-    keys: Keys = {}
-    resize, crop = (steps.get(name, {}) for name in ("ResizeImage", "CropImage"))
-    if (size := _sides(crop.get("size", resize.get("size")))) is not None:
-        keys |= {"width": size[0], "height": size[1]}
-    if (shorter := resize.get("resize_short")) is not None:
-        keys |= {"resize": shorter, "crop_mode": "crop"}
-    elif (whole := _sides(resize.get("size"))) is not None:
-        keys |= {"resize": max(whole), "crop_mode": "squash"}
-    if (kind := resize.get("interpolation")) is not None:
-        keys["interpolation"] = kind
-    normalise = steps.get("NormalizeImage", {})
-    keys |= {key: normalise[key] for key in ("mean", "std") if key in normalise}
-    if (scale := normalise.get("scale")) is not None:
-        keys["scale"] = _number(scale)
-    to_rgb = steps.get("DecodeImage", {}).get("to_rgb", True)
+def _given(settings: Any) -> Mapping[str, object]:
+    return {key: value for key, value in dict(settings or {}).items() if value is not None}
+
+
+def _pixels(path: Path, steps: Sequence[tuple[str, Mapping[str, object]]]) -> Keys:
+    names = [name for name, _ in steps if name != "ToCHWImage"]
+    if others := [name for name in names if name not in _STEPS]:
+        raise PreprocessingError(f"{path}: {others[0]} is not supported{_OTHERWISE}")
+    if names != [name for name in _STEPS if name in names]:
+        shown = ", then ".join(names[: len(_STEPS) + 1])  # so many, and one of them is repeated
+        raise PreprocessingError(f"{path}: {shown} is not supported{_OTHERWISE}")
+    settings = dict(steps)
+    keys = _geometry(path, settings.get("ResizeImage", {}), settings.get("CropImage"))
+    if "NormalizeImage" in settings:
+        keys |= {key: settings["NormalizeImage"].get(key, _DEFAULTS[key]) for key in _DEFAULTS}
+        keys["scale"] = _number(keys["scale"])
+    else:
+        keys |= {"scale": 1, "mean": [0, 0, 0], "std": [1, 1, 1]}
+    to_rgb = settings.get("DecodeImage", {}).get("to_rgb", True)
     return keys | {"channels": "rgb" if to_rgb else "bgr"}
 
 
-def _sides(size: object) -> tuple[int, int] | None:
+def _geometry(path: Path, resize: Mapping[str, object], crop: Mapping[str, object] | None) -> Keys:
+    kind = resize.get("interpolation", "bilinear")
+    keys: Keys = {"interpolation": kind.lower() if isinstance(kind, str) else kind}
+    cut = None if crop is None else _sides(path, "CropImage", crop.get("size"))
+    if shorter := resize.get("resize_short"):
+        if not is_side(shorter):
+            raise PreprocessingError(f"{path}: resize_short must be a whole number of pixels")
+        if cut is None:
+            raise PreprocessingError(
+                f"{path}: the shorter side becomes {shorter} and nothing is cut off, so that images"
+                f" differ in size, and Convoy's have one: either the centre is cut out (CropImage:"
+                f" {{size: {shorter}}}), or both sides become {shorter} (ResizeImage: {{size:"
+                f" {shorter}}}){_OTHERWISE}"
+            )
+        return keys | {"width": cut[0], "height": cut[1], "resize": shorter, "crop_mode": "crop"}
+    whole = _sides(path, "ResizeImage", resize.get("size"))
+    width, height = cut or whole
+    if width * whole[1] != height * whole[0]:
+        raise PreprocessingError(
+            f"{path}: a crop of {width}×{height} from an image of {whole[0]}×{whole[1]} is not"
+            f" supported; both must have one aspect ratio{_OTHERWISE}"
+        )
+    return keys | {"width": width, "height": height, "resize": max(whole), "crop_mode": "squash"}
+
+
+def _sides(path: Path, step: str, size: object) -> tuple[int, int]:
     """Return width and height of one number or of two."""
     pair = size if isinstance(size, list) else [size, size]
     width, height = pair if len(pair) == 2 else (None, None)
-    return (width, height) if isinstance(width, int) and isinstance(height, int) else None
+    if not is_side(width) or not is_side(height):
+        also = "resize_short or " if step == "ResizeImage" else ""
+        raise PreprocessingError(
+            f"{path}: {step} needs {also}a size, as one number or as width and height{_OTHERWISE}"
+        )
+    return width, height
 
 
 def _number(scale: object) -> object:

@@ -4,11 +4,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 from models.errors import PreprocessingError
 
 LARGEST_BATCH = 64  # of --max-batch
 LOWEST_PRIORITY = 9
+_TOO_LONG = 2**16  # a side in pixels
 
 Keys = dict[str, object]
 """Keys of `model.toml`, unchecked."""
@@ -60,16 +62,29 @@ def read_json(path: Path) -> Mapping[str, object]:
     return config if isinstance(config, dict) else {}
 
 
-def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the labels of a file, one a line; numbers 0, 1, 2, ... before all of them are cut off.
+def is_side(value: object) -> TypeGuard[int]:
+    """Return whether a value is a number of pixels."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _TOO_LONG
 
-    `source` is the file that names it, if one does.
+
+def labels_by_number(path: Path, key: str, names: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the labels of a JSON object, whose keys are the numbers of classes."""
+    labels = [names.get(str(number)) for number in range(len(names))]
+    if not all(isinstance(label, str) for label in labels):
+        raise PreprocessingError(f"{path}: {key} must have a label for each number from 0 on")
+    return tuple(map(str, labels))
+
+
+def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
+    """Return the labels of a file, one a line.
+
+    Where numbers 0, 1, 2, ... are before all of them, in any order, these are cut off and give the
+    order. `source` is the file that names it, if one does.
     """
     text = read_text(path, f"{source}: the labels" if source else "")
     labels = tuple(line.strip() for line in text.rstrip().split("\n"))
     if "" in labels:
         raise PreprocessingError(f"{path}: line {labels.index('') + 1} is empty; one label a line")
-    parts = [label.partition(" ") for label in labels]
-    if all(rest and number == str(i) for i, (number, _, rest) in enumerate(parts)):
-        labels = tuple(rest.strip() for *_, rest in parts)
-    return labels
+    numbered = dict(pair for label in labels if len(pair := label.split(maxsplit=1)) == 2)
+    numbers = [str(number) for number in range(len(labels))]
+    return tuple(numbered[n] for n in numbers) if numbered.keys() == set(numbers) else labels

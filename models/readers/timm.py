@@ -5,20 +5,28 @@ from functools import partial
 from pathlib import Path
 
 from models.errors import PreprocessingError
-from models.readers.reading import Keys, Reading, read_json
+from models.readers.reading import Keys, Reading, labels_by_number, read_json
 
 _CROP_MODES = {"center": "crop", "squash": "squash", "border": "pad"}
-_COPIED = ("interpolation", "crop_pct", "mean", "std")
+# What timm evaluates with where its file says nothing.
+_DEFAULTS: Keys = {
+    "interpolation": "bicubic",
+    "crop_pct": 0.875,
+    "mean": [0.485, 0.456, 0.406],
+    "std": [0.229, 0.224, 0.225],
+}
 _CHANNELS = {1: "grey", 3: "rgb"}
 
 
 def read_timm(path: Path) -> Reading | None:
-    """Read `pretrained_cfg` and `label_names`; None of a file without the first."""
+    """Read `pretrained_cfg` and `label_names`, or their older form; None of another's file."""
     config = read_json(path)
-    trained = config.get("pretrained_cfg")
+    older = "architecture" in config and "input_size" in config  # all keys beside each other
+    trained = config.get("pretrained_cfg", config if older else None)
     if not isinstance(trained, dict):
         return None
-    labels = config.get("label_names") or trained.get("label_names")
+    names = (config.get("label_names"), trained.get("label_names"), trained.get("labels"))
+    labels = next(filter(None, names), None)
     return Reading(
         path,
         pixels=partial(_pixels, path, trained),
@@ -27,7 +35,7 @@ def read_timm(path: Path) -> Reading | None:
 
 
 def _pixels(path: Path, trained: Mapping[str, object]) -> Keys:
-    keys = {key: trained[key] for key in _COPIED if trained.get(key) is not None}
+    keys = {key: trained.get(key) or default for key, default in _DEFAULTS.items()}
     keys |= {"scale": 1 / 255, "output": "logits"}
     keys |= _size(path, trained.get("input_size"))
     if (mode := trained.get("crop_mode")) is not None:
@@ -52,6 +60,8 @@ def _size(path: Path, size: object) -> Keys:
 
 
 def _labels(path: Path, labels: object) -> tuple[str, ...]:
+    if isinstance(labels, dict):
+        return labels_by_number(path, "label_names", labels)
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise PreprocessingError(f"{path}: label_names must be a list of strings")
     return tuple(labels)

@@ -4,10 +4,9 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeGuard
 
 from models.errors import PreprocessingError
-from models.readers.reading import Keys, Reading, read_json
+from models.readers.reading import Keys, Reading, is_side, labels_by_number, read_json
 
 Config = Mapping[str, object]
 
@@ -38,7 +37,7 @@ _SHORTER_SIDE = {
     "PoolFormer",
 }
 
-_TOO_LONG, _LEAST = 2**16, 0.01  # a side in pixels, and the least part of it that a crop is
+_LEAST = 0.01  # part of a side that a crop is
 
 _TYPE = re.compile(r"(.*?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
 
@@ -63,16 +62,9 @@ def read_config(path: Path) -> Reading | None:
     several = config.get("problem_type") == "multi_label_classification"
     return Reading(
         path,
-        labels=None if unknown else partial(_labels, path, names),
+        labels=None if unknown else partial(labels_by_number, path, "id2label", names),
         ignored=("problem_type",) if several else (),
     )
-
-
-def _labels(path: Path, names: Mapping[str, object]) -> tuple[str, ...]:
-    labels = [names.get(str(number)) for number in range(len(names))]
-    if not all(isinstance(label, str) for label in labels):
-        raise PreprocessingError(f"{path}: id2label must have a label for each number from 0 on")
-    return tuple(map(str, labels))
 
 
 def _pixels(path: Path, config: Config) -> Keys:
@@ -94,14 +86,22 @@ def _pixels(path: Path, config: Config) -> Keys:
             f"{path}: {said} crops before it resizes, which is not supported{_OTHERWISE}"
         )
     keys = _geometry(path, config, kind)
-    if (resample := config.get("resample")) is not None:
-        if not isinstance(resample, int) or not 0 <= resample < len(_FILTERS):
-            raise PreprocessingError(
-                f"{path}: resample = {resample!r} is not allowed; it must be a number of Pillow's,"
-                " 0 to 5"
-            )
-        keys["interpolation"] = _FILTERS[resample]
+    keys["interpolation"] = _filter(path, config.get("resample"))
     return keys | _normalisation(path, config, kind)
+
+
+def _filter(path: Path, resample: object) -> str:
+    if resample is None:  # its image processors differ in what they do then, and so do releases
+        raise PreprocessingError(
+            f'{path}: without resample it may be bilinear ("resample": 2), bicubic (3) or nearest'
+            f" (0), by the release of transformers; write the one that was used{_OTHERWISE}"
+        )
+    if not isinstance(resample, int) or not 0 <= resample < len(_FILTERS):
+        raise PreprocessingError(
+            f"{path}: resample = {resample!r} is not allowed; it must be a number of Pillow's, 0 to"
+            " 5"
+        )
+    return _FILTERS[resample]
 
 
 def _normalisation(path: Path, config: Config, kind: str) -> Keys:
@@ -134,7 +134,7 @@ def _channels(path: Path, config: Config, key: str) -> list[float]:
 
 def _geometry(path: Path, config: Config, kind: str) -> Keys:
     size = config.get("size")
-    if _is_side(size):
+    if is_side(size):
         if kind not in _BOTH_SIDES | _SHORTER_SIDE:
             raise PreprocessingError(
                 f"{path}: size = {size} of an unknown image processor may be the shorter side's, or"
@@ -149,7 +149,7 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
     if (both := _sides(size)) is not None:
         return _squashed(path, both, crop)
     edge = size.get("shortest_edge") if isinstance(size, dict) else None
-    if not _is_side(edge):
+    if not is_side(edge):
         raise PreprocessingError(
             f"{path}: size = {size!r} is not supported; it must have a shortest_edge, or height and"
             f" width{_OTHERWISE}"
@@ -186,14 +186,10 @@ def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -
 
 def _sides(size: object) -> tuple[int, int] | None:
     """Return height and width; None where `size` does not have both."""
-    if _is_side(size):
+    if is_side(size):
         return size, size
     if isinstance(size, dict):
         height, width = size.get("height"), size.get("width")
-        if _is_side(height) and _is_side(width):
+        if is_side(height) and is_side(width):
             return height, width
     return None
-
-
-def _is_side(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _TOO_LONG

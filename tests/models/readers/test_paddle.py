@@ -68,6 +68,27 @@ def test_the_older_form_names_a_file_of_numbered_labels(model: Path) -> None:
     assert p.interpolation is Interpolation.BICUBIC
 
 
+def test_where_the_file_says_nothing_it_is_what_paddle_does(model: Path) -> None:
+    """As the constructors of its operators have it; null is nothing as well."""
+    start, end = CONFIG.index("      channel_num"), CONFIG.index("  - ToCHWImage")
+    configure(model, CONFIG[:start] + "      scale: null\n" + CONFIG[end:])
+    p = load_preprocessing(model, (3, None, None))
+    assert p.interpolation is Interpolation.BILINEAR
+    assert (p.scale, p.mean, p.std) == (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    start = CONFIG.index("  - NormalizeImage")
+    configure(model, CONFIG[:start] + CONFIG[end:])
+    p = load_preprocessing(model, (3, None, None))
+    assert (p.scale, p.mean, p.std) == (1, (0, 0, 0), (1, 1, 1))
+
+
+def test_pillows_resize_is_used_as_it_is(model: Path) -> None:
+    resize = "resize_short: 256\n      backend: PIL\n      interpolation: BICUBIC"
+    configure(model, CONFIG.replace("resize_short: 256", resize))
+    described = load_description(model, (3, None, None))
+    assert described.preprocessing.interpolation is Interpolation.BICUBIC
+    assert "not used" not in described.origin
+
+
 def test_channels_may_be_kept_as_opencv_reads_them(model: Path) -> None:
     text = CONFIG.replace(
         "ops:\n", "ops:\n  - DecodeImage: {to_rgb: false, channel_first: false}\n"
@@ -80,7 +101,26 @@ def test_channels_may_be_kept_as_opencv_reads_them(model: Path) -> None:
     ("old", "new", "words"),
     [
         ("ToCHWImage", "RandFlipImage", "RandFlipImage is not supported"),
-        ("resize_short: 256", "interpolation: random", "interpolation = 'random'"),
+        (
+            "ResizeImage:\n      resize_short: 256\n  - CropImage:\n      size: 224",
+            "CropImage: {size: 9}\n  - ResizeImage: {size: 8}",
+            "CropImage, then ResizeImage, then NormalizeImage is not supported",
+        ),
+        (
+            "CropImage:\n      size: 224",
+            "ResizeImage: {size: 256}",
+            "ResizeImage, then ResizeImage, then NormalizeImage is not supported",
+        ),
+        ("resize_short: 256", "backend: pil", "ResizeImage needs resize_short or a size"),
+        ("resize_short: 256", "resize_short: [1]", "resize_short must be a whole number"),
+        ("size: 224", "size: [224, 224, 3]", "CropImage needs a size"),
+        (
+            "  - CropImage:\n      size: 224\n",
+            "",
+            r"either .* \(CropImage: {size: 256}\), or both .* \(ResizeImage: {size: 256}\)",
+        ),
+        ("resize_short: 256", "size: [256, 128]", "a crop of 224×224 from an image of 256×128"),
+        ("resize_short: 256", "{resize_short: 256, interpolation: random}", "= 'random'"),
         ("scale: 0.00392156862745098", "scale: 1/0", "scale = '1/0'"),
         ("PreProcess:", "PreProcess: [", "cannot be read"),
     ],

@@ -14,6 +14,8 @@ def test_numbers_before_all_labels_are_cut_off_and_others_kept(tmp_path: Path) -
     path = tmp_path / "labels.txt"
     for text, labels in (
         ("0 cat\n1 large dog\n", ("cat", "large dog")),
+        ("1\tlarge dog\n0\tcat\n", ("cat", "large dog")),
+        ("0 cat\n0 dog\n", ("0 cat", "0 dog")),
         ("0\n1\n", ("0", "1")),
         ("1 cat\n2 dog\n", ("1 cat", "2 dog")),
         ("\ufeffcat\r\ndog\n\n", ("cat", "dog")),
@@ -40,8 +42,8 @@ def test_the_first_file_counts_and_what_others_say_is_said(tmp_path: Path) -> No
     assert (p.labels, p.resize, p.interpolation.value) == (("cat", "dog"), 240, "bicubic")
     assert described.labels_from == "../config.json"
     assert described.origin == (
-        "model.toml: resize; ../config.json: labels, interpolation, scale, output, channels,"
-        " height, width; ../config.json says otherwise: resize;"
+        "model.toml: resize; ../config.json: labels, interpolation, mean, std, scale, output,"
+        " channels, height, width; ../config.json says otherwise: resize;"
         " preprocessor_config.json says otherwise: resize, crop_mode, interpolation, mean, std;"
         " ../config.json says otherwise: labels"
     )

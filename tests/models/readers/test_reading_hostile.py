@@ -129,6 +129,8 @@ _BOMB = "".join(f"n{i}: &n{i} [{', '.join([f'*n{i - 1}'] * 10)}]\n" for i in ran
         f"a: {'9' * 5000}",
         "a: 2001-99-99",
         f"n0: &n0 [0]\n{_BOMB}PreProcess: {{transform_ops: [{{NormalizeImage: {{mean: *n8}}}}]}}",
+        f"n0: &n0 [0]\n{_BOMB}PreProcess: {{transform_ops: [{{ResizeImage: {{size: *n8}}}}]}}",
+        f"PreProcess: {{transform_ops: [{'{ResizeImage: {size: 8}},' * 999}]}}",
         f"n0: &n0 [0]\n{_BOMB}PreProcess: {{transform_ops: []}}\n"
         "PostProcess: {Topk: {label_list: [*n8]}}",
     ],

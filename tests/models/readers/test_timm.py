@@ -47,6 +47,35 @@ def test_all_that_timm_evaluates_with_is_read(model: Path) -> None:
     )
 
 
+def test_where_the_file_says_nothing_it_is_what_timm_does(model: Path) -> None:
+    """As timm.data.resolve_data_config has it, which does not look at an empty value either."""
+    configure(model, interpolation="", crop_pct=None, crop_mode=None, mean=[], std=None)
+    p = load_preprocessing(model, RGB_224)
+    assert (p.interpolation, p.resize, p.crop_mode) == (Interpolation.BICUBIC, 256, CropMode.CROP)
+    assert (p.mean, p.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def test_the_older_form_has_all_keys_beside_each_other(model: Path) -> None:
+    config = TRAINED | {"architecture": "resnet18", "labels": ["cat", "dog"], "num_classes": 2}
+    model.with_name("config.json").write_text(json.dumps(config))
+    p = load_preprocessing(model, (3, None, None))
+    assert (p.labels, p.resize, p.mean) == (("cat", "dog"), 235, (0.5, 0.4, 0.3))
+    # Where both forms are there, timm reads the newer one.
+    config["pretrained_cfg"] = TRAINED | {"crop_pct": 1.0, "label_names": ["tom", "rex"]}
+    del config["labels"]
+    model.with_name("config.json").write_text(json.dumps(config))
+    p = load_preprocessing(model, (3, None, None))
+    assert (p.labels, p.resize) == (("tom", "rex"), 224)
+
+
+def test_labels_may_go_by_number(model: Path) -> None:
+    configure(model, {"1": "dog", "0": "cat"})
+    assert load_preprocessing(model, RGB_224).labels == ("cat", "dog")
+    configure(model, {"0": "cat", "2": "dog"})
+    with pytest.raises(PreprocessingError, match="label_names must have a label for each number"):
+        load_preprocessing(model, RGB_224)
+
+
 @pytest.mark.parametrize(
     ("timm", "ours"),
     [("center", CropMode.CROP), ("squash", CropMode.SQUASH), ("border", CropMode.PAD)],

@@ -97,6 +97,7 @@ def test_what_is_not_done_is_not_done(model: Path) -> None:
 def test_mobilevit_reads_bgr_and_efficientnet_divides_twice(model: Path) -> None:
     kind = "MobileViTImageProcessor"
     config = {"image_processor_type": kind, "size": square(8), "do_flip_channel_order": True}
+    config["resample"] = 2
     path = model.with_name("preprocessor_config.json")
     path.write_text(json.dumps(config | IMAGENET))  # it has no do_normalize
     p = load_preprocessing(model, OPEN)
@@ -124,6 +125,7 @@ def test_mobilevit_reads_bgr_and_efficientnet_divides_twice(model: Path) -> None
         ("ViTImageProcessor", {"size": square(8), "do_resize": False}, "do_resize = false"),
         ("PerceiverImageProcessor", {"size": square(8)}, "crops before it resizes"),
         ("ViTImageProcessor", {"size": square(8), "resample": 9}, "a number of Pillow's, 0 to 5"),
+        ("ViTImageProcessor", {"size": square(8), "resample": None}, "without resample it may be"),
         ("ViTImageProcessor", {"size": square(8), "image_mean": "x"}, "image_mean = 'x'"),
         ("ViTImageProcessor", {"size": square(8), "crop_size": {"height": 4, "width": 8}}, "ratio"),
     ],
