@@ -35,6 +35,7 @@ from models.errors import (
     QuantisationError,
     UnsupportedModelError,
 )
+from models.inner import Absent, Inner, as_vectors
 from models.onnx_loader import FileLimits
 from models.preprocessing import (
     PRESETS,
@@ -66,6 +67,7 @@ __all__ = [
     "MOST_PHOTOGRAPHS",
     "PRESETS",
     "TOP_CANDIDATES",
+    "Absent",
     "Batch",
     "ChannelOrder",
     "Classifier",
@@ -79,6 +81,7 @@ __all__ = [
     "Goal",
     "Image",
     "Images",
+    "Inner",
     "Interpolation",
     "Layout",
     "ModelError",
@@ -104,6 +107,7 @@ __all__ = [
     "TuningReport",
     "UnsupportedModelError",
     "__version__",
+    "as_vectors",
     "each_preset",
     "every_gpu",
     "how_to_install",

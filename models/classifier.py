@@ -13,6 +13,7 @@ from models import imagenet
 from models.description import Serving, load_description
 from models.errors import NoKernelsError, UnsupportedModelError
 from models.graph import Graph, Shape, Softmax, last_nodes
+from models.inner import UNSOUGHT, Absent, Inner, find_embedding, origin
 from models.onnx_loader import (
     FileLimits,
     LoadedModel,
@@ -47,18 +48,35 @@ class Classifier:
     precision: Precision = Precision.FP32
     serving: Serving = field(default_factory=Serving)
     origin: str = ""  # one line: which file said what of it
+    embedding: Inner | Absent = UNSOUGHT
+
+    @property
+    def inner(self) -> Mapping[str, Inner]:
+        """Return the values that engines give beside the scores where they are asked for, by
+        name.
+        """
+        return {each.name: each for each in (self.embedding,) if isinstance(each, Inner)}
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Return the value of `rewritten` that has the elements of each of `inner`, by its name."""
+        return {name: origin(self.network.graph, name) for name in self.inner}
 
     @cached_property
     def rewritten(self) -> RewriteResult:
         """Return the network as Convoy's kernels run it; ONNX Runtime's engine does not use it.
 
+        Its outputs are the scores, then `origins`.
         The layers that its precision keeps in float32 are among its refusals. Raises NoKernelsError
         if Convoy has no kernels for it.
         """
         if self.network.no_kernels:
             raise NoKernelsError(self.network.no_kernels)
         is_integer = self.precision is Precision.INT8
-        rewritten = rewrite(self.network.graph, RULES_OF_INTEGERS if is_integer else RULES)
+        loaded = self.network.graph
+        outputs = tuple(dict.fromkeys((*loaded.outputs, *self.origins.values())))
+        rules = RULES_OF_INTEGERS if is_integer else RULES
+        rewritten = rewrite(replace(loaded, outputs=outputs), rules)
         kept = kept_in_float(rewritten.graph, self.precision)
         rule = self.precision.value
         at = rewrite(at_precision(rewritten.graph, self.precision), RULES_AT_A_PRECISION)
@@ -120,6 +138,7 @@ def load_classifier(
         precision,
         description.serving,
         description.origin,
+        find_embedding(network, description.embedding),
     )
 
 

@@ -20,6 +20,8 @@
     max_batch = 8              # images at most; --max-batch is another limit
     timeout_ms = 100           # deadline of requests that set none, or a later one
     priority = 2               # of requests that set none
+embedding = "/Flatten"     # node whose output is the embedding; normally found; "none": no
+                           # embedding, and so one output over V2
 
 Every key is optional. A flag overrides the file, the file overrides what other programs' files
 beside the model say (`models/readers`), and that overrides the preset. What none of them sets is
@@ -64,6 +66,7 @@ class Description:
     serving: Serving
     origin: str  # one line: what was taken from which file, what was overruled or is not used
     labels_from: str  # the file of the labels
+    embedding: str | None = None  # the node that has it; None: it is found
 
 
 def load_description(
@@ -105,8 +108,14 @@ def load_description(
     serving = Serving(**{key: given[key] for key in _OF_SERVING if key in given})
     origin = _origin(preprocessing, serving, sources, readings)
     labels_from = next((name for name, keys in sources.items() if "labels" in keys), "")
-    precision = given.get("precision")
-    return Description(preprocessing, precision, serving, "; ".join(origin), labels_from)
+    return Description(
+        preprocessing,
+        given.get("precision"),
+        serving,
+        "; ".join(origin),
+        labels_from,
+        given.get("embedding"),
+    )
 
 
 def _add(

@@ -79,6 +79,12 @@ def _truth(value: object) -> bool:
     return value
 
 
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
 def _per_channel(entry: Callable[[object], float]) -> Callable[[object], tuple[float, ...]]:
     def parse(value: object) -> tuple[float, ...]:
         if not isinstance(value, list | tuple) or len(value) not in (1, 3):
@@ -134,6 +140,7 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "max_batch": (_batch, f"a whole number of images, 1 to {LARGEST_BATCH}"),
     "timeout_ms": (_positive, "a number of milliseconds above 0"),
     "priority": (_level, f"a whole number, 1 to {LOWEST_PRIORITY}"),
+    "embedding": (_text, 'the name of a node, or "none"'),
 }
 CHOICES = {"channels", "scale", "mean", "std"}
 """The keys that make a preset a choice, not a guess."""
@@ -146,6 +153,7 @@ BESIDE_PIXELS = {
     "max_batch",
     "timeout_ms",
     "priority",
+    "embedding",
 }
 """The keys that a preset does not override."""
 

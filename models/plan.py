@@ -8,6 +8,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
 
 from kernels.device.device import Argument
 from kernels.device.launch import Launch
@@ -20,6 +25,7 @@ from models.lowering import (
     Choose,
     MakeWeight,
     Operand,
+    Place,
     Tape,
     TapeStep,
     WeightOperand,
@@ -70,6 +76,22 @@ class Step:
         return self.launch.bind({name: address(at) for name, at in self.operands.items()})
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Locates a value that the host may read after the last step: `offset` bytes into the arena."""
+
+    offset: int
+    nbytes: int  # of the buffer that it lies in
+    place: Place
+
+    def array(self, buffer: NDArray[np.uint8]) -> NDArray[Any]:
+        """Return the value of n images as a view of the buffer, in the type it is stored in."""
+        strided = self.place.strided
+        elements = buffer.view(strided.stored.dtype)[self.place.offset :]
+        strides = [stride * strided.stored.itemsize for stride in strided.strides]
+        return as_strided(elements, strided.shape, strides, writeable=False)
+
+
 @dataclass(frozen=True)
 class Plan:
     """A network for n images. Its weights are made on demand, once for all plans that share them.
@@ -81,6 +103,7 @@ class Plan:
     steps: tuple[Step, ...]
     after: After  # by step: those that must have ended, without what follows from the rest
     weights: Mapping[str, MakeWeight]
+    kept: Mapping[str, Kept]  # the graph's outputs but the scores
     buffers: tuple[Lifetime, ...]  # of the arena; for reports and tests (windows of `after`)
     offsets: Mapping[str, int]
     arena_bytes: int
@@ -141,6 +164,10 @@ def build_plan(
         steps=steps,
         after=after,
         weights=dict(tape.weights),
+        kept={
+            name: Kept(offsets[place.root], tape.buffers[place.root], place)
+            for name, place in tape.kept.items()
+        },
         buffers=buffers,
         offsets=arena.offsets,
         arena_bytes=max(arena.nbytes, ALIGNMENT),
@@ -153,8 +180,10 @@ def build_plan(
 def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
     """Return when each buffer may be in use: during the windows of its steps.
 
-    Where steps run in parallel, it includes which steps have always ended before.
+    Where steps run in parallel, it includes which steps have always ended before. What is kept is
+    in use until the end, as if by one step more.
     """
+    kept, end_of_all = {place.root for place in tape.kept.values()}, len(tape.steps)
     ancestors = all_before(after)
     in_turn = after == in_order(len(after))
     lives: dict[str, tuple[int, int, int, int]] = {}
@@ -169,6 +198,9 @@ def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
                     users | 1 << index,
                     before & ancestors[index],
                 )
+    for root in kept:
+        first, _, users, before = lives[root]
+        lives[root] = first, end_of_all, users | 1 << end_of_all, before
     return [
         Lifetime(root, tape.buffers[root], *(life[:2] if in_turn else life))
         for root, life in lives.items()

@@ -181,7 +181,7 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
 
 
 def _scores(graph: Graph) -> set[str]:
-    """Return the outputs kept in float32: of the last Gemm or Dequantize and all nodes behind it.
+    """Return what is kept in float32 of the scores: the last Gemm or Dequantize, and what follows.
 
     Without one, it starts from the first Softmax or activation of the chain, each node with one
     reader, that ends in the output.
@@ -189,7 +189,7 @@ def _scores(graph: Graph) -> set[str]:
     writers = {node.output: node for node in graph.nodes}
     readers = Counter(name for node in graph.nodes for name in node.operands())
     passed: list[Node] = []
-    (value,) = graph.outputs
+    value = graph.outputs[0]
     while (node := writers.get(value)) is not None and graph.values[value].inside is None:
         if not isinstance(node, Gemm | Dequantize | Softmax | Activate | Reshape | Identity):
             break

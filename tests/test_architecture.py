@@ -42,7 +42,7 @@ ORDER = {
         "errors graph arena imagenet",
         "integers",
         "preprocessing open_gpu cost precision reference onnx_loader rewrite schedule",
-        "readers torchvision",
+        "readers torchvision inner",
         "keys",
         "description",
         "classifier",

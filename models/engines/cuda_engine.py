@@ -120,6 +120,7 @@ class CudaEngine:
         self._name, self._device, self.gpu = classifier.name, device, device
         self._max_batch, self._classes = max_batch, classifier.classes
         self._forms = p.forms
+        self._inner, self._origins = classifier.inner, classifier.origins
         self._prove, self._fallback = prove, fallback
         graph = classifier.rewritten.graph
         self._plans: Mapping[_Form, Plan] = (
@@ -214,13 +215,16 @@ class CudaEngine:
             )
             self.run(np.zeros((n, *self._forms[dtype]), dtype))
 
-    def run(self, images: Batch) -> Results:
-        """Return the results of N images. Raises EngineError where they have another shape."""
-        return self._run(images, step_by_step=False)
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
+        """Return the results of N images. Raises EngineError where they have another shape.
+
+        The `inner` values are copied from the arena after the replay.
+        """
+        return self._run(images, inner, step_by_step=False)
 
     def run_step_by_step(self, images: Batch) -> Results:
         """Run as `run` does, but without the captured graph, so that an error names its step."""
-        return self._run(images, step_by_step=True)
+        return self._run(images, (), step_by_step=True)
 
     def early_launches(self, n: int) -> tuple[int, int]:
         """Return how many launches for n images' pixels may begin before the previous one ends.
@@ -268,25 +272,29 @@ class CudaEngine:
             ),
         ]
 
-    def _run(self, images: Batch, *, step_by_step: bool) -> Results:
+    def _run(self, images: Batch, inner: Collection[str], *, step_by_step: bool) -> Results:
         batch_size(images, self._forms, self._max_batch)
         if not self._replays:
             raise EngineError("the engine is closed or not warmed up")
         places: dict[np.dtype[Any], list[int]] = {}
         for place, image in enumerate(images):
             places.setdefault(image.dtype, []).append(place)
-        parts = [
-            self._run_alike((dtype, len(alike)), [images[i] for i in alike], step_by_step)
-            for dtype, alike in places.items()
-        ]
-        rows = parts[0]
-        if len(parts) > 1:
-            rows = np.concatenate(parts)[
-                np.argsort([i for alike in places.values() for i in alike])
-            ]
+        parts: list[NDArray[np.float32]] = []
+        read: dict[str, list[NDArray[np.float32]]] = {name: [] for name in inner}
+        for dtype, alike in places.items():
+            form = dtype, len(alike)
+            parts.append(self._run_alike(form, [images[i] for i in alike], step_by_step))
+            for name, values in read.items():
+                values.append(self._read(form, name))
+        order = [i for alike in places.values() for i in alike]
+        rows = _in_order(parts, order)
         ranked = rows[:, self._classes : -1]
         k = ranked.shape[1] // 2
-        return Results(rows[:, : self._classes], TopClasses(ranked[:, :k], ranked[:, k:]))
+        return Results(
+            rows[:, : self._classes],
+            TopClasses(ranked[:, :k], ranked[:, k:]),
+            {name: _in_order(values, order) for name, values in read.items()},
+        )
 
     def _run_alike(
         self, form: _Form, images: Sequence[Image], step_by_step: bool
@@ -296,6 +304,17 @@ class CudaEngine:
             return self._replays[form].run(images, start)
         except DeviceError as error:
             raise _failure(error, f"{self._name} failed on a batch of {form[1]}") from error
+
+    def _read(self, form: _Form, name: str) -> NDArray[np.float32]:
+        """Return a value inside the network, of the batch that ran last."""
+        kept, shape = self._plans[form].kept[self._origins[name]], self._inner[name].shape
+        try:
+            data = self._kept[: kept.nbytes]
+            self._device.download(data, self._begins[Region.ARENA] + kept.offset, self._stream)
+            self._stream.synchronize()
+        except DeviceError as error:
+            raise _failure(error, f"{self._name} cannot read {name}") from error
+        return kept.array(data).astype(np.float32, order="C").reshape(form[1], *shape)
 
     def close(self) -> None:
         """Free the device's memory; a second call does nothing."""
@@ -358,6 +377,8 @@ class CudaEngine:
         self._begins = dict(zip(largest, begins, strict=False))
         self._images = self._device.pinned(largest[Region.INPUT])
         self._results = self._device.pinned(max(plan.output_bytes for plan in plans))
+        kept_bytes = (kept.nbytes for plan in plans for kept in plan.kept.values())
+        self._kept = self._device.pinned(max(kept_bytes, default=1))
         self._begins[Region.OUTPUT] = self._device.address(self._results)
         if largest[Region.COUNTERS]:
             counters = self._begins[Region.COUNTERS]
@@ -422,6 +443,11 @@ class CudaEngine:
             stream,
             dependent=dependent,
         )
+
+
+def _in_order(parts: Sequence[NDArray[np.float32]], order: Sequence[int]) -> NDArray[np.float32]:
+    """Return the rows of the parts, one after another, at their places in `order`."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)[np.argsort(order)]
 
 
 def _failure(error: DeviceError, what: str) -> EngineError:

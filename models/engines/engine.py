@@ -1,7 +1,8 @@
 """The protocol of engines, which run batches of images."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, unique
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -36,6 +37,8 @@ class Results(NamedTuple):
 
     scores: Scores
     ranked: TopClasses | None = None  # where the device ranks them; else that is left to the reader
+    # The values asked for, by name: n×(one image's shape) each.
+    inner: Mapping[str, NDArray[np.float32]] = MappingProxyType({})
 
 
 class Engine(Protocol):
@@ -70,11 +73,12 @@ class Engine(Protocol):
         warm replacement where this one failed and is closed.
         """
 
-    def run(self, images: Batch) -> Results:
-        """Return the results of n images, 1 <= n <= max_batch.
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
+        """Return the results of n images, 1 <= n <= max_batch, with those `inner` values.
 
-        `images` may change once this returns. Raises EngineError where the device failed,
-        DeviceLostError where it takes no more work.
+        The classifier's `inner` has the names that may be asked for. `images` may change once this
+        returns. Raises EngineError where the device failed, DeviceLostError where it takes no more
+        work.
         """
 
     def close(self) -> None:

@@ -1,9 +1,10 @@
 """Adds normalisation to a network as ONNX: x = pixel · multiplier + offset."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from models.inner import Inner
 from models.preprocessing import Layout, Preprocessing, normalisation
 
 PIXELS = "convoy/pixels"  # uint8, N×H×W×C
@@ -16,11 +17,13 @@ def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> Model
     return _before(model, preprocessing, nodes, [_pixels(preprocessing)])
 
 
-def with_either_input(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
+def with_either_input(
+    model: ModelProto, preprocessing: Preprocessing, inner: Iterable[Inner] = ()
+) -> ModelProto:
     """Return a copy of `model` with inputs PIXELS and TENSORS, N and M images; one may be empty.
 
     The scores are those of the pixels, then those of the tensors. One session serves both: without
-    tensors, the copy that joins them is not made.
+    tensors, the copy that joins them is not made. The `inner` values are outputs, too.
     """
     joined = _tensor(preprocessing, "convoy/joined")
     normalised = _normalise(preprocessing, "convoy/normalised")
@@ -39,7 +42,12 @@ def with_either_input(model: ModelProto, preprocessing: Preprocessing) -> ModelP
         ),
     ]
     inputs = [_pixels(preprocessing), _tensor(preprocessing, TENSORS)]
-    return _before(model, preprocessing, nodes, inputs)
+    result = _before(model, preprocessing, nodes, inputs)
+    for each in inner:
+        shape = [model.graph.output[0].type.tensor_type.shape.dim[0].dim_param or 1, *each.shape]
+        output = helper.make_tensor_value_info(each.name, TensorProto.FLOAT, shape)
+        result.graph.output.append(output)
+    return result
 
 
 def _pixels(preprocessing: Preprocessing) -> ValueInfoProto:

@@ -1,7 +1,7 @@
 """The engine for machines without a GPU: ONNX Runtime on the loader's normal form."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from time import perf_counter
@@ -12,6 +12,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251  set, not re
 
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
@@ -22,7 +23,6 @@ from models.engines.engine import (
     Pixels,
     Proof,
     Results,
-    Scores,
     Tensor,
     batch_size,
     unproved,
@@ -86,7 +86,10 @@ class OnnxRuntimeEngine:
         if beside is not None:
             self._session = beside._session if threads == 1 else None
             self._single = beside._single
-        model = with_either_input(classifier.network.proto, p).SerializeToString()
+        proto = classifier.network.proto
+        self._scores_name = proto.graph.output[0].name
+        self._inner = classifier.inner
+        model = with_either_input(proto, p, self._inner.values()).SerializeToString()
         try:
             self._session = self._session or open_session(model, threads)
             if 1 < threads <= max_batch:
@@ -115,7 +118,7 @@ class OnnxRuntimeEngine:
         """Measure whether parallel images are faster; then prove the engine."""
         if self._single is not None:
             images = np.zeros((self._threads, *self._image_shape), np.uint8)
-            side_by_side = partial(self._run_side_by_side, self._single, images)
+            side_by_side = partial(self._run_side_by_side, self._single, images, self._outputs())
             together, apart = [], []
             for _ in range(_TRIES):
                 together.append(_seconds(partial(self.run, images)))
@@ -130,41 +133,59 @@ class OnnxRuntimeEngine:
         self._max_batch = self._prove(self)
         return self
 
-    def run(self, images: Batch) -> Results:
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the scores of N pixels or tensors. Raises EngineError where their shape is
         another.
+
+        The session computes the `inner` values in any case, and returns those asked for.
         """
         n = batch_size(images, self._preprocessing.forms, self._max_batch)
         if self._session is None:
             raise EngineError("the engine is closed")
-        scores = []
+        outputs = self._outputs(inner)
+        parts: list[_Arrays] = []
         apart = 0
         try:
             if self._side_by_side is not None and n >= self._threads:
                 apart = n - n % self._threads
-                scores.append(self._run_side_by_side(self._side_by_side, images[:apart]))
+                parts.append(self._run_side_by_side(self._side_by_side, images[:apart], outputs))
             if apart < n:
-                scores.append(self._scores(self._session, images[apart:]))
+                parts.append(self._arrays(self._session, images[apart:], outputs))
         except Exception as error:  # as above
             raise EngineError(f"ONNX Runtime failed on a batch of {n}: {error}") from error
-        return Results(scores[0] if len(scores) == 1 else np.concatenate(scores))
+        scores, *others = _joined(parts)
+        if not others:
+            return Results(scores)
+        return Results(scores, inner=dict(zip(outputs[1:], others, strict=True)))
 
     def close(self) -> None:
         """Release the sessions and the threads."""
         self._session = self._single = self._side_by_side = None
         self._beside.shutdown(wait=False)
 
-    def _run_side_by_side(self, session: ort.InferenceSession, images: Batch) -> Scores:
-        """Return the scores of images that threads run one by one, in parallel.
+    def _outputs(self, inner: Collection[str] = ()) -> Sequence[str]:
+        return [self._scores_name, *inner]
+
+    def _empty(self, n: int, outputs: Sequence[str]) -> "_Arrays":
+        """Return arrays for the outputs of n images."""
+        shapes = [(self._classes,), *(self._inner[name].shape for name in outputs[1:])]
+        return [np.empty((n, *shape), np.float32) for shape in shapes]
+
+    def _run_side_by_side(
+        self, session: ort.InferenceSession, images: Batch, outputs: Sequence[str]
+    ) -> "_Arrays":
+        """Return the outputs of images that threads run one by one, in parallel.
 
         Each thread takes the next image until none is left, so a delayed thread takes fewer.
         """
-        scores = np.empty((len(images), self._classes), np.float32)
+        arrays = self._empty(len(images), outputs)
         places = iter(range(len(images)))  # the GIL gives each item to one thread
 
         def work(places: Iterator[int]) -> None:
             for place in places:
-                scores[place] = self._scores(session, images[place][np.newaxis])
+                found = self._arrays(session, images[place][np.newaxis], outputs)
+                for array, one in zip(arrays, found, strict=True):
+                    array[place] = one[0]
 
         others = [self._beside.submit(work, places) for _ in range(self._threads - 1)]
         try:
@@ -173,27 +194,47 @@ class OnnxRuntimeEngine:
             wait(others)  # the caller may change the images afterwards
         for other in others:
             other.result()
-        return scores
+        return arrays
 
-    def _scores(self, session: ort.InferenceSession, images: Batch) -> Scores:
+    def _arrays(
+        self, session: ort.InferenceSession, images: Batch, outputs: Sequence[str]
+    ) -> "_Arrays":
+        """Return the outputs of images, which one call of the session computes."""
         if self._one_by_one and len(images) > 1:
-            one_by_one = (self._scores(session, images[i : i + 1]) for i in range(len(images)))
-            return np.concatenate(list(one_by_one))
+            singles = (images[i : i + 1] for i in range(len(images)))
+            return _joined([self._arrays(session, single, outputs) for single in singles])
         tensors = [place for place, image in enumerate(images) if image.dtype == np.float32]
         if not tensors:
-            return self._joint(session, self._gather(images), self._no_tensors)  # type: ignore[arg-type]
+            gathered = self._gather(images)  # type: ignore[arg-type]
+            return self._joint(session, gathered, self._no_tensors, outputs)
         pixels = [place for place, image in enumerate(images) if image.dtype != np.float32]
-        scores = np.empty((len(images), self._classes), np.float32)
-        scores[pixels + tensors] = self._joint(
+        arrays = self._empty(len(images), outputs)
+        found = self._joint(
             session,
             np.array([images[place] for place in pixels], np.uint8).reshape(-1, *self._image_shape),
             np.stack([images[place] for place in tensors]),
+            outputs,
         )
-        return scores
+        for array, rows in zip(arrays, found, strict=True):
+            array[pixels + tensors] = rows
+        return arrays
 
-    def _joint(self, session: ort.InferenceSession, pixels: Images, tensors: Tensor) -> Scores:
-        (scores,) = session.run(None, {PIXELS: pixels, TENSORS: tensors})
-        return np.reshape(scores, (len(pixels) + len(tensors), self._classes))
+    def _joint(
+        self,
+        session: ort.InferenceSession,
+        pixels: Images,
+        tensors: Tensor,
+        outputs: Sequence[str],
+    ) -> "_Arrays":
+        scores, *others = session.run(outputs, {PIXELS: pixels, TENSORS: tensors})
+        n = len(pixels) + len(tensors)
+        return [
+            np.reshape(scores, (n, self._classes)),
+            *(
+                np.reshape(each, (n, *self._inner[name].shape))
+                for name, each in zip(outputs[1:], others, strict=True)
+            ),
+        ]
 
     def _gather(self, images: Images | Sequence[Pixels]) -> Images:
         """Return the images as one array; several are copied into a buffer that is reused."""
@@ -207,6 +248,16 @@ class OnnxRuntimeEngine:
         for place, image in zip(self._gathered, images, strict=False):
             place[...] = image
         return self._gathered[: len(images)]
+
+
+_Arrays = list[NDArray[np.float32]]  # the scores, then the inner values: n rows each
+
+
+def _joined(parts: Sequence[_Arrays]) -> _Arrays:
+    """Return the rows of several parts as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 def _precision(classifier: Classifier) -> Precision:

@@ -45,6 +45,7 @@ def lower(
 ) -> Tape:
     """Return the launches for n images, from INPUT to OUTPUT.
 
+    The graph's first output are the scores; its others are kept where they are computed.
     The images are pixels, or `tensors`, which are normalised already.
     """
     kind = ScoreKind[preprocessing.output.name]
@@ -55,6 +56,7 @@ def lower(
     for index, node in enumerate(to.graph.nodes):
         to.index = index
         lower_node(to, node)
-    (output,) = to.graph.outputs
-    to.rank(output, kind)
+    scores, *others = to.graph.outputs
+    to.rank(scores, kind)
+    to.tape.kept |= {name: to.places[name] for name in others}
     return to.tape

@@ -19,12 +19,14 @@ def without_last_dequantize(graph: Graph) -> Graph:
     """
     last = graph.nodes[-1]
     read = [name for node in graph.nodes for name in node.operands()]
-    if not isinstance(last, Dequantize) or graph.outputs != (last.output,) or last.output in read:
+    if not isinstance(last, Dequantize) or graph.outputs[0] != last.output or last.output in read:
         return graph
     if graph.values[last.x].inside is not None:
         return graph
     values = {name: value for name, value in graph.values.items() if name != last.output}
-    return replace(graph, outputs=(last.x,), values=values, nodes=graph.nodes[:-1])
+    return replace(
+        graph, outputs=(last.x, *graph.outputs[1:]), values=values, nodes=graph.nodes[:-1]
+    )
 
 
 def without_last_softmax(graph: Graph) -> Graph | None:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from models import __version__
-from service.api import v1, v2
+from service.api import embeddings, v1, v2
 from service.api.page import add_pages, with_headers
 from service.errors import CRASHED, ServiceError
 from service.hosting.repository import Repository
@@ -111,7 +111,11 @@ def create_app(
             await repository.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
         )
 
-    app.endpoints = v1.add_routes(app, repository) | v2.add_routes(app, repository)
+    app.endpoints = {
+        **v1.add_routes(app, repository),
+        **embeddings.add_routes(app, repository),
+        **v2.add_routes(app, repository),
+    }
     add_pages(app)
     return app
 

@@ -114,6 +114,7 @@ _ERRORS = {
     422: "Invalid query parameter, header or form field",
     429: "Too many images are queued; see Retry-After",
     500: "The engine failed",
+    501: "The model has no embedding",
     503: "The model is warming up or the server is shutting down; see Retry-After",
     504: "The request cannot meet its deadline",
 }

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl
 
 from fastapi import FastAPI
 from pydantic import Field, TypeAdapter, ValidationError
@@ -11,6 +10,7 @@ from starlette.responses import Response
 from typing_extensions import override
 
 from models import ChannelOrder
+from service.api.query import read_query
 from service.api.schemas import (
     ClassifyAnswer,
     ImageResult,
@@ -38,9 +38,6 @@ T = TypeVar("T")
 CLASSIFY_PATH = "/v1/classify"
 DEFAULT_TOP_K = 5
 
-# Parsing takes time in proportion to the length.
-_MAX_QUERY_BYTES = 1024
-
 # Parsing a longer form takes longer than handing it to a thread.
 _LONG_FORM = 2**18
 
@@ -49,7 +46,7 @@ _FORM = {
     "type": "object",
     "properties": {name: {"type": "array", "items": _IMAGE} for name in FILE_FIELDS},
 }
-_BODY = {
+BODY: dict[str, Any] = {
     "required": True,
     "content": {
         **{media_type: {"schema": _IMAGE} for media_type in IMAGE_TYPES},
@@ -163,7 +160,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
             summary=summary,
             response_model=ClassifyAnswer,
             responses=errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
-            openapi_extra={"requestBody": _BODY, "parameters": _parameters(classes)},
+            openapi_extra={"requestBody": BODY, "parameters": _parameters(classes)},
             tags=["classify"],
         )
     app.add_api_route(
@@ -176,7 +173,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
             200: {"content": {"image/png": {"schema": _IMAGE}}, "description": "The pixels"},
             **errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
         },
-        openapi_extra={"requestBody": _BODY, "parameters": _parameters(None)[1:]},
+        openapi_extra={"requestBody": BODY, "parameters": _parameters(None)[1:]},
         tags=["models"],
     )
     return endpoints
@@ -212,9 +209,7 @@ class Classify:
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
         """Return whether a body of `length` bytes is read sooner than it is handed to a thread."""
-        return (
-            length <= _LONG_FORM or b"multipart/" not in headers.get(b"content-type", b"").lower()
-        )
+        return not takes_long(headers, length)
 
     def read(self, asked: _ClassifyParameters, body: bytes) -> ImageRequest:
         """Return the images of the body."""
@@ -267,22 +262,21 @@ class ShowPixels(Classify):
         return Response(as_png(pixels), media_type="image/png")
 
 
+def takes_long(headers: Headers, length: int) -> bool:
+    """Return whether a body takes long to parse: a long one that is no image."""
+    if length <= _LONG_FORM:
+        return False
+    media_type = headers.get(b"content-type", b"").lower()
+    return b"multipart/" in media_type or b"json" in media_type
+
+
 def query_parser(classes: int) -> Callable[[bytes], int]:
     """Return a parser of ?top_k= for `classes` classes; it raises InvalidParameterError."""
     validate: Callable[[bytes | str], int] = _top_k(classes).validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
 
     def parse(query: bytes) -> int:
-        if len(query) > _MAX_QUERY_BYTES:
-            raise InvalidParameterError(
-                f"the query has {len(query)} bytes; at most {_MAX_QUERY_BYTES} are allowed"
-            )
-        parameters = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-        for name, _ in parameters:
-            if name != "top_k":
-                raise InvalidParameterError(f"unknown parameter {name[:20]!r}; there is only top_k")
-        value = parameters[-1][1] if parameters else ""
-        return validated(validate, value, rule)
+        return validated(validate, read_query(query, ("top_k",)).get("top_k", ""), rule)
 
     return parse
 
@@ -296,21 +290,27 @@ def _top_k(classes: int | None) -> TypeAdapter[int]:
 def _parameters(classes: int | None) -> list[dict[str, Any]]:
     """Return the parameters that `Classify.check` reads as OpenAPI describes them."""
     fewest = min(DEFAULT_TOP_K, classes or DEFAULT_TOP_K)
-    parameters: list[tuple[str, str, TypeAdapter[Any], dict[str, Any]]] = [
-        ("query", "top_k", _top_k(classes), {"default": fewest}),
-        ("header", TIMEOUT_HEADER, _Timeout, {}),
-        ("header", PRIORITY_HEADER, _Priority, {"default": 0}),
+    return parameters_of({"top_k": (_top_k(classes).json_schema(), fewest)})
+
+
+def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
+    """Return parameters as OpenAPI describes them: those of the query, each with its schema and
+    default, then the headers that `urgency_from` reads.
+    """
+    described = [
+        ("query", name, schema | {"default": default}) for name, (schema, default) in query.items()
     ]
+    described.append(("header", TIMEOUT_HEADER, _Timeout.json_schema()))
+    described.append(("header", PRIORITY_HEADER, _Priority.json_schema() | {"default": 0}))
     return [
         {
             "in": place,
             "name": name,
             "required": False,
             "description": schema["description"],
-            "schema": schema | default,
+            "schema": schema,
         }
-        for place, name, adapter, default in parameters
-        for schema in (adapter.json_schema(),)
+        for place, name, schema in described
     ]
 
 

@@ -1,7 +1,7 @@
 """Ranks scores: the k likeliest classes of an image, with their probabilities."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -42,10 +42,9 @@ Ranking = tuple[Sequence[int], Sequence[float]]
 class _Batch:
     """Holds the scores of images that ran together, ranked on first use."""
 
-    def __init__(self, scores: Scores, output: OutputKind, ranked: TopClasses | None) -> None:
-        self._scores = scores
+    def __init__(self, results: Results, output: OutputKind) -> None:
+        self._scores, self._ranked, self.inner = results
         self._output = output
-        self._ranked = ranked
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
@@ -78,6 +77,16 @@ class ScoreRow:
         return None if rankings is None else rankings[self.place]
 
     @property
+    def inner(self) -> Mapping[str, NDArray[np.float32]]:
+        """Return this image's values inside the network that were asked for, by name.
+
+        The same batch may have more, for other requests.
+        """
+        if self.batch is None:
+            return {}
+        return {name: values[self.place] for name, values in self.batch.inner.items()}
+
+    @property
     def is_known_finite(self) -> bool:
         """Return whether the batch's scores are all finite; otherwise this row's may be."""
         return self.batch is not None and self.batch.is_finite
@@ -92,7 +101,7 @@ def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
     has started: in the engine's thread NumPy would release the GIL in each call, and an event loop
     that competes for the GIL waits for it every time.
     """
-    batch = _Batch(results.scores, output, results.ranked)
+    batch = _Batch(results, output)
     return [ScoreRow(row, batch, place) for place, row in enumerate(results.scores)]
 
 

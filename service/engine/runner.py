@@ -13,7 +13,7 @@ FAILED is final, and reported so that the process can end.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import OnOutcome, Request
 from service.engine.ranking import ScoreRow
-from service.engine.supervised_engine import State, SupervisedEngine
+from service.engine.supervised_engine import Item, Probe, State, SupervisedEngine
 from service.engine.watchdog import Bounds
 from service.errors import NotReadyError, ServiceError, ShuttingDownError
 from service.fair_queue import ANYONE, Client
@@ -134,13 +134,16 @@ class EngineRunner:
         then: OnOutcome[ScoreRow],
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
-    ) -> Request[Image, ScoreRow]:
-        """Score images as `Batcher.post` runs items. Raises NotReadyError where no engine
-        serves.
+        inner: Collection[str] = (),
+    ) -> Request[Item, ScoreRow]:
+        """Score images as `Batcher.post` runs items, with those `inner` values.
+
+        Raises NotReadyError where no engine serves.
         """
         if not self._serving:  # refuses requests that were admitted earlier, too
             self.state.check_ready()
-        return self.batcher.post(images, then, urgency, client)
+        items = [Probe(image, inner) for image in images] if inner else images
+        return self.batcher.post(items, then, urgency, client)
 
     async def warm_up(self) -> None:
         """Warm up the engines and measure them, one after another; raise what they raise."""

@@ -13,15 +13,16 @@ helps.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum, unique
 from functools import partial
 from math import inf
 from time import monotonic, perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
-from models import Batch, DeviceLostError, Engine, EngineError, Image, OutputKind, Pixels
+from models import DeviceLostError, Engine, EngineError, Image, OutputKind, Pixels, Results
 from service.batching.latency import Latency, measure
 from service.engine.ranking import ScoreRow, rank
 from service.engine.threads import ThreadPool
@@ -40,6 +41,17 @@ _QUICK_S = 0.0001
 _PATIENCE_S = 0.0005
 
 _log = logging.getLogger("convoy")
+
+
+class Probe(NamedTuple):
+    """An image of which values inside the network are wanted beside its scores."""
+
+    image: Image
+    inner: Collection[str]
+
+
+Item = Image | Probe
+"""What a batch is of."""
 
 
 @unique
@@ -120,8 +132,8 @@ class SupervisedEngine:
         self.warm_up_s = monotonic() - started
         self.state = State.READY
 
-    async def run(self, images: Sequence[Image]) -> Sequence[ScoreRow]:
-        """Return the scores of a batch."""
+    async def run(self, images: Sequence[Item]) -> Sequence[ScoreRow]:
+        """Return the scores of a batch, and for all of it the inner values that some want."""
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
         thread, size = self._thread, len(images)
@@ -226,14 +238,14 @@ class _Thread:
         # Without the event loop's own time, which is learned while serving.
         return engine, measure(seconds, engine.max_batch, budget_s=measure_s)
 
-    def run(self, images: Batch) -> Sequence[ScoreRow]:
+    def run(self, items: Sequence[Item]) -> Sequence[ScoreRow]:
         """Return the scores of a batch. Raises what the engine raises."""
-        engine, n = self._engine, len(images)
+        engine, n = self._engine, len(items)
         if engine is None:
             raise EngineError("the engine is not open")
         started = perf_counter()
         try:
-            results = engine.run(images)
+            results = _run(engine, items)
             shape = results.scores.shape
             if shape != (n, engine.classes):
                 raise EngineError(
@@ -264,3 +276,11 @@ class _Thread:
                 self._engine.close()
         except Exception:  # noqa: BLE001  an engine that failed may fail to close, too
             _log.exception("the engine could not be closed")
+
+
+def _run(engine: Engine, items: Sequence[Item]) -> Results:
+    probes = [item for item in items if isinstance(item, Probe)]
+    if not probes:
+        return engine.run(items)  # type: ignore[arg-type]  # there are images alone
+    images = [item.image if isinstance(item, Probe) else item for item in items]
+    return engine.run(images, sorted({name for probe in probes for name in probe.inner}))

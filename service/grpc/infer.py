@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from service.api.v2.answer import output_of
+from service.api.v2.answer import Output, outputs_of
 from service.api.v2.inference import InferRequest
 from service.batching.policy import urgency_of
 from service.errors import CRASHED, Code, ServiceError
@@ -85,8 +85,10 @@ class _Exchange:
         if self._deadline is not None:
             urgency = urgency._replace(deadline=min(urgency.deadline, self._deadline))
         images = None if asked.images is None else list(asked.images)
-        wanted = ImageRequest(asked.files, images, urgency, copied=asked.copied)
-        self._call.infer(wanted)
+        inner = asked.inner(self._pipeline.info)
+        self._call.infer(
+            ImageRequest(asked.files, images, urgency, copied=asked.copied, inner=inner)
+        )
 
     def _take(self, outcome: Outcome) -> None:
         if not self._outcome.done():
@@ -94,18 +96,28 @@ class _Exchange:
 
     def _format(self, scored: Scored) -> Any:
         asked, info = self._asked, self._pipeline.info
-        output = output_of(asked, scored.results, info)
+        outputs = outputs_of(asked, scored.results, info)
         answer = _Answer(model_name=info.name, model_version=info.version, id=asked.id)
-        tensor = answer.outputs.add(name=info.scores, datatype=output.datatype, shape=output.shape)
-        if output.written:
-            for name, value in output.written.items():
-                kind = "string_param" if isinstance(value, str) else "int64_param"
-                setattr(tensor.parameters[name], kind, value)
-        elif asked.binary:
-            answer.raw_output_contents.append(output.binary())
-        elif isinstance(output.elements, np.ndarray):
-            tensor.contents.fp32_contents.extend(output.elements.tolist())
-        else:
-            tensor.contents.bytes_contents.extend(map(str.encode, output.elements))
+        # A message has raw contents of all outputs or of none; clients find them by number.
+        raw = any(output.as_bytes for output in outputs if not output.written)
+        for output in outputs:
+            _add(answer, output, raw=raw)
         self._call.count(scored)
         return answer
+
+
+def _add(answer: Any, output: Output, *, raw: bool) -> None:
+    """Add an output to a ModelInferResponse."""
+    tensor = answer.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+    if output.written:
+        for name, value in output.written.items():
+            kind = "string_param" if isinstance(value, str) else "int64_param"
+            setattr(tensor.parameters[name], kind, value)
+        if raw:
+            answer.raw_output_contents.append(b"")
+    elif raw:
+        answer.raw_output_contents.append(output.binary())
+    elif isinstance(output.elements, np.ndarray):
+        tensor.contents.fp32_contents.extend(output.elements.tolist())
+    else:
+        tensor.contents.bytes_contents.extend(map(str.encode, output.elements))

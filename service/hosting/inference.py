@@ -4,7 +4,7 @@ wanted ── admit ─┬─ files ── headers ── decode pool ─┬─ 
                  └─ images ──────────────────────────┘
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -35,6 +35,7 @@ class ImageRequest(NamedTuple):
     form: Any = None  # of the answer, for the endpoint
     copied: int = 0  # bytes of the images that are not from the body
     pixels_only: bool = False  # the results are the decoded images, which are not scored
+    inner: Collection[str] = ()  # values inside the network that are wanted beside the scores
 
     @property
     def size(self) -> int:
@@ -59,6 +60,7 @@ class Inference:
     _under_way: Sequence[Withdrawable] = ()
     _urgency: Urgency = NO_HURRY
     _pixels_only: bool = False
+    _inner: Collection[str] = ()
     _decoded: list[Any] = field(default_factory=list)  # pixels, or an exception
     _undecoded: int = 0
     decoded_at: float = field(default_factory=perf_counter)
@@ -71,6 +73,7 @@ class Inference:
         """
         client = self._reservation.client
         self._urgency, self._pixels_only = wanted.urgency, wanted.pixels_only
+        self._inner = wanted.inner
         if wanted.images is not None:
             self._reservation.admit(len(wanted.images))
             self._score(wanted.images)
@@ -143,7 +146,7 @@ class Inference:
             then(BatchResult(results, 0, 0.0, 0.0))
         elif then is not None:
             runner, client = self._pipeline.runner, self._reservation.client
-            self._under_way = (runner.post(images, then, self._urgency, client),)
+            self._under_way = (runner.post(images, then, self._urgency, client, self._inner),)
             self._then = None  # breaks a reference cycle
 
     def _end(self, failure: Exception) -> None:

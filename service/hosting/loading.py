@@ -361,4 +361,5 @@ def _info(classifier: Classifier, version: str, warning: str) -> ModelInfo:
         warning=warning,
         origin=classifier.origin,
         serving=classifier.serving,
+        embedding=classifier.embedding,
     )

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from models import ChannelOrder, OutputKind, Serving
+from models import Absent, ChannelOrder, Inner, OutputKind, Serving
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
@@ -14,6 +14,7 @@ from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
 
 _AS_SET = Serving()
+_UNSOUGHT = Absent("none was looked for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,12 @@ class ModelInfo:
     warning: str = ""  # why its answers are probably wrong
     origin: str = ""  # one line: which file said what of it
     serving: Serving = _AS_SET
+    embedding: Inner | Absent = _UNSOUGHT
+
+    @property
+    def inner(self) -> Sequence[Inner]:
+        """Return the values inside the network that may be asked for."""
+        return [self.embedding] if isinstance(self.embedding, Inner) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Represents, in a worker, the models whose queue and engine are in the main process."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
@@ -32,6 +32,7 @@ class RemoteRequest:
     number: int
     slots: list[int]
     then: OnOutcome[ScoreRow]
+    inner: Collection[str]
 
     def withdraw(self) -> None:
         """Discard the result; images that are not dispatched yet never will be."""
@@ -87,6 +88,7 @@ class RemoteRunner:
         self._output = model.info.output
         self._pixels, self._tensors = shared.pixels[worker], shared.tensors[worker]
         self._scores = shared.scores[worker]
+        self._inner = {name: values[worker] for name, values in shared.inner.items()}
         self.free = list(range(model.max_images))  # slots; the last is taken: it is in a cache
         self._refusing = False
         self.update("WARMING", "", [], 0, 0.0, 0.0, 0.0)
@@ -145,26 +147,30 @@ class RemoteRunner:
         then: OnOutcome[ScoreRow],
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
+        inner: Collection[str] = (),
     ) -> RemoteRequest:
         """Submit images to be scored; raises and calls back as `EngineRunner.post` does."""
         link = self.link
         if link.lost:
             raise ShuttingDownError(_LOST)
-        pending = RemoteRequest(self, next(link.numbers), [self.free.pop() for _ in images], then)
+        slots = [self.free.pop() for _ in images]
+        pending = RemoteRequest(self, next(link.numbers), slots, then, inner)
         tensors = any(image.dtype == np.float32 for image in images)  # all, or none
         places = self._tensors if tensors else self._pixels
-        for slot, image in zip(pending.slots, images, strict=True):
+        for slot, image in zip(slots, images, strict=True):
             places[slot] = image
         link.pending[pending.number] = pending
-        where = self._place, pending.slots, tensors
-        link.wire.say("submit", pending.number, *where, urgency, client)
+        where = self._place, slots, tensors
+        link.wire.say("submit", pending.number, *where, urgency, client, list(inner))
         return pending
 
     def end(self, pending: RemoteRequest, what: str, *about: Any) -> None:
         """End a request: "done", with its scores in its slots, or "failed"."""
         self.free += pending.slots
         if what == "done":
-            rows = rank(Results(self._scores[pending.slots]), self._output)  # of a copy
+            slots = pending.slots  # a list of them copies
+            inner = {name: self._inner[name][slots] for name in pending.inner}
+            rows = rank(Results(self._scores[slots], inner=inner), self._output)
             call_safely(pending.then, BatchResult(rows, *about))
         else:
             call_safely(pending.then, _error(*about))

@@ -4,6 +4,7 @@
     counts   a row a process, see `Counts`        the process writes; the rows add up
     images   pixels or tensors, a slot an image   the worker writes, the engine reads
     scores   of the image in the same slot        the main process writes, the worker reads
+    inner    the same of values inside the network, where they are asked for
 
 Each worker has slots of its own. It may use a slot again once the request is withdrawn, even while
 a batch reads it: that batch's scores for the request are dropped, and a model keeps images apart.
@@ -91,6 +92,9 @@ class SharedModel:
         # Slots of either kind, in the same memory.
         self.pixels, self.tensors = pixels.reshape(*slots, *model.info.image_shape), tensors
         self.scores = memory.array((*slots, model.classes), np.float32)
+        self.inner = {
+            each.name: memory.array((*slots, *each.shape), np.float32) for each in model.info.inner
+        }
 
 
 class SharedAdmission(Admission):

@@ -136,6 +136,7 @@ class Session:
         tensors: bool,
         urgency: Sequence[Any],
         client: Sequence[Any],
+        inner: Sequence[str],
     ) -> None:
         runner, shared = self._models[place]
         images = (shared.tensors if tensors else shared.pixels)[self._number]
@@ -149,11 +150,14 @@ class Session:
                 return
             for slot, row in zip(slots, outcome.results, strict=True):
                 scores[slot] = row.scores
+                for name in inner:
+                    shared.inner[name][self._number][slot] = row.inner[name]
             self.wire.say("done", number, *outcome[1:])
 
         try:
             own = [images[slot] for slot in slots]
-            self._open[number] = runner.post(own, then, Urgency(*urgency), Client(*client))
+            asked = Urgency(*urgency), Client(*client), inner
+            self._open[number] = runner.post(own, then, *asked)
         except ServiceError as error:
             then(error)
 

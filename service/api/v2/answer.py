@@ -6,18 +6,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.api.v2.inference import InferRequest
+from service.api.v2.inference import InferRequest, WantedOutput
 from service.engine.ranking import ScoreRow, finite, largest
 from service.errors import EngineFailedError, InvalidTensorError
+from service.hosting.embeddings import embeddings_of
 from service.hosting.pipeline import ModelInfo
+from service.hosting.regions import Place
 
 
 class Output(NamedTuple):
-    """Holds the one output of an answer: the scores, or labels if the request asks for those."""
+    """Holds an output of an answer: scores, labels if the request asks for those, or embeddings."""
 
+    name: str
     datatype: str
     shape: list[int]
     elements: NDArray[np.float32] | list[str]  # flat
+    as_bytes: bool  # a binary tensor is wanted
     written: Mapping[str, str | int] = {}  # parameters that say where in shared memory they are
 
     def binary(self) -> bytes:
@@ -29,40 +33,43 @@ class Output(NamedTuple):
         )
 
 
-def output_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Output:
-    """Return what a request asks for, written to shared memory if the request has it there.
-
-    Raises what `_output` and `Place.write` raise.
-    """
-    output = _output(asked, rows, info)
-    if asked.place is None:
-        return output
-    data = output.binary()
-    asked.place.write(data)
-    parameters: dict[str, str | int] = {
-        "shared_memory_region": asked.place.region.status["name"],
-        "shared_memory_byte_size": len(data),
-    }
-    if asked.place.offset:
-        parameters["shared_memory_offset"] = asked.place.offset
-    return output._replace(written=parameters)
-
-
-def _output(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Output:
-    """Return what a request asks for of its images' scores.
+def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Sequence[Output]:
+    """Return what a request asks for, written to shared memory where the request has it there.
 
     A score is NaN or infinite: InvalidTensorError where the client sent what the engine got,
-    otherwise EngineFailedError.
+    otherwise EngineFailedError. Raises what `embeddings_of` and `Place.write` raise, too.
     """
     for number, row in enumerate(rows, 1):
         if not row.is_known_finite:
             _check_finite(row, number, asked, info)
-    if asked.classes is None:
+    return [_written(_output(wanted, rows, info), wanted.place) for wanted in asked.outputs]
+
+
+def _written(output: Output, place: Place | None) -> Output:
+    if place is None:
+        return output
+    data = output.binary()
+    place.write(data)
+    parameters: dict[str, str | int] = {
+        "shared_memory_region": place.region.status["name"],
+        "shared_memory_byte_size": len(data),
+    }
+    if place.offset:
+        parameters["shared_memory_offset"] = place.offset
+    return output._replace(written=parameters)
+
+
+def _output(wanted: WantedOutput, rows: Sequence[ScoreRow], info: ModelInfo) -> Output:
+    name, binary = wanted.name, wanted.binary
+    if name != info.scores:
+        vectors = embeddings_of(rows, info)
+        return Output(name, "FP32", list(vectors.shape), vectors.ravel(), binary)
+    if wanted.classes is None:
         shape = [len(rows), len(rows[0].scores)]
-        return Output("FP32", shape, np.concatenate([row.scores for row in rows]))
-    k = min(asked.classes, len(rows[0].scores))
+        return Output(name, "FP32", shape, np.concatenate([row.scores for row in rows]), binary)
+    k = min(wanted.classes, len(rows[0].scores))
     texts = [text for row in rows for text in _classification(row, k, info.labels)]
-    return Output("BYTES", [len(rows), k], texts)
+    return Output(name, "BYTES", [len(rows), k], texts, binary)
 
 
 def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelInfo) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from models import ChannelOrder, __version__
-from service.api.v2.inference import INPUT
+from service.api.v2.inference import INPUT, output_names
 from service.engine.supervised_engine import State
 from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
 from service.hosting.repository import Repository
@@ -139,14 +139,23 @@ async def model_metadata(pipeline: Asked) -> ModelMetadata:
     own = TensorMetadata(name=info.tensor, datatype="FP32", shape=[-1, *info.tensor_shape])
     instead = "normalised as the model expects; send it instead of the pixels"
     own["parameters"] = {"content": instead}
-    scores = TensorMetadata(name=info.scores, datatype="FP32", shape=[-1, pipeline.runner.classes])
+    sizes = _output_sizes(pipeline)
+    outputs = [
+        TensorMetadata(name=name, datatype="FP32", shape=[-1, size]) for name, size in sizes.items()
+    ]
     return ModelMetadata(
         name=info.name,
         versions=[info.version],
         platform=PLATFORM,
         inputs=[pixels, own] if has_own_input(info) else [pixels],
-        outputs=[scores],
+        outputs=outputs,
     )
+
+
+def _output_sizes(pipeline: Pipeline) -> dict[str, int]:
+    """Return the length of an image's row in each output, by name."""
+    sizes = [pipeline.runner.classes, *(each.size for each in pipeline.info.inner)]
+    return dict(zip(output_names(pipeline.info), sizes, strict=False))
 
 
 async def model_config(pipeline: Asked) -> dict[str, Any]:
@@ -169,13 +178,16 @@ async def model_config(pipeline: Asked) -> dict[str, Any]:
         "dims": list(info.tensor_shape),
         "optional": True,
     }
-    scores = {
-        "name": info.scores,
-        "data_type": "TYPE_FP32",
-        "dims": [runner.classes],
-        "label_filename": "labels.txt" if info.labels else "",
-        "is_shape_tensor": False,
-    }
+    outputs = [
+        {
+            "name": name,
+            "data_type": "TYPE_FP32",
+            "dims": [size],
+            "label_filename": "labels.txt" if info.labels and name == info.scores else "",
+            "is_shape_tensor": False,
+        }
+        for name, size in _output_sizes(pipeline).items()
+    ]
     kind = "KIND_CPU" if runner.device.startswith("cpu") else "KIND_GPU"
     return {
         "name": info.name,
@@ -184,7 +196,7 @@ async def model_config(pipeline: Asked) -> dict[str, Any]:
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": runner.max_batch,
         "input": [pixels, own] if has_own_input(info) else [pixels],
-        "output": [scores],
+        "output": outputs,
         "instance_group": [{"name": info.name, "kind": kind, "count": 1}],
         "dynamic_batching": {
             "preferred_batch_size": list(range(1, runner.max_batch + 1)),

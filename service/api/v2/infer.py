@@ -8,7 +8,7 @@ import numpy as np
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from service.api.v2.answer import output_of
+from service.api.v2.answer import Output, outputs_of
 from service.api.v2.inference import InferRequest
 from service.api.v2.request import parse_request
 from service.batching.policy import urgency_of
@@ -66,7 +66,8 @@ class Infer:
         accepted = record.headers.get(b"accept-encoding", b"").decode("latin-1")
         images = None if asked.images is None else list(asked.images)
         form = asked, accepted
-        return ImageRequest(asked.files, images, urgency, form, copied=asked.copied)
+        inner = asked.inner(info)
+        return ImageRequest(asked.files, images, urgency, form, copied=asked.copied, inner=inner)
 
     def answer(
         self, form: tuple[InferRequest, str], scored: Scored, count: Callable[[], Phases]
@@ -100,7 +101,9 @@ class InferTensor(TypedDict, total=False):
 
 
 class InferAnswer(TypedDict, total=False):
-    """The scores of n images, [n, classes], or their labels if the request asks for those."""
+    """The scores of n images, [n, classes], or their labels if the request asks for those; or
+    their embeddings, [n, size].
+    """
 
     id: str
     model_name: str
@@ -111,23 +114,29 @@ class InferAnswer(TypedDict, total=False):
 def format_answer(
     asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo
 ) -> tuple[bytes, int | None]:
-    """Return the answer's body, and the length of its JSON if a binary tensor follows.
+    """Return the answer's body, and the length of its JSON if binary tensors follow.
 
-    Raises what `output_of` raises.
+    Raises what `outputs_of` raises.
     """
-    given = output_of(asked, rows, info)
-    output = InferTensor(name=info.scores, datatype=given.datatype, shape=given.shape)
-    answer = InferAnswer(model_name=info.name, model_version=info.version, outputs=[output])
+    binary: list[bytes] = []
+    outputs = [_tensor(output, binary) for output in outputs_of(asked, rows, info)]
+    answer = InferAnswer(model_name=info.name, model_version=info.version, outputs=outputs)
     if asked.id:
         answer["id"] = asked.id
-    if given.written:
-        output["parameters"] = dict(given.written)
-        return msgspec.json.encode(answer), None
-    if not asked.binary:
-        elements = given.elements
-        output["data"] = elements.tolist() if isinstance(elements, np.ndarray) else elements
-        return msgspec.json.encode(answer), None
-    data = given.binary()
-    output["parameters"] = {"binary_data_size": len(data)}
     head = msgspec.json.encode(answer)
-    return head + data, len(head)
+    return (b"".join([head, *binary]), len(head)) if binary else (head, None)
+
+
+def _tensor(output: Output, binary: list[bytes]) -> InferTensor:
+    """Return an output; where its elements follow the JSON, add them to `binary`."""
+    tensor = InferTensor(name=output.name, datatype=output.datatype, shape=output.shape)
+    if output.written:
+        tensor["parameters"] = dict(output.written)
+    elif output.as_bytes:
+        data = output.binary()
+        tensor["parameters"] = {"binary_data_size": len(data)}
+        binary.append(data)
+    else:
+        elements = output.elements
+        tensor["data"] = elements.tolist() if isinstance(elements, np.ndarray) else elements
+    return tensor

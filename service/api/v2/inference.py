@@ -6,6 +6,9 @@ A request has one input: `image`, or the one that the model itself has, under it
     image     BYTES [n] or [n, 1]      JPEG, PNG or WebP files
     its own   FP32 [n, C, H, W]        normalised as the model expects; or [n, H, W, C], if it does
 
+It has one output or both: the scores, under the model's own name for them, which alone are sent to
+requests that name none; and `embedding`, FP32 [n, size].
+
 The structures are the only description of a request. msgspec parses JSON by them, and converts the
 fields of a protobuf; the OpenAPI document shows their schema. A tensor's elements are not part of
 them: they are read once its shape has been checked.
@@ -28,6 +31,8 @@ from service.hosting.pipeline import ModelInfo
 from service.hosting.regions import Place, Regions
 
 INPUT = "image"
+
+EMBEDDING = "embedding"
 
 MEMORY = "shared memory is off; send tensors in the body, or start the server with --shared-memory"
 
@@ -100,7 +105,7 @@ class InputTensor(msgspec.Struct):
 
 
 class OutputTensor(msgspec.Struct):
-    """Names the one output of a request, and its parameters."""
+    """Names an output of a request, and its parameters."""
 
     name: str
     parameters: OutputParameters | None = None
@@ -122,18 +127,31 @@ class InferenceJson(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
+class WantedOutput:
+    """Says which output is wanted, and in which form."""
+
+    name: str
+    binary: bool = False  # as a binary tensor
+    classes: int | None = None  # this many as "value:index:label", instead of all the scores
+    place: Place | None = None  # in shared memory
+
+
+@dataclass(frozen=True, slots=True)
 class InferRequest:
-    """Holds n images, encoded or decoded, and the requested form of the answer."""
+    """Holds n images, encoded or decoded, and what is wanted of them."""
 
     files: list[bytes]  # n of them; empty if there are images
     images: Numbers | None  # n pixels or tensors
+    outputs: Sequence[WantedOutput]
     id: str = ""
     priority: int = 0  # 0: the default; otherwise 1 is the highest
     timeout_s: float | None = None
-    binary: bool = False  # the scores as a binary tensor
-    classes: int | None = None  # this many as "value:index:label", instead of all the scores
     copied: int = 0  # bytes of the images that were in shared memory
-    place: Place | None = None  # in shared memory, for the scores
+
+    def inner(self, info: ModelInfo) -> Sequence[str]:
+        """Return the names of the values inside the network that are wanted."""
+        wants = any(output.name != info.scores for output in self.outputs)
+        return [each.name for each in info.inner] if wants else ()
 
 
 class Elements(Protocol):
@@ -159,8 +177,14 @@ def understand(
     BadRequestError: invalid. TooManyImagesError: more than `max_images`.
     """
     tensor = _only("input", asked.inputs, [name for name in (INPUT, info.tensor) if name], info)
-    output = _only("output", asked.outputs or [OutputTensor(info.scores)], [info.scores], info)
-    wanted = output.parameters or OutputParameters()
+    outputs = asked.outputs or [OutputTensor(info.scores)]
+    names = output_names(info)
+    _check_names("output", outputs, names, info)
+    if len({output.name for output in outputs}) < len(outputs):
+        raise BadRequestError(
+            f"expected each output once but got {len(outputs)} outputs for model '{info.name}',"
+            f" which has {len(names)}"
+        )
     parameters = asked.parameters or RequestParameters()
     source = _place(tensor.parameters, regions)
     read = elements if source is None else lambda _: BinaryElements(source.read(), tensor.name)
@@ -168,13 +192,34 @@ def understand(
     return InferRequest(
         files,
         images,
+        [_wanted(output, parameters, info, regions) for output in outputs],
         id=asked.id,
         priority=parameters.priority,
         timeout_s=parameters.timeout / 1e6 if parameters.timeout else None,
-        binary=parameters.binary_data_output if wanted.binary_data is None else wanted.binary_data,
-        classes=wanted.classification or None,
         copied=0 if source is None else source.byte_size,
-        place=_place(wanted, regions),
+    )
+
+
+def output_names(info: ModelInfo) -> Sequence[str]:
+    """Return the names of a model's outputs, the scores first."""
+    has_embedding = info.inner and info.scores != EMBEDDING
+    return [info.scores, EMBEDDING] if has_embedding else [info.scores]
+
+
+def _wanted(
+    output: OutputTensor, request: RequestParameters, info: ModelInfo, regions: Regions | None
+) -> WantedOutput:
+    parameters = output.parameters or OutputParameters()
+    if parameters.classification and output.name != info.scores:
+        raise BadRequestError(
+            f"output '{output.name}' has no classes; ask for the classification of '{info.scores}'"
+        )
+    binary = parameters.binary_data
+    return WantedOutput(
+        output.name,
+        binary=request.binary_data_output if binary is None else binary,
+        classes=parameters.classification or None,
+        place=_place(parameters, regions),
     )
 
 
@@ -197,17 +242,24 @@ def _place(
 
 def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo) -> _Tensor:
     """Return the request's one tensor. Raises unless it has one of `names`."""
+    _check_names(kind, tensors, names, info)
+    if len(tensors) != 1:
+        raise BadRequestError(
+            f"expected 1 {kind} but got {len(tensors)} {kind}s for model '{info.name}'"
+        )
+    return tensors[0]
+
+
+def _check_names(
+    kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo
+) -> None:
+    """Raise BadRequestError unless each tensor has one of `names`."""
     for tensor in tensors:
         if tensor.name not in names:
             raise BadRequestError(
                 f"unexpected inference {kind} '{tensor.name[:50]}' for model '{info.name}'; "
                 f"its {kind} is {' or '.join(map(repr, dict.fromkeys(names)))}"
             )
-    if len(tensors) != 1:
-        raise BadRequestError(
-            f"expected 1 {kind} but got {len(tensors)} {kind}s for model '{info.name}'"
-        )
-    return tensors[0]
 
 
 def _read_input(

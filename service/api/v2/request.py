@@ -24,6 +24,7 @@ from service.api.v2.inference import (
     InferenceJson,
     InferRequest,
     InputTensor,
+    WantedOutput,
     Whole,
     in_engine_order,
     understand,
@@ -138,8 +139,9 @@ def parse_request(
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
     """Return the request of one image without JSON; the answer is binary, as Triton's is."""
+    outputs = [WantedOutput(info.scores, binary=True)]
     if body.startswith(_FILE_MARKS):
-        return InferRequest([body], None, binary=True)
+        return InferRequest([body], None, outputs)
     expected = math.prod(info.image_shape)
     if len(body) != expected:
         raise BadRequestError(
@@ -147,7 +149,7 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
             f"of pixels {'×'.join(map(str, info.image_shape))}; this one has {len(body)} bytes"
         )
     pixels = numbers_in_binary(body, (1, *info.image_shape), np.uint8)
-    return InferRequest([], in_engine_order(pixels, info), binary=True)
+    return InferRequest([], in_engine_order(pixels, info), outputs)
 
 
 def _read_head(

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -117,13 +118,13 @@ def test_images_go_side_by_side_where_that_is_faster(
     engine.warm_up()
     assert bool(set(threading.enumerate()) - others) is faster
     singles = []
-    run_one = engine._scores
+    run_one = engine._arrays
 
-    def watched(session: object, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def watched(session: Any, images: NDArray[np.uint8], outputs: Any) -> Any:
         singles.append(len(images))
-        return run_one(session, images)
+        return run_one(session, images, outputs)
 
-    monkeypatch.setattr(engine, "_scores", watched)
+    monkeypatch.setattr(engine, "_arrays", watched)
     for n in range(1, 9):
         images = pixels(n)
         singles.clear()
@@ -144,13 +145,13 @@ def test_what_goes_wrong_beside_is_an_error_of_the_batch(
     engine.warm_up()
     here, both = threading.get_ident(), threading.Barrier(2, timeout=30)
 
-    def fails_elsewhere(_: object, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def fails_elsewhere(_: object, images: NDArray[np.uint8], __: object) -> Any:
         both.wait()
         if threading.get_ident() != here:
             raise RuntimeError("no more memory")
-        return np.zeros((len(images), 5), np.float32)
+        return [np.zeros((len(images), 5), np.float32)]
 
-    monkeypatch.setattr(engine, "_scores", fails_elsewhere)
+    monkeypatch.setattr(engine, "_arrays", fails_elsewhere)
     with pytest.raises(EngineError, match=r"a batch of 2: no more memory"):
         engine.run(pixels(2))
 

@@ -105,6 +105,10 @@ def ask(api: Any, mode: GenerationMode, examples: int) -> dict[str, Counter[int]
                 right = known and mode is GenerationMode.POSITIVE
                 if right and isinstance(body, dict) and "inputs" in body:
                     body["inputs"] = [data.draw(_tensors())]
+                if right and isinstance(body, dict) and "input" in body:
+                    file = base64.b64encode(data.draw(_bodies())).decode()
+                    input_: Any = data.draw(st.sampled_from([file, [file]]))
+                    case.body = {"input": input_}
                 response = case.call(session=session)
                 statuses[case.operation.label][response.status_code] += 1
                 case.validate_response(response, checks=_CHECKS)
@@ -115,7 +119,7 @@ def ask(api: Any, mode: GenerationMode, examples: int) -> dict[str, Counter[int]
 
 def check_allowed(api: Any, examples: int) -> None:
     statuses = ask(api, GenerationMode.POSITIVE, examples)
-    assert len(statuses) == 21
+    assert len(statuses) == 23
     for label, seen in statuses.items():
         assert seen[200], (label, seen)
     for path in ("/v1/classify", "/v2/models/{model}/infer"):

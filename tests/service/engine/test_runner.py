@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import httpx
 import numpy as np
@@ -32,10 +32,10 @@ class HangingEngine(FakeEngine):
         self.free = threading.Event()
         self.ended = threading.Event()
 
-    def run(self, images: Batch) -> Results:
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """The first hangs."""
         first = not self.batches
-        super().run(images)
+        super().run(images, inner)
         if first:
             self.free.wait(30)
             return Results(one_hot(np.zeros((len(images), 1, 1, 1), np.uint8)))

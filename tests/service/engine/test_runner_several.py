@@ -26,9 +26,9 @@ from tests.support.service.fakes import (
 class LostEngine(FakeEngine):
     """Its device is lost with the first batch."""
 
-    def run(self, images: Any) -> Any:
+    def run(self, images: Any, inner: Any = ()) -> Any:
         """Fail."""
-        super().run(images)
+        super().run(images, inner)
         raise DeviceLostError("the GPU fell off the bus")
 
 

@@ -87,7 +87,7 @@ def test_long_contents_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_asked_beside_the_tensor_is_read() -> None:
     asked = understood(request({"uint_contents": PIXELS}))
     assert (asked.id, asked.priority, asked.timeout_s) == ("", 0, None)
-    assert (asked.binary, asked.classes) == (True, None)
+    assert (asked.outputs[0].binary, asked.outputs[0].classes) == (True, None)
     parameters: Any = {
         "priority": ("uint64_param", 2),
         "timeout": ("int64_param", 1500),
@@ -100,7 +100,7 @@ def test_what_is_asked_beside_the_tensor_is_read() -> None:
         request({"uint_contents": PIXELS}, parameters=parameters, output=output, id="7")
     )
     assert (asked.id, asked.priority, asked.timeout_s) == ("7", 2, 0.0015)
-    assert (asked.binary, asked.classes) == (False, 2)
+    assert (asked.outputs[0].binary, asked.outputs[0].classes) == (False, 2)
 
 
 CONTENTS = {"uint_contents": PIXELS}

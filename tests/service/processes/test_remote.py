@@ -5,10 +5,11 @@ import inspect
 import random
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,14 +63,15 @@ class TagEngine:
     def warm_up(self) -> Engine:
         return self
 
-    def run(self, images: Batch) -> Results:
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         self.begun.append(len(images))
         assert self.gate.wait(10)
         tags = [int(each.flat[0]) for each in images]
         if self.failing:
             raise EngineError("the device fell off the bus")
         scores = [[tag + c for c in range(CLASSES)] for tag in tags]
-        return Results(np.array(scores, np.float32))
+        own = np.repeat(np.array(tags, np.float32), 2).reshape(-1, 2)
+        return Results(np.array(scores, np.float32), inner=dict.fromkeys(inner, -own))
 
     def close(self) -> None: ...
 
@@ -158,6 +160,19 @@ async def test_images_of_several_workers_travel_in_one_batch() -> None:
         assert engine.begun == [1, 4]
         assert one.all_free
         assert two.all_free
+
+
+@pytest.mark.anyio
+async def test_values_inside_the_network_come_to_the_worker_that_wants_them() -> None:
+    async with sides() as (_, _, (side,)):
+        posted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        images = [image(20), image(30)]
+        side.runner.post(images, posted.set_result, inner=["features"])
+        plain = await side.tags(10)
+        rows = (await posted).results
+    assert plain == [10]
+    assert [row.inner["features"].tolist() for row in rows] == [[-20, -20], [-30, -30]]
+    assert [row.scores[0] for row in rows] == [20, 30]
 
 
 @pytest.mark.anyio

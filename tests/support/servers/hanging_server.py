@@ -5,6 +5,7 @@ Prints its port once it takes requests.
 
 import sys
 import threading
+from collections.abc import Collection
 
 import numpy as np
 
@@ -20,11 +21,11 @@ from tests.support.service.fakes import FakeEngine, make_repository
 class HangingEngine(FakeEngine):
     """Hangs on a 9."""
 
-    def run(self, images: Batch) -> Results:
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the scores, or never return."""
         if np.any(np.asarray(images) == 9):
             threading.Event().wait()
-        return super().run(images)
+        return super().run(images, inner)
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ digit.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from models import (
     Engine,
     EngineError,
     Images,
+    Inner,
     OutputKind,
     Pixels,
     Precision,
@@ -52,6 +53,7 @@ class FakeEngine:
         self._delay_s = delay_s
         self._gate = gate
         self.batches: list[int] = []
+        self.asked: list[tuple[str, ...]] = []  # the inner values of each batch
         self.threads: set[int] = set()
         self.closed = False
         self.failing = False
@@ -63,8 +65,8 @@ class FakeEngine:
         self._warm_up()
         return self
 
-    def run(self, images: Batch) -> Results:
-        """Return the logits of N×1×1×1 images."""
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
+        """Return the logits of N×1×1×1 images, and for each inner value (digit, 2)."""
         self.batches.append(len(images))
         self.threads.add(threading.get_ident())
         time.sleep(self._delay_s)
@@ -72,7 +74,10 @@ class FakeEngine:
             self._gate.wait(10)
         if self.failing:
             raise EngineError("the device fell off the bus")
-        return Results(self._scores(np.stack(list(images))))
+        stacked = np.stack(list(images))
+        self.asked.append(tuple(inner))
+        digits = np.stack([stacked[:, 0, 0, 0], np.full(len(images), 2)], axis=1)
+        return Results(self._scores(stacked), inner=dict.fromkeys(inner, digits.astype(np.float32)))
 
     def close(self) -> None:
         """Remember that the engine was closed."""
@@ -148,5 +153,11 @@ def make_repository(
 def fake_info(name: str = "fake", output: OutputKind = OutputKind.LOGITS) -> ModelInfo:
     """Return the description of a fake model."""
     return ModelInfo(
-        name, version="1", image_shape=(1, 1, 1), scores="scores", output=output, labels=LABELS
+        name,
+        version="1",
+        image_shape=(1, 1, 1),
+        scores="scores",
+        output=output,
+        labels=LABELS,
+        embedding=Inner("features", (2,)),
     )

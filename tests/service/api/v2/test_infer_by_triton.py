@@ -14,6 +14,7 @@ import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
 from tritonclient.utils import InferenceServerException
 
+from models import BUILT_IN_MODEL, DeviceKind, Inner, load_classifier, open_engine
 from tests.support.servers.several_models import CHANNELS
 from tests.support.service.triton import (
     UNKNOWN,
@@ -59,6 +60,33 @@ def test_pixels_are_taken_and_scores_given_both_ways(
         CHANNELS,
         "3",
     )
+
+
+@pytest.mark.parametrize("binary", [(True, True), (True, False), (False, True), (False, False)])
+def test_embeddings_are_a_second_output(client: TritonClient, binary: tuple[bool, bool]) -> None:
+    classifier = load_classifier(BUILT_IN_MODEL)
+    assert isinstance(classifier.embedding, Inner)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 1), np.uint8)
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=3, threads=1)
+    expected = engine.run(pixels, [classifier.embedding.name])
+    engine.close()
+    outputs = client.get_model_metadata("digits")["outputs"]
+    assert [(each["name"], each["shape"]) for each in outputs] == [
+        ("logits", [-1, 10]),
+        ("embedding", [-1, 512]),
+    ]
+    logits, embedding = Wanted("logits", binary=binary[0]), Wanted("embedding", binary=binary[1])
+    for wanted in ([logits, embedding], [embedding, logits], [embedding]):
+        answer = client.infer("digits", [pixels_input(pixels)], outputs=wanted)
+        assert [each["name"] for each in response_of(answer)["outputs"]] == [
+            each.name for each in wanted
+        ]
+        vectors = answer.as_numpy("embedding")
+        np.testing.assert_allclose(vectors, expected.inner[classifier.embedding.name], atol=1e-4)
+        if logits in wanted:
+            np.testing.assert_allclose(answer.as_numpy("logits"), expected.scores, atol=1e-4)
+    (alone,) = response_of(client.infer("digits", [pixels_input(pixels)]))["outputs"]
+    assert alone["name"] == "logits"  # which alone are sent unasked
 
 
 @pytest.mark.parametrize("answered_as", [None, "gzip", "deflate"])

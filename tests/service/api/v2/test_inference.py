@@ -124,11 +124,11 @@ def test_what_is_asked_beside_the_tensor_is_read(understood: Form) -> None:
     outputs = [{"name": "scores", "parameters": {"classification": 2}}]
     found = understood(asked(id="7", parameters=parameters, outputs=outputs))
     assert (found.id, found.priority, found.timeout_s) == ("7", 2, 0.0015)
-    assert (found.binary, found.classes) == (True, 2)
+    assert (found.outputs[0].binary, found.outputs[0].classes) == (True, 2)
     assert understood(asked(parameters={"timeout": 0})).timeout_s is None
     outputs = [{"name": "scores", "parameters": {"binary_data": False, "classification": 0}}]
     found = understood(asked(outputs=outputs, parameters={"binary_data_output": True}))
-    assert (found.binary, found.classes) == (False, None)
+    assert (found.outputs[0].binary, found.outputs[0].classes) == (False, None)
 
 
 FILES = {"datatype": "BYTES", "shape": [1], "data": [b"x"]}
@@ -167,7 +167,8 @@ HELD = {"shared_memory_region": "r"}
         (asked(parameters={"timeout": "soon"}), 400, "Expected `int`, got `str`"),
         (asked(parameters={"binary_data_output": 1}), 400, "Expected `bool`, got `int`"),
         (asked(outputs=[{"name": "logits"}]), 400, "inference output 'logits'.*'scores'"),
-        (asked(outputs=[{"name": "scores"}] * 2), 400, "expected 1 output but got 2"),
+        (asked(outputs=[{"name": "scores"}] * 2), 400, "expected each output once but got 2"),
+        (asked(outputs=[{"name": "embedding"}]), 400, "its output is 'scores'"),
         (
             asked(outputs=[{"name": "scores", "parameters": {"classification": 1.5}}]),
             *(400, "got `float`"),

@@ -59,6 +59,23 @@ def test_pixels_are_read_and_scores_written(client: TritonClient, region: tuple[
     assert scores.tolist() == [[10, 20, 30]] * 2
 
 
+def test_embeddings_are_written_beside_scores_in_the_answer(
+    client: TritonClient, region: tuple[str, Any]
+) -> None:
+    name, handle = region
+    image = Tensor("image", "UINT8", (1, 32, 32, 1), np.full((1, 32, 32, 1), 90, np.uint8))
+    wanted = Wanted("embedding")
+    inputs = [image.by(client.protocol)]
+    scores = Wanted("logits").by(client.protocol)
+    outputs = [shared(client, wanted, name, 2048), scores]
+    answer = client.own.infer("digits", inputs, outputs=outputs)
+    assert answer.as_numpy("logits").shape == (1, 10)
+    written = memory.get_contents_as_numpy(handle, np.float32, [1, 512])
+    sent = client.own.infer("digits", inputs, outputs=[wanted.by(client.protocol)])
+    np.testing.assert_allclose(written, sent.as_numpy("embedding"), atol=1e-5)
+    assert written.any()
+
+
 def test_files_are_read_from_a_region(client: TritonClient, region: tuple[str, Any]) -> None:
     name, handle = region
     (file,) = samples(7)

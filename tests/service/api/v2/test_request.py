@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from models import ChannelOrder, OutputKind, Results
 from service.api.v2.infer import format_answer
-from service.api.v2.inference import InferRequest
+from service.api.v2.inference import InferRequest, WantedOutput
 from service.api.v2.request import MAX_JSON_BYTES, parse_request
 from service.engine.ranking import rank
 from service.errors import BadRequestError, EngineFailedError, ServiceError, UnsupportedError
@@ -95,13 +95,13 @@ def test_files_come_as_a_bytes_tensor(shape: list[int]) -> None:
 @pytest.mark.parametrize("body", [FILE, b"\x89PNG\r\n\x1a\n....", b"RIFF....WEBP"])
 def test_a_raw_body_that_begins_like_a_file_is_one(body: bytes) -> None:
     asked = parse(body, 0)
-    assert (asked.files, asked.images, asked.binary) == ([body], None, True)
+    assert (asked.files, asked.images, asked.outputs[0].binary) == ([body], None, True)
 
 
 def test_any_other_raw_body_is_one_image_of_pixels() -> None:
     asked = parse(bytes(PIXELS), 0)
     assert pixels_of(asked) == PIXELS
-    assert asked.binary
+    assert asked.outputs[0].binary
     with pytest.raises(BadRequestError, match=r"the 6 bytes of pixels 2×3×1; this one has 7 bytes"):
         parse(bytes(7), 0)
 
@@ -109,11 +109,11 @@ def test_any_other_raw_body_is_one_image_of_pixels() -> None:
 def test_what_is_asked_beside_the_tensor_is_read() -> None:
     asked = parse(*request())
     assert (asked.id, asked.priority, asked.timeout_s) == ("", 0, None)
-    assert (asked.binary, asked.classes) == (False, None)
+    assert (asked.outputs[0].binary, asked.outputs[0].classes) == (False, None)
     parameters = {"priority": 2, "timeout": 1500, "binary_data_output": True, "mine": [1]}
     asked = parse(*request(id="7", parameters=parameters))
     assert (asked.id, asked.priority, asked.timeout_s) == ("7", 2, 0.0015)
-    assert asked.binary
+    assert asked.outputs[0].binary
     assert parse(*request(parameters={"timeout": 0})).timeout_s is None
 
 
@@ -121,13 +121,13 @@ def test_an_output_says_more_than_the_request() -> None:
     def wanted(parameters: Any, binary: bool) -> tuple[bool, int | None]:
         output = {"name": "scores", "parameters": parameters}
         asked = parse(*request(outputs=[output], parameters={"binary_data_output": binary}))
-        return asked.binary, asked.classes
+        return asked.outputs[0].binary, asked.outputs[0].classes
 
     assert wanted({}, True) == (True, None)
     assert wanted({"binary_data": False}, True) == (False, None)
     assert wanted({"binary_data": True, "classification": 2}, False) == (True, 2)
     assert wanted({"classification": 0}, False) == (False, None)
-    assert not parse(*request(outputs=[])).binary
+    assert not parse(*request(outputs=[])).outputs[0].binary
 
 
 BYTES = {"datatype": "BYTES", "shape": [1]}
@@ -226,8 +226,8 @@ def test_shared_memory_is_refused_where_it_is_off(body: tuple[bytes, int | None]
         parse(*body)
 
 
-def test_an_empty_list_of_outputs_asks_for_all() -> None:
-    assert parse(*request(outputs=[])).classes is None
+def test_an_empty_list_of_outputs_asks_for_the_scores() -> None:
+    assert parse(*request(outputs=[])).outputs == [WantedOutput("scores")]
 
 
 @pytest.mark.parametrize(
@@ -309,16 +309,18 @@ ROWS = [np.array(row, np.float32) for row in ([0.1, -2, 3], [5, 5, 4])]
 
 
 def answer(
-    rows: Sequence[NDArray[np.float32]] = ROWS, info: ModelInfo = INFO, **asked: Any
+    rows: Sequence[NDArray[np.float32]] = ROWS, info: ModelInfo = INFO, name: str = "", **asked: Any
 ) -> tuple[Any, bytes]:
     """The JSON of an answer, and what follows it."""
     batch = rank(Results(np.stack(rows)), info.output)
-    content, length = format_answer(InferRequest([], None, **asked), batch, info)
+    content, length = format_answer(
+        InferRequest([], None, [WantedOutput("scores", **asked)], name), batch, info
+    )
     return json.loads(content[:length]), b"" if length is None else content[length:]
 
 
 def test_an_answer_in_json_has_every_score() -> None:
-    head, tail = answer(id="a")
+    head, tail = answer(name="a")
     (output,) = head.pop("outputs")
     assert head == {"id": "a", "model_name": "m", "model_version": "1"}
     assert output["data"] == [float(x) for row in ROWS for x in row]

@@ -1,0 +1,193 @@
+"""Finds values inside a network that are worth more than its scores to some: its embedding.
+
+The embedding is what the last linear layer reads, found from the scores back:
+
+    ... ─ pool ─ flatten ─ [embedding] ─ Gemm ─ softmax ─ scores          ResNet and most others
+    ... ─ [positions of it] ─ Conv 1×1 ─ pool ─ softmax ─ scores          SqueezeNet
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import UnsupportedModelError
+from models.graph import (
+    Activate,
+    Binary,
+    Conv,
+    Dequantize,
+    Gemm,
+    GlobalPool,
+    Graph,
+    Identity,
+    Node,
+    Quantize,
+    Reduce,
+    Reshape,
+    ScaleShift,
+    Shape,
+    Softmax,
+    Transpose,
+)
+from models.onnx_loader import LoadedModel
+
+NONE = "none"
+
+_LISTED = 8  # names in a message
+
+_IN_BYTES = "it is computed in int8, and the values inside it are bytes"
+_AS_IT_IS = "ONNX Runtime runs it as it is, and Convoy does not look inside"
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A value inside a network that an engine can return beside the scores.
+
+    It has this name in the graph as loaded, and in its ONNX form.
+    """
+
+    name: str
+    shape: Shape  # one image's
+
+    @property
+    def size(self) -> int:
+        """Return the length of the vector that `as_vectors` makes of it."""
+        return self.shape[_axis(self.shape)]
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Says why a network has no such value."""
+
+    reason: str
+
+
+UNSOUGHT = Absent("none was looked for")
+
+
+def as_vectors(value: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return n vectors of a value of n images: of channels, as their mean over all positions.
+
+    C×H×W has positions, and so have T tokens of C channels, T×C.
+    """
+    axis = 1 + _axis(value.shape[1:])
+    others = tuple(each for each in range(1, value.ndim) if each != axis)
+    if prod(value.shape[each] for each in others) == 1:
+        return value.reshape(len(value), -1)
+    means: NDArray[np.float32] = value.mean(axis=others, dtype=np.float32)
+    return means
+
+
+def _axis(shape: Shape) -> int:
+    """Return the axis of the channels."""
+    return 1 if len(shape) == 2 and shape[1] > 1 else 0
+
+
+def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Absent:
+    """Return what the last linear layer reads, or the value of the node that is `named`.
+
+    NONE names none.
+
+    Raises UnsupportedModelError where a value is named that there is not.
+    """
+    graph = network.graph
+    if named == NONE:
+        return Absent("its model.toml says so")
+    if network.is_opaque or network.quantised:
+        reason = _AS_IT_IS if network.is_opaque else _IN_BYTES
+        if named is not None:
+            raise UnsupportedModelError(
+                f"embedding = {named!r}: {network.name} can have no embedding, because {reason}"
+            )
+        return Absent(reason)
+    if named is not None:
+        found = _in_onnx(network, _named(graph, named))
+        if isinstance(found, Absent):
+            raise UnsupportedModelError(f"embedding = {named!r}: {found.reason}")
+        return found
+    last = last_linear(graph)
+    if last is None:
+        return Absent(
+            "no linear layer was found from its scores back; name the node whose output is the"
+            ' embedding in model.toml, as embedding = "NAME"'
+        )
+    if origin(graph, last.x) in graph.inputs:
+        return Absent("its only linear layer reads the image itself")
+    return _in_onnx(network, last.x)
+
+
+def last_linear(graph: Graph) -> Gemm | Conv | None:
+    """Return the linear layer that the scores are made by: a Gemm, or a Conv of one position."""
+    for node in from_scores(graph):
+        if isinstance(node, Gemm):
+            return node
+        if isinstance(node, Conv):
+            return node if is_of_one_position(node) else None
+    return None
+
+
+def is_of_one_position(node: Conv) -> bool:
+    """Return whether a Conv is a linear layer that is applied at each position."""
+    problem = node.problem
+    return problem.groups == 1 and problem.window.kernel_volume == 1
+
+
+def from_scores(graph: Graph) -> Iterator[Node]:
+    """Yield the nodes from the scores back, as long as each computes them of one value alone."""
+    writers = {node.output: node for node in graph.nodes}
+    value: str | None = graph.outputs[0]
+    while value is not None and (node := writers.get(value)) is not None:
+        yield node
+        value = _only_value(graph, node)
+
+
+def _only_value(graph: Graph, node: Node) -> str | None:
+    match node:
+        case Activate() | Dequantize() | GlobalPool() | Identity() | Quantize() | Reduce():
+            return node.x
+        case Reshape() | ScaleShift() | Softmax() | Transpose():
+            return node.x
+        case Binary():
+            values = [name for name in (node.a, node.b) if name not in graph.weights]
+            return values[0] if len(values) == 1 else None
+        case _:
+            return None
+
+
+def origin(graph: Graph, name: str) -> str:
+    """Return the value whose elements those of `name` are, in the same order."""
+    writers = {node.output: node for node in graph.nodes}
+    while isinstance(node := writers.get(name), Reshape | Identity) and node.x in graph.values:
+        name = node.x
+    return name
+
+
+def _named(graph: Graph, named: str) -> str:
+    if named in graph.values and named not in graph.inputs:
+        return named
+    for node in graph.nodes:
+        if node.name == named:
+            return node.output
+    last = [node.name for node in graph.nodes[-_LISTED:]]
+    raise UnsupportedModelError(
+        f"embedding = {named!r}: {graph.name} has no node of that name; its last ones are"
+        f" {', '.join(last)}"
+    )
+
+
+def _in_onnx(network: LoadedModel, name: str) -> Inner | Absent:
+    """Return the value, or that from which it only differs in shape if ONNX has no such value."""
+    graph = network.graph
+    if origin(graph, name) == origin(graph, graph.outputs[0]):
+        return Absent("its value is the scores")
+    written = {output for node in network.proto.graph.node for output in node.output}
+    writers = {node.output: node for node in graph.nodes}
+    shape = graph.shape(name)
+    while name not in written:
+        if not isinstance(node := writers.get(name), Reshape | Identity):
+            return Absent(f"{name} is between two parts of one node of the file")
+        name = node.x
+    return Inner(name, shape)

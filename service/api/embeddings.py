@@ -1,0 +1,301 @@
+"""Implements embeddings: images in, a vector of each out, as OpenAI's clients speak of text."""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from fastapi import FastAPI
+from msgspec import Meta
+from numpy.typing import NDArray
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
+
+from service.api.query import read_query
+from service.api.schemas import errors
+from service.api.v1 import BODY, parameters_of, takes_long, urgency_from
+from service.batching.policy import Urgency
+from service.errors import (
+    BadRequestError,
+    InvalidParameterError,
+    ModelNotFoundError,
+    TooManyImagesError,
+)
+from service.hosting.embeddings import embedding, embeddings_of, normalise
+from service.hosting.inference import ImageRequest, Scored
+from service.hosting.pipeline import Pipeline
+from service.hosting.repository import Repository
+from service.http.asgi import answer_to
+from service.http.body import Headers, form_boundary, images_of
+from service.http.exchange import Endpoint
+from service.http.responses import json_response
+from service.telemetry.counts import Phases
+from service.telemetry.record import RequestRecord
+
+PATH = "/v1/embeddings"
+
+_JSON = "application/json"
+
+_HOW = "each a data URL (data:image/jpeg;base64,...) or the file in base64"
+
+Encoding = Literal["float", "base64"]
+
+
+class EmbeddingsJson(msgspec.Struct, forbid_unknown_fields=True):
+    """Holds a request in JSON, as OpenAI's clients send it, of images instead of text."""
+
+    input: Annotated[str | list[str], Meta(description=f"one image or a list of them, {_HOW}")]
+    model: Annotated[str, Meta(description="the model's name, or empty")] = ""
+    encoding_format: Annotated[
+        Encoding, Meta(description="numbers, or base64 of little-endian float32")
+    ] = "float"
+    normalize: Annotated[bool, Meta(description="whether vectors get a length of 1")] = False
+    dimensions: Annotated[int | None, Meta(description="if sent, the size of the vectors")] = None
+    user: str = ""
+
+
+class Embedding(TypedDict):
+    """The vector of one image."""
+
+    object: Literal["embedding"]
+    index: Annotated[int, Field(ge=0, description="the image's place in the request")]
+    embedding: Annotated[
+        list[float] | str, Field(description="numbers, or base64 of little-endian float32")
+    ]
+
+
+class Usage(TypedDict):
+    """Counts tokens, of which images have none."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(TypedDict):
+    """The answer of `POST /v1/embeddings`."""
+
+    object: Literal["list"]
+    data: Annotated[list[Embedding], Field(description="one per image, in upload order")]
+    model: Annotated[str, Field(description="name of the model", examples=["digits"])]
+    usage: Usage
+
+
+class _Form(NamedTuple):
+    """Says how vectors are answered."""
+
+    encoding: Encoding
+    normalised: bool
+
+
+class _Head(NamedTuple):
+    """Holds what the head of a request says."""
+
+    form: _Form
+    urgency: Urgency
+    boundary: bytes | None  # of a form; empty: the body is one image; None: it is JSON
+
+
+def embeddings_path(name: str) -> str:
+    """Return the path that answers with the embeddings of the model of that name."""
+    return f"/v1/models/{name}/embeddings"
+
+
+def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
+    """Add the routes, and return the models' endpoints by path."""
+    endpoints: dict[str, Endpoint] = {
+        embeddings_path(name): Embed(pipeline) for name, pipeline in repository.models.items()
+    }
+    if default := repository.default:
+        endpoints[PATH] = endpoints[embeddings_path(default.info.name)]
+
+    async def embed(request: Request) -> Response:
+        """Return the embedding of one image, or of several at once.
+
+        That is what the model's last linear layer reads: a vector which is near those of similar
+        images. The body is one image, a form with files, or JSON as OpenAI's clients send it. A
+        server with several models and no default model answers at `/v1/models/{model}/embeddings`.
+        """
+        if repository.find_default() is None:
+            paths = ", ".join(map(embeddings_path, repository.models))
+            raise ModelNotFoundError(f"there is no default model; POST to one of {paths}")
+        return await answer_to(request, endpoints[PATH])
+
+    async def embed_by(request: Request, model: str) -> Response:
+        """Return embeddings by the named model, otherwise as `/v1/embeddings`."""
+        name = repository.find(model).info.name
+        return await answer_to(request, endpoints[embeddings_path(name)])
+
+    schema = msgspec.json.schema(EmbeddingsJson, ref_template="{name}")["$defs"]["EmbeddingsJson"]
+    body = {**BODY, "content": {**BODY["content"], _JSON: {"schema": schema}}}
+    for path, route, summary in (
+        (PATH, embed, "Embed images"),
+        (embeddings_path("{model}"), embed_by, "Embed images with a named model"),
+    ):
+        app.add_api_route(
+            path,
+            route,
+            methods=["POST"],
+            summary=summary,
+            response_model=EmbeddingsAnswer,
+            responses=errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 501, 503, 504),
+            openapi_extra={"requestBody": body, "parameters": parameters_of(_QUERY)},
+            tags=["classify"],
+        )
+    return endpoints
+
+
+_QUERY: dict[str, tuple[dict[str, Any], str]] = {
+    "encoding_format": (
+        {
+            "type": "string",
+            "enum": ["float", "base64"],
+            "description": "numbers, or base64 of little-endian float32",
+        },
+        "float",
+    ),
+    "normalize": (
+        {"type": "string", "enum": ["0", "1"], "description": "1: vectors get a length of 1"},
+        "0",
+    ),
+}
+
+
+class Embed:
+    """Reads images and answers with their embeddings."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+    def check(self, record: RequestRecord) -> _Head:
+        """Return what query and headers say. Raises ServiceError where they are invalid, and
+        UnsupportedError where the model has no embedding.
+        """
+        embedding(self.pipeline.info)
+        headers = record.headers
+        media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        is_json = media_type == _JSON.encode()
+        query = read_query(record.query, _QUERY)
+        for name, value in query.items():
+            if value not in (allowed := _QUERY[name][0]["enum"]):
+                raise InvalidParameterError(
+                    f"{name} must be {' or '.join(allowed)}; got {value[:20]!r}"
+                )
+        if is_json and query:
+            raise InvalidParameterError(
+                f"send {' and '.join(query)} as fields of the JSON, not in the query"
+            )
+        return _Head(
+            _Form(
+                "base64" if query.get("encoding_format") == "base64" else "float",
+                query.get("normalize") == "1",
+            ),
+            urgency_from(headers, record.started),
+            None if is_json else form_boundary(headers),
+        )
+
+    def reads_quickly(self, headers: Headers, length: int) -> bool:
+        """Return whether a body of `length` bytes is read sooner than it is handed to a thread."""
+        return not takes_long(headers, length)
+
+    def read(self, head: _Head, body: bytes) -> ImageRequest:
+        """Return the images of the body."""
+        max_images = self.pipeline.admission.max_images_a_request
+        if head.boundary is None:
+            files, form = self._read_json(body, max_images)
+        else:
+            files, form = images_of(body, head.boundary, max_images), head.form
+        inner = [embedding(self.pipeline.info).name]
+        return ImageRequest(files, None, head.urgency, form, inner=inner)
+
+    def answer(self, form: _Form, scored: Scored, count: Callable[[], Phases]) -> Response:
+        """Return the embedding of each image."""
+        vectors = embeddings_of(scored.results, self.pipeline.info)
+        if form.normalised:
+            vectors = normalise(vectors)
+        count()
+        data: list[Embedding] = [
+            {"object": "embedding", "index": index, "embedding": _encoded(vector, form.encoding)}
+            for index, vector in enumerate(vectors)
+        ]
+        return json_response(
+            EmbeddingsAnswer(
+                object="list",
+                data=data,
+                model=self.pipeline.info.name,
+                usage={"prompt_tokens": 0, "total_tokens": 0},
+            )
+        )
+
+    def _read_json(self, body: bytes, max_images: int) -> tuple[list[bytes], _Form]:
+        # Each string costs the parser an object: no request needs more than its images and keys.
+        limit = max_images + 16
+        if body.count(b'"') > 2 * limit:
+            raise TooManyImagesError(
+                f"the JSON has more than {limit} strings; at most {max_images} images are allowed"
+            )
+        try:
+            asked = msgspec.json.decode(body, type=EmbeddingsJson)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadRequestError(
+                f"the JSON is no request for embeddings: {error}; `input` is one image or a list of"
+                f" them, {_HOW}"
+            ) from error
+        info = self.pipeline.info
+        if asked.model not in ("", info.name):
+            raise ModelNotFoundError(
+                f"this is the model '{info.name}', not '{asked.model[:50]}'; each model has an"
+                f" address of its own: base_url=.../v1/models/NAME, or POST to"
+                f" {embeddings_path('NAME')}"
+            )
+        size = embedding(info).size
+        if asked.dimensions not in (None, size):
+            raise InvalidParameterError(
+                f"the embeddings of '{info.name}' have {size} dimensions, not {asked.dimensions};"
+                " leave `dimensions` out"
+            )
+        images = [asked.input] if isinstance(asked.input, str) else asked.input
+        if not images:
+            raise BadRequestError(f"`input` is empty; send at least one image, {_HOW}")
+        if len(images) > max_images:
+            raise TooManyImagesError(
+                f"{len(images)} images in one request; at most {max_images} are allowed"
+            )
+        return _files(images), _Form(asked.encoding_format, asked.normalize)
+
+
+def _files(images: Sequence[str]) -> list[bytes]:
+    return [
+        _file(image, f"image {number} of {len(images)}: " if len(images) > 1 else "")
+        for number, image in enumerate(images, 1)
+    ]
+
+
+def _file(image: str, which: str) -> bytes:
+    """Return the file in a data URL or in base64. Raises BadRequestError."""
+    if image[:8].lower().startswith(("http://", "https://")):
+        raise BadRequestError(f"{which}addresses are not fetched; send the image itself, {_HOW}")
+    data = image
+    if image[:5].lower() == "data:":
+        kind, found, data = image.partition(",")
+        if not found or not kind.lower().endswith(";base64"):
+            raise BadRequestError(
+                f"{which}a data URL must begin as data:image/jpeg;base64, got {kind[:40]!r}"
+            )
+    try:
+        file = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadRequestError(f"{which}it is not base64: {error}; send images, {_HOW}") from error
+    if not file:
+        raise BadRequestError(f"{which}it is empty; send images, {_HOW}")
+    return file
+
+
+def _encoded(vector: NDArray[np.float32], encoding: Encoding) -> list[float] | str:
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
+    numbers: list[float] = vector.tolist()
+    return numbers

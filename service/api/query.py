@@ -1,0 +1,30 @@
+"""Reads the parameters in a request's query."""
+
+from collections.abc import Collection
+from urllib.parse import parse_qsl
+
+from service.errors import InvalidParameterError
+
+# Parsing takes time in proportion to the length.
+_MAX_BYTES = 1024
+
+
+def read_query(query: bytes, names: Collection[str]) -> dict[str, str]:
+    """Return the parameters by name, of equal ones the last.
+
+    Raises InvalidParameterError where the query is long, or one has none of `names`.
+    """
+    if not query:
+        return {}
+    if len(query) > _MAX_BYTES:
+        raise InvalidParameterError(
+            f"the query has {len(query)} bytes; at most {_MAX_BYTES} are allowed"
+        )
+    parameters = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    for name in parameters:
+        if name not in names:
+            *others, last = names
+            known = f"{', '.join(others)} and {last}" if others else f"only {last}"
+            verb = "are" if others else "is"
+            raise InvalidParameterError(f"unknown parameter {name[:20]!r}; there {verb} {known}")
+    return parameters

@@ -1,0 +1,36 @@
+"""Makes embeddings of what engines return: a vector an image, of finite numbers."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import Inner, as_vectors
+from service.engine.ranking import ScoreRow
+from service.errors import EngineFailedError, UnsupportedError
+from service.hosting.pipeline import ModelInfo
+
+
+def embedding(info: ModelInfo) -> Inner:
+    """Return the value that is the model's embedding. Raises UnsupportedError where it has none."""
+    if isinstance(info.embedding, Inner):
+        return info.embedding
+    raise UnsupportedError(f"the model '{info.name}' has no embedding: {info.embedding.reason}")
+
+
+def embeddings_of(rows: Sequence[ScoreRow], info: ModelInfo) -> NDArray[np.float32]:
+    """Return the embedding of each image, which was asked for. Raises EngineFailedError."""
+    name = embedding(info).name
+    vectors = as_vectors(np.stack([row.inner[name] for row in rows]))
+    if not np.isfinite(vectors).all():
+        raise EngineFailedError(
+            "the model gave an embedding with a number that is not finite; "
+            "check the image, the model and its preprocessing"
+        )
+    return vectors
+
+
+def normalise(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the vectors with a length of 1, so that their products are cosines; 0 stays 0."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
