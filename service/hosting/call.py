@@ -117,7 +117,7 @@ class Call:
         total_s, receive_s = perf_counter() - started, self._received - started
         decode_s = self._inference.decoded_at - self._received if self._inference else 0.0
         phases = Phases.of(total_s, receive_s, decode_s, scored.queue_s, scored.compute_s)
-        images = len(scored.results)
+        images = len(scored.results) if scored.batch_size else 0  # others are not scored
         self.pipeline.metrics.counts.answered(images, phases)
         self.record.score(self.pipeline.info.name, images, scored.batch_size, phases)
         return phases

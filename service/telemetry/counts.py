@@ -101,9 +101,11 @@ class Counts:
         self.row = self.rows[own]
 
     def answered(self, images: int, phases: Phases) -> None:
-        """Count a request that was answered with 200."""
+        """Count a request that was answered with 200; its phases, where images were scored."""
         own = self.row
         own[_STATUS] += 1
+        if not images:
+            return
         own[_IMAGES] += images
         own[_LAST_MS] = time.time_ns() // 1_000_000
         start = _HISTOGRAMS

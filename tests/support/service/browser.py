@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
@@ -75,15 +75,32 @@ def browser() -> Iterator["Browser"]:
         yield browser
 
 
+class View(NamedTuple):
+    """A window: its size in pixels, and the colours that its user prefers."""
+
+    width: int = 1024
+    height: int = 768
+    scheme: Literal["light", "dark"] = "light"
+
+
+VIEWS = [
+    View(width, height, scheme)
+    for width, height in ((1024, 768), (390, 844), (1600, 1000))
+    for scheme in ("light", "dark")
+]
+"""Those of a phone, a tablet and a large screen. Only the first is no slow test."""
+
+
 @contextmanager
 def opened(
-    browser: "Browser", address: str, scheme: Literal["light", "dark"] = "light"
+    browser: "Browser", address: str, view: View = VIEWS[0], **options: Any
 ) -> Iterator["Page"]:
     """Yield a page in a window of its own.
 
     Fails where a script fails, requests another host, or violates the policy.
     """
-    page = browser.new_page(color_scheme=scheme, viewport={"width": 1000, "height": 1100})
+    size: Any = {"width": view.width, "height": view.height}
+    page = browser.new_page(color_scheme=view.scheme, viewport=size, **options)
     faults: list[str] = []
     origin = address.removesuffix("/docs")
     page.on("pageerror", lambda error: faults.append(str(error)))
@@ -105,7 +122,19 @@ def _keeps_the_policy(text: str, faults: list[str]) -> None:
         faults.append(text)
 
 
+@pytest.fixture(
+    params=[
+        pytest.param(view, id="-".join(map(str, view)), marks=[pytest.mark.slow] if place else [])
+        for place, view in enumerate(VIEWS)
+    ]
+)
+def view(request: pytest.FixtureRequest) -> View:
+    """Return each of VIEWS."""
+    one: View = request.param
+    return one
+
+
 @pytest.fixture
-def page(browser: "Browser", address: str) -> Iterator["Page"]:
-    with opened(browser, address) as page:
+def page(browser: "Browser", address: str, view: View) -> Iterator["Page"]:
+    with opened(browser, address, view) as page:
         yield page

@@ -4,8 +4,8 @@ import { classify } from "./classify.js";
 import { $ } from "./dom.js";
 
 const IMAGES = 200;
-// In flight at once, and images in each request: browsers open six connections.
-const RAMP = [[1, 1], [2, 1], [6, 1], [6, 2], [6, 4], [6, 8]];
+// From which image on, requests in flight at once, and images in each: browsers open six connections.
+const RAMP = [[0, 1, 1], [12, 2, 1], [32, 6, 1], [62, 6, 2], [98, 6, 4], [146, 6, 8]];
 const MOST = 8; // squares that a column has room for
 
 const seen = []; // {own, batch}
@@ -40,7 +40,7 @@ async function send(take) {
   const begun = performance.now();
   const one = async (own) => {
     while (left > 0 && !failed) {
-      const [workers, each] = RAMP[Math.min(RAMP.length - 1, Math.floor(((IMAGES - left) / IMAGES) * RAMP.length))];
+      const [, workers, each] = RAMP.findLast(([from]) => from <= IMAGES - left);
       if (own >= workers) {
         await new Promise((resolve) => setTimeout(resolve, 20));
         continue;
@@ -58,7 +58,7 @@ async function send(take) {
       }
     }
   };
-  await Promise.all(Array.from({ length: RAMP.at(-1)[0] }, (_, own) => one(own)));
+  await Promise.all(Array.from({ length: RAMP.at(-1)[1] }, (_, own) => one(own)));
   const seconds = (performance.now() - begun) / 1000;
   $("said").textContent =
     failed || `${IMAGES} images in ${seconds.toFixed(2)} s, ${(IMAGES / seconds).toFixed(0)} a second; the largest batch: ${most}`;

@@ -24,6 +24,7 @@ let era = 0; // of what is asked: the model, and how many labels
 let models = [];
 let examples = {}; // file names, by the kind of images that a model takes
 let current = null; // the answer on the stage: {file, url, name, predictions, ...}
+let turns = 0; // of the stage: what was asked for last is what it shows
 let pad;
 
 const chosen = () => models.find(({ name }) => name === $("model").value);
@@ -77,6 +78,7 @@ async function next() {
 function stage(answer, drawn = false) {
   if (current?.own) URL.revokeObjectURL(current.url);
   current = answer;
+  turns += 1;
   $("image").src = answer.url;
   $("image").alt = answer.name;
   $("invitation").hidden = true;
@@ -247,10 +249,10 @@ function showExamples(kind) {
 /** Answer an example without a tile of its own. */
 async function openExample(kind, name) {
   camera.stop();
-  const before = current;
+  const turn = (turns += 1);
   const response = await fetch(`page/examples/${kind}/${name}`);
   const blob = await response.blob();
-  if (current !== before) return; // another image was sent meanwhile
+  if (turn !== turns) return; // another image was chosen meanwhile
   const drawn = chosen().name === DIGITS;
   const answer = { file: new File([blob], name, { type: blob.type }), name, example: name, own: true };
   answer.url = URL.createObjectURL(answer.file);

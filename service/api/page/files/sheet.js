@@ -37,7 +37,8 @@ export function add(file) {
   button.setAttribute("aria-label", `${file.name}: waiting`);
   item.append(button);
   const answer = { item, file, url, name: file.name };
-  button.addEventListener("click", () => onPick(answer));
+  // On the tile: until it is drawn, its button is not there to be hit.
+  item.addEventListener("click", () => onPick(answer));
   all.push(answer);
   $("tiles").prepend(item);
   progress();

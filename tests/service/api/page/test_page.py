@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,15 @@ if TYPE_CHECKING:
 from models import BUILT_IN_MODEL, load_classifier
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support import ROOT
-from tests.support.service.browser import IN_A_BROWSER, SAMPLES, SEVEN, convoy_at, expect, opened
+from tests.support.service.browser import (
+    IN_A_BROWSER,
+    SAMPLES,
+    SEVEN,
+    View,
+    convoy_at,
+    expect,
+    opened,
+)
 from tests.support.service.client import serving
 
 PAGE = ROOT / "service/api/page"
@@ -121,6 +130,13 @@ async def test_the_pixels_that_a_model_gets_are_shown() -> None:
             meaning = load_classifier(BUILT_IN_MODEL).preprocessing
             file = prepare_image(SEVEN.read_bytes(), meaning, ImageLimits())
             assert (shown == file.run().squeeze()).all()
+            # No batch had it: the model's images, their time and their batches are unchanged.
+            text = (await client.get("/metrics")).text
+            counts = re.findall(r"^convoy_(\w+){model=\"digits\"[^}]*} (\d+)\.0$", text, re.M)
+            assert {"images_total": "0", "request_duration_seconds_count": "0"}.items() <= dict(
+                counts
+            ).items()
+            assert ("requests_total", "1") in counts
             two = [("file", SEVEN.read_bytes())] * 2
             refused = await client.post(path, files=two)
             assert (refused.status_code, refused.json()["error"]) == (422, "send one image, not 2")
@@ -149,12 +165,24 @@ def test_an_image_is_answered_and_the_code_does_the_same(page: "Page") -> None:
     expect(page.locator(".answer .label").first).to_have_text("7")
     assert page.locator("#image").evaluate("image => image.naturalWidth") > 0
     page.get_by_role("button", name="Code").click()
-    line, python = page.locator("#curl").inner_text(), page.locator("#python").inner_text()
+    line, python, javascript = (
+        page.locator(f"#{language}").inner_text() for language in ("curl", "python", "javascript")
+    )
     done = subprocess.run(line, shell=True, cwd=SAMPLES, capture_output=True, text=True, check=True)
     assert done.stdout.startswith('{"model":"digits","results":[{"predictions":[{"index":7')
     command = [sys.executable, "-c", python]
     done = subprocess.run(command, cwd=SAMPLES, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("[{'index': 7, 'label': '7'")
+    # The script is for a page with a field for files, which here is the first in this one.
+    page.evaluate(
+        "() => document.body.prepend(Object.assign(document.createElement('input'),"
+        " { type: 'file', ariaLabel: 'Own' }))"
+    )
+    page.get_by_label("Own", exact=True).set_input_files(SEVEN)
+    with page.expect_console_message() as said:
+        page.evaluate(f"async () => {{ {javascript} }}")
+    (predictions,) = (argument.json_value() for argument in said.value.args)
+    assert (len(predictions), predictions[0]["label"]) == (5, "7")
 
 
 @IN_A_BROWSER
@@ -205,7 +233,7 @@ def test_batches_grow_where_images_arrive_together(page: "Page") -> None:
     expect(said).to_contain_text("200 images in", timeout=30_000)
     largest = re.search(r"largest batch: (\d+)", said.inner_text())
     assert largest
-    assert int(largest[1]) > 1
+    assert int(largest[1]) == 8
     drawn = """canvas => canvas.getContext("2d")
         .getImageData(0, 0, canvas.width, canvas.height).data.some(value => value > 0)"""
     assert page.locator("#lanes").evaluate(drawn)
@@ -244,6 +272,41 @@ def test_a_digit_is_classified_while_it_is_drawn(page: "Page") -> None:
 
 
 @IN_A_BROWSER
+def test_a_finger_draws_on_the_pad_and_scrolls_beside_it(
+    browser: "Browser", address: str, view: View
+) -> None:
+    low = view._replace(height=600)  # there is something to scroll
+    with opened(browser, address, low, has_touch=True) as page:
+        expect(page.locator(".answer .label").first).to_have_text("0")
+        expect(page.locator("#pad-keys")).to_have_text(re.compile("with a finger"))
+        frame, pad = (page.locator(name).bounding_box() for name in ("#frame", "#pad"))
+        assert frame
+        assert pad
+        touch = page.context.new_cdp_session(page)
+
+        def drag(*points: tuple[float, float]) -> None:
+            for place, (x, y) in enumerate(points):
+                kind = "touchMove" if place else "touchStart"
+                where = {"type": kind, "touchPoints": [{"x": x, "y": y}]}
+                touch.send("Input.dispatchTouchEvent", where)
+            touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+        # A seven, downwards: with a pad that scrolls it would be no stroke.
+        corners = [(0.28, 0.22), (0.72, 0.22), (0.45, 0.8)]
+        path = [
+            (u0 + (u1 - u0) * step / 10, v0 + (v1 - v0) * step / 10)
+            for (u0, v0), (u1, v1) in pairwise(corners)
+            for step in range(11)
+        ]
+        drag(*((pad["x"] + pad["width"] * u, pad["y"] + pad["height"] * v) for u, v in path))
+        expect(page.locator(".answer .label").first).to_have_text("7")
+        expect(page.locator("header")).to_be_in_viewport(ratio=1)
+        beside = frame["x"] + 12
+        drag(*((beside, pad["y"] + 200 - 20 * step) for step in range(10)))
+        expect(page.locator("header")).not_to_be_in_viewport()
+
+
+@IN_A_BROWSER
 def test_a_digit_is_drawn_with_the_keyboard_alone(page: "Page") -> None:
     expect(page.locator(".answer .label").first).to_have_text("0")
     page.get_by_role("button", name="Draw").click()
@@ -275,11 +338,12 @@ def test_the_page_is_dark_where_dark_is_wanted(browser: "Browser", address: str)
         colour: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
         return colour
 
+    dark_view = View(scheme="dark")
     with opened(browser, address) as light:
         bright = ground(light)
-    with opened(browser, address, "dark") as dark:
+    with opened(browser, address, dark_view) as dark:
         assert ground(dark) != bright
-    with opened(browser, f"{address}/docs", "dark") as docs:
+    with opened(browser, f"{address}/docs", dark_view) as docs:
         expect(docs.locator("html")).to_have_class("dark-mode")
         expect(docs.locator(".opblock").first).to_contain_text("Classify images")
 
