@@ -30,6 +30,7 @@ _KNOWN = {
     "max_batch_size",
     "dynamic_batching",
 }
+_KNOWN_OF_TENSOR = {"name", "data_type", "format", "dims", "label_filename"}
 _KNOWN_OF_BATCHING = {"default_queue_policy", "priority_levels", "default_priority_level"}
 _POLICY = "default_timeout_microseconds"
 
@@ -54,10 +55,12 @@ def read_triton(path: Path) -> Reading | None:
     names = [str(name) for output in outputs for name in output.get("label_filename", [])]
     batching = (_messages(path, config, "dynamic_batching") or [{}])[-1]
     policy = (_messages(path, batching, "default_queue_policy") or [{}])[-1]
-    delays = _last(policy, "timeout_action") == "DELAY"
+    delays = _last(policy, "timeout_action") in ("DELAY", "1")
     known = set() if delays else {_POLICY, "timeout_action"}
+    tensors = [*_messages(path, config, "input"), *outputs]
     ignored = [
         *(name for name in config if name not in _KNOWN),
+        *dict.fromkeys(name for one in tensors for name in one if name not in _KNOWN_OF_TENSOR),
         *(name for name in batching if name not in _KNOWN_OF_BATCHING),
         *(name for name in policy if name not in known),
     ]
@@ -65,8 +68,17 @@ def read_triton(path: Path) -> Reading | None:
         path,
         labels=partial(_labels, path, names[0]) if names else None,
         serving=_serving(path, config, batching, {} if delays else policy),
-        ignored=tuple(ignored),
+        ignored=(*ignored, *_beyond(path, config, batching)),
     )
+
+
+def _beyond(path: Path, config: Message, batching: Message) -> Iterator[str]:
+    for message, name, most in (
+        (config, "max_batch_size", LARGEST_BATCH),
+        (batching, "priority_levels", LOWEST_PRIORITY),
+    ):
+        if (_whole(path, message, name) or 0) > most:
+            yield f"{name} above {most}"
 
 
 def _labels(path: Path, name: str) -> tuple[str, ...]:

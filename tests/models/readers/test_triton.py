@@ -54,11 +54,30 @@ def test_what_is_read_and_what_is_not(model: Path) -> None:
     )
 
 
-def test_a_delay_is_no_deadline(model: Path) -> None:
-    configure(model, CONFIG.replace("REJECT", "DELAY"))
+@pytest.mark.parametrize("action", ["DELAY", "1"])
+def test_a_delay_is_no_deadline(model: Path, action: str) -> None:
+    configure(model, CONFIG.replace("REJECT", action))
     described = load_description(model, (3, 8, 8))
     assert described.serving.timeout_ms is None
     assert "timeout_action, default_timeout_microseconds" in described.origin
+
+
+def test_what_is_beyond_our_limits_is_said(model: Path) -> None:
+    text = CONFIG.replace("max_batch_size: 4", "max_batch_size: 65")
+    text = text.replace("priority_levels: 3", "priority_levels: 10")
+    configure(model, text.replace("default_priority_level: 3", "default_priority_level: 10"))
+    described = load_description(model, (3, 8, 8))
+    assert described.serving == Serving(max_batch=64, timeout_ms=2.5, priority=9)
+    assert "max_batch_size above 64, priority_levels above 9" in described.origin
+    configure(model, "max_batch_size: 64 dynamic_batching { priority_levels: 9 }")
+    assert "not used" not in load_description(model, (3, 8, 8)).origin
+
+
+def test_what_only_triton_knows_of_tensors_and_levels_is_said(model: Path) -> None:
+    batching = "dynamic_batching { priority_queue_policy { key: 1 value { max_queue_size: 9 } } }"
+    configure(model, "input { reshape { shape: [ 3, 8, 8 ] } } output { name: 'y' }" + batching)
+    origin = load_description(model, (3, 8, 8)).origin
+    assert "config.pbtxt, not used: reshape, priority_queue_policy" in origin
 
 
 def test_a_model_without_batches_takes_one_image(model: Path) -> None:

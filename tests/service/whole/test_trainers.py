@@ -158,6 +158,20 @@ def test_every_pixel_of_50_photographs_is_the_trainers(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(len(PHOTOGRAPHS) < 50, reason=f"needs the photographs of {SHARED}")
+def test_what_the_docs_say_of_a_jpeg_that_is_decoded_at_one_half() -> None:
+    exact = _preprocessing({})
+    off = []
+    for path in PHOTOGRAPHS:
+        image = Image.open(path).convert("RGB").resize((800, 600), Image.Resampling.BICUBIC)
+        file = encode(image, "JPEG", quality=90)
+        drafted = _ours(file, replace(exact, exact=False))
+        off.append(np.abs(np.subtract(_ours(file, exact), drafted, dtype=np.int16)).mean())
+    assert np.mean(off) == pytest.approx(1.1, abs=0.05)  # grey levels
+    assert max(off) == pytest.approx(2.9, abs=0.05)
+
+
+@pytest.mark.slow
 @needs_trainers
 @pytest.mark.skipif(len(EVERY_PHOTOGRAPH) < 200, reason=f"needs the photographs of {SHARED}")
 def test_a_model_of_timm_has_timms_scores_of_each_photograph(tmp_path: Path) -> None:

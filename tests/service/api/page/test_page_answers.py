@@ -245,6 +245,7 @@ def test_models_are_compared_and_a_change_of_model_asks_again(
     ):
         page.get_by_label("Model").select_option(CHANNELS)
         expect(page.locator("#state")).to_have_text(f"{CHANNELS}: ready")
+        expect(page.locator("#card")).to_contain_text("Described bymodel.toml: ")
         expect(page.locator("#draw")).to_be_hidden()
         page.get_by_role("button", name="Classify coffee.jpg").click()
         expect(page.locator(".answer .label").first).to_have_text("red")
