@@ -39,7 +39,6 @@ $(VENV)/long.stamp: $(VENV)/dev.stamp
 	@touch $@
 
 serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a name (HOST, PORT, DEVICE)
-	$(if $(MODEL),[ -e "$(MODEL)" ] || $(BIN)/convoy pull "$(MODEL)")
 	$(BIN)/convoy serve $(SERVE_FLAGS) $(if $(MODEL),"$(MODEL)")
 
 test: $(VENV)/dev.stamp  ## the test suite

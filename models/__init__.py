@@ -36,7 +36,7 @@ from models.errors import (
     UnsupportedModelError,
 )
 from models.inner import Absent, Inner, as_vectors
-from models.onnx_loader import FileLimits
+from models.onnx_loader import FileLimits, external_files
 from models.preprocessing import (
     PRESETS,
     ChannelOrder,
@@ -51,6 +51,7 @@ from models.preprocessing import (
 from models.quantization.measure import Goal
 from models.quantization.quantize import MOST as MOST_PHOTOGRAPHS
 from models.quantization.quantize import Photographs, QuantisationReport, quantize
+from models.readers import files_beside
 from models.reports.plan_report import PlanReport, plan_report
 from models.reports.report import NetworkReport, NodeReport, report
 from models.schedule.timeline import Timeline
@@ -110,6 +111,8 @@ __all__ = [
     "as_vectors",
     "each_preset",
     "every_gpu",
+    "external_files",
+    "files_beside",
     "how_to_install",
     "load_classifier",
     "measure_timeline",

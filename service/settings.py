@@ -8,6 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
@@ -51,8 +52,9 @@ class Settings(BaseModel):
     )
 
     model: Path | None = None
-    """ONNX model file, a folder with model.onnx or with one folder per model, or the name of a
-    model that was pulled. [default: digits, the built-in model]"""
+    """ONNX model file, a folder with model.onnx or with one folder per model, a name that
+    `convoy models` lists, or hf://ORG/NAME, as hf://ORG/NAME@REVISION/FILE.onnx; what is not here
+    yet is downloaded. [default: digits, the built-in model]"""
     model_name: str | None = None
     """Name of the model, where one is served. [default: that of its file or folder]"""
     default_model: str | None = None
@@ -260,6 +262,33 @@ def load_settings(
         return Settings.model_validate({name: value for name, (_, value) in given.items()})
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(error, given))) from None
+
+
+@dataclass(frozen=True)
+class HubAccess:
+    """Says how a hub of models is reached, by the variables that its own programs have."""
+
+    endpoint: str = "https://huggingface.co"
+    token: str = field(default="", repr=False)
+    offline: bool = False
+
+
+def hub_access(environ: Mapping[str, str] | None = None) -> HubAccess:
+    """Return what HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE say. Raises SettingsError.
+
+    A token is not a flag, which every user of the machine could read.
+    """
+    given = os.environ if environ is None else environ
+    endpoint = (given.get("HF_ENDPOINT") or HubAccess.endpoint).rstrip("/")
+    if not re.fullmatch(r"https?://[!-~]+", endpoint):
+        raise SettingsError(
+            f"HF_ENDPOINT: {endpoint} is not allowed; it must be an address, as https://example.org"
+        )
+    token = given.get("HF_TOKEN", "").strip()
+    if not re.fullmatch(r"[!-~]*", token):
+        raise SettingsError("HF_TOKEN: it has characters that no token has")
+    offline = given.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "true", "yes")
+    return HubAccess(endpoint, token, offline)
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, object]:

@@ -54,7 +54,7 @@ ORDER = {
         "digits",
     ],
     "service": [
-        "errors callbacks fair_queue",
+        "errors callbacks fair_queue progress",
         "batching",
         "engine",
         "images telemetry",

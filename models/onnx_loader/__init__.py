@@ -16,13 +16,14 @@ from onnx import ModelProto, TensorProto
 
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Shape
-from models.onnx_loader.file import FileLimits, read_model
+from models.onnx_loader.file import FileLimits, external_files, read_model
 from models.onnx_loader.opaque import Opaque
 
 __all__ = [
     "FileLimits",
     "LoadedModel",
     "Opaque",
+    "external_files",
     "image_shape",
     "load_model",
     "load_proto",

@@ -22,7 +22,7 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
     ModelFileError where external data is missing or unsafe to read, or lies in an inner folder and
     that is not `allowed`.
     """
-    external = [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL]
+    external = _external(model)
     if not external:
         return
     folder = path.resolve().parent
@@ -40,6 +40,17 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
             ) from error
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
+
+
+def external_names(model: ModelProto) -> set[str]:
+    """Return the names of the files that `model` keeps weights in, unchecked."""
+    entries = (entry for tensor in _external(model) for entry in tensor.external_data)
+    names = (entry.value for entry in entries if entry.key == "location")
+    return {name for name in names if isinstance(name, str)}  # text that is not UTF-8 is bytes
+
+
+def _external(model: ModelProto) -> list[TensorProto]:
+    return [tensor for tensor in tensors(model) if tensor.data_location == TensorProto.EXTERNAL]
 
 
 def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from models.errors import ModelError, ModelFileError, UnsupportedModelError
-from models.onnx_loader.external import read_external_data
+from models.onnx_loader.external import external_names, read_external_data
 from models.onnx_loader.limits.bounds import shortened
 from models.onnx_loader.limits.census import check_census, check_stored
 from models.onnx_loader.limits.wire import MalformedError, check_wire
@@ -54,6 +54,14 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         raise ModelFileError(f"{path} is not a valid ONNX model: {_first_line(error)}") from error
     return model
+
+
+def external_files(path: Path) -> set[str]:
+    """Return the files in which the model in `path` keeps weights, as it names them.
+
+    Raises ModelFileError where it is no model.
+    """
+    return external_names(_parse(path, _read(path, MAX_MODEL_BYTES)))
 
 
 def _read(path: Path, max_bytes: int) -> bytes:

@@ -3,8 +3,9 @@
 Each reader takes a path and returns a `Reading`, or None where the file is another program's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import TypeVar
 
 from models.readers.paddle import read_paddle
 from models.readers.reading import Reading, read_label_file
@@ -13,8 +14,9 @@ from models.readers.transformers import read_config, read_processor
 from models.readers.triton import read_triton
 
 Reader = Callable[[Path], Reading | None]
+_Path = TypeVar("_Path", bound=PurePath)
 
-__all__ = ["FILES", "READERS", "Reading", "read_beside"]
+__all__ = ["FILES", "READERS", "Reading", "files_beside", "read_beside"]
 
 
 def read_labels(path: Path) -> Reading:
@@ -38,15 +40,32 @@ FILES = tuple(dict.fromkeys(name for name, _ in READERS))
 """The names of all files that are read."""
 
 
-def read_beside(model_path: Path) -> Iterator[Reading]:
-    """Yield what is read beside a model, or one folder up, in the order of READERS.
-
-    The folder above counts where the model's own is a part of an export: `onnx` as optimum writes,
-    a version's number or `model.onnx` as Triton has. Raises PreprocessingError.
+def _places(model_path: _Path) -> list[_Path]:
+    """Return the model's folder, and the one above where its own is a part of an export: `onnx` as
+    optimum writes, a version's number or `model.onnx` as Triton has.
     """
     places = [model_path.parent]
     while places[-1].name in ("onnx", "model.onnx") or places[-1].name.isdecimal():
         places.append(places[-1].parent)
+    return places
+
+
+def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
+    """Return the files that are read beside a model, and text files, which these may name."""
+    places = _places(model_path)
+    return [
+        file
+        for file in files
+        if file.parent in places and (file.name in FILES or file.suffix == ".txt")
+    ]
+
+
+def read_beside(model_path: Path) -> Iterator[Reading]:
+    """Yield what is read beside a model, or one folder up, in the order of READERS.
+
+    Raises PreprocessingError.
+    """
+    places = _places(model_path)
     for name, read in READERS:
         for place in places:
             path = place / name

@@ -108,8 +108,9 @@ def check(
                 f"--precision: {settings.precision.value} is for a GPU; the CPU computes in fp32"
             )
         settings = settings.model_copy(update={"device": DeviceKind.CUDA})
-    classifier = load(settings, expectations)
-    original = Original(original_file or find_model(settings).path, classifier)
+    source = find_model(settings)
+    classifier = load(settings, expectations, source)
+    original = Original(original_file or source.path, classifier)
     engine = open_classifier(classifier, settings, 1)
     engine = engine.warm_up()
     prepare = decoder(classifier, settings)

@@ -1,15 +1,12 @@
-"""Defines the flags and the progress bar that commands share."""
+"""Defines the flags that commands share."""
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from enum import Enum
 from functools import wraps
 from typing import Annotated, Any, get_args
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, ProgressColumn
 
 from service.settings import Settings, load_settings
 
@@ -56,7 +53,8 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
     annotation: Any = field.annotation
     if name == "model":
         text = (
-            "ONNX model file, a folder with model.onnx, or a name: `digits`, or of `convoy models`."
+            "ONNX model file, a folder with model.onnx, or a name: `digits`, one of "
+            "`convoy models`, or hf://ORG/NAME."
             if required
             else field.description
         )
@@ -87,18 +85,3 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
         default=inspect.Parameter.empty if required else None,
         annotation=Annotated[annotation if required else annotation | None, option],
     )
-
-
-@contextmanager
-def progress(*columns: ProgressColumn) -> Iterator[Callable[[str, int, int], None]]:
-    """Draw a bar on standard error from its first update on; an earlier error is one line alone."""
-    with ExitStack() as shown:
-        bar = Progress(*columns, console=Console(stderr=True))
-        task = bar.add_task("", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            if not bar.live.is_started:
-                shown.enter_context(bar)
-            bar.update(task, description=what, completed=done, total=total)
-
-        yield show

@@ -1,32 +1,42 @@
-"""Implements `convoy pull` and `convoy models`: models of the catalogue."""
+"""Implements `convoy pull` and `convoy models`: models of the catalogue, and those of a hub."""
+
+from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from loadtest.tables import left, make_table, print_table, right
 from service.cli.options import with_settings
 from service.hosting.catalogue import find_entry, pull, pulled, read_catalogue
+from service.hosting.hub import parse_address
+from service.hosting.hub import pull as pull_address
 from service.hosting.loading import BUILT_IN_NAME
-from service.settings import Settings
+from service.progress import download_progress
+from service.settings import Settings, hub_access
+from service.telemetry.logs import configure_logging
 
 
 @with_settings("catalogue")
 def pull_model(
-    settings: Settings, name: str = typer.Argument(help="A name that `convoy models` lists.")
+    settings: Settings,
+    name: str = typer.Argument(
+        help="A name that `convoy models` lists, or hf://ORG/NAME of Hugging Face's hub, as "
+        "hf://ORG/NAME@REVISION/FILE.onnx."
+    ),
 ) -> None:
-    """Download a model by name, to serve it as `convoy serve NAME`.
+    """Download a model by name, to serve it as `convoy serve NAME`, also without a network.
 
-    An interrupted download is resumed. A file whose SHA-256 is not the catalogue's is not kept.
+    An interrupted download is resumed. A file whose sum is another than the catalogue or the hub
+    says is not kept.
     """
+    configure_logging()
     if name == BUILT_IN_NAME:
         typer.echo(f"{name} is built in")
         return
-    entry = find_entry(name, read_catalogue(settings.catalogue))
-    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=entry.bytes)
-        path = pull(name, entry, lambda done: bar.update(task, completed=done))
+    with download_progress() as show:
+        if (address := parse_address(Path(name))) is not None:
+            path = pull_address(address, hub_access(), show)
+        else:
+            path = pull(name, find_entry(name, read_catalogue(settings.catalogue)), show)
     typer.echo(f"{name} is in {path}; serve it with: convoy serve {name}")
 
 

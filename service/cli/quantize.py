@@ -18,11 +18,12 @@ from models import MOST_PHOTOGRAPHS, Classifier, Goal, Photographs, Quantisation
 from models import quantize as make
 from service.cli.classify import read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
-from service.cli.options import Expectations, progress, with_settings
+from service.cli.options import Expectations, with_settings
 from service.cli.plots import shortened
 from service.errors import ServiceError
 from service.hosting.loading import decoder, find_model, load
 from service.hosting.presets import label_names
+from service.progress import progress
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging
 
@@ -55,12 +56,12 @@ def quantize(
     it ends: interrupt it, and run it again to go on.
     """
     configure_logging()
-    source = find_model(settings).path
-    if output.exists() and output.samefile(source):
+    source = find_model(settings)
+    if output.exists() and output.samefile(source.path):
         raise SettingsError(f"--output: {output} is the model itself; name another file")
     if not output.absolute().parent.is_dir():
         raise SettingsError(f"--output: there is no folder {output.absolute().parent}")
-    classifier = load(settings, expectations)
+    classifier = load(settings, expectations, source)
     journal = output.with_name(f"{output.name}.progress")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     try:
@@ -90,7 +91,7 @@ def quantize(
         typer.echo(line)
     typer.echo(
         f"{output} is written; compare single answers with:"
-        f" convoy check {output} photos/ --original {source}"
+        f" convoy check {output} photos/ --original {source.path}"
     )
 
 

@@ -1,29 +1,22 @@
 """Finds models by name: where each file is, and the files that were pulled.
 
-    name ─ catalogue.toml, --catalogue ─ Entry ─ download ─ sum ─ PULLED/NAME/model.onnx
+    name ─ catalogue.toml, --catalogue ─ Entry ─ download ─ PULLED/NAME/model.onnx
 
-A file takes its place only once its size and SHA-256 are right; one that is incomplete is resumed.
-A name is that of one folder; a file comes by https or http alone, also where a server redirects.
+A name is that of one folder.
 """
 
-import fcntl
-import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import IO, BinaryIO
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from typing_extensions import override
 
 from models import ModelFileError
+from service.hosting.download import DownloadError, Source, fetch
+from service.progress import Show
 
 PULLED = Path("~/.cache/convoy/models")
 
@@ -31,9 +24,6 @@ PULLED = Path("~/.cache/convoy/models")
 _NAME = re.compile(r"(?!stats$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _SHIPPED = Path(__file__).with_suffix(".toml")
-_TRIES = 5
-_CHUNK = 2**16
-_STALLED_S = 30.0  # without a byte from the server
 
 
 class Entry(BaseModel):
@@ -110,40 +100,25 @@ def pulled(name: str, folder: Path = PULLED) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
-def pull(name: str, entry: Entry, progress: Callable[[int], None], folder: Path = PULLED) -> Path:
-    """Download a model unless it is there, and return its file; `progress` gets the bytes so far.
+def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
+    """Download a model unless it is there, and return its file.
 
     Raises ModelFileError for a name that no model may have, where no server has the file, or where
     it sends another one.
     """
     target = _file(name, folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_file() and _sum(target) == entry.sha256:
-        return target
-    part = target.with_suffix(f".{entry.sha256[:16]}.part")
-    with part.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # of two pulls, the second waits and finds all there
-        for left in reversed(range(_TRIES)):
-            try:
-                _download(entry, file, progress)
-                break
-            except (OSError, HTTPException) as error:
-                gone = isinstance(error, HTTPError) and error.code < 500
-                if gone or not left:
-                    advice = _advice(file.tell(), entry, gone=gone)
-                    if not file.tell():
-                        part.unlink()
-                    raise ModelFileError(
-                        f"{name} cannot be pulled from {entry.url}: {_reason(error)}; {advice}"
-                    ) from error
-        if part.is_file():
-            if _sum(part) != entry.sha256:
-                part.unlink()
-                raise ModelFileError(
-                    f"{entry.url} does not have the file of {name}: its SHA-256 is another"
-                )
-            _describe(target.parent, entry)
-            part.replace(target)
+    source = Source(entry.url, entry.bytes, entry.sha256)
+    try:
+        fetch(
+            source,
+            target,
+            lambda done: show(name, done, entry.bytes),
+            before=lambda: _describe(target.parent, entry),
+        )
+    except DownloadError as error:
+        raise ModelFileError(
+            f"{name} cannot be pulled from {entry.url}: {error}; {_advice(error, entry)}"
+        ) from error
     return target
 
 
@@ -153,66 +128,16 @@ def _file(name: str, folder: Path) -> Path:
     return folder.expanduser() / name / "model.onnx"
 
 
-def _reason(error: Exception) -> str:
-    """Return the network's reason for the error, without urllib's brackets."""
-    if isinstance(error, HTTPError):
-        return f"the server answers {error.code} {error.reason}".rstrip()
-    cause = error.reason if isinstance(error, URLError) else error
-    return str(getattr(cause, "strerror", None) or cause)
-
-
-def _advice(begun: int, entry: Entry, *, gone: bool) -> str:
-    """Return advice after a download that failed with `begun` bytes received."""
-    if begun:
-        return f"{begun:,} of {entry.bytes:,} bytes are here: pull it again to resume"
-    if gone:
+def _advice(error: DownloadError, entry: Entry) -> str:
+    """Return advice after a download that failed."""
+    if error.begun:
+        return f"{error.begun:,} of {entry.bytes:,} bytes are here: pull it again to resume"
+    if error.status is not None and error.status < 500:
         return "nothing was downloaded; is the address in the catalogue still right?"
-    return "nothing was downloaded; is the network there, and does https_proxy name its proxy?"
-
-
-class _Redirects(HTTPRedirectHandler):
-    """Follows redirects to https and http alone; urllib would also go to ftp."""
-
-    @override
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> Request | None:
-        if urlsplit(newurl).scheme not in ("https", "http"):
-            raise ModelFileError(
-                f"{req.full_url} redirects to {newurl}; only https and http are followed"
-            )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _download(entry: Entry, file: BinaryIO, progress: Callable[[int], None]) -> None:
-    """Append the missing bytes. Raises OSError or HTTPException if the connection breaks before."""
-    begin = file.seek(0, 2)
-    if begin > entry.bytes:
-        begin = file.truncate(0)
-    progress(begin)
-    if begin == entry.bytes:
-        return
-    headers = {"Range": f"bytes={begin}-"} if begin else {}
-    request = Request(entry.url, headers=headers)  # noqa: S310  its scheme is http or https
-    with build_opener(_Redirects).open(request, timeout=_STALLED_S) as response:
-        wanted = f"bytes {begin}-"
-        if begin and not response.headers.get("content-range", "").startswith(wanted):
-            begin = file.truncate(0)  # the server sends all of it
-        while chunk := response.read1(min(_CHUNK, entry.bytes - begin + 1)):
-            begin += len(chunk)
-            if begin > entry.bytes:
-                file.truncate(0)
-                raise ModelFileError(f"{entry.url} has more than {entry.bytes:,} bytes")
-            file.write(chunk)
-            progress(begin)
-    file.flush()
-    if begin < entry.bytes:
-        raise ConnectionError(f"the server closed the connection after {begin:,} bytes")
-
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return (
+        "nothing was downloaded; is the network there, and does https_proxy name its proxy? "
+        "--catalogue FILE may name a mirror; a file that comes by other ways is served by its path"
+    )
 
 
 def _describe(folder: Path, entry: Entry) -> None:

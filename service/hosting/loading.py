@@ -1,4 +1,4 @@
-"""Opens the models to serve: one file, a folder with a model, or a folder of such folders.
+"""Opens the models to serve: one file, a folder with a model, a folder of such folders, or a name.
 
 models/                      convoy serve models, models/digits or models/flowers
     digits/
@@ -34,18 +34,20 @@ from models import (
     load_classifier,
     open_engines,
 )
-from service.hosting.catalogue import check_name, near_names, pulled, read_catalogue
+from service.hosting.catalogue import check_name, near_names, pull, pulled, read_catalogue
+from service.hosting.hub import parse_address
+from service.hosting.hub import pull as pull_address
+from service.hosting.onnx_files import FILE, model_files, onnx_files_in
 from service.hosting.pipeline import FailedModel, ModelInfo
 from service.hosting.presets import doubt
 from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image
-from service.settings import Settings, SettingsError, parse_assignments
+from service.progress import download_progress
+from service.settings import Settings, SettingsError, hub_access, parse_assignments
 
 BUILT_IN_NAME = "digits"
 
 _log = logging.getLogger("convoy")
-
-_FILE = "model.onnx"
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,11 @@ def find_models(settings: Settings) -> list[ModelFile]:
 
 def _find_models(settings: Settings) -> list[ModelFile]:
     folder = settings.model
+    if folder is not None and (address := parse_address(folder)) is not None:
+        if settings.model_name is None:
+            check_name(address.name, address)
+        with download_progress() as show:
+            return [ModelFile(address.name, "1", pull_address(address, hub_access(), show))]
     if folder is None or not folder.is_dir():
         path = _model_file(settings)
         if path in (folder, BUILT_IN_MODEL):
@@ -139,7 +146,7 @@ def _find_models(settings: Settings) -> list[ModelFile]:
     places = sorted(place for place in every if not place.name.startswith("."))
     if (own := _model_in(folder)) is not None:
         others = [place for place in places if _highest(place).path.is_file()]
-        if others and own.name != _FILE:
+        if others and own.name != FILE:
             raise ModelFileError(
                 f"{folder} may be the model {own.name}, or a folder of models, such as "
                 f"{others[0].name}; name the one to serve, or put each model in a folder of its own"
@@ -157,7 +164,7 @@ def _find_models(settings: Settings) -> list[ModelFile]:
             continue
         found.append(_highest(place))
     if not found:
-        raise ModelFileError(f"{folder} has no models; put each in a folder, as NAME/{_FILE}")
+        raise ModelFileError(f"{folder} has no models; put each in a folder, as NAME/{FILE}")
     return found
 
 
@@ -183,9 +190,11 @@ def find_model(settings: Settings) -> ModelFile:
     return first
 
 
-def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
-    """Return the one model that the settings name."""
-    return _load(find_model(settings), settings, expectations)
+def load(
+    settings: Settings, expectations: Sequence[str] | None, file: ModelFile | None = None
+) -> Classifier:
+    """Return the one model that the settings name, or the one of `file`, if it was found before."""
+    return _load(file or find_model(settings), settings, expectations)
 
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
@@ -246,19 +255,20 @@ def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Dec
 
 
 def _model_file(settings: Settings) -> Path:
-    """Return the one model's file, which in a folder is model.onnx."""
+    """Return the one model's file, after it was downloaded if that is a model of the catalogue."""
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
         return BUILT_IN_MODEL
     if not path.exists() and path.name == str(path):
         if (found := pulled(path.name)) is not None:
             return found
-        names = [*read_catalogue(settings.catalogue), BUILT_IN_NAME]
-        if path.name in names:
-            raise ModelFileError(f"{path} is not here yet; get it with: convoy pull {path}")
+        entries = read_catalogue(settings.catalogue)
+        if (entry := entries.get(path.name)) is not None:
+            with download_progress() as show:
+                return pull(path.name, entry, show)
         raise ModelFileError(
             f"there is no file or folder {path}, and no model of that name; "
-            f"{near_names(path.name, names)}"
+            f"{near_names(path.name, [*entries, BUILT_IN_NAME])}"
         )
     return path
 
@@ -270,9 +280,9 @@ def _highest(place: Path) -> ModelFile:
     try:
         if (own := _model_in(place)) is not None:
             return ModelFile(place.name, "1", own)
-        path = _model_in(place / version) or place / version / _FILE
+        path = _model_in(place / version) or place / version / FILE
     except ModelFileError as error:
-        return ModelFile(place.name, version, place / _FILE, str(error))
+        return ModelFile(place.name, version, place / FILE, str(error))
     return ModelFile(place.name, version, path)
 
 
@@ -281,21 +291,13 @@ def _model_in(folder: Path) -> Path | None:
 
     Raises ModelFileError where there are several.
     """
-    found = [*_files_in(folder), *_files_in(folder / "onnx")]
+    found = model_files(onnx_files_in(folder))
     if found[1:]:
-        names = " or ".join(str(path.relative_to(folder)) for path in found)
         raise ModelFileError(
-            f"the model of {folder} may be {names}; name the one to serve, as {found[0]}"
+            f"the model of {folder} may be {' or '.join(map(str, found))}; name the one to serve, "
+            f"as {folder / found[0]}"
         )
-    return found[0] if found else None
-
-
-def _files_in(place: Path) -> list[Path]:
-    if (own := place / _FILE).is_file():
-        return [own]
-    if own.is_dir():  # with its weights in files of their own, as Triton has it
-        return _files_in(own)
-    return sorted(path for path in place.glob("*.onnx") if path.is_file())
+    return folder / found[0] if found else None
 
 
 def _load(
@@ -304,8 +306,8 @@ def _load(
     if file.error:
         raise ModelFileError(file.error)
     place, version = file.path.parent, file.version
-    if file.path.name == _FILE and place.name == version and not file.path.is_file():
-        raise ModelFileError(f"{place.parent} has no {_FILE}, and no {version}/{_FILE}")
+    if file.path.name == FILE and place.name == version and not file.path.is_file():
+        raise ModelFileError(f"{place.parent} has no {FILE}, and no {version}/{FILE}")
     overrides: dict[str, object] = {
         **parse_assignments(expectations or ()),
         "preset": settings.preset,

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from models import BUILT_IN_MODEL, PRESETS, ModelFileError
-from service.hosting import catalogue
+from service.hosting import download
 from service.hosting.catalogue import (
     Entry,
     find_entry,
@@ -21,6 +22,7 @@ from service.hosting.catalogue import (
 )
 from service.hosting.loading import OpenModel, open_models
 from service.settings import Settings
+from tests.support.servers.answering import answering, send_part
 
 FILE = BUILT_IN_MODEL.read_bytes()
 HALF = len(FILE) // 2
@@ -30,12 +32,7 @@ Answer = Callable[[BaseHTTPRequestHandler, int], None]  # the handler, and where
 
 def send(handler: BaseHTTPRequestHandler, begin: int, data: bytes) -> None:
     """`data`, said to be all from `begin` to the end of the file."""
-    handler.send_response(206 if begin else 200)
-    handler.send_header("content-length", str(len(FILE) - begin))
-    if begin:
-        handler.send_header("content-range", f"bytes {begin}-{len(FILE) - 1}/{len(FILE)}")
-    handler.end_headers()
-    handler.wfile.write(data)
+    send_part(handler, FILE[:begin] + data + FILE[begin + len(data) :], begin, begin + len(data))
 
 
 def whole(handler: BaseHTTPRequestHandler, begin: int) -> None:
@@ -95,32 +92,25 @@ def server(*answers: Answer) -> Iterator[tuple[Entry, list[int]]]:
     """An entry whose file a server has, which answers so, one after another; where ranges began."""
     waiting, asked = iter(answers), list[int]()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(int(self.headers.get("range", "bytes=0-")[6:-1]))
-            next(waiting)(self, asked[-1])
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(int(handler.headers.get("range", "bytes=0-")[6:-1]))
+        next(waiting)(handler, asked[-1])
 
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{listening.server_port}/model.onnx"
-            sum_ = hashlib.sha256(FILE).hexdigest()
-            yield (
-                Entry(url=url, sha256=sum_, bytes=len(FILE), licence="MIT", preset="digits"),
-                asked,
-            )
-        finally:
-            listening.shutdown()
-            thread.join()
+    with answering(answer) as address:
+        sum_ = hashlib.sha256(FILE).hexdigest()
+        url = f"{address}/model.onnx"
+        yield Entry(url=url, sha256=sum_, bytes=len(FILE), licence="MIT", preset="digits"), asked
 
 
 @pytest.fixture(autouse=True)
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(catalogue, "_STALLED_S", 1.0)
+    monkeypatch.setattr(download, "_STALLED_S", 1.0)
+    monkeypatch.setattr(download, "_PAUSE_S", 0.0)
+
+
+def unseen(*_: object) -> None:
+    """Progress that is not looked at."""
 
 
 @pytest.mark.parametrize(
@@ -138,20 +128,24 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_is_whole_in_the_end_and_its_progress_is_told(
     tmp_path: Path, answers: list[Answer], begins: list[int]
 ) -> None:
-    seen: list[int] = []
+    seen: list[tuple[str, int, int]] = []
+
+    def see(*progress: Any) -> None:
+        seen.append(progress)
+
     with server(*answers) as (entry, asked):
-        path = pull("one", entry, seen.append, tmp_path)
-        assert pull("one", entry, seen.append, tmp_path) == path  # without another request
+        path = pull("one", entry, see, tmp_path)
+        assert pull("one", entry, see, tmp_path) == path  # without another request
     assert asked == begins
     assert path.read_bytes() == FILE
-    assert seen[-1] == len(FILE)
+    assert seen[-1] == ("one", len(FILE), len(FILE))
     assert sorted(each.name for each in path.parent.iterdir()) == ["model.onnx", "model.toml"]
 
 
 @pytest.mark.parametrize(
     ("answers", "says"),
     [
-        ([lie], "its SHA-256 is another"),
+        ([lie], "its sum is another; nothing of it was kept"),
         ([too_long], "has more than"),
         ([status(404)], "the server answers 404 Not Found; nothing was downloaded; is the address"),
         ([status(503)] * 5, "the server answers 503 .*; nothing was downloaded; is the network"),
@@ -168,7 +162,7 @@ def test_what_is_not_the_file_never_takes_its_place(
         server(*answers) as (entry, _),
         pytest.raises(ModelFileError, match=says),
     ):
-        pull("one", entry, lambda _: None, tmp_path)
+        pull("one", entry, unseen, tmp_path)
     assert pulled("one", tmp_path) is None
 
 
@@ -185,7 +179,7 @@ def test_a_redirect_to_ftp_is_not_followed(
             monkeypatch.setenv("no_proxy", "")
         elsewhere = redirect_to(f"ftp://127.0.0.1:{listening.server_port}/model.onnx")
         with server(elsewhere) as (entry, _), pytest.raises(ModelFileError, match="only https"):
-            pull("one", entry, lambda _: None, tmp_path)
+            pull("one", entry, unseen, tmp_path)
         listening.handle_request()
     assert not asked
 
@@ -194,7 +188,7 @@ def test_an_error_of_the_network_is_told_in_its_own_words(tmp_path: Path) -> Non
     with server() as (entry, _):
         pass  # nobody listens there now
     with pytest.raises(ModelFileError) as refused:
-        pull("one", entry, lambda _: None, tmp_path)
+        pull("one", entry, unseen, tmp_path)
     message = str(refused.value)
     assert "Connection refused; nothing was downloaded" in message
     assert "urlopen" not in message
@@ -208,7 +202,7 @@ def test_a_name_is_that_of_one_folder_and_nothing_is_written_elsewhere(
 ) -> None:
     folder = tmp_path / "a" / "b" / "c"
     with server() as (entry, asked), pytest.raises(ModelFileError, match="invalid model name"):
-        pull(name, entry, lambda _: None, folder)
+        pull(name, entry, unseen, folder)
     assert not asked
     assert not list(tmp_path.iterdir())
     assert pulled(name, folder) is None
@@ -220,14 +214,14 @@ def test_a_name_is_that_of_one_folder_and_nothing_is_written_elsewhere(
 
 
 def test_an_interrupted_pull_is_resumed_by_the_next(tmp_path: Path) -> None:
-    def interrupt(done: int) -> None:
+    def interrupt(_: str, done: int, total: int) -> None:
         if done >= HALF:
             raise KeyboardInterrupt
 
     with server(whole, whole) as (entry, asked):
         with pytest.raises(KeyboardInterrupt):
             pull("one", entry, interrupt, tmp_path)
-        path = pull("one", entry, lambda _: None, tmp_path)
+        path = pull("one", entry, unseen, tmp_path)
     assert asked[1] >= HALF
     assert path.read_bytes() == FILE
 
@@ -238,10 +232,10 @@ def test_a_proxy_is_asked_where_the_environment_names_one(
     with server(whole) as (entry, _):
         monkeypatch.setenv("http_proxy", entry.url.rpartition("/")[0])
         elsewhere = entry.model_copy(update={"url": "http://models.invalid/model.onnx"})
-        assert pull("one", elsewhere, lambda _: None, tmp_path).read_bytes() == FILE
+        assert pull("one", elsewhere, unseen, tmp_path).read_bytes() == FILE
 
 
-def test_a_model_that_was_pulled_is_served_by_its_name(
+def test_a_model_is_served_by_its_name_and_pulled_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -253,14 +247,11 @@ def test_a_model_that_was_pulled_is_served_by_its_name(
             "[mine]\n" + "".join(f"{key} = {value!r}\n" for key, value in fields.items())
         )
         settings = Settings(model=Path("mine"), catalogue=more, threads=1, max_batch=1)
-        with pytest.raises(ModelFileError, match="get it with: convoy pull mine"):
-            list(open_models(settings, None))
-        entries = read_catalogue(more)
-        pull("mine", entries["mine"], lambda _: None)
-    (opened,) = open_models(settings, None)
-    assert isinstance(opened, OpenModel)
-    assert opened.info.name == "mine"
-    assert list(opened.info.labels) == labels
+        first = list(open_models(settings, None))
+    for opened in (*first, *open_models(settings, None)):  # the second time without the server
+        assert isinstance(opened, OpenModel)
+        assert opened.info.name == "mine"
+        assert list(opened.info.labels) == labels
 
 
 ALL = f"there are {', '.join(read_catalogue())}; `convoy models` describes them"

@@ -1,0 +1,226 @@
+"""Downloads files by https or http, over a network that may break at any byte.
+
+    Source ─ fetch ─ TARGET.SUM.part ─ size and sum ─ TARGET
+
+A file takes its place only once its size and sum are right; one that is incomplete is resumed.
+Where a server redirects, from https only https is followed, and no token goes to another server.
+"""
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPMessage
+from pathlib import Path
+from typing import IO, Any, BinaryIO, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from typing_extensions import override
+
+from models import ModelFileError
+
+_TRIES = 5
+_CHUNK = 2**16
+_STALLED_S = 30.0  # without a byte from the server
+
+# Before the second try, and before each one after it twice as long.
+_PAUSE_S = 0.25
+# The longest that a server may ask to wait (Retry-After) before the next try.
+_LONGEST_PAUSE_S = 20.0
+
+_TOO_MANY_REQUESTS = 429
+_RANGE_NOT_SATISFIABLE = 416
+
+_Got = TypeVar("_Got")
+
+
+class DownloadError(ModelFileError):
+    """Says why a server did not send a file, or all of it.
+
+    `status` is the HTTP status, None where no answer came; `begun` how many bytes are here.
+    """
+
+    def __init__(self, reason: str, status: int | None = None, begun: int = 0) -> None:
+        super().__init__(reason)
+        self.status, self.begun = status, begun
+
+
+@dataclass(frozen=True)
+class Source:
+    """Names a file on a server, and the size and sum that it must have.
+
+    `sum` is its SHA-256, or the SHA-1 of 40 digits that git names a file's content by.
+    """
+
+    url: str
+    bytes: int
+    sum: str
+    token: str = field(default="", repr=False)
+
+
+def fetch(
+    source: Source,
+    target: Path,
+    progress: Callable[[int], None],
+    before: Callable[[], None] = lambda: None,
+) -> None:
+    """Download a file to `target` unless it is there; `progress` gets the bytes so far.
+
+    `before` is called once the file is complete, before it takes its place. Raises DownloadError
+    where the server does not send it, and ModelFileError where it sends another one.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.{source.sum[:16]}.part")
+    while not (target.is_file() and _sum(target, source) == source.sum):
+        with part.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # of two downloads, the second waits
+            if _is_at(part, file):  # else the first has ended, and what it left is looked at again
+                _complete(source, part, file, progress)
+                before()
+                part.replace(target)
+                return
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    """Return whether a file still has that path, where others may rename and remove it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[int], None]) -> None:
+    """Download what a file lacks. Raises DownloadError, or ModelFileError if it is another file."""
+    try:
+        _try(lambda: _append(source, file, progress))
+    except DownloadError as error:
+        error.begun = file.tell()
+        if not error.begun:
+            part.unlink()
+        raise
+    if _sum(part, source) != source.sum:
+        part.unlink()
+        raise ModelFileError(
+            f"{source.url} is not the file that it should be: its sum is another; "
+            "nothing of it was kept"
+        )
+
+
+def read(url: str, most: int, token: str = "") -> bytes:
+    """Return what a server answers, of at most `most` bytes. Raises DownloadError."""
+
+    def answer() -> bytes:
+        with _open(url, token) as response:
+            data: bytes = response.read(most + 1)
+        if len(data) > most:
+            raise ModelFileError(f"{url} answers with more than {most:,} bytes")
+        if response.length:  # of which no error tells
+            raise ConnectionError(f"the server closed the connection after {len(data):,} bytes")
+        return data
+
+    return _try(answer)
+
+
+def _try(download: Callable[[], _Got]) -> _Got:
+    """Return what `download` returns, at last. Raises DownloadError."""
+    for number in range(_TRIES):
+        try:
+            return download()
+        except (OSError, HTTPException) as error:
+            status = error.code if isinstance(error, HTTPError) else None
+            final = status is not None and status < 500 and status != _TOO_MANY_REQUESTS
+            pause = _pause(error, number)
+            if final or number == _TRIES - 1 or pause > _LONGEST_PAUSE_S:
+                raise DownloadError(_reason(error), status) from error
+        time.sleep(pause)
+    raise AssertionError("the last try returns or raises")
+
+
+def _pause(error: Exception, number: int) -> float:
+    """Return the seconds before the next try, at least those that the server asks for."""
+    pause: float = _PAUSE_S * 2**number
+    asked = error.headers.get("retry-after", "") if isinstance(error, HTTPError) else ""
+    return max(pause, int(asked)) if asked.isdecimal() else pause
+
+
+def _reason(error: Exception) -> str:
+    """Return the network's reason for the error, without urllib's brackets."""
+    if isinstance(error, HTTPError):
+        asked = error.headers.get("retry-after", "")
+        later = f" and asks to wait {asked} s" if asked.isdecimal() else ""
+        return f"the server answers {error.code} {error.reason}".rstrip() + later
+    cause = error.reason if isinstance(error, URLError) else error
+    return str(getattr(cause, "strerror", None) or cause)
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirects from https to https alone, from http to either; urllib would also go to
+    ftp. Another server than the first gets no token.
+    """
+
+    @override
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        old, new = urlsplit(req.full_url), urlsplit(newurl)
+        allowed = ("https",) if old.scheme == "https" else ("https", "http")
+        if new.scheme not in allowed:
+            raise ModelFileError(
+                f"{req.full_url} redirects to {newurl}; only {' and '.join(allowed)} is followed"
+            )
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None and (old.scheme, old.netloc) != (new.scheme, new.netloc):
+            request.remove_header("Authorization")
+        return request
+
+
+def _open(url: str, token: str = "", **headers: str) -> Any:
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    request = Request(url, headers=headers)  # noqa: S310  its scheme is http or https
+    return build_opener(_Redirects).open(request, timeout=_STALLED_S)
+
+
+def _append(source: Source, file: BinaryIO, progress: Callable[[int], None]) -> None:
+    """Append the missing bytes. Raises OSError or HTTPException if the connection breaks before."""
+    begin = file.seek(0, 2)
+    if begin > source.bytes:
+        begin = file.truncate(0)
+    progress(begin)
+    if begin == source.bytes:
+        return
+    headers = {"Range": f"bytes={begin}-"} if begin else {}
+    try:
+        response = _open(source.url, source.token, **headers)
+    except HTTPError as error:
+        if error.code == _RANGE_NOT_SATISFIABLE:
+            file.truncate(0)  # the server's file ends before: the next try asks for all of it
+            raise ConnectionError(f"the server has no bytes from {begin:,} on") from error
+        raise
+    with response:
+        wanted = f"bytes {begin}-"
+        if begin and not response.headers.get("content-range", "").startswith(wanted):
+            begin = file.truncate(0)  # the server sends all of it
+        while chunk := response.read1(min(_CHUNK, source.bytes - begin + 1)):
+            begin += len(chunk)
+            if begin > source.bytes:
+                file.truncate(0)
+                raise ModelFileError(f"{source.url} has more than {source.bytes:,} bytes")
+            file.write(chunk)
+            progress(begin)
+    file.flush()
+    if begin < source.bytes:
+        raise ConnectionError(f"the server closed the connection after {begin:,} bytes")
+
+
+def _sum(path: Path, source: Source) -> str:
+    """Return the sum of a file, of the kind that the source has."""
+    with path.open("rb") as file:
+        if len(source.sum) == hashlib.sha256().digest_size * 2:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        blob = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+        return hashlib.file_digest(file, lambda: blob).hexdigest()

@@ -1,0 +1,29 @@
+"""Says which files of a folder, or of a repository elsewhere, may be its model."""
+
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+
+FILE = "model.onnx"
+
+
+def model_files(files: Collection[PurePosixPath]) -> list[PurePosixPath]:
+    """Return the files that may be the model: model.onnx, or else each *.onnx; of a folder `onnx`
+    as well.
+    """
+    return [*_in(PurePosixPath(), files), *_in(PurePosixPath("onnx"), files)]
+
+
+def _in(place: PurePosixPath, files: Collection[PurePosixPath]) -> list[PurePosixPath]:
+    own = place / FILE
+    if own in files:
+        return [own]
+    if any(file.parent == own for file in files):  # with its weights in files of their own (Triton)
+        return _in(own, files)
+    return sorted(file for file in files if file.parent == place and file.suffix == ".onnx")
+
+
+def onnx_files_in(folder: Path) -> set[PurePosixPath]:
+    """Return the *.onnx in a folder where a model's may be, counted from the folder."""
+    places = (folder / inside for inside in ("", FILE, "onnx", f"onnx/{FILE}"))
+    found = (path for place in places for path in place.glob("*.onnx") if path.is_file())
+    return {PurePosixPath(path.relative_to(folder).as_posix()) for path in found}

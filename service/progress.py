@@ -1,0 +1,30 @@
+"""Draws the progress of what takes long, on standard error."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, ProgressColumn, TransferSpeedColumn
+
+Show = Callable[[str, int, int], None]
+"""Shows what is done, how much of it is, and of how much."""
+
+
+@contextmanager
+def progress(*columns: ProgressColumn) -> Iterator[Show]:
+    """Draw a bar on standard error from its first update on; an earlier error is one line alone."""
+    with ExitStack() as shown:
+        bar = Progress(*columns, console=Console(stderr=True))
+        task = bar.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            if not bar.live.is_started:
+                shown.enter_context(bar)
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield show
+
+
+def download_progress() -> AbstractContextManager[Show]:
+    """Draw a bar of bytes, with how fast they come."""
+    return progress(*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())

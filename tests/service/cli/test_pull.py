@@ -1,0 +1,76 @@
+"""`convoy pull`, and the other commands that take a model by its name."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from models import BUILT_IN_MODEL
+from tests.support.command_line import Run
+from tests.support.servers.fake_hub import COMMIT, FakeHub, fake_hub
+
+SAMPLE = BUILT_IN_MODEL.parent / "samples" / "7_faint_on_grey.jpg"
+LABELS = [f"flower {number}" for number in range(10)]
+NAME = "hf://maker/flowers"
+
+
+@pytest.fixture
+def flowers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    config = json.dumps({"id2label": dict(enumerate(LABELS))}).encode()
+    files = {"config.json": config, "onnx/model.onnx": BUILT_IN_MODEL.read_bytes()}
+    with fake_hub(files) as running:
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        monkeypatch.setenv("HF_TOKEN", "")
+        yield running
+
+
+def test_a_model_of_a_hub_is_pulled_and_the_line_to_serve_it_is_right(
+    convoy: Run, flowers: FakeHub, tmp_path: Path
+) -> None:
+    path = tmp_path / f".cache/convoy/hub/maker/flowers/{COMMIT}/onnx/model.onnx"
+    said = f"{NAME} is in {path}; serve it with: convoy serve {NAME}\n"
+    status, out, error = convoy("pull", NAME)
+    assert (status, out) == (0, said)
+    assert "model.onnx" in error  # the bar
+    assert convoy("pull", NAME) == (0, said, "")
+
+
+def test_commands_that_take_a_model_take_one_of_a_hub(
+    convoy: Run, flowers: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, out, _ = convoy("classify", NAME, SAMPLE, "--json")
+    assert status == 0
+    assert json.loads(out)["predictions"][0]["label"] == "flower 7"
+    assert flowers.paths.count("onnx/model.onnx") == 1
+    flowers.asked.clear()
+    status, out, _ = convoy("check", NAME, SAMPLE)
+    assert status == 0
+    assert "flowers on cpu" in out
+    assert len(flowers.asked) == 1  # so that both compute the same commit
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    status, out, _ = convoy("inspect", NAME)
+    assert status == 0
+    assert "config.json: labels" in out
+    assert len(flowers.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("pull", "hf://flowers"), "hf://flowers: a model of a hub is hf://ORG/NAME"),
+        (("classify", "hf://maker/_x", SAMPLE), "hf://maker/_x: invalid model name"),
+        (("pull", "hf://maker/shrubs"), "answers 404 Not Found; is there such a repository"),
+        (("pull", f"{NAME}/other.onnx"), "has no model other.onnx; it has onnx/model.onnx"),
+        (("pull", "squeezenet"), "there is no model squeezenet in the catalogue; did you mean"),
+    ],
+)
+def test_what_cannot_be_had_is_one_line_and_status_1(
+    convoy: Run, flowers: FakeHub, command: tuple[str | Path, ...], says: str
+) -> None:
+    status, _, error = convoy(*command)
+    assert status == 1
+    (line,) = error.splitlines()
+    assert says in line
