@@ -66,6 +66,9 @@ class Settings(BaseModel):
     """Preprocessing, instead of the model's own: imagenet, caffe, inception, raw or digits."""
     labels: Path | None = None
     """Text file with one label per line, instead of the model's own."""
+    beside: str | None = None
+    """KEY=VALUE: serve the model twice, the second time with this key of its model.toml, such as
+    preset=caffe or precision=fp16, under a name that ends in the value; the page compares them."""
     device: DeviceKind = DeviceKind.AUTO
     """Where the model runs."""
     precision: Precision | None = None
@@ -291,8 +294,8 @@ def hub_access(environ: Mapping[str, str] | None = None) -> HubAccess:
     return HubAccess(endpoint, token, offline)
 
 
-def parse_assignments(assignments: Sequence[str]) -> dict[str, object]:
-    """Parse `key=value` flags: values are TOML, or else plain text (channels=bgr).
+def parse_assignments(assignments: Sequence[str], flag: str = "--set") -> dict[str, object]:
+    """Parse the `key=value` of a flag: values are TOML, or else plain text (channels=bgr).
 
     Raises SettingsError where there is no `=`, or no key before it.
     """
@@ -300,7 +303,9 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, object]:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key:
-            raise SettingsError(f"--set: {assignment} is not allowed; write KEY=VALUE, as size=299")
+            raise SettingsError(
+                f"{flag}: {assignment} is not allowed; write KEY=VALUE, as size=299"
+            )
         try:
             parsed[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

@@ -44,7 +44,9 @@ def serve(
     _serve(settings, expectations, verbose=verbose, browse=False)
 
 
-@with_settings("model", "host", "port", "device", "preset", "precision", model_required=False)
+@with_settings(
+    *("model", "host", "port", "device", "preset", "precision", "beside"), model_required=False
+)
 def demo(settings: Settings, expectations: Expectations = None) -> None:
     """Serve a model, and open its page in a browser. Ctrl-C ends it."""
     _serve(settings, expectations, verbose=False, browse=True)

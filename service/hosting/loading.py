@@ -10,8 +10,9 @@ models/                      convoy serve models, models/digits or models/flower
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -70,6 +71,7 @@ class ModelFile:
     version: str
     path: Path
     error: str = ""  # why it is not clear which file it is
+    overrides: Mapping[str, object] = field(default_factory=dict)  # keys of model.toml
 
 
 def open_models(
@@ -87,7 +89,7 @@ def open_models(
         raise SettingsError(
             f"--default-model: {settings.default_model} is not served; there are {', '.join(names)}"
         )
-    several = len(files) > 1
+    several = len({file.path for file in files}) > 1
     if several and (expectations or settings.preset is not None or settings.labels is not None):
         raise SettingsError(
             "--preset, --labels and --set apply to a single model; describe each model in "
@@ -113,20 +115,33 @@ def open_models(
 def find_models(settings: Settings) -> list[ModelFile]:
     """Return the models that the settings name: one file, or the folders in a folder, by name.
 
-    Raises ModelFileError where there is no model, or a name cannot be part of a URL; in a folder of
-    folders that is logged, and the folder left out, unless `strict` is set. Raises SettingsError
-    where several have been given one name.
+    With `beside` the one model is there twice. Raises ModelFileError where there is no model, or a
+    name cannot be part of a URL; in a folder of folders that is logged, and the folder left out,
+    unless `strict` is set. Raises SettingsError for several where a flag applies to one.
     """
-    name = settings.model_name
-    if name is None:
-        return _find_models(settings)
-    check_name(name, "--model-name")
     found = _find_models(settings)
-    whole = [file for file in found if file.path.is_file()]  # other folders may be no models
+    if (name := settings.model_name) is not None:
+        check_name(name, "--model-name")
+        found = [replace(_single(found, "--model-name"), name=name)]
+    if settings.beside is not None:
+        found += [_beside(_single(found, "--beside"), settings.beside)]
+    return found
+
+
+def _single(found: list[ModelFile], flag: str) -> ModelFile:
+    """Return the only model, beside folders that are none. Raises SettingsError for several."""
+    whole = [file for file in found if file.path.is_file()]
     if len(whole) > 1:
         names = ", ".join(file.name for file in whole)
-        raise SettingsError(f"--model-name applies to a single model; there are {names}")
-    return [replace(file, name=name) for file in whole or found[:1]]
+        raise SettingsError(f"{flag} applies to a single model; there are {names}")
+    return (whole or found)[0]
+
+
+def _beside(file: ModelFile, assignment: str) -> ModelFile:
+    """Return the same model with one key set, under a name of its own."""
+    overrides = parse_assignments([assignment], "--beside")
+    value = re.sub(r"[^\w.-]+", "-", assignment.partition("=")[2], flags=re.ASCII)
+    return replace(file, name=f"{file.name}-{value.strip('-')}", overrides=overrides)
 
 
 def _find_models(settings: Settings) -> list[ModelFile]:
@@ -315,6 +330,7 @@ def _load(
     }
     if settings.precision is not None:  # None would hide a --set precision
         overrides["precision"] = settings.precision.value
+    overrides.update(file.overrides)
     limits = FileLimits(external_data=settings.external_data)
     return replace(load_classifier(file.path, overrides=overrides, limits=limits), name=file.name)
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from service.engine.watchdog import Bounds
-from service.hosting.loading import decoder, open_models
+from service.hosting.loading import decoder, find_models, open_models
 from service.hosting.pipeline import FailedModel
 from service.hosting.repository import Repository
 from service.settings import Settings
@@ -22,11 +22,21 @@ def make_repository(
         max_body_bytes=settings.max_body_bytes,
         decode_threads=decode_threads,
         decode_bytes=settings.decode_bytes if decode_bytes is None else decode_bytes,
-        default=settings.default_model,
+        default=_default(settings),
         strict=settings.strict,
         shared_memory=settings.shared_memory,
         bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
     )
+
+
+def _default(settings: Settings) -> str | None:
+    """Return the default model: the one that is set, or of a model that is there twice the first.
+
+    Otherwise the repository knows.
+    """
+    if settings.beside is not None and settings.default_model is None:
+        return find_models(settings)[0].name
+    return settings.default_model
 
 
 def add_models(

@@ -2,12 +2,20 @@
 
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from models import BUILT_IN_MODEL, DeviceLostError, ModelError, ModelFileError, Precision
+from models import (
+    BUILT_IN_MODEL,
+    DeviceLostError,
+    ModelError,
+    ModelFileError,
+    Precision,
+    PreprocessingError,
+)
 from service.hosting import loading
 from service.hosting.loading import ModelFile, OpenModel, find_models, load, open_models
 from service.hosting.pipeline import FailedModel
@@ -224,6 +232,38 @@ def test_what_is_said_of_one_model_is_refused_for_several(
     folder = make_models(tmp_path)
     with pytest.raises(SettingsError, match=r"model\.toml beside it"):
         list(open_models(Settings.model_validate({"model": folder, **settings}), expectations))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("resize", "40", "digits-40"),
+        ("crop_mode", '"pad"', "digits-pad"),
+        ("std", "[2]", "digits-2"),
+    ],
+)
+def test_a_model_is_served_beside_itself_with_another_key(key: str, value: str, name: str) -> None:
+    beside = Settings(max_batch=1, threads=1, beside=f"{key}={value}")
+    first, second = opened_of(beside, ["resize=36"])
+    assert (first.info.name, second.info.name) == ("digits", name)
+    meanings = [asdict(each.classifier.preprocessing) for each in (first, second)]
+    assert [meaning["resize"] for meaning in meanings] == [36, 40 if key == "resize" else 36]
+    assert {key for key in meanings[0] if meanings[0][key] != meanings[1][key]} == {key}
+    assert second.reopen(0).precision is second.engines[0].precision
+
+
+def test_a_preset_beside_another_is_refused_where_the_model_cannot_have_it() -> None:
+    beside = Settings(max_batch=1, threads=1, preset="digits", beside="preset=caffe")
+    with pytest.raises(PreprocessingError, match=r"3×32×32 \(nchw, bgr\), but the model takes 1×"):
+        list(open_models(beside, None))
+
+
+def test_only_one_model_can_be_beside_itself(tmp_path: Path) -> None:
+    several = models_in(make_models(tmp_path)).model_copy(update={"beside": "precision=fp16"})
+    with pytest.raises(SettingsError, match=r"^--beside applies to a single model; there are chan"):
+        find_models(several)
+    with pytest.raises(SettingsError, match=r"^--beside: fp16 is not allowed; write KEY=VALUE"):
+        find_models(Settings(beside="fp16"))
 
 
 def test_an_engine_is_opened_again_from_the_file_unless_that_has_changed(tmp_path: Path) -> None:

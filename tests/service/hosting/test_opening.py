@@ -35,6 +35,15 @@ async def test_a_default_model_that_is_not_served_is_refused() -> None:
     await repository.close(1)
 
 
+async def test_the_first_of_a_model_beside_itself_is_the_default() -> None:
+    settings = SETTINGS.model_copy(update={"beside": "resize=40"})
+    repository = make_repository(settings, decode_threads=1)
+    add_models(repository, settings)
+    assert list(repository.models) == ["digits", "digits-40"]
+    assert repository.default is repository.models["digits"]
+    await repository.close(1)
+
+
 async def test_another_asgi_server_runs_the_application_within_its_lifespan() -> None:
     repository = make_repository(SETTINGS, decode_threads=1)
     add_models(repository, SETTINGS)

@@ -1,53 +1,72 @@
 """Does five tasks on the page, each of two clicks at most, and takes a picture after each.
 
-    python -m tests.support.service.film MODEL FOLDER
+    python -m tests.support.service.film FOLDER MODEL [FLAG...]
 
-FOLDER gets one PNG a task; docs/page.png is the last. Two models in MODEL are compared.
+FOLDER gets one PNG a task; docs/page.png is the last. With `--beside preset=raw` among the flags
+of the server, two presets are compared.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.service.browser import convoy_at, expect, launched
+from tests.support.service.browser import View, convoy_at, expect, launched, opened
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
+# What a user does with a mouse: a choice from a list takes two clicks, one to open it.
+_COUNT = """() => {
+    window.clicks = 0;
+    const count = (kind, of) => addEventListener(kind, event => (clicks += of(event)), true);
+    count("click", event => event.isTrusted);
+    count("change", event => 2 * event.target.matches("select"));
+}"""
+
+
 def first_answer(page: "Page") -> None:
     """The first example is answered without a click."""
-    expect(page.locator("#latest")).not_to_be_empty()
-
-
-def where_it_looked(page: "Page") -> None:
-    """One click draws what the label rests on."""
-    page.get_by_role("button", name="Where it looked").click()
-    expect(page.locator("#batches-run .done")).to_have_count(7, timeout=30_000)
-
-
-def two_presets(page: "Page") -> None:
-    """One choice shows a second model or preset beside the first."""
-    others = page.locator("#beside option").count() - 1
-    if others > 1:
-        page.get_by_label("Beside").select_option(index=others)
-        expect(page.locator("#agreement")).to_contain_text("gree")
-        page.get_by_label("Beside").select_option("")
+    expect(page.locator("#latest")).not_to_be_empty(timeout=30_000)
+    expect(page.locator(".answer .time").first).to_contain_text("ms: decode")
 
 
 def camera(page: "Page") -> None:
     """One click classifies what the camera sees; one more ends it."""
     page.get_by_role("button", name="Use the camera").click()
-    expect(page.locator("#camera-label")).to_contain_text("%")
-    page.wait_for_timeout(2000)
+    expect(page.locator("#camera-label")).to_contain_text("%", timeout=30_000)
+    expect(page.locator("#camera-time")).to_contain_text("in the server")
+    times: set[str] = set()
+    while len(times) < 3:  # it goes on by itself
+        times.add(page.locator("#camera-time").inner_text())
+        page.wait_for_timeout(50)
     page.get_by_role("button", name="Close the camera").click()
+
+
+def two_presets(page: "Page") -> None:
+    """One choice shows the answer by a second preset beside the first."""
+    page.get_by_label("Beside").select_option(index=page.locator("#beside option").count() - 1)
+    expect(page.locator("#agreement")).to_contain_text("gree", timeout=30_000)
+    names = page.locator(".answer .name").all_inner_texts()
+    assert len({name.partition(":")[0] for name in names}) == 2
+    for time in page.locator(".answer .time").all_inner_texts():
+        assert "ms: decode" in time
 
 
 def batches_grow(page: "Page") -> None:
     """One click sends 200 images."""
     page.get_by_role("button", name="Send 200 images").click()
-    expect(page.locator("#said")).to_contain_text("200 images in", timeout=60_000)
+    expect(page.locator("#said")).to_contain_text("200 images in", timeout=120_000)
+    largest = page.locator("#said").inner_text().rpartition(" ")[2]
+    assert int(largest) > 1
+
+
+def where_it_looked(page: "Page") -> None:
+    """One click draws what the label rests on."""
+    page.get_by_role("button", name="Where it looked").click()
+    expect(page.locator("#looked")).to_contain_text("rests on it", timeout=60_000)
+    expect(page.locator("#batches-run .done")).to_have_count(7)
 
 
 TASKS: tuple[Callable[["Page"], None], ...] = (
@@ -59,16 +78,30 @@ TASKS: tuple[Callable[["Page"], None], ...] = (
 )
 
 
-def film(model: str, folder: Path) -> None:
-    """Do the tasks in one window."""
-    with convoy_at(model) as address, launched() as browser:
-        page = browser.new_page(viewport={"width": 1024, "height": 1180}, color_scheme="dark")
-        page.goto(address)
-        for number, task in enumerate(TASKS, start=1):
-            task(page)
+def film(page: "Page") -> Iterator[tuple[str, int]]:
+    """Do the tasks one after another; yield the name of each that is done, and its clicks."""
+    page.evaluate(_COUNT)
+    done = 0
+    for task in TASKS:
+        task(page)
+        clicks: int = page.evaluate("window.clicks")
+        yield task.__name__, clicks - done
+        done = clicks
+
+
+def main(folder: Path, *flags: str) -> None:
+    """Take the pictures."""
+    view = View(1024, 1180, "dark")
+    with (
+        convoy_at(*flags) as address,
+        launched() as browser,
+        opened(browser, address, view) as page,
+    ):
+        for number, (name, clicks) in enumerate(film(page), start=1):
             page.wait_for_timeout(1500)
-            page.screenshot(path=folder / f"{number}-{task.__name__}.png")
+            page.screenshot(path=folder / f"{number}-{name}.png")
+            print(f"{name}: {clicks} clicks")
 
 
 if __name__ == "__main__":
-    film(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
