@@ -35,6 +35,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os.path import relpath
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from kernels.problems.precision import Precision
@@ -42,8 +43,11 @@ from models.errors import PreprocessingError
 from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
 from models.preprocessing import ChannelOrder, CropMode, Layout, Preprocessing
 from models.readers import Reading, read_beside
+from models.readers.reading import read_text
 
 _log = logging.getLogger(__name__)
+
+_LONGEST = 2000  # characters of the line about what was taken from where
 
 _OF_SERVING = ("max_batch", "timeout_ms", "priority")
 
@@ -112,7 +116,7 @@ def load_description(
         preprocessing,
         given.get("precision"),
         serving,
-        "; ".join(origin),
+        shorten("; ".join(origin), _LONGEST, placeholder=" ..."),
         labels_from,
         given.get("embedding"),
     )
@@ -260,8 +264,8 @@ def _description_of(model_path: Path) -> Path | None:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: not TOML, or not UTF-8
+        return tomllib.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise PreprocessingError(f"{path} cannot be read: {error}") from error
 
 

@@ -10,6 +10,7 @@ from models.errors import PreprocessingError
 
 LARGEST_BATCH = 64  # of --max-batch
 LOWEST_PRIORITY = 9
+_LONGEST = 2**24  # file in characters; the labels of 20,000 classes take a tenth
 _TOO_LONG = 2**16  # a side in pixels
 
 Keys = dict[str, object]
@@ -34,10 +35,14 @@ class Reading:
 def read_text(path: Path, what: str = "") -> str:
     """Return the text of a file. Raises PreprocessingError, which says `what` cannot be read."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_LONGEST + 1)
+        if len(text) > _LONGEST:
+            raise OSError(f"it has more than {_LONGEST} characters")
     except (OSError, UnicodeDecodeError) as error:
         whole = f"{what} cannot be read from {path}" if what else f"{path} cannot be read"
         raise PreprocessingError(f"{whole}: {error}") from error
+    return text
 
 
 def named_by(source: Path, name: str) -> Path:

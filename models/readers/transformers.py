@@ -24,6 +24,27 @@ _DONE = {
     "do_reduce_labels",
 }
 
+# What else is read, or says nothing of pixels.
+_KNOWN = {
+    "size",
+    "crop_size",
+    "crop_pct",
+    "resize_short",
+    "size_divisor",
+    "resample",
+    "rescale_factor",
+    "rescale_offset",
+    "include_top",
+    "image_mean",
+    "image_std",
+    "image_processor_type",
+    "feature_extractor_type",
+    "processor_class",
+    "default_to_square",
+    "data_format",
+    "device",
+}
+
 # Image processors for which a `size` that is one number means both sides, or the shorter one.
 _BOTH_SIDES = {"ViT", "DeiT", "Beit", "EfficientNet", "Pvt", "Segformer"}
 _SHORTER_SIDE = {
@@ -49,7 +70,12 @@ def read_processor(path: Path) -> Reading | None:
     config = read_json(path)
     if not config.keys() & {"size", "image_mean", "do_resize"}:
         return None
-    return Reading(path, pixels=partial(_pixels, path, config))
+    others = (
+        key
+        for key, value in config.items()
+        if value and not key.startswith(("do_", "_")) and key not in _KNOWN
+    )
+    return Reading(path, pixels=partial(_pixels, path, config), ignored=tuple(others))
 
 
 def read_config(path: Path) -> Reading | None:
@@ -80,6 +106,10 @@ def _pixels(path: Path, config: Config) -> Keys:
     if not config.get("do_resize", True):
         raise PreprocessingError(
             f"{path}: do_resize = false is not supported; Convoy resizes every image{_OTHERWISE}"
+        )
+    if config.get("size_divisor") not in (None, 1):
+        raise PreprocessingError(
+            f"{path}: size_divisor is not supported; Convoy's images have one size{_OTHERWISE}"
         )
     if kind == "Perceiver":
         raise PreprocessingError(
@@ -114,6 +144,8 @@ def _normalisation(path: Path, config: Config, kind: str) -> Keys:
     if kind == "EfficientNet" and config.get("include_top", True):
         std = [number * number for number in std]  # it divides twice
     colour = "bgr" if config.get("do_flip_channel_order") else "rgb"
+    if kind == "PPLCNet":  # it normalises, then reverses the channels
+        colour, mean, std = "bgr", mean[::-1], std[::-1]
     rescales = config.get("do_rescale", True)
     return {
         "scale": config.get("rescale_factor", 1 / 255) if rescales else 1.0,
@@ -134,6 +166,8 @@ def _channels(path: Path, config: Config, key: str) -> list[float]:
 
 def _geometry(path: Path, config: Config, kind: str) -> Keys:
     size = config.get("size")
+    if kind == "PPLCNet" and is_side(shorter := config.get("resize_short")):
+        size = {"shortest_edge": shorter}
     if is_side(size):
         if kind not in _BOTH_SIDES | _SHORTER_SIDE:
             raise PreprocessingError(
@@ -141,8 +175,8 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
                 f' both sides\'; write {{"shortest_edge": {size}}} or'
                 f' {{"height": {size}, "width": {size}}}{_OTHERWISE}'
             )
-        shorter = kind in _SHORTER_SIDE
-        size = {"shortest_edge": size} if shorter else {"height": size, "width": size}
+        cuts = kind in _SHORTER_SIDE
+        size = {"shortest_edge": size} if cuts else {"height": size, "width": size}
     crop = _sides(config.get("crop_size"))
     if not config.get("do_center_crop", crop is not None):
         crop = None

@@ -95,6 +95,20 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, file: str, content: bytes
     assert all(file in error for error in errors)
 
 
+@pytest.mark.parametrize("file", [*FILES, "model.toml"])
+def test_a_file_that_is_too_long_is_refused(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_bytes(b"\n" * (2**24 + 1))
+    with pytest.raises(PreprocessingError, match=rf"{file} cannot be read: .* 16777216 char"):
+        load_description(tmp_path / "model.onnx", (3, 8, 8))
+
+
+def test_the_line_about_files_stays_short(tmp_path: Path) -> None:
+    (tmp_path / "config.pbtxt").write_text("".join(f"field_{i}: 1\n" for i in range(10_000)))
+    origin = load_description(tmp_path / "model.onnx", (3, 8, 8)).origin
+    assert 1900 < len(origin) <= 2000
+    assert origin.endswith(", ...")
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [

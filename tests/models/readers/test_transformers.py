@@ -115,6 +115,24 @@ def test_mobilevit_reads_bgr_and_efficientnet_divides_twice(model: Path) -> None
     assert (p.scale, p.mean, p.std) == (1 / 127.5, (1, 1, 1), (0.25,) * 3)
 
 
+def test_pplcnet_resizes_the_shorter_side_and_reverses_what_is_normalised(model: Path) -> None:
+    said = {"size": square(256), "resize_short": 240, "size_divisor": 1, "crop_size": square(224)}
+    process(model, "PPLCNetImageProcessor", **said)
+    p = load_preprocessing(model, OPEN)
+    assert (p.height, p.resize, p.crop_mode) == (224, 240, CropMode.CROP)
+    assert (p.channels, p.mean, p.std) == (
+        ChannelOrder.BGR,
+        (0.406, 0.456, 0.485),
+        (0.4, 0.3, 0.2),
+    )
+
+
+def test_what_is_not_known_is_not_used_and_said(model: Path) -> None:
+    process(model, size=square(8), patch_size=16, num_labels=None, _valid_processor_keys=["size"])
+    origin = load_description(model, OPEN).origin
+    assert origin.endswith("preprocessor_config.json, not used: patch_size")
+
+
 @pytest.mark.parametrize(
     ("kind", "said", "words"),
     [
@@ -123,6 +141,7 @@ def test_mobilevit_reads_bgr_and_efficientnet_divides_twice(model: Path) -> None
         ("ViTImageProcessor", {"size": {"longest_edge": 8}}, "it must have a shortest_edge"),
         ("ViTImageProcessor", {"size": square(8), "do_pad": True}, "do_pad = true is not"),
         ("ViTImageProcessor", {"size": square(8), "do_resize": False}, "do_resize = false"),
+        ("ViTImageProcessor", {"size": square(8), "size_divisor": 32}, "size_divisor is not"),
         ("PerceiverImageProcessor", {"size": square(8)}, "crops before it resizes"),
         ("ViTImageProcessor", {"size": square(8), "resample": 9}, "a number of Pillow's, 0 to 5"),
         ("ViTImageProcessor", {"size": square(8), "resample": None}, "without resample it may be"),

@@ -18,12 +18,19 @@ SIDE = 8
 
 
 def save_brightest(
-    path: Path, mean: list[float], std: list[float], *, last: bool = False, closed: bool = True
+    path: Path,
+    mean: list[float],
+    std: list[float],
+    *,
+    last: bool = False,
+    closed: bool = True,
+    beside: bool = False,
 ) -> None:
     """Save a network whose scores are 9 for each channel that is 255 of 255, and 0 at 0.
 
     It undoes the normalisation that it was made for, so that another one gives other scores; with
-    `last` its channels come last, and without `closed` it takes images of any size.
+    `last` its channels come last, without `closed` it takes images of any size, and its weights are
+    in a file `beside` it.
     """
     side: int | str = SIDE if closed else "s"
     shape = ["N", side, side, 3] if last else ["N", 3, side, side]
@@ -46,7 +53,8 @@ def save_brightest(
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     opset = helper.make_opsetid("", 18)
-    save_model(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    save_model(model, path, save_as_external_data=beside, size_threshold=0)
 
 
 HALF, IMAGENET = ([0.5] * 3, [0.5] * 3), ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -146,7 +154,8 @@ def tf2onnx(folder: Path) -> None:
 
 
 def mlflow(folder: Path) -> None:
-    save_brightest(folder / "model.onnx", *IMAGENET)
+    """Write what MLflow's onnx flavour does: the weights are in a file with a random name."""
+    save_brightest(folder / "model.onnx", *IMAGENET, beside=True)
     write(folder / "MLmodel", "flavors:\n  onnx:\n    data: model.onnx\n    onnx_version: 1.20.0\n")
     write(folder / "conda.yaml", "name: mlflow-env\n")
     write(folder / "requirements.txt", "onnx\n")

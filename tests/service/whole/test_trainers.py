@@ -172,6 +172,33 @@ def test_what_the_docs_say_of_a_jpeg_that_is_decoded_at_one_half() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("cv2") is None or len(PHOTOGRAPHS) < 50,
+    reason=f"needs OpenCV: pip install opencv-python-headless; and the photographs of {SHARED}",
+)
+@pytest.mark.parametrize(("backend", "median", "mean"), [("cv2", 2.6, 3.7), ("pil", 0, 1.7)])
+def test_what_the_docs_say_of_paddleclas(backend: str, median: float, mean: float) -> None:
+    """Its operators round the longer side and the crop's place otherwise, whatever the backend."""
+    import cv2  # noqa: PLC0415
+
+    exact = _preprocessing({"size": 224, "resize": 256})
+    off = []
+    for path in PHOTOGRAPHS:
+        image = Image.open(path).convert("RGB")
+        times = 256 / min(image.size)
+        width, height = size = (round(image.width * times), round(image.height * times))
+        if backend == "cv2":
+            resized = cv2.resize(np.asarray(image), size, interpolation=cv2.INTER_LINEAR)
+        else:
+            resized = np.asarray(image.resize(size, Image.Resampling.BILINEAR))
+        top, left = (height - 224) // 2, (width - 224) // 2
+        theirs = resized[top : top + 224, left : left + 224]
+        off.append(np.abs(np.subtract(_ours(path.read_bytes(), exact), theirs, dtype=int)).mean())
+    assert np.median(off) == pytest.approx(median, abs=0.05)  # grey levels
+    assert np.mean(off) == pytest.approx(mean, abs=0.05)
+
+
+@pytest.mark.slow
 @needs_trainers
 @pytest.mark.skipif(len(EVERY_PHOTOGRAPH) < 200, reason=f"needs the photographs of {SHARED}")
 def test_a_model_of_timm_has_timms_scores_of_each_photograph(tmp_path: Path) -> None:
@@ -231,6 +258,10 @@ def test_a_model_of_timm_has_timms_scores_of_each_photograph(tmp_path: Path) -> 
         ("MobileNetV2ImageProcessor", {}),
         ("MobileViTImageProcessor", {"size": {"shortest_edge": 288}}),
         ("EfficientNetImageProcessor", {}),
+        ("PPLCNetImageProcessor", {}),
+        ("PvtImageProcessor", {}),
+        ("SegformerImageProcessor", {}),
+        ("SiglipImageProcessor", {}),
     ],
 )
 def test_the_file_that_transformers_writes_gives_transformers_tensors(
