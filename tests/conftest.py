@@ -50,11 +50,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `make test` spare most of what passed with the same sources."""
+    """Let `make test` spare most of what passed with the same sources, and golden files be
+    written.
+    """
     parser.addoption(
         "--spare-proved",
         action="store_true",
         help="run one in eight cases of what passed with the same sources (support/proved.py)",
+    )
+    parser.addoption(
+        "--write-golden", action="store_true", help="write what service/cli/golden should contain"
     )
 
 

@@ -36,6 +36,9 @@ _PREFLIGHT = Response(
 
 
 # The order of the groups at /docs.
+METRICS_PORT_HEADER = "Metrics-Port"
+"""Of the answer 404 at /metrics, where they have a port of their own."""
+
 _TAGS = ("classify", "models", "KServe V2", "health", "metrics")
 
 
@@ -71,12 +74,14 @@ def create_app(
     repository: Repository,
     *,
     metrics: bool = True,
+    metrics_port: int | None = None,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> App:
     """Return the application over the repository's models; the caller warms up, drains and closes
     it.
 
-    Without `metrics`, /metrics answers 404: they have a port of their own. `lifespan` is what an
+    Without `metrics`, or with a port of their own, /metrics answers 404, which names the port for
+    the page. `lifespan` is what an
     ASGI server other than Convoy's runs the application in.
     """
     app = App(
@@ -95,18 +100,20 @@ def create_app(
         },
     )
     app.state.repository = repository
+    here = metrics and metrics_port is None
+    headers = {} if metrics_port is None else {METRICS_PORT_HEADER: str(metrics_port)}
 
     @app.get(
         "/metrics",
         response_class=PlainTextResponse,
-        include_in_schema=metrics,
+        include_in_schema=here,
         summary="Metrics for Prometheus",
         tags=["metrics"],
     )
     async def exposition() -> Response:
         """Return all metrics in Prometheus' text format."""
-        if not metrics:
-            raise HTTPException(404, "the metrics have their own port (--metrics-port)")
+        if not here:
+            raise HTTPException(404, "the metrics have their own port (--metrics-port)", headers)
         return Response(
             await repository.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
         )

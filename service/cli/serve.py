@@ -72,14 +72,16 @@ def _serve(
         if settings.metrics_port is not None:
             exposition = repository.metrics.exposition
             scraped = metrics_port(settings.host, settings.metrics_port, exposition)
-            _log.info("metrics are at port %d", stack.enter_context(scraped))
+            port = stack.enter_context(scraped)
+            settings = settings.model_copy(update={"metrics_port": port})
+            _log.info("metrics are at port %d", port)
         settings = _with_grpc_port(settings)
         add_models(repository, settings, expectations)
         announce = partial(
             _announce, settings, listener.getsockname()[1], repository, browse=browse
         )
         if not settings.workers:
-            app = create_app(repository, metrics=settings.metrics_port is None)
+            app = create_app(repository, metrics_port=settings.metrics_port)
             all_answered = run_server(
                 app,
                 app.endpoints,

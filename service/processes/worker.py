@@ -78,7 +78,7 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
         pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, number)
     for broken in outfit.broken:
         repository.add_broken(broken)
-    app = create_app(repository, metrics=settings.metrics_port is None)
+    app = create_app(repository, metrics_port=settings.metrics_port)
     config = http_settings(app, settings, options.keys, app.endpoints)
     own = settings.model_copy(update={"notice_s": 0})  # the main process has given notice
     port = port_of(repository, settings)

@@ -292,6 +292,13 @@ async function connect() {
   }
 }
 
+/** The server was gone: other models may be served now. */
+async function connectAgain() {
+  const before = $("model").value;
+  await listModels();
+  if ($("model").value !== before) await askAgain();
+}
+
 async function start() {
   takeImages();
   sheet.start((answer) => stage(answer));
@@ -319,7 +326,7 @@ async function start() {
   askForKey($("entry"), connect);
   examples = await (await fetch("page/examples.json")).json();
   await connect();
-  watchState(() => chosen()?.name);
+  watchState(() => chosen()?.name, connectAgain);
   watchTraffic(() => chosen()?.name);
 }
 

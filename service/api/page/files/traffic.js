@@ -48,6 +48,16 @@ function quantile(share, now, before) {
   return `${ms.toFixed(ms < 10 ? 1 : 0)} ms`;
 }
 
+/** Say that the metrics have a port of their own, and link to it. */
+function showElsewhere(port) {
+  $("elsewhere").hidden = false;
+  $("strip").hidden = document.querySelector(".numbers").hidden = true;
+  const there = new URL("/metrics", location.origin);
+  [there.protocol, there.port] = ["http:", port];
+  $("metrics-link").hidden = !port;
+  for (const link of document.querySelectorAll(".metrics")) link.href = there.href;
+}
+
 /** Show the traffic of what `model` names. */
 export function watchTraffic(model) {
   const rates = [];
@@ -111,9 +121,7 @@ export function watchTraffic(model) {
         const response = await ask("metrics");
         if (response.ok) show(await response.text(), performance.now() / 1000);
         if (response.status === 404) {
-          $("elsewhere").hidden = false;
-          for (const id of ["strip", "metrics-link"]) $(id).hidden = true;
-          document.querySelector(".numbers").hidden = true;
+          showElsewhere(response.headers.get("metrics-port"));
           return;
         }
       } catch {

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from models import BUILT_IN_MODEL
-from tests.support.servers.several_models import CHANNELS, convoy_serve, make_models
+from tests.support.servers.several_models import CHANNELS, convoy_serve, make_models, save_channels
 from tests.support.service.browser import IN_A_BROWSER, SEVEN, View, convoy_at, expect, opened
 
 if TYPE_CHECKING:
@@ -265,11 +266,8 @@ def test_models_are_compared_and_a_change_of_model_asks_again(
 
 @IN_A_BROWSER
 def test_the_state_follows_the_server_within_two_seconds(browser: "Browser") -> None:
-    with convoy_at("--metrics-port", "0") as address, opened(browser, address) as page:
+    with convoy_at() as address, opened(browser, address) as page:
         expect(page.locator("#state")).to_have_attribute("data-state", "ready")
-        expect(page.locator("#elsewhere")).to_be_visible()
-        expect(page.locator("#metrics-link")).to_be_hidden()
-        expect(page.locator("#strip")).to_be_hidden()
         page.route(
             "**/ready", lambda route: route.fulfill(status=503, json={"error": "warming up"})
         )
@@ -277,6 +275,43 @@ def test_the_state_follows_the_server_within_two_seconds(browser: "Browser") -> 
         page.unroute("**/ready")
         page.route("**/ready", lambda route: route.abort())
         expect(page.locator("#state")).to_have_attribute("data-state", "gone", timeout=2000)
+
+
+@IN_A_BROWSER
+def test_a_server_that_ends_is_gone_and_another_in_its_place_is_known(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        with convoy_at() as address:
+            page = stack.enter_context(opened(browser, address))
+            state = page.locator("#state")
+            expect(state).to_have_attribute("data-state", "ready")
+            page.evaluate("""() => { window.states = new Set(); new MutationObserver(() =>
+                window.states.add(document.getElementById("state").dataset.state))
+                .observe(document.getElementById("state"), { attributes: true }) }""")
+        expect(state).to_have_text("digits: gone: the server does not answer", timeout=2000)
+        model = tmp_path / "other.onnx"
+        save_channels(model, 64, 64)
+        port = address.rpartition(":")[2]
+        stack.enter_context(convoy_at(model, "--preset", "imagenet", "--port", port))
+        expect(state).to_have_text("other: ready", timeout=20_000)
+        expect(page.locator("#model")).to_have_value("other")
+        expect(page.locator(".answer .name").first).to_have_text("cat.jpg")
+        assert page.evaluate("[...window.states]")[0] == "gone"
+
+
+@IN_A_BROWSER
+def test_metrics_on_another_port_are_said_to_be_there_and_linked(browser: "Browser") -> None:
+    with convoy_at("--metrics-port", "0") as address, opened(browser, address) as page:
+        expect(page.locator("#elsewhere")).to_be_visible()
+        expect(page.locator("#strip")).to_be_hidden()
+        link = page.locator("#elsewhere a").get_attribute("href")
+        assert link
+        assert re.match(r"http://127\.0\.0\.1:\d+/metrics$", link)
+        assert not link.startswith(address)
+        assert "convoy_ready" in page.request.get(link).text()
+        page.get_by_role("button", name="Details").click()
+        assert page.locator("#metrics-link a").get_attribute("href") == link
 
 
 @IN_A_BROWSER
