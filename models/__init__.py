@@ -36,6 +36,7 @@ from models.errors import (
     UnsupportedModelError,
 )
 from models.inner import Absent, Inner, as_vectors
+from models.maps import Maps
 from models.onnx_loader import FileLimits, external_files
 from models.preprocessing import (
     PRESETS,
@@ -85,6 +86,7 @@ __all__ = [
     "Inner",
     "Interpolation",
     "Layout",
+    "Maps",
     "ModelError",
     "ModelFileError",
     "NetworkReport",

@@ -14,6 +14,7 @@ from models.description import Serving, load_description
 from models.errors import NoKernelsError, UnsupportedModelError
 from models.graph import Graph, Shape, Softmax, last_nodes
 from models.inner import UNSOUGHT, Absent, Inner, find_embedding, origin
+from models.maps import Maps, find_maps
 from models.onnx_loader import (
     FileLimits,
     LoadedModel,
@@ -49,13 +50,16 @@ class Classifier:
     serving: Serving = field(default_factory=Serving)
     origin: str = ""  # one line: which file said what of it
     embedding: Inner | Absent = UNSOUGHT
+    maps: Maps | Absent = UNSOUGHT  # of what the network looked at
 
     @property
     def inner(self) -> Mapping[str, Inner]:
         """Return the values that engines give beside the scores where they are asked for, by
         name.
         """
-        return {each.name: each for each in (self.embedding,) if isinstance(each, Inner)}
+        features = self.maps.features if isinstance(self.maps, Maps) else self.maps
+        found = (self.embedding, features)
+        return {each.name: each for each in found if isinstance(each, Inner)}
 
     @property
     def origins(self) -> Mapping[str, str]:
@@ -139,6 +143,7 @@ def load_classifier(
         description.serving,
         description.origin,
         find_embedding(network, description.embedding),
+        find_maps(network),
     )
 
 

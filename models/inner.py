@@ -96,15 +96,14 @@ def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Ab
     graph = network.graph
     if named == NONE:
         return Absent("its model.toml says so")
-    if network.is_opaque or network.quantised:
-        reason = _AS_IT_IS if network.is_opaque else _IN_BYTES
+    if reason := why_shut(network):
         if named is not None:
             raise UnsupportedModelError(
                 f"embedding = {named!r}: {network.name} can have no embedding, because {reason}"
             )
         return Absent(reason)
     if named is not None:
-        found = _in_onnx(network, _named(graph, named))
+        found = in_onnx(network, _named(graph, named))
         if isinstance(found, Absent):
             raise UnsupportedModelError(f"embedding = {named!r}: {found.reason}")
         return found
@@ -116,7 +115,14 @@ def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Ab
         )
     if origin(graph, last.x) in graph.inputs:
         return Absent("its only linear layer reads the image itself")
-    return _in_onnx(network, last.x)
+    return in_onnx(network, last.x)
+
+
+def why_shut(network: LoadedModel) -> str:
+    """Return why no value inside a network can be read; empty where some can."""
+    if network.is_opaque:
+        return _AS_IT_IS
+    return _IN_BYTES if network.quantised else ""
 
 
 def last_linear(graph: Graph) -> Gemm | Conv | None:
@@ -148,8 +154,10 @@ def _only_value(graph: Graph, node: Node) -> str | None:
     match node:
         case Activate() | Dequantize() | GlobalPool() | Identity() | Quantize() | Reduce():
             return node.x
-        case Reshape() | ScaleShift() | Softmax() | Transpose():
+        case Gemm() | Reshape() | ScaleShift() | Softmax() | Transpose():
             return node.x
+        case Conv():
+            return node.x if node.residual is None else None
         case Binary():
             values = [name for name in (node.a, node.b) if name not in graph.weights]
             return values[0] if len(values) == 1 else None
@@ -178,7 +186,7 @@ def _named(graph: Graph, named: str) -> str:
     )
 
 
-def _in_onnx(network: LoadedModel, name: str) -> Inner | Absent:
+def in_onnx(network: LoadedModel, name: str) -> Inner | Absent:
     """Return the value, or that from which it only differs in shape if ONNX has no such value."""
     graph = network.graph
     if origin(graph, name) == origin(graph, graph.outputs[0]):

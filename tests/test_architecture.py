@@ -43,6 +43,7 @@ ORDER = {
         "integers",
         "preprocessing open_gpu cost precision reference onnx_loader rewrite schedule",
         "readers torchvision inner",
+        "maps",
         "keys",
         "description",
         "classifier",

@@ -178,7 +178,7 @@ class Embed:
         headers = record.headers
         media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         is_json = media_type == _JSON.encode()
-        query = read_query(record.query, _QUERY)
+        query = {name: values[-1] for name, values in read_query(record.query, _QUERY).items()}
         for name, value in query.items():
             if value not in (allowed := _QUERY[name][0]["enum"]):
                 raise InvalidParameterError(

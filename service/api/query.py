@@ -9,8 +9,8 @@ from service.errors import InvalidParameterError
 _MAX_BYTES = 1024
 
 
-def read_query(query: bytes, names: Collection[str]) -> dict[str, str]:
-    """Return the parameters by name, of equal ones the last.
+def read_query(query: bytes, names: Collection[str]) -> dict[str, list[str]]:
+    """Return the values of the parameters that there are, by name.
 
     Raises InvalidParameterError where the query is long, or one has none of `names`.
     """
@@ -20,11 +20,12 @@ def read_query(query: bytes, names: Collection[str]) -> dict[str, str]:
         raise InvalidParameterError(
             f"the query has {len(query)} bytes; at most {_MAX_BYTES} are allowed"
         )
-    parameters = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-    for name in parameters:
+    parameters: dict[str, list[str]] = {}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in names:
             *others, last = names
             known = f"{', '.join(others)} and {last}" if others else f"only {last}"
             verb = "are" if others else "is"
             raise InvalidParameterError(f"unknown parameter {name[:20]!r}; there {verb} {known}")
+        parameters.setdefault(name, []).append(value)
     return parameters

@@ -3,19 +3,56 @@
 Typed dictionaries: mypy checks them, FastAPI documents them, msgspec encodes them unvalidated.
 """
 
-from typing import Annotated, Any
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,  # pydantic requires this one before Python 3.12
+)
 
 from pydantic import Field
-from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
+from typing_extensions import (
+    TypedDict,
+)
 
 from service.engine.ranking import Prediction
 from service.hosting.pipeline import FailedModel
+
+
+class ClassMap(TypedDict):
+    """Says what a network looked at for one class: how much each position added to its score."""
+
+    index: Annotated[int, Field(ge=0, description="the class, counted from 0")]
+    label: Annotated[str, Field(description="its name; the index if it has none")]
+    size: Annotated[
+        list[int], Field(description="width and height of the image, turned as its EXIF says")
+    ]
+    box: Annotated[
+        list[float],
+        Field(
+            description="what the map covers, in pixels of that image: left, top, right, bottom;"
+            " beyond the image where the network saw padding"
+        ),
+    ]
+    bias: Annotated[
+        float,
+        Field(description="the score before any softmax is the mean of the values, plus this"),
+    ]
+    values: Annotated[
+        NotRequired[list[list[float]]], Field(description="rows of the map, from the top")
+    ]
+    overlay: Annotated[
+        NotRequired[str],
+        Field(description="the map in colours that cover the whole image, as PNG in a data URL"),
+    ]
 
 
 class ImageResult(TypedDict):
     """The classes of one image."""
 
     predictions: Annotated[list[Prediction], Field(description="`top_k` classes, likeliest first")]
+    maps: Annotated[
+        NotRequired[list[ClassMap]], Field(description="one a class that `explain` asks for")
+    ]
 
 
 class Timing(TypedDict):

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from typing_extensions import override
 
 from models import ChannelOrder
+from service.api.explain import QUERY, Explained, check_number, explain, maps_of, read_explain
 from service.api.query import read_query
 from service.api.schemas import (
     ClassifyAnswer,
@@ -23,7 +24,7 @@ from service.batching.policy import LEVELS, NO_HURRY, Urgency, urgency_of
 from service.engine.ranking import top_k
 from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.inference import ImageRequest, Scored
-from service.hosting.pipeline import Pipeline
+from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.repository import Repository
 from service.http.asgi import answer_to
 from service.http.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES, Headers, form_boundary, images_of
@@ -173,16 +174,23 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
             200: {"content": {"image/png": {"schema": _IMAGE}}, "description": "The pixels"},
             **errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
         },
-        openapi_extra={"requestBody": BODY, "parameters": _parameters(None)[1:]},
+        openapi_extra={"requestBody": BODY, "parameters": parameters_of({})},
         tags=["models"],
     )
     return endpoints
 
 
+class _Form(NamedTuple):
+    """Says what is answered of each image."""
+
+    classes: int
+    explained: Explained | None = None
+
+
 class _ClassifyParameters(NamedTuple):
     """Holds the parameters in a request's head."""
 
-    classes: int
+    form: _Form
     urgency: Urgency
     boundary: bytes  # of a form; empty: the body is one image
 
@@ -193,8 +201,8 @@ class Classify:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         classes = pipeline.runner.classes
-        self._few = min(DEFAULT_TOP_K, classes)
-        self._asked_classes = query_parser(classes)
+        self._few = _Form(min(DEFAULT_TOP_K, classes))
+        self._read_query = query_parser(pipeline.info, classes)
 
     def check(self, record: RequestRecord) -> _ClassifyParameters:
         """Return the parameters in query and headers. Raises ServiceError where they are
@@ -202,7 +210,7 @@ class Classify:
         """
         query, headers = record.query, record.headers
         return _ClassifyParameters(
-            self._asked_classes(query) if query else self._few,
+            self._read_query(query) if query else self._few,
             urgency_from(headers, record.started),
             form_boundary(headers),
         )
@@ -214,17 +222,25 @@ class Classify:
     def read(self, asked: _ClassifyParameters, body: bytes) -> ImageRequest:
         """Return the images of the body."""
         max_images = self.pipeline.admission.max_images_a_request
-        return ImageRequest(
-            images_of(body, asked.boundary, max_images), None, asked.urgency, asked.classes
-        )
+        files = images_of(body, asked.boundary, max_images)
+        wanted = ImageRequest(files, None, asked.urgency, asked.form)
+        explained = asked.form.explained
+        if explained is None:
+            return wanted
+        check_number(explained, len(files))
+        features = maps_of(self.pipeline.info).features.name
+        return wanted._replace(inner=[features], views=explained.views)
 
-    def answer(self, classes: int, scored: Scored, count: Callable[[], Phases]) -> Response:
-        """Return the likeliest classes of each image."""
+    def answer(self, form: _Form, scored: Scored, count: Callable[[], Phases]) -> Response:
+        """Return the likeliest classes of each image, and its maps."""
         info = self.pipeline.info
         results = [
-            ImageResult(predictions=top_k(row, classes, info.output, info.labels))
+            ImageResult(predictions=top_k(row, form.classes, info.output, info.labels))
             for row in scored.results
         ]
+        if (asked := form.explained) is not None:
+            for result, row, view in zip(results, scored.results, asked.views, strict=True):
+                result["maps"] = explain(row, view, asked, info)
         total, *parts = [us / 1e3 for us in count()]
         timing: Any = {**dict(zip(PHASES, parts, strict=True)), "total": total}
         return json_response(
@@ -254,7 +270,7 @@ class ShowPixels(Classify):
         return wanted._replace(pixels_only=True)
 
     @override
-    def answer(self, classes: int, scored: Scored, count: Callable[[], Phases]) -> Response:
+    def answer(self, form: _Form, scored: Scored, count: Callable[[], Phases]) -> Response:
         count()
         pixels: Any = scored.results[0]
         if self.pipeline.info.channels is ChannelOrder.BGR:
@@ -270,13 +286,17 @@ def takes_long(headers: Headers, length: int) -> bool:
     return b"multipart/" in media_type or b"json" in media_type
 
 
-def query_parser(classes: int) -> Callable[[bytes], int]:
-    """Return a parser of ?top_k= for `classes` classes; it raises InvalidParameterError."""
+def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
+    """Return a parser of a query to a model of `classes` classes; it raises ServiceError."""
     validate: Callable[[bytes | str], int] = _top_k(classes).validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
+    few = min(DEFAULT_TOP_K, classes)
 
-    def parse(query: bytes) -> int:
-        return validated(validate, read_query(query, ("top_k",)).get("top_k", ""), rule)
+    def parse(query: bytes) -> _Form:
+        parameters = read_query(query, ("top_k", *QUERY))
+        asked = parameters.get("top_k")
+        top = few if asked is None else validated(validate, asked[-1], rule)
+        return _Form(top, read_explain(parameters, info, classes))
 
     return parse
 
@@ -290,7 +310,7 @@ def _top_k(classes: int | None) -> TypeAdapter[int]:
 def _parameters(classes: int | None) -> list[dict[str, Any]]:
     """Return the parameters that `Classify.check` reads as OpenAPI describes them."""
     fewest = min(DEFAULT_TOP_K, classes or DEFAULT_TOP_K)
-    return parameters_of({"top_k": (_top_k(classes).json_schema(), fewest)})
+    return parameters_of({"top_k": (_top_k(classes).json_schema(), fewest), **QUERY})
 
 
 def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from service.errors import ServiceError
 from service.hosting.admission import Reservation
 from service.hosting.pipeline import Pipeline
 from service.images.decode_pool import Decoding
+from service.images.view import View, view_of
 
 # Above this many bytes, reading the headers takes longer than handing them to a thread.
 _LONG_FILES = 2**18
@@ -36,6 +37,7 @@ class ImageRequest(NamedTuple):
     copied: int = 0  # bytes of the images that are not from the body
     pixels_only: bool = False  # the results are the decoded images, which are not scored
     inner: Collection[str] = ()  # values inside the network that are wanted beside the scores
+    views: list[View] | None = None  # gets what the model sees of each file, if that is wanted
 
     @property
     def size(self) -> int:
@@ -61,6 +63,7 @@ class Inference:
     _urgency: Urgency = NO_HURRY
     _pixels_only: bool = False
     _inner: Collection[str] = ()
+    _views: list[View] | None = None
     _decoded: list[Any] = field(default_factory=list)  # pixels, or an exception
     _undecoded: int = 0
     decoded_at: float = field(default_factory=perf_counter)
@@ -73,7 +76,7 @@ class Inference:
         """
         client = self._reservation.client
         self._urgency, self._pixels_only = wanted.urgency, wanted.pixels_only
-        self._inner = wanted.inner
+        self._inner, self._views = wanted.inner, wanted.views
         if wanted.images is not None:
             self._reservation.admit(len(wanted.images))
             self._score(wanted.images)
@@ -111,6 +114,8 @@ class Inference:
         decoders = self._pipeline.decoders
         client = self._reservation.client
         decoders.admit(*decodings, client=client)
+        if self._views is not None:
+            self._views += map(view_of, decodings)
         self._decoded = [None] * len(decodings)
         self._undecoded = len(decodings)
         posted = [

@@ -380,4 +380,6 @@ def _info(classifier: Classifier, version: str, warning: str) -> ModelInfo:
         origin=classifier.origin,
         serving=classifier.serving,
         embedding=classifier.embedding,
+        maps=classifier.maps,
+        inner=tuple(classifier.inner.values()),
     )

@@ -1,10 +1,10 @@
 """Serves one model: from the bytes of images to their scores, with its bounds and metrics."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from models import Absent, ChannelOrder, Inner, OutputKind, Serving
+from models import Absent, ChannelOrder, Inner, Maps, OutputKind, Serving
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
@@ -35,11 +35,8 @@ class ModelInfo:
     origin: str = ""  # one line: which file said what of it
     serving: Serving = _AS_SET
     embedding: Inner | Absent = _UNSOUGHT
-
-    @property
-    def inner(self) -> Sequence[Inner]:
-        """Return the values inside the network that may be asked for."""
-        return [self.embedding] if isinstance(self.embedding, Inner) else []
+    maps: Maps | Absent = _UNSOUGHT
+    inner: Collection[Inner] = ()  # values inside the network that may be asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from models import ChannelOrder, __version__
+from models import ChannelOrder, Inner, __version__
 from service.api.v2.inference import INPUT, output_names
 from service.engine.supervised_engine import State
 from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
@@ -154,8 +154,11 @@ async def model_metadata(pipeline: Asked) -> ModelMetadata:
 
 def _output_sizes(pipeline: Pipeline) -> dict[str, int]:
     """Return the length of an image's row in each output, by name."""
-    sizes = [pipeline.runner.classes, *(each.size for each in pipeline.info.inner)]
-    return dict(zip(output_names(pipeline.info), sizes, strict=False))
+    info = pipeline.info
+    sizes = [pipeline.runner.classes]
+    if isinstance(info.embedding, Inner):
+        sizes.append(info.embedding.size)
+    return dict(zip(output_names(info), sizes, strict=False))
 
 
 async def model_config(pipeline: Asked) -> dict[str, Any]:

@@ -23,10 +23,11 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from models import ChannelOrder
+from models import ChannelOrder, Inner
 from service.api.v2.tensors import BinaryElements, Numbers
 from service.batching.policy import LEVELS
 from service.errors import BadRequestError, TooManyImagesError, UnsupportedError
+from service.hosting.embeddings import embedding
 from service.hosting.pipeline import ModelInfo
 from service.hosting.regions import Place, Regions
 
@@ -151,7 +152,7 @@ class InferRequest:
     def inner(self, info: ModelInfo) -> Sequence[str]:
         """Return the names of the values inside the network that are wanted."""
         wants = any(output.name != info.scores for output in self.outputs)
-        return [each.name for each in info.inner] if wants else ()
+        return [embedding(info).name] if wants else ()
 
 
 class Elements(Protocol):
@@ -202,7 +203,7 @@ def understand(
 
 def output_names(info: ModelInfo) -> Sequence[str]:
     """Return the names of a model's outputs, the scores first."""
-    has_embedding = info.inner and info.scores != EMBEDDING
+    has_embedding = isinstance(info.embedding, Inner) and info.scores != EMBEDDING
     return [info.scores, EMBEDDING] if has_embedding else [info.scores]
 
 

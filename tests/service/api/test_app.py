@@ -328,7 +328,8 @@ async def test_the_openapi_document_tells_bodies_parameters_and_errors() -> None
         "image",
         "images",
     }
-    top_k, timeout, priority = operation["parameters"]
+    top_k, explain, explain_as, timeout, priority = operation["parameters"]
+    assert (explain["name"], explain_as["schema"]["default"]) == ("explain", "numbers")
     assert (timeout["name"], priority["name"]) == ("X-Timeout-Ms", "X-Priority")
     expected = {"type": "integer", "minimum": 1, "maximum": CLASSES, "default": 5}
     assert expected.items() <= top_k["schema"].items()

@@ -160,4 +160,5 @@ def fake_info(name: str = "fake", output: OutputKind = OutputKind.LOGITS) -> Mod
         output=output,
         labels=LABELS,
         embedding=Inner("features", (2,)),
+        inner=[Inner("features", (2,))],
     )

@@ -55,7 +55,7 @@ async def _no_application(_: Any, __: Any, send: Any) -> None:
 _PARSERS: Mapping[str, tuple[Callable[[bytes], object], Mapping[str, bytes]]] = {
     "JSON": (lambda body: parse_request(body, None, INFO, 8), worst.JSON),
     "form": (lambda body: images_of(body, worst.BOUNDARY, 128), worst.FORMS),
-    "query": (query_parser(1000), worst.QUERIES),
+    "query": (query_parser(INFO, 1000), worst.QUERIES),
     "Content-Type": (lambda text: form_boundary({b"content-type": text}), worst.CONTENT_TYPES),
     "Accept-Encoding": (lambda text: wanted_coding(text.decode(), 10**6), worst.ACCEPTED),
     "X-Timeout-Ms": (

@@ -1,0 +1,140 @@
+"""Finds how a network's scores are means over the positions of an image: class activation maps.
+
+A map says how much each position adds to the score of a class (Zhou et al. 2016):
+
+    features C×H×W ─ mean over H×W ─ Gemm ─ scores       map = weight · features; a bias remains
+    features C×H×W ─ Conv 1×1 ─ mean over H×W ─ scores   map = weight · features + bias, or its ReLU
+
+Either way the score, before any softmax, is the mean of the map plus what remains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.problems.activation import RELU
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind
+from models.graph import (
+    Activate,
+    Binary,
+    Conv,
+    Gemm,
+    GlobalPool,
+    Graph,
+    Identity,
+    Node,
+    Reshape,
+    Softmax,
+)
+from models.inner import Absent, Inner, from_scores, in_onnx, is_of_one_position, why_shut
+from models.onnx_loader import LoadedModel
+from models.rewrite import rewrite
+from models.rewrite.global_pool import global_pool
+
+_Array = NDArray[np.float32]
+
+_SKIPPED = Identity | Reshape | Softmax
+
+_LENGTH = 3  # nodes that matter, from the scores back
+
+_NEEDS = (
+    "its scores are not one linear layer of averages over an image's positions, as those of a"
+    " network that ends in convolution, global average pooling and one linear layer are"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Maps:
+    """Makes class activation maps of `features`, C×H×W."""
+
+    features: Inner
+    weight: _Array  # classes×C
+    inside: _Array  # added at each position, one a class
+    rectified: bool  # negative sums count as 0
+    beside: _Array  # added to the mean over the positions, one a class
+
+    def of(self, features: _Array, classes: Sequence[int]) -> _Array:
+        """Return the maps of some classes: classes×H×W."""
+        channels, *positions = features.shape
+        kept = list(classes)
+        maps = self.weight[kept] @ features.reshape(channels, -1) + self.inside[kept, np.newaxis]
+        if self.rectified:
+            maps = np.maximum(maps, 0)
+        return maps.reshape(len(kept), *positions)
+
+
+def find_maps(network: LoadedModel) -> Maps | Absent:
+    """Return how a network's maps are made, or why it has none."""
+    if reason := why_shut(network):
+        return Absent(reason)
+    graph = rewrite(network.graph, (global_pool,)).graph
+    match _last_computing(graph):
+        case [Binary() as add, Gemm() | Conv() as linear, GlobalPool() as pool, *_]:
+            added = _added(graph, add, linear)
+        case [Gemm() | Conv() as linear, GlobalPool() as pool, *_]:
+            added = np.zeros(1, np.float32)
+        case [GlobalPool() as pool, Activate(activation=activation), Conv() as linear, *_] if (
+            activation == RELU
+        ):
+            return _of_positions(network, graph, pool, linear, rectified=True)
+        case [GlobalPool() as pool, Conv() as linear, *_]:
+            return _of_positions(network, graph, pool, linear, rectified=False)
+        case _:
+            return Absent(_NEEDS)
+    weight, bias = _linear(graph, linear)
+    if added is None or weight is None or pool.kind is not PoolKind.AVERAGE:
+        return Absent(_NEEDS)
+    features = _features(network, graph, pool.x)
+    if isinstance(features, Absent):
+        return features
+    return Maps(features, weight, np.zeros_like(bias), rectified=False, beside=bias + added)
+
+
+def _of_positions(
+    network: LoadedModel, graph: Graph, pool: GlobalPool, linear: Conv, *, rectified: bool
+) -> Maps | Absent:
+    """Return the maps of a network that scores each position, and averages the scores."""
+    weight, bias = _linear(graph, linear)
+    if weight is None or pool.kind is not PoolKind.AVERAGE:
+        return Absent(_NEEDS)
+    features = _features(network, graph, linear.x)
+    if isinstance(features, Absent):
+        return features
+    return Maps(features, weight, bias, rectified, beside=np.zeros_like(bias))
+
+
+def _last_computing(graph: Graph) -> list[Node]:
+    """Return the last nodes from the scores back, without those that only move numbers."""
+    passed = (node for node in from_scores(graph) if not isinstance(node, _SKIPPED))
+    return list(islice(passed, _LENGTH))
+
+
+def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
+    """Return the weight, classes×C, and the bias of a linear layer; no weight: it is none."""
+    weight = graph.weights[node.weight]
+    bias = np.zeros(len(weight), np.float32) if node.bias is None else graph.weights[node.bias]
+    is_linear = isinstance(node, Gemm) or (
+        is_of_one_position(node) and node.problem.window.output == node.problem.window.input
+    )
+    return weight.reshape(len(weight), -1) if is_linear else None, bias
+
+
+def _added(graph: Graph, add: Binary, linear: Gemm | Conv) -> _Array | None:
+    """Return the weight that is added to scores, one number a class."""
+    weight = graph.weights.get(add.a, graph.weights.get(add.b))
+    if add.op is not BinaryOp.ADD or weight is None:
+        return None
+    return weight.ravel() if weight.size in (1, graph.weights[linear.weight].shape[0]) else None
+
+
+def _features(network: LoadedModel, graph: Graph, name: str) -> Inner | Absent:
+    shape = graph.shape(name)
+    if len(shape) != 3 or prod(shape[1:]) == 1:
+        sizes = "×".join(map(str, shape))
+        return Absent(f"its features, {sizes}, have no positions in an image")
+    return in_onnx(network, name)

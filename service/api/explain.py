@@ -1,0 +1,142 @@
+"""Reads which maps a request asks for, and makes them of what its images ran to."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from models import Maps
+from service.api.schemas import ClassMap
+from service.engine.ranking import ScoreRow, top_k
+from service.errors import EngineFailedError, InvalidParameterError
+from service.hosting.pipeline import ModelInfo
+from service.images.view import View, overlay
+
+EXPLAIN, EXPLAIN_AS = "explain", "explain_as"
+
+QUERY: Mapping[str, tuple[dict[str, Any], str]] = {
+    EXPLAIN: (
+        {
+            "type": "string",
+            "description": "1: a map of what the network looked at for the likeliest class; or"
+            " the label of a class, or class:N; several may be sent",
+        },
+        "",
+    ),
+    EXPLAIN_AS: (
+        {
+            "type": "string",
+            "enum": ["numbers", "overlay"],
+            "description": "the values of the map, or a PNG to lay over the image",
+        },
+        "numbers",
+    ),
+}
+
+MOST_MAPS = 8
+"""A PNG takes milliseconds, in which the event loop does nothing else."""
+
+_LIKELIEST = "1"
+_BY_NUMBER = "class:"
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Says which maps are wanted of each image."""
+
+    classes: Sequence[int | None]  # None: the likeliest
+    as_overlay: bool
+    views: list[View] = field(default_factory=list)  # of each image, once they are prepared
+
+
+def maps_of(info: ModelInfo) -> Maps:
+    """Return how the model's maps are made. Raises InvalidParameterError where it has none."""
+    if isinstance(info.maps, Maps):
+        return info.maps
+    raise InvalidParameterError(f"the model '{info.name}' has no maps: {info.maps.reason}")
+
+
+def read_explain(
+    query: Mapping[str, Sequence[str]], info: ModelInfo, classes: int
+) -> Explained | None:
+    """Return which maps a query asks for. Raises InvalidParameterError, also where the model has
+    none.
+    """
+    kind = query.get(EXPLAIN_AS, ["numbers"])[-1]
+    if kind not in ("numbers", "overlay"):
+        raise InvalidParameterError(f"{EXPLAIN_AS} must be numbers or overlay; got {kind[:20]!r}")
+    asked = query.get(EXPLAIN, [])
+    if not asked:
+        if EXPLAIN_AS in query:
+            raise InvalidParameterError(f"{EXPLAIN_AS} needs {EXPLAIN}, such as {EXPLAIN}=1")
+        return None
+    maps_of(info)
+    found = dict.fromkeys(_class(each, info, classes) for each in asked)
+    return Explained(list(found), kind == "overlay")
+
+
+def check_number(explained: Explained, images: int) -> None:
+    """Raise InvalidParameterError where a request asks for too many maps."""
+    if (count := images * len(explained.classes)) > MOST_MAPS:
+        raise InvalidParameterError(
+            f"{count} maps in one request; at most {MOST_MAPS} are allowed, one an image and class"
+        )
+
+
+def explain(row: ScoreRow, view: View, asked: Explained, info: ModelInfo) -> list[ClassMap]:
+    """Return the maps of one image. Raises EngineFailedError where a number is not finite."""
+    maps = maps_of(info)
+    classes = [_likeliest(row, info) if each is None else each for each in asked.classes]
+    found = maps.of(row.inner[maps.features.name], classes)
+    if not np.isfinite(found).all():
+        raise EngineFailedError(
+            "the model gave a map with a number that is not finite; "
+            "check the image, the model and its preprocessing"
+        )
+    results = []
+    for index, values in zip(classes, found, strict=True):
+        result = ClassMap(
+            index=index,
+            label=info.labels[index] if info.labels else str(index),
+            size=list(view.size),
+            box=[round(edge, 2) for edge in view.box],
+            bias=float(maps.beside[index]),
+        )
+        if asked.as_overlay:
+            png = base64.b64encode(overlay(values, view)).decode()
+            result["overlay"] = f"data:image/png;base64,{png}"
+        else:
+            result["values"] = values.tolist()
+        results.append(result)
+    return results
+
+
+def _likeliest(row: ScoreRow, info: ModelInfo) -> int:
+    return top_k(row, 1, info.output, info.labels)[0]["index"]
+
+
+def _class(asked: str, info: ModelInfo, classes: int) -> int | None:
+    """Return the class that is asked for; None: the likeliest. Raises InvalidParameterError."""
+    if asked == _LIKELIEST:
+        return None
+    number = asked.removeprefix(_BY_NUMBER)
+    if number != asked:
+        if number.isascii() and number.isdigit() and len(number) < 10 and int(number) < classes:
+            return int(number)
+        raise InvalidParameterError(
+            f"{EXPLAIN}={_BY_NUMBER}N takes a whole number below {classes}; got {number[:20]!r}"
+        )
+    found = [index for index, label in enumerate(info.labels) if label == asked]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        which = " or ".join(f"{_BY_NUMBER}{index}" for index in found)
+        raise InvalidParameterError(
+            f"{len(found)} classes are labelled {asked[:40]!r}; send {EXPLAIN}={which}"
+        )
+    raise InvalidParameterError(
+        f"no class is labelled {asked[:40]!r}; {EXPLAIN} is 1 for the likeliest class, a label"
+        f" that /v1/models lists, or {_BY_NUMBER}N"
+    )

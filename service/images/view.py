@@ -1,0 +1,100 @@
+"""Says where in an image lies what a model sees of it, and draws maps of that on the image."""
+
+import io
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from service.images.decode import Drawing
+from service.images.decode_pool import Decoding
+
+_Transpose = Image.Transpose
+
+# How stored pixels become upright: the stored axes that are reversed, then whether they change
+# places.
+_X_REVERSED = {
+    _Transpose.FLIP_LEFT_RIGHT,
+    _Transpose.ROTATE_180,
+    _Transpose.TRANSVERSE,
+    _Transpose.ROTATE_90,
+}
+_Y_REVERSED = {
+    _Transpose.FLIP_TOP_BOTTOM,
+    _Transpose.ROTATE_180,
+    _Transpose.TRANSVERSE,
+    _Transpose.ROTATE_270,
+}
+_TURNED = {
+    _Transpose.TRANSPOSE,
+    _Transpose.TRANSVERSE,
+    _Transpose.ROTATE_90,
+    _Transpose.ROTATE_270,
+}
+
+# The longer side of an overlay, which is smooth and stretched to the image: a PNG of it takes
+# milliseconds.
+_SIDE = 320
+
+# Colours of a map from its least to its largest value: red, green, blue and opacity.
+_STOPS = np.array(
+    [(0, 0, 128, 0), (0, 80, 255, 70), (0, 220, 160, 130), (255, 220, 0, 180), (230, 0, 0, 210)]
+)
+_COLOURS = np.stack(
+    [np.interp(np.linspace(0, len(_STOPS) - 1, 256), range(len(_STOPS)), c) for c in _STOPS.T], 1
+).astype(np.uint8)
+
+
+class View(NamedTuple):
+    """Says what a model sees of an image: all of its input is `box`."""
+
+    size: tuple[int, int]  # width and height of the upright image
+    box: tuple[float, float, float, float]  # left, top, right, bottom in it; perhaps beyond it
+
+
+def view_of(decoding: Decoding) -> View:
+    """Return what the model sees of a file that `prepare_image` prepared."""
+    drawing = decoding.run
+    if not isinstance(drawing, Drawing):
+        raise TypeError(f"only a Drawing says what it draws; got {type(drawing).__name__}")
+    left, top, right, bottom = drawing.crop
+    size, (width, height), turn = drawing.stored, drawing.resized, drawing.turn
+    if turn in _X_REVERSED:
+        left, right = width - right, width - left
+    if turn in _Y_REVERSED:
+        top, bottom = height - bottom, height - top
+    across, down = (left, right, width), (top, bottom, height)
+    if turn in _TURNED:
+        across, down, size = down, across, size[::-1]
+    x0, x1 = _stretched(*across, drawing.frame[0], size[0])
+    y0, y1 = _stretched(*down, drawing.frame[1], size[1])
+    return View(size, (x0, y0, x1, y1))
+
+
+def _stretched(first: int, last: int, resized: int, frame: int, own: int) -> tuple[float, float]:
+    """Return the edges of the model's input along one axis, in pixels of the image itself.
+
+    The pixels `first` to `last` of the resized image are in the middle of the frame.
+    """
+    begin = first - (frame - (last - first)) // 2
+    return begin * own / resized, (begin + frame) * own / resized
+
+
+def overlay(values: NDArray[np.float32], view: View) -> bytes:
+    """Return a map, H×W, in colours as a PNG to lay over the whole image: it has the image's
+    proportions, and is clear where the model saw nothing.
+    """
+    scale = min(1.0, _SIDE / max(view.size))
+    width, height = (max(1, round(side * scale)) for side in view.size)
+    left, top, right, bottom = (round(edge * scale) for edge in view.box)
+    least, spread = values.min(), np.ptp(values)
+    parts = (values - least) / spread if spread > 0 else np.zeros_like(values)
+    levels = Image.fromarray((255 * parts).astype(np.uint8))
+    inner = max(1, right - left), max(1, bottom - top)
+    colours = _COLOURS[np.asarray(levels.resize(inner, Image.Resampling.BICUBIC))]
+    whole = Image.new("RGBA", (width, height))
+    whole.paste(Image.fromarray(colours), (left, top))
+    file = io.BytesIO()
+    whole.save(file, "PNG", compress_level=1)
+    return file.getvalue()
