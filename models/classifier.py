@@ -132,8 +132,6 @@ def load_classifier(
         _log.warning("%s has 1000 classes and no labels: they are taken as ImageNet's", path.name)
         preprocessing = replace(preprocessing, labels=imagenet.labels())
     check_labels(preprocessing, classes, description.labels_from)
-    if description.origin:
-        _log.info("%s: %s", path.name, description.origin)
     return Classifier(
         path.stem,
         network,

@@ -310,7 +310,7 @@ def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None
     guessed = [key for key in ("channels", "scale", "mean", "std", "output") if key not in given]
     if guessed:
         _log.warning(
-            "%s has no preprocessing settings: %s are those of the preset %r, guessed from its "
+            "%s has no settings for %s: they are taken from the preset %r, guessed from its "
             "input. If answers are wrong, set them in %s or choose a --preset",
             model_path.name,
             ", ".join(guessed),

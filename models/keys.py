@@ -1,7 +1,7 @@
 """Defines the keys of `model.toml`: how each value is read, and what it must be."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from enum import Enum
@@ -166,18 +166,17 @@ def parse_keys(source: str, table: Mapping[str, object], folder: Path = Path()) 
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in KEYS:
-            raise PreprocessingError(f"{source}: there is no {key!r}; there are {', '.join(KEYS)}")
+            raise PreprocessingError(
+                f"{source}: there is no {key!r}; there are {', '.join(KEYS)}{_meant(key, KEYS)}"
+            )
         parse, right = KEYS[key]
         try:
             values[key] = parse(value)
         except ValueError:
             shown = str(value) if isinstance(value, Path) else _BRIEF.repr(value)
-            meant = (
-                get_close_matches(shown.strip("'"), EVERY_PRESET, n=1) if key == "preset" else []
-            )
+            meant = _meant(shown.strip("'"), EVERY_PRESET) if key == "preset" else ""
             raise PreprocessingError(
-                f"{source}: {key} = {shown} is not allowed; it must be {right}"
-                + "".join(f". Did you mean {name}?" for name in meant)
+                f"{source}: {key} = {shown} is not allowed; it must be {right}{meant}"
             ) from None
     if "size" in values:
         if "height" in values or "width" in values:
@@ -188,3 +187,10 @@ def parse_keys(source: str, table: Mapping[str, object], folder: Path = Path()) 
     if "labels" in values:
         values["labels"] = read_label_file(folder / values["labels"], source)
     return values
+
+
+def _meant(word: str, names: Collection[str]) -> str:
+    """Return a question about the nearest name, for the end of a message; empty if none is near."""
+    longer = (name for name in names if name.startswith(f"{word}."))
+    near = [*longer, *get_close_matches(word, names, n=1)]
+    return f". Did you mean {near[0]}?" if near else ""

@@ -337,6 +337,8 @@ def _load(
 
 def _open(load_it: Callable[[], Classifier], file: ModelFile, settings: Settings) -> OpenModel:
     classifier, stamp = load_it(), _stamp(file.path)
+    if classifier.origin:
+        _log.info("%s is described by %s", classifier.name, classifier.origin)
     places = settings.places
     max_batch = min(settings.max_batch, classifier.serving.max_batch or settings.max_batch)
     engines = open_places(classifier, settings, max_batch, places)

@@ -213,7 +213,7 @@ def test_nothing_is_logged_when_nothing_is_guessed(
 @pytest.mark.parametrize(
     ("text", "key", "right"),
     [
-        ("sise = 224", "'sise'", "size"),
+        ("sise = 224", "'sise'", "Did you mean size?"),
         ('preset = "resnet"', "preset = 'resnet'", '"imagenet", "caffe", "inception"'),
         ("size = 0", "size = 0", "whole number"),
         ("size = true", "size = True", "whole number"),

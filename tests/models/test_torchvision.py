@@ -23,9 +23,16 @@ def test_weights_are_a_preset(tmp_path: Path) -> None:
     assert (p.height, p.resize, p.crop_mode, p.guess) == (224, 232, CropMode.CROP, "")
 
 
-def test_a_slip_in_a_name_gets_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(PreprocessingError, match=r"Did you mean resnet50\.IMAGENET1K_V2\?"):
-        load_preprocessing(tmp_path / "m.onnx", (3, 8, 8), {"preset": "resnet50.IMAGNET1K_V2"})
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("resnet50.IMAGNET1K_V2", r"resnet50\.IMAGENET1K_V2"),
+        ("efficientnet_b7", r"efficientnet_b7\.IMAGENET1K_V1"),
+    ],
+)
+def test_a_slip_in_a_name_gets_the_nearest(tmp_path: Path, name: str, meant: str) -> None:
+    with pytest.raises(PreprocessingError, match=rf"Did you mean {meant}\?"):
+        load_preprocessing(tmp_path / "m.onnx", (3, 8, 8), {"preset": name})
 
 
 @pytest.mark.skipif(

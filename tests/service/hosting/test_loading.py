@@ -1,5 +1,6 @@
 """From files to models that can be served."""
 
+import logging
 import os
 import shutil
 from dataclasses import asdict
@@ -52,6 +53,19 @@ def test_several_models_are_opened_each_as_it_is_described(tmp_path: Path) -> No
     assert (channels.info.image_shape, channels.info.scores) == ((4, 6, 3), "amount")
     assert channels.info.labels == ("red", "green", "blue")
     assert channels.classifier.name == CHANNELS
+
+
+def test_a_line_of_the_log_says_by_which_file_each_is_described(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a logger that `convoy serve` shows, as it does no library's below a warning."""
+    make_models(tmp_path)
+    with caplog.at_level(logging.INFO, "convoy"):
+        opened_of(models_in(tmp_path))
+    said = [message for name, _, message in caplog.record_tuples if name == "convoy"]
+    assert "digits is described by model.toml: preset, labels" in said
+    (other,) = (message for message in said if message.startswith(f"{CHANNELS} is described by"))
+    assert other.startswith(f"{CHANNELS} is described by model.toml: ")
 
 
 def test_each_model_has_its_precision_unless_a_flag_sets_all(tmp_path: Path) -> None:
