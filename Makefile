@@ -7,6 +7,10 @@ BIN    := $(VENV)/bin
 OUT    ?= benchmarks/results
 SECONDS_TO_SPEND ?= 3000
 
+# Of `make image`.
+DOCKER ?= docker
+EXTRA  ?=
+
 # Passed to `convoy serve` as flags; empty means the default.
 MODEL  ?=
 HOST   ?=
@@ -16,7 +20,7 @@ SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(D
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test prove test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu soak soak-attacked attacks \
-	docs protocol train clean lock
+	docs protocol train clean lock wheel image release-dry
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
@@ -122,6 +126,17 @@ lock: $(VENV)/dev.stamp  ## write constraints.txt from the installed versions, a
 	  $(LOCK) --python-platform aarch64-manylinux_2_28 "$$@" | cmp - deploy/locks/$$name.txt; \
 	done
 
+wheel: $(VENV)/dev.stamp  ## write dist/: the wheel and the source distribution
+	$(BIN)/uv build --quiet --out-dir dist
+
+# With Buildah: make image DOCKER=buildah IMAGE_FLAGS='--format docker'
+image:  ## build the image convoy:cpu, or with EXTRA=cuda13 or cuda12 (DOCKER, IMAGE_FLAGS)
+	$(DOCKER) build $(IMAGE_FLAGS) --build-arg EXTRA=$(EXTRA) --build-arg REVISION=$(shell git rev-parse HEAD) \
+	  --build-arg CREATED=$(shell date -u +%FT%TZ) --tag convoy:$(or $(EXTRA),cpu) .
+
+release-dry: $(VENV)/dev.stamp  ## all steps of a release but its uploads, which are shown
+	UV=$(abspath $(BIN))/uv deploy/release.sh dry-run
+
 clean:  ## remove the environment and every cache
-	rm -rf $(VENV) .cache build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
