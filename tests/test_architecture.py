@@ -69,7 +69,7 @@ ORDER = {
         "cli",
     ],
     "benchmarks": [
-        "rows",
+        "rows plots",
         "simulation kernels families",
         "networks",
         "serving",

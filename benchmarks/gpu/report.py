@@ -9,9 +9,10 @@ from pathlib import Path
 
 from benchmarks.gpu.fit import fit, pairs, readings
 from benchmarks.gpu.units import HTTP, LAYER, NETWORK, missing, units
-from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
+from benchmarks.kernels.plots import plot_speedups
 from benchmarks.kernels.report import CONVOY, GOALS, compare, reached, summarise
 from benchmarks.kernels.suites import BATCHES, SUITES
+from benchmarks.plots import NoMatplotlibError
 from benchmarks.rows import Row, fill
 from kernels.tuning.constants import ASSUMED, Constants
 from kernels.tuning.micro import cache_bytes, fitted

@@ -24,8 +24,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.kernels.plots import figure_of
 from benchmarks.kernels.suites import SUITES, VGG_E, Layer
+from benchmarks.plots import figure_of
 from benchmarks.rows import ROOT, fill
 from kernels import reference
 from kernels.problems.conv import ConvProblem, same_padded

@@ -1,31 +1,12 @@
-"""Plots of kernel measurements; Matplotlib is in the extra `dev`."""
+"""Plots kernel measurements."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.kernels.report import compare, summarise
 from benchmarks.kernels.suites import BATCHES, SUITES
+from benchmarks.plots import figure_of
 from benchmarks.rows import Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-class NoMatplotlibError(Exception):
-    """Says that Matplotlib is not installed: the report has its tables, but no plots."""
-
-
-def figure_of(size: tuple[float, float]) -> "Figure":
-    """Return an empty figure of that size in inches. Raises NoMatplotlibError."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise NoMatplotlibError(f"no plots: {error}; pip install matplotlib") from error
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:

@@ -71,6 +71,14 @@ class Workload:
     timeout_s: float = inf  # of the clients
 
 
+class Run(NamedTuple):
+    """Describes a batch that ran; times are seconds."""
+
+    began: float
+    ended: float
+    arrivals: Sequence[float]  # of its items
+
+
 @dataclass
 class Outcome:
     """Holds the results of a run."""
@@ -79,8 +87,13 @@ class Outcome:
     refused: int = 0
     late: int = 0  # answered after the deadline
     latencies: list[float] = field(default_factory=list)  # seconds, of those in time, by answer
-    sizes: list[int] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     ended: float = 0.0
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the items of each batch."""
+        return [len(run.arrivals) for run in self.runs]
 
 
 def simulate(
@@ -160,7 +173,7 @@ class _Server:
             took = self._seconds[items - 1] * exp(self._noise.gauss(0, self._deviation))
             heapq.heappush(self._running, (now + took, engine, batch))
             self._idle.remove(engine)
-            self._outcome.sizes.append(items)
+            self._outcome.runs.append(Run(now, now + took, [item.arrived for item in batch]))
             self._scheduler.dispatched(now, items, engine)
             if self._idle:
                 self._decide(now, self._idle[0])

@@ -30,9 +30,9 @@ _SHARE = 0.3
 _FEWEST = 1 / 64
 
 # Weight of the newest batch in the averages of busy and idle time. At 0.05 they are noise: where L
-# is linear the p99 of Poisson arrivals is 14 and 12% above that of the least mean at loads of 0.7
-# and 0.8, at this 4 and 9%.
-_NEWEST_BATCH = 0.01
+# is linear the p99 of Poisson arrivals is 12% above that of the least mean at a load of 0.8, at
+# this 4%.
+_NEWEST_BATCH = 0.005
 
 
 class Prospect(NamedTuple):

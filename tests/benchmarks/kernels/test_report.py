@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
+from benchmarks.kernels.plots import plot_speedups
 from benchmarks.kernels.report import GOALS, Goal, Measure, compare, reached, summarise
 from benchmarks.kernels.suites import C3D, CUCONV, SUITES, VGG_E
+from benchmarks.plots import NoMatplotlibError
 from benchmarks.rows import append, read
 from tests.support.benchmarks.made_up import row, rows_of
 

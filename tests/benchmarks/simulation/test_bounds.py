@@ -82,14 +82,15 @@ def feasible(arrivals: tuple[float, ...], timeout_s: float, free: float = -inf) 
     return False
 
 
-# By profile and load, the most by which the mean and the p99 may exceed those of the plan.
+# By profile and load, the most by which the mean and the p99 may exceed those of the plan, on
+# average over so many seeds: where batches are rarely full, the p99 of one is 2 to 7% above.
 POISSON = {
-    ("flat", 0.7): (0.01, 0.05),
-    ("flat", 0.9): (0.01, 0.05),
-    ("linear", 0.7): (0.025, 0.05),
-    ("linear", 0.8): (0.04, 0.1),
-    ("steps", 0.8): (0.04, 0.05),
-    ("pairs", 0.8): (0.04, 0.05),
+    ("flat", 0.7): (0.01, 0.05, 1),
+    ("flat", 0.9): (0.01, 0.05, 1),
+    ("linear", 0.7): (0.025, 0.05, 1),
+    ("linear", 0.8): (0.04, 0.05, 8),
+    ("steps", 0.8): (0.04, 0.05, 1),
+    ("pairs", 0.8): (0.04, 0.05, 1),
 }
 
 
@@ -97,9 +98,12 @@ POISSON = {
 def test_the_policy_is_close_to_the_least_mean_of_poisson_arrivals(
     profile: str, load: float
 ) -> None:
-    mean, p99 = gaps.poisson_gaps(profile, load, 8000)
-    most = POISSON[profile, load]
-    assert (mean.excess <= most[0], p99.excess <= most[1]) == (True, True), (mean, p99)
+    *most, seeds = POISSON[profile, load]
+    found = [
+        [gap.excess for gap in gaps.poisson_gaps(profile, load, 8000, seed)]
+        for seed in range(seeds)
+    ]
+    assert (np.mean(found, axis=0) <= most).all(), found
 
 
 @pytest.mark.parametrize("profile", ["flat", "linear", "steps", "pairs"])
