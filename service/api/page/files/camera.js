@@ -6,8 +6,9 @@ import { $, complain, percent } from "./dom.js";
 const SIDE = 480; // pixels of the longer side that are sent
 
 let video;
+let closed;
 
-const live = () => Boolean(video?.srcObject);
+export const live = () => Boolean(video?.srcObject);
 
 /** Stop the camera. */
 export function stop() {
@@ -16,6 +17,7 @@ export function stop() {
   video.srcObject = null;
   $("camera").hidden = true;
   $("open-camera").textContent = "Use the camera";
+  closed();
 }
 
 function frame() {
@@ -49,8 +51,10 @@ async function watch(path, seen) {
   }
 }
 
-/** Connect the button: `path` gives the address to ask, `shown` is called when the camera opens, `seen` gets answers. */
-export function start(path, shown, seen) {
+/** Connect the button: `path` gives the address to ask; `shown` and `hidden` are called when the camera opens
+    and closes, and `seen` gets answers. */
+export function start(path, { shown, hidden, seen }) {
+  closed = hidden;
   if (!navigator.mediaDevices) return;
   video = $("camera").querySelector("video");
   $("open-camera").hidden = false;

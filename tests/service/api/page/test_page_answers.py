@@ -216,6 +216,8 @@ def test_the_camera_is_classified_until_it_is_closed_and_frames_are_not_queued(
     assert page.evaluate(tracks) == ["live"]
     page.get_by_role("button", name="Close the camera").click()
     expect(page.locator("#camera")).to_be_hidden()
+    expect(page.locator(".answer .name").first).to_have_text("0_white_on_black.png")
+    expect(page.locator(".answer .label").first).to_have_text("0")
     assert page.evaluate(tracks) is None
     page.get_by_role("button", name="Use the camera").click()
     expect(page.locator("#camera")).to_be_visible()
@@ -260,7 +262,7 @@ def test_models_are_compared_and_a_change_of_model_asks_again(
         page.get_by_label("Beside").select_option(CHANNELS)
         expect(page.locator("#other .name")).to_have_text(f"{CHANNELS}: {SEVEN.name}")
         expect(page.locator("#agreement")).to_have_text(
-            re.compile(r"^They disagree; [\w.]+ took [\d.]+ times as long$")
+            re.compile(r"^They disagree; [\w.]+ computed [\d.]+ times as long$")
         )
 
 
