@@ -98,16 +98,16 @@ def load_description(
     _add("the flags", flags, given, sources)
     _add(path.name if path else "", described, given, sources)
     readings = [(_shown_file(one, model_path), one) for one in read_beside(model_path)]
-    trained = "preset" in given
+    source, trained = str(path) if path and described else "the preprocessing", "preset" in given
     for name, reading in readings:
-        source = str(reading.file)
-        _add(name, parse_keys(source, reading.serving), given, sources)
+        file = str(reading.file)
+        _add(name, parse_keys(file, reading.serving), given, sources)
         if reading.labels and "labels" not in given:
             _add(name, {"labels": reading.labels()}, given, sources)
         if reading.pixels and not trained:
-            _add(name, parse_keys(source, reading.pixels()), given, sources)
+            _add(name, parse_keys(file, reading.pixels()), given, sources)
+            source = f"{source} with {file}" if described else file
             trained = True
-    source = str(path) if path and described else "the preprocessing"
     preprocessing = _settle(source, model_path, input_shape, shape, given)
     serving = Serving(**{key: given[key] for key in _OF_SERVING if key in given})
     origin = _origin(preprocessing, serving, sources, readings)

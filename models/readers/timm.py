@@ -15,6 +15,8 @@ _DEFAULTS: Keys = {
     "mean": [0.485, 0.456, 0.406],
     "std": [0.229, 0.224, 0.225],
 }
+# What it evaluates with where it is asked to, and what it shows beside labels.
+_NOT_USED = ("test_input_size", "test_crop_pct", "label_descriptions")
 _CHANNELS = {1: "grey", 3: "rgb"}
 
 
@@ -31,6 +33,7 @@ def read_timm(path: Path) -> Reading | None:
         path,
         pixels=partial(_pixels, path, trained),
         labels=partial(_labels, path, labels) if labels else None,
+        ignored=tuple(key for key in _NOT_USED if config.get(key) or trained.get(key)),
     )
 
 

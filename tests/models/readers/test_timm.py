@@ -68,6 +68,20 @@ def test_the_older_form_has_all_keys_beside_each_other(model: Path) -> None:
     assert (p.labels, p.resize) == (("tom", "rex"), 224)
 
 
+def test_what_timm_may_use_instead_is_not_used_and_said(model: Path) -> None:
+    configure(model, test_input_size=[3, 288, 288], test_crop_pct=1.0, label_descriptions={})
+    description = load_description(model, RGB_224)
+    assert description.preprocessing.resize == 235
+    assert description.origin.endswith("config.json, not used: test_input_size, test_crop_pct")
+
+
+def test_an_error_names_both_files_that_it_may_be_from(model: Path) -> None:
+    configure(model)
+    model.with_name("model.toml").write_text("resize = 200")
+    with pytest.raises(PreprocessingError, match=r"model\.toml with .*config\.json: resize = 200"):
+        load_description(model, RGB_224)
+
+
 def test_labels_may_go_by_number(model: Path) -> None:
     configure(model, {"1": "dog", "0": "cat"})
     assert load_preprocessing(model, RGB_224).labels == ("cat", "dog")
@@ -114,7 +128,10 @@ def test_another_programs_file_is_left_alone(model: Path) -> None:
         ({"interpolation": "random"}, "interpolation = 'random' is not allowed"),
         ({"input_size": [3, 224, 192]}, "and the same width"),
         ({"input_size": [4, 224, 224]}, r"channels \(1 or 3\)"),
-        ({"input_size": [3, 256, 256]}, "but the model takes 3×224×224"),
+        (
+            {"input_size": [3, 256, 256]},
+            r"config\.json gives images of 3×256×256 .* but the model takes 3×224×224",
+        ),
         ({"crop_pct": 1.5}, "crop_pct = 1.5 is not allowed"),
         ({"labels": [1, 2]}, "label_names must be a list of strings"),
     ],

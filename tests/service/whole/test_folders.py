@@ -29,11 +29,11 @@ def save_brightest(
     """Save a network whose scores are 9 for each channel that is 255 of 255, and 0 at 0.
 
     It undoes the normalisation that it was made for, so that another one gives other scores; with
-    `last` its channels come last, without `closed` it takes images of any size, and its weights are
-    in a file `beside` it.
+    `last` its channels come last, without `closed` it leaves open how many there are and how large
+    images are, as optimum does, and its weights are in a file `beside` it.
     """
-    side: int | str = SIDE if closed else "s"
-    shape = ["N", side, side, 3] if last else ["N", 3, side, side]
+    height, width, channels = (SIDE, SIDE, 3) if closed else ("height", "width", "num_channels")
+    shape = ["N", height, width, channels] if last else ["N", channels, height, width]
     axes = numpy_helper.from_array(np.array([1, 2] if last else [2, 3]), "axes")
     constants = [
         numpy_helper.from_array(np.array(std, np.float32) * 9, "times"),
