@@ -1,5 +1,6 @@
 """What is decided of a view, by examples and for any view."""
 
+import sys
 from itertools import pairwise
 from math import inf
 from random import Random
@@ -248,6 +249,28 @@ def test_two_engines_that_are_free_need_not_give_up_what_one_would() -> None:
     assert decide(alone).refused == (0,)
     assert decide(alone._replace(others=(Slot(0.0, FLAT),))) == Decision(1)
     assert decide(alone._replace(others=(Slot(2.0, FLAT),))).refused == (0,)
+
+
+def test_what_a_plan_takes_is_bounded_however_many_wait_and_fit() -> None:
+    """A thousand wait, 64 fit, and more come: counted in calls, which are the same on any machine.
+
+    Eight times as many parts, waiting or expected items or plans make it 22,000 to 28,000.
+    """
+    latency = Latency(tuple(1 + 0.05 * n for n in range(64)))
+    claims = deadlines(*(4 + 0.01 * n for n in range(1000)))
+    made = 0
+
+    def count(_frame: object, event: str, _what: object) -> None:
+        nonlocal made
+        made += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        decision = decide(View(0.0, 1000, latency, claims=claims, rate=100.0))
+    finally:
+        sys.setprofile(None)
+    assert decision.dispatch
+    assert made < 18_000
 
 
 @pytest.mark.parametrize("seed", range(30))
