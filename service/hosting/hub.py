@@ -106,11 +106,11 @@ class _Listing(msgspec.Struct):
 
 
 def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -> Path:
-    """Return a model's file, with its weights and what describes it beside it: all of it is
-    downloaded where it is not here.
+    """Return a model's file, with its weights and what describes it beside it, which are downloaded
+    where they are not here.
 
-    Raises ModelFileError where the repository has no model or several, where it is not a
-    repository's, or cannot be had.
+    Raises ModelFileError where there is no model or several, where the repository or a file of it
+    cannot be had, or is not what the hub says, or has a name that leads outside.
     """
     home = cache.expanduser() / address.org / address.name
     listing = _listing(address, access, home)
@@ -130,6 +130,7 @@ def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -
         _log.warning(
             "%s: its model.toml is not used: it may name any file of this machine", address
         )
+    _log.info("%s is the commit %s", address, listing.sha)
     return found
 
 
