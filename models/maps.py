@@ -115,7 +115,7 @@ def _last_computing(graph: Graph) -> list[Node]:
 
 
 def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
-    """Return the weight, classes×C, and the bias of a linear layer; no weight: it is none."""
+    """Return the weight, classes×C, and bias of a linear layer; another has no weight."""
     weight = graph.weights[node.weight]
     bias = np.zeros(len(weight), np.float32) if node.bias is None else graph.weights[node.bias]
     is_linear = isinstance(node, Gemm) or (

@@ -64,7 +64,7 @@ def standing(rows: Sequence[Row], server: str, work: str, connections: int) -> S
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each work on the promise, then one on each other server."""
+    """Return lines: for each work whether the promise is kept, then how other servers stand."""
     lines = []
     works = [work for work in WORKS if any(row["work"] == work for row in rows)]
     for work in works:

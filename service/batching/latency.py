@@ -62,12 +62,12 @@ class Latency(NamedTuple):
 
     @property
     def max_batch(self) -> int:
-        """Return the largest n."""
+        """Return the most items of a batch."""
         return len(self.seconds)
 
     @property
     def most_rivals(self) -> float:
-        """Return the time of two largest batches over that of one item, 0 while unknown.
+        """Return how many times L(1) two largest batches take, 0 while unknown.
 
         With at least so many clients, each can bear to wait for the largest batch.
         """

@@ -87,7 +87,10 @@ class Connections:
 
 
 def _displace(among: Iterable[Connection], before: float) -> bool:
-    """Close the connection that is silent longest; return False if none is since `before`."""
+    """Close the connection that has been silent longest, if that began before `before`.
+
+    Return whether there was one.
+    """
     silent = [
         (since, place, connection)
         for place, connection in enumerate(among)

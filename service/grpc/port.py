@@ -262,7 +262,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @contextmanager
     def _admitted(self, path: str, context: Context) -> Iterator[RequestRecord]:
-        """Let a request in, and out again; ServiceError where it is refused or fails."""
+        """Count a request while it runs. Raises ServiceError where it is refused or fails."""
         headers = {
             name.encode(): value if isinstance(value, bytes) else value.encode()
             for name, value in context.invocation_metadata()

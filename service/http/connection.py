@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
             self._answers.end(queued)
 
     def _work(self, record: RequestRecord, head: Head) -> Work:
-        """Return what answers a request."""
+        """Return the reply to a request, or the work that makes it."""
         write = self._answers.write
         refused = self._edge.admit(record, health_only=self._health_only)
         if refused is not None:

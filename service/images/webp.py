@@ -50,7 +50,7 @@ def parse_webp(data: bytes) -> ImageFile:
 
 
 def _chunks(view: memoryview, file_bytes: int) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the type and payload of every chunk."""
+    """Yield the type and payload of every chunk of a RIFF file."""
     position = 12
     for _ in _FORMAT.segment_numbers(file_bytes):
         if position + 8 > len(view):
