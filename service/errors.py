@@ -150,7 +150,7 @@ class QueueFullError(RetryableError, code=Code.TOO_MANY):
 
 
 class TooManyFromClientError(RetryableError, code=Code.TOO_MANY):
-    """Says that a client is at its limit of concurrent requests or of requests per second."""
+    """Says that a client is at its limit of concurrent requests or of images a second."""
 
 
 class TooManyConnectionsError(RetryableError):

@@ -195,8 +195,9 @@ class Settings(BaseModel):
 
     @property
     def engine_threads(self) -> int:
-        """Return the threads of one CPU engine. Raises SettingsError for more engines than
-        threads.
+        """Return the number of threads of one CPU engine.
+
+        Raises SettingsError for more engines than threads.
         """
         engines = 1
         if self.devices and self.devices.startswith("cpu"):

@@ -211,7 +211,7 @@ def compiled(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
 
 @dataclass(frozen=True)
 class Way:
-    """Names a way to run PyTorch, and prepares it."""
+    """Names a way to run a PyTorch module; `prepare(torch, module, images)` returns its call."""
 
     name: str
     prepare: Callable[[Any, Any, Any], Callable[[], Any]]

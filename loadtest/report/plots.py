@@ -1,6 +1,7 @@
 """Plots one run, or several in one plot. Needs Matplotlib, of the extra `loadtest`."""
 
 from collections.abc import Sequence
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from loadtest.answers import PHASES
 from loadtest.report.record import Run
 from loadtest.summary import QUANTILES
 
-_STYLES = {"p50": "-", "p90": "-.", "p99": "--", "p99.9": ":"}
+_STYLES = dict(zip(QUANTILES, cycle(("-", "-.", "--", ":")), strict=False))
 _COMPARED = ("p50", "p99")  # of several runs
 
 

@@ -17,7 +17,8 @@ _RECENT = 1000
 
 def as_table(found: Found) -> Group:
     """Return one row for each load with notes, and the phases of the best or last load."""
-    headings = ("requests", "answers/s", "p50 ms", "p90", "p99", "p99.9", "max", "errors")
+    first, *others = QUANTILES
+    headings = ("requests", "answers/s", f"{first} ms", *others, "errors")
     columns = [*left("load"), *right(*headings, "mean batch", "send lag, p99 ms")]
     rows = (
         (

@@ -32,15 +32,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Reports on a node for N images: FLOPs (a multiply-add is two), bytes moved without caches."""
+    """Reports on a node for N images: what it is, what it costs, and what was made of it."""
 
     name: str
     operation: str
     detail: str  # a Conv's or Pool's problem, an elementwise node's operation
     shape: tuple[int, ...]  # of one image's output
     fused: tuple[str, ...]  # into it: bias, residual, projection, activation, place in a Concat
-    flops: int
-    bytes: int
+    flops: int  # a multiply-add is two
+    bytes: int  # that it would move without caches
     rules: tuple[str, ...]  # the rewrite rules that made it
     refusals: tuple[tuple[str, str], ...]  # (rule, reason) of those that left it as it is
     choices: tuple[Choice, ...]  # Conv only

@@ -35,7 +35,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Says why a node that a rule matches stays as it is: a sentence with the names of values."""
+    """Says why a rule left a node that it matches unchanged; `reason` names the tensors."""
 
     reason: str
 

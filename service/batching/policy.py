@@ -20,7 +20,7 @@ L(n) is the measured latency of a batch of n items.
   items per second with them must exceed items per second without, for this batch alone and for
   this and the next together. This breaks up cohorts: of eight steady clients in two batches of
   four, the other four are about to send, and L(8) is less than 2 L(4). Batches under `SHORT_S`
-  never wait.
+  never wait here: the batcher lets the event loop read what has come, and no more.
 - **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches
   are no larger than their deadlines allow. Where the nearest deadline is within a full batch, the
   batch is the first of the plan by which the most items are in time (`_plan`), of those that wait

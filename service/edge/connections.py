@@ -87,7 +87,7 @@ class Connections:
 
 
 def _displace(among: Iterable[Connection], before: float) -> bool:
-    """Close the connection that has been silent longest, if that began before `before`.
+    """Close the connection that has been silent longest, of those silent since `before`.
 
     Return whether there was one.
     """

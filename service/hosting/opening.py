@@ -42,8 +42,9 @@ def _default(settings: Settings) -> str | None:
 def add_models(
     repository: Repository, settings: Settings, expectations: Sequence[str] | None = None
 ) -> None:
-    """Open the models and log broken ones. Raises ModelError or SettingsError as `open_models`
-    does.
+    """Open the models and add them to the repository, the broken ones as broken.
+
+    Raises ModelError or SettingsError where `open_models` does not yield a broken model instead.
     """
     for opened in open_models(settings, expectations):
         if isinstance(opened, FailedModel):
