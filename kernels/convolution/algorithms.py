@@ -14,6 +14,7 @@ from kernels.convolution.integer_patch import IntegerPatchConv
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.convolution.tensor_patch import PatchConv
 from kernels.convolution.tensor_winograd import TensorWinogradConv
+from kernels.convolution.warpgroup_gemm import WarpgroupConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.convolution.work import Work
@@ -117,6 +118,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     CoalescedConv(),
     DepthwiseConv(),
     TensorConv(),
+    WarpgroupConv(),
     PatchConv(),
     IntegerConv(),
     IntegerPatchConv(),

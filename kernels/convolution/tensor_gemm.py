@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -15,15 +16,16 @@ from kernels.device.launch import Value, instantiate, struct, template_arguments
 from kernels.layout.operands import Filter, check_filter, padded
 from kernels.operations.epilogue import finish
 from kernels.problems.activation import Activation
+from kernels.problems.architectures import Architectures
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, in_bytes, without_tensor_cores
 
-_ROW_BYTES = 128
+ROW_BYTES = 128
 """Of a pixel or a filter, in a chunk of the inner dimension."""
 
-_STEP_BYTES = 32
-"""Of the inner dimension, in an mma: 16 halves or 8 TF32 numbers."""
+STEP_BYTES = 32
+"""Of the inner dimension, in an mma or a wgmma: 16 halves or 8 TF32 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class TensorTile:
         """Return the shared memory of a block in bytes: chunks or sums, and each pixel's window
         start.
         """
-        return max(self.stages * (self.bm + self.bn) * _ROW_BYTES, 4 * self.sums) + 16 * self.bm
+        return max(self.stages * (self.bm + self.bn) * ROW_BYTES, 4 * self.sums) + 16 * self.bm
 
     @property
     def dynamic_bytes(self) -> int:
@@ -100,6 +102,12 @@ class TensorConv(ImplicitGemm[TensorTile]):
     Cores while surpassing the FP32 theoretical peak performance", sections 4.1 and 4.3.
     """
 
+    WARPGROUPS: ClassVar[bool] = False
+    """Whether products are wgmma's, not mma.sync's."""
+
+    STATIC_BYTES: ClassVar[int] = 0
+    """Of shared memory, that the compiler takes ahead of the chunks."""
+
     name: str = "tensor"
 
     def supports(self, problem: ConvProblem) -> str | None:
@@ -109,7 +117,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
         """Return tiles whose chunks have the same bytes at every precision."""
-        bk = _ROW_BYTES // problem.precision.stored.itemsize
+        bk = ROW_BYTES // problem.precision.stored.itemsize
         splits = problem.precision is Precision.TF32X3
         return tuple(replace(tile, bk=bk) for tile in (SPLITTING_TILES if splits else TENSOR_TILES))
 
@@ -130,12 +138,22 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return instantiate(
             "tensor_gemm.cu",
             "conv_tensor",
-            problem.precision.architectures,
+            self.architectures(problem),
             precision=f"Precision::{problem.precision.name}",
+            warpgroups=self.WARPGROUPS,
             unit=unit(problem),
             **template_arguments(config.tile),
             finish=finish(activation),
         )
+
+    def architectures(self, problem: ConvProblem) -> Architectures:
+        """Return the architectures that the kernel is compiled for."""
+        return problem.precision.architectures
+
+    def products_of_chunk(self, problem: ConvProblem, tile: TensorTile) -> int:
+        """Return the instructions by which a warp multiplies a chunk."""
+        products = 3 if problem.precision is Precision.TF32X3 else 1
+        return products * (tile.wm // 16) * (tile.wn // 8) * (ROW_BYTES // STEP_BYTES)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
         """Return the problem's precision."""
@@ -159,18 +177,16 @@ class TensorConv(ImplicitGemm[TensorTile]):
         tile, split = config.tile, config.split > 1
         itemsize = problem.precision.stored.itemsize
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
-        products = 3 if problem.precision is Precision.TF32X3 else 1
-        parts = tile.wm // 16 * (tile.wn // 8) * (_ROW_BYTES // _STEP_BYTES)
         return (
             Work(
                 kernel=self.instantiation(problem, config),
                 blocks=self.tiles(problem, config) * config.split,
                 threads=tile.threads,
-                shared_bytes=self.dynamic_bytes(problem, config),
+                shared_bytes=self.dynamic_bytes(problem, config) + self.STATIC_BYTES,
                 bytes=self.bytes_of_row(problem, chunks) * (tile.bm + tile.bn)
                 + (4 if split else itemsize) * tile.bm * tile.bn,
                 trips=NO_INNER_LOOPS,
-                products=products * parts * chunks,
+                products=self.products_of_chunk(problem, tile) * chunks,
                 vectors=tile.bm * tile.bn / self.WRITTEN / tile.threads,
                 rounds=chunks / (tile.stages - 1),
                 tail_bytes=4 * tile.bm * tile.bn * (config.split - 1),
@@ -180,7 +196,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     def bytes_of_row(self, problem: ConvProblem, chunks: int) -> int:  # noqa: ARG002  (whole chunks)
         """Return the bytes of a pixel or a filter that a block copies in so many chunks."""
-        return _ROW_BYTES * chunks
+        return ROW_BYTES * chunks
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
         """Return the one form that serves all configurations and all N."""

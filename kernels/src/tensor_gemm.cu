@@ -15,6 +15,9 @@
 //   every precision: 8 rows x 16 bytes are 8 x 8 halves, or 8 x 4 floats.
 //   Row r has its 16-byte vector v at v ^ r % 8: the 8 rows of a matrix, and the 8 vectors that
 //   neighbouring threads copy, lie in different banks.
+//   On sm_90a, with WARPGROUPS, wgmma reads the same rows itself: a warpgroup multiplies 64 pixels
+//   x BN filters, a warp 16 of them, and the sums lie as those of mma.sync. It would truncate TF32
+//   factors, so pixels pass through registers, where they are rounded; weights are already.
 //   A projection, of the residual's channels at a stride, is more of the inner dimension: a unit of
 //   a chunk is copied from x or from the residual, by what `rows` says of either.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. The inner dimension is T·R·S taps x
@@ -30,6 +33,7 @@
 //   118 registers, too many for a third block of 32 x 64; without one, 55 instructions more a turn.
 #include "channels.cuh"
 #include "implicit_gemm.cuh"
+#include "wgmma.cuh"
 
 // kernels/problems/precision.py, those that tensor cores compute.
 enum class Precision { TF32, TF32X3, FP16 };
@@ -90,6 +94,24 @@ struct Fragments {
 template <int M, int N>
 using Sums = float[M][N][4];
 
+// As wgmma has them.
+template <int M, int N>
+using Row = float[M * N * 4];
+template <int M, int N>
+__device__ __forceinline__ Row<M, N>& in_a_row(Sums<M, N>& sums) {
+  return reinterpret_cast<Row<M, N>&>(sums);
+}
+
+template <int M, int N>
+__device__ __forceinline__ void clear(Sums<M, N>& sums) {
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[m][n][i] = 0.0f;
+}
+
 template <Precision PRECISION, int M, int N>
 __device__ __forceinline__ void multiply(Sums<M, N>& sums, const Fragments<M, N>& factors,
                                          const Fragments<M, N>& others) {
@@ -133,8 +155,8 @@ __device__ __forceinline__ void multiply_step(Sums<M, N>& sums, Fragments<M, N>&
   }
 }
 
-template <Precision PRECISION, int UNIT, int BM, int BN, int BK, int WM, int WN, int STAGES,
-          Finish FINISH>
+template <Precision PRECISION, bool WARPGROUPS, int UNIT, int BM, int BN, int BK, int WM, int WN,
+          int STAGES, Finish FINISH>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
                                   PRECISION == Precision::TF32X3 && BM * BN <= 2048 ? 4 : 0)
     conv_tensor(const Element<PRECISION>* x, const Element<PRECISION>* __restrict__ weight,
@@ -154,7 +176,16 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
   static_assert(BM % X_ROWS == 0 && BN % WEIGHT_ROWS == 0, "threads must divide a chunk");
   static_assert(X_ROWS % 8 == 0 && WEIGHT_ROWS % 8 == 0, "all rows of a thread are swizzled alike");
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "tiles must fit");
-  DYNAMIC_SHARED(unsigned char, shared);
+  static_assert(!WARPGROUPS || (PRECISION != Precision::TF32X3 && BM % 64 == 0), "warpgroups");
+  static_assert(!WARPGROUPS || (WM == 16 && WN == BN), "a warp has 16 pixels of its warpgroup's");
+  unsigned char* shared;
+  if constexpr (WARPGROUPS) {
+    SWIZZLED_SHARED(unsigned char, tiles);
+    shared = tiles;
+  } else {
+    DYNAMIC_SHARED(unsigned char, tiles);
+    shared = tiles;
+  }
   // Of each pixel window_start in x, then projected_start in the residual.
   int4* const rows = reinterpret_cast<int4*>(shared + CHUNKS_OR_SUMS);
 
@@ -270,7 +301,38 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
   const int x_lane = kept((warp_pixel + lane % 16) * ROW + (lane / 16 ^ lane % 8) * 16);
   const int weight_lane =
       kept((BM + warp_filter + lane / 16 * 8 + lane % 8) * ROW + (lane / 8 % 2 ^ lane % 8) * 16);
-  Sums<M, N> sums = {};
+  Sums<M, N> sums;
+  if constexpr (!WARPGROUPS) clear(sums);
+
+  // Begins the products of a chunk, which only the first stores instead of adding.
+  const unsigned tiles = shared_address(shared);
+  const auto begin_products = [&](int stage, bool add) {
+    if constexpr (WARPGROUPS) {
+      const unsigned begin = tiles + unsigned(stage * STAGE);
+      const unsigned long long a = wgmma_tile(begin + warp / 4 * (64 * ROW));
+      const unsigned long long b = wgmma_tile(begin + BM * ROW);
+      unsigned x[ROW / 32][4];
+      if constexpr (PRECISION == Precision::TF32) {
+#pragma unroll
+        for (int step = 0; step < ROW / 32; ++step) {
+          ldmatrix_x4(x[step], shared + stage * STAGE + (x_lane ^ step * 32));
+#pragma unroll
+          for (int i = 0; i < 4; ++i) x[step][i] = to_tf32(__uint_as_float(x[step][i]));
+        }
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < ROW / 32; ++step) {
+        const bool adds = add || step > 0;
+        const unsigned long long of_step = b + unsigned(step) * 2;
+        if constexpr (PRECISION == Precision::TF32)
+          wgmma_tf32(in_a_row(sums), x[step], of_step, adds);
+        else
+          wgmma_f16(in_a_row(sums), a + unsigned(step) * 2, of_step, adds);
+      }
+      wgmma_commit();
+    }
+  };
 
   const auto multiply_chunk = [&](int stage) {
     const unsigned char* const chunk = shared + stage * STAGE;
@@ -300,16 +362,23 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
   int reading = 0, writing = STAGES - 1;
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     cp_async_wait<STAGES - 2>();
+    if constexpr (WARPGROUPS) fence_proxy_async();
     __syncthreads();  // this chunk is there for all, and the one before it read by all
+    if constexpr (WARPGROUPS) begin_products(reading, chunk > first_chunk);
     if (chunk + STAGES - 1 < last_chunk) {
       copy_weights(writing);
       copy_x(writing);
     }
     cp_async_commit();
-    multiply_chunk(reading);
+    if constexpr (WARPGROUPS)
+      wgmma_wait<0>();
+    else
+      multiply_chunk(reading);
     reading = reading + 1 == STAGES ? 0 : reading + 1;
     writing = writing + 1 == STAGES ? 0 : writing + 1;
   }
+
+  if (WARPGROUPS && first_chunk >= last_chunk) clear(sums);  // no product has stored any
 
   const unsigned tile = blockIdx.z * gridDim.x + blockIdx.x;
   float* const all_sums = reinterpret_cast<float*>(shared);

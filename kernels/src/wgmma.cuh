@@ -1,7 +1,8 @@
 // Hopper's matrix products (sm_90a): a warpgroup, 4 warps of which the first one's number is a
 // multiple of 4, multiplies 64 rows of A by N columns of B, without waiting for the product.
 //
-// As ptx.cuh: outside CUDA the simulator defines the same names. Sums lie as those of mma.m16n8:
+// As ptx.cuh: outside CUDA the simulator defines the same names. A kernel that calls one of these
+// functions compiles for sm_90a alone, but may name them anywhere. Sums lie as those of mma.m16n8:
 // warp w of the warpgroup has rows 16w and on.
 #pragma once
 #include "ptx.cuh"
@@ -13,17 +14,11 @@
   extern __shared__ __align__(1024) unsigned char swizzled_shared_memory[]; \
   type* const name = reinterpret_cast<type*>(swizzled_shared_memory)
 
-#if __CUDA_ARCH__ >= 900
-
 // Makes this thread's ordinary stores to shared memory, cp.async among them, visible to wgmma and
 // to bulk copies; a barrier between it and them is still needed.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-
-#endif  // __CUDA_ARCH__ >= 900
-
-#if __CUDA_ARCH_FEAT_SM90_ALL
 
 // Orders what the warp did to registers before the next wgmma that uses them.
 __device__ __forceinline__ void wgmma_fence() {
@@ -104,7 +99,6 @@ WGMMA(wgmma_u8s8, int, "r", "k32.s32.u8.s8", "", "")
 #undef WGMMA_32
 #undef WGMMA_16
 
-#endif  // __CUDA_ARCH_FEAT_SM90_ALL
 #endif  // __CUDACC__
 
 // Describes a tile to wgmma: rows of 128 bytes of K, 16-byte vector v of row r at v ^ r % 8, the

@@ -33,9 +33,6 @@ _LATENCY = 600
 _WAIT = 29
 """For a result whose time is not fixed: that of a load from shared memory, the most frequent."""
 
-_MMA = 1.6
-"""Times the peak's cycles that an mma takes: mma.sync reaches 62% of an H100's peak."""
-
 _MEET = 1500
 """From the first partial sum's write to the last block's read, assumed."""
 
@@ -199,7 +196,7 @@ def _turn(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
     """
     profile = profile_of(kernel)
     warps = blocks * profile.warps
-    tensor = 4 * _MMA * profile.loop.get("tensor", 0) * warps / SCHEDULERS
+    tensor = profile.tensor_cycles * warps / SCHEDULERS
     issued = profile.busiest(blocks) * (warps + idle_warps) / warps
     return max(issued, tensor, blocks * profile.wavefronts)
 

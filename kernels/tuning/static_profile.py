@@ -8,6 +8,7 @@ A scheduler issues one instruction of a warp per cycle, so each that multiplies 
 share of the peak. Only the usual path of a loop is counted: the one whose copies are the widest.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ _RESERVED = 1 << 10  # bytes of shared memory that each block takes besides its 
 
 _CLASSES = {
     "FFMA": "FFMA",
-    **dict.fromkeys(("HMMA", "IMMA", "HGMMA"), "tensor"),
+    **dict.fromkeys(("HMMA", "IMMA"), "tensor"),
     **dict.fromkeys(("LDSM", "STS", "LDGSTS", "LDG", "STG", "ST"), ""),
     **dict.fromkeys(("FADD", "FMUL", "FSEL", "FMNMX", "FSETP", "MUFU", "F2FP"), "float"),
     **dict.fromkeys(("HADD2", "HFMA2"), "float"),  # HADD2 also makes floats of halves
@@ -38,6 +39,7 @@ _CLASSES = {
     **dict.fromkeys(
         ("BAR", "WARPSYNC", "DEPBAR", "LDGDEPBAR", "BSYNC", "BSSY", "BMOV", "MEMBAR"), "sync"
     ),
+    **dict.fromkeys(("WARPGROUP", "FENCE"), "sync"),  # of wgmma
     **dict.fromkeys(("IADD3", "IMAD", "IMNMX", "ISETP", "LEA", "LOP3", "PLOP3", "SHF"), "integer"),
     **dict.fromkeys(("VIADD", "VIADDMNMX", "VIMNMX", "F2I", "I2F", "I2FP", "FCHK"), "integer"),
     **dict.fromkeys(("P2R", "R2P", "S2UR", "LDC", "SHFL"), "integer"),
@@ -47,15 +49,36 @@ _CLASSES = {
     **dict.fromkeys(("ULOP3", "UMOV", "USEL", "USHF"), "uniform"),
 }
 """The class of each opcode that kernels are made of; an empty one is the opcode's own."""
-_MULTIPLIES = {"FFMA": 1, "tensor": 4}
+_FILTERS = (32, 64, 128)  # of a wgmma
+_MULTIPLIES = {
+    "FFMA": 1,
+    "tensor": 4,
+    **{f"HGMMA.{pixels}{n}": n // 2 for n in _FILTERS for pixels in ("", "R")},
+}
 """Cycles of a scheduler at the peak rate: 32 multiply-adds, or an mma of 2048 halves (1024 TF32
-numbers) by a quarter of 989 (494) TFLOP/s at 1.83 GHz, an H100's."""
+numbers) by a quarter of 989 (494) TFLOP/s at 1.83 GHz, an H100's. A warp's part of a wgmma of 32,
+64 or 128 filters is 4, 8 or 16 of these."""
+_BY_TENSOR_CORES = _MULTIPLIES.keys() - {"FFMA"}
+_MMA = 1.6
+"""Times the peak's cycles that an mma takes: mma.sync reaches 62% of an H100's peak. That wgmma
+reaches all of it is assumed, until a GPU has been measured; shared memory is counted apart."""
 _SHARED = ("LDS.1", "LDS.6", "LDS.3", "STS")
 _NARROW = "LDGSTS.narrow"
 
-_WAVEFRONTS = {"LDS.64": 2, "LDS.32": 1, "LDSM": 4, "STS": 1, "STS.64": 2, "LDGSTS": 4}
+_WAVEFRONTS = {
+    "LDS.64": 2,
+    "LDS.32": 1,
+    "LDSM": 4,
+    "STS": 1,
+    "STS.64": 2,
+    "LDGSTS": 4,
+    **{f"HGMMA.{n}": 4 + n // 16 for n in _FILTERS},
+    **{f"HGMMA.R{n}": n // 16 for n in _FILTERS},
+}
 """Cycles of shared memory, 128 bytes each, that a warp's access without conflicts takes; a load of
-16 bytes depends on how many lanes load the same, and narrow copies are not usual."""
+16 bytes depends on how many lanes load the same, and narrow copies are not usual. A wgmma's is the
+share of one of 4 warps in 32 bytes of 64 pixels and of each filter; "R" has the pixels in
+registers. That it reads them once for each of its instructions is assumed: NVIDIA does not say."""
 
 
 def kind(instruction: Instruction) -> str:
@@ -72,6 +95,9 @@ def kind(instruction: Instruction) -> str:
         return "STS.64"
     if base == "LDGSTS":
         return "LDGSTS" if _wide(instruction) else _NARROW
+    if base == "HGMMA":
+        pixels = "R" if re.match(r"R\d+,R\d+,", instruction.operands) else ""
+        return f"HGMMA.{pixels}{re.findall(r'x([0-9]+)x', opcode)[0]}"
     if ".MOV" in opcode:
         return "move"
     if base not in _CLASSES:
@@ -117,7 +143,16 @@ class StaticProfile:
 
     @property
     def _multiplies(self) -> str:
-        return "tensor" if "tensor" in self.loop else "FFMA"
+        return next((name for name in self.loop if name in _BY_TENSOR_CORES), "FFMA")
+
+    @property
+    def tensor_cycles(self) -> float:
+        """Return the cycles for which a turn of a warp takes a tensor core."""
+        return sum(
+            _MULTIPLIES[name] * count * (_MMA if name == "tensor" else 1)
+            for name, count in self.loop.items()
+            if name in _BY_TENSOR_CORES
+        )
 
     @property
     def share(self) -> float | None:
@@ -317,7 +352,7 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
     if found and multiplied(found):
         return found
     inside = (code[loop.first : loop.last + 1] for loop in loops(code))
-    if any(kind(instruction) == "tensor" for part in inside for instruction in part):
+    if any(kind(instruction) in _BY_TENSOR_CORES for part in inside for instruction in part):
         raise LookupError(f"products of tensor cores, and no load known to {__name__}")
     return None
 

@@ -94,6 +94,7 @@ def test_rows_and_a_table_are_left(
     assert rows[0]["commit"] == "abc"
     assert {row["variant"] for row in rows if row["precision"] == "fp16"} == {
         "tensor",
+        "tensor wgmma",
         "tensor patch",
         "tensor winograd F(2x2,3x3), integer points",
         "winograd F(2x2,3x3) non-fused, integer points",

@@ -26,6 +26,7 @@ DIRECT, GEMM, COALESCED, DEPTHWISE = "direct", "gemm", "coalesced", "depthwise"
 F2, F4, F2_3D = "winograd F(2x2,3x3)", "winograd F(4x4,3x3)", "winograd F(2x2x2,3x3x3)"
 F2_5X5 = "winograd F(2x2,5x5)"
 F2_TENSOR = f"tensor {F2}"
+WGMMA = "tensor wgmma"
 F2_NONFUSED, F4_NONFUSED, F2_3D_NONFUSED = (f"{name} non-fused" for name in (F2, F4, F2_3D))
 BY_NAME = {algorithm.name: algorithm for algorithm in ALGORITHMS}
 
@@ -64,9 +65,9 @@ ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3
         (DENSENET, [GEMM]),
         (
             replace(VGG_3_1, precision=Precision.FP16),
-            ["tensor", "tensor patch", F2_TENSOR, F2_NONFUSED, F4_NONFUSED],
+            ["tensor", WGMMA, "tensor patch", F2_TENSOR, F2_NONFUSED, F4_NONFUSED],
         ),
-        (replace(C3D, precision=Precision.FP16), ["tensor", F2_3D_NONFUSED]),
+        (replace(C3D, precision=Precision.FP16), ["tensor", WGMMA, F2_3D_NONFUSED]),
     ],
     ids=str,
 )
@@ -76,12 +77,14 @@ def test_which_algorithms_run_a_layer(problem: ConvProblem, names: list[str]) ->
 
 def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
     half = replace(VGG_3_1, precision=Precision.FP16)
-    of_turing, of_ampere = (
+    of_turing, of_ampere, of_hopper, of_blackwell = (
         {choice.algorithm.name for choice in choices(half, architecture=each)}
-        for each in ("75", "80")
+        for each in ("75", "80", "90a", "100")
     )
     assert of_turing == {"tensor", "tensor patch", F2_TENSOR}
     assert of_ampere == {*of_turing, F2_NONFUSED, F4_NONFUSED}  # by products in TF32
+    assert of_hopper == {*of_ampere, WGMMA}
+    assert of_blackwell == of_ampere
 
 
 @pytest.mark.parametrize(
@@ -140,6 +143,14 @@ def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
         (F2_3D, VGG_3_1, "2-D; it runs 3-D"),
         (F2_3D, POINTWISE_3D, "kernel 1x1x1; it runs 3x3x3"),
         (F2_TENSOR, VGG_3_1, "float32 tensors; it runs float16"),
+        (WGMMA, VGG_3_1, "strict float32"),
+        (WGMMA, replace(VGG_3_1, precision=Precision.TF32X3), "3xtf32; it runs tf32 and fp16"),
+        (WGMMA, replace(VGG_3_1, precision=Precision.INT8), "uint8 tensors; it runs floats"),
+        (
+            WGMMA,
+            replace(DENSENET, precision=Precision.FP16),
+            "ScaleShift, Relu ahead of it; it runs none",
+        ),
         (
             F2_TENSOR,
             replace(DILATED, precision=Precision.FP16),
@@ -255,7 +266,7 @@ def test_in_fp16_no_algorithm_makes_infinite_what_is_finite_by_another(
     assert np.abs(x).max() > 16376
     of = reference.conv(np.abs(x.astype(np.float64)), np.abs(weight.astype(np.float64)), exact)
     by = accuracy.variants(problem, H200)
-    assert len(by) == (5 if len(size) == 2 else 2)
+    assert len(by) == (6 if len(size) == 2 else 3)
     for name, choice in by.items():
         y = accuracy.convolve(device, problem, choice, x, weight)
         assert np.isfinite(y).all(), name

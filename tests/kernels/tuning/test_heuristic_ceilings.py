@@ -134,11 +134,13 @@ WORK = Work(
         (WORK, replace(PROFILE, loop={"FFMA": 100, "LDS.128": 100}), 10 * 80_000),
         # An mma takes 4 cycles of one of 4 schedulers at the peak, which mma.sync does not reach.
         (WORK, replace(PROFILE, loop={"tensor": 100}), 10 * 40_000 / 0.63),
+        # A warp's part of a wgmma of 64 filters takes 32, and 8 of shared memory.
+        (WORK, replace(PROFILE, loop={"HGMMA.64": 100}), 10 * 320_000),
         (replace(WORK, bytes=10**7), PROFILE, 10 * 10**7 / ASSUMED.l2_bytes),
         (replace(WORK, weight_bytes=10**10), PROFILE, 10**10 / MEMORY_BYTES / 132),
         (replace(WORK, rounds=10**4), PROFILE, 10**4 * 263),
     ],
-    ids=["products", "issue", "shared memory", "tensor cores", "cache", "memory", "latency"],
+    ids=["products", "issue", "shared memory", "mma", "wgmma", "cache", "memory", "latency"],
 )
 def test_each_thing_that_a_launch_needs_bounds_it_alone(
     work: Work, profile: StaticProfile, cycles: float, monkeypatch: pytest.MonkeyPatch

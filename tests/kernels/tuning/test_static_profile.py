@@ -9,6 +9,7 @@ from kernels.convolution.work import NO_INNER_LOOPS
 from kernels.device.machine_code import Instruction
 from kernels.tuning.control_flow import Loop, path
 from kernels.tuning.static_profile import (
+    SCHEDULERS,
     StaticProfile,
     Stretch,
     hot_loop,
@@ -31,6 +32,9 @@ def usual(code: list[Instruction], last: int) -> list[int]:
     [
         ("FFMA", "FFMA"),
         ("HMMA.16816.F32", "tensor"),
+        ("HGMMA.64x128x16.F32 R24,gdesc[UR20],R24", "HGMMA.128"),
+        ("HGMMA.64x32x8.F32.TF32 R24,R60,gdesc[UR16],R24", "HGMMA.R32"),
+        ("WARPGROUP.ARRIVE", "sync"),
         ("LDS.128", "LDS.128"),
         ("LDS", "LDS.32"),
         ("LDS.U.64", "LDS.64"),
@@ -52,8 +56,8 @@ def test_instructions_have_classes(line: str, expected: str) -> None:
 
 
 def test_an_opcode_without_a_class_is_an_error() -> None:
-    (instruction,) = listed("WARPGROUP.ARRIVE")
-    with pytest.raises(LookupError, match=r"WARPGROUP\.ARRIVE has no class"):
+    (instruction,) = listed("UTMALDG.2D")
+    with pytest.raises(LookupError, match=r"UTMALDG\.2D has no class"):
         kind(instruction)
 
 
@@ -126,6 +130,21 @@ def test_an_mma_takes_four_cycles_of_a_scheduler() -> None:
     tensor = replace(KERNEL, loop={"tensor": 16, "integer": 112, "LDSM": 8})
     assert tensor.ceiling == pytest.approx(4 * 16 / 136)
     assert tensor.shared_ceiling == pytest.approx(4 * 16 / (4 * 8 * 4))
+
+
+def test_a_wgmma_takes_half_a_cycle_of_a_scheduler_for_each_filter() -> None:
+    """128 pixels x 128 filters x 64 halves by two warpgroups: 384 cycles of shared memory, 512."""
+    tile = replace(KERNEL, warps=8, blocks=1, loop={"HGMMA.128": 4, "integer": 28})
+    assert tile.products == 4
+    assert tile.tensor_cycles * 8 / SCHEDULERS == 512
+    assert tile.wavefronts == 384
+    assert tile.ceiling == pytest.approx(512 / (2 * 32))
+    assert tile.shared_ceiling == pytest.approx(512 / 384)
+    of_registers = replace(tile, loop={"HGMMA.R128": 4, "integer": 28})
+    assert of_registers.tensor_cycles == tile.tensor_cycles
+    assert of_registers.wavefronts == 256
+    # mma.sync reaches 62% of that rate.
+    assert replace(KERNEL, loop={"tensor": 10}).tensor_cycles == pytest.approx(40 / 0.625)
 
 
 def test_shared_memory_bounds_the_rate_by_128_bytes_a_cycle() -> None:

@@ -11,7 +11,7 @@ from tests.support.cases.linear import LINEAR_CASES
 from tests.support.cases.micro import MICRO_CASES
 from tests.support.cases.quantise import QUANTISE_CASES
 from tests.support.cases.reductions import REDUCTION_CASES
-from tests.support.cases.tensor_gemm import TENSOR_CASES
+from tests.support.cases.tensor_gemm import TENSOR_CASES, WARPGROUP_CASES
 from tests.support.cases.tensor_patch import TENSOR_PATCH_CASES
 from tests.support.cases.tensor_winograd import TENSOR_WINOGRAD_CASES
 from tests.support.cases.windows import WINDOW_CASES
@@ -26,6 +26,7 @@ CASES: tuple[KernelCase, ...] = (
     *CONV_CASES,
     *COALESCED_CASES,
     *TENSOR_CASES,
+    *WARPGROUP_CASES,
     *INTEGER_CASES,
     *QUANTISE_CASES,
     *HALF_CASES,

@@ -1,11 +1,12 @@
 """Lists cases of tensor_gemm.cu: every layer at every precision, by each tile in turn."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.split_sum import TileConfig
-from kernels.convolution.tensor_gemm import TENSOR_TILES, TensorConv
+from kernels.convolution.tensor_gemm import TensorConv
+from kernels.convolution.warpgroup_gemm import WarpgroupConv
 from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
@@ -24,7 +25,7 @@ from tests.support.kernels.conv_layers import (
 from tests.support.kernels.kernel_case import KernelCase
 from tests.support.kernels.windows import conv_problem, window
 
-TENSOR = TensorConv()
+TENSOR, WARPGROUPS = TensorConv(), WarpgroupConv()
 
 
 def _projecting(
@@ -94,35 +95,41 @@ def at_precision(layer: Layer, precision: Precision) -> Layer:
     )
 
 
-def _in_turn(precision: Precision) -> Iterator[KernelCase]:
+def _in_turn(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
     """Yield each layer by one tile and split, in rotation, so that all tiles and 5 splits occur."""
     for row, layer in enumerate(DIRECT_LAYERS + GEMM_LAYERS):
         at = at_precision(layer, precision)
-        tiles = TENSOR.blocks_of(at.problem)
-        config = TileConfig(tiles[row % len(tiles)], 1 + row % 5)
-        yield conv_case(at, ConvChoice(TENSOR, config))
+        tiles = by.blocks_of(at.problem)
+        split = 1 + (row + row // len(tiles)) % 5
+        yield conv_case(at, ConvChoice(by, TileConfig(tiles[row % len(tiles)], split)))
 
 
-def _projected(precision: Precision) -> Iterator[KernelCase]:
+def _projected(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
     """Yield each layer by three tiles, the sum split in 1, 3 or 5 parts."""
     for row, layer in enumerate(PROJECTING_LAYERS):
         at = at_precision(layer, precision)
+        tiles = by.blocks_of(at.problem)
         for number in range(3):
-            tile = TENSOR.blocks_of(at.problem)[(2 * row + number) % len(TENSOR_TILES)]
-            yield conv_case(at, ConvChoice(TENSOR, TileConfig(tile, 1 + 2 * number)))
+            config = TileConfig(tiles[(2 * row + number) % len(tiles)], 1 + 2 * number)
+            yield conv_case(at, ConvChoice(by, config))
 
 
-def _split(precision: Precision) -> Iterator[KernelCase]:
+def _split(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
     """Yield one layer by each tile, and another by the last tile."""
     at = at_precision(SPLIT_LAYER, precision)
-    for split, tile in enumerate(TENSOR.blocks_of(at.problem), start=1):
-        yield conv_case(at, ConvChoice(TENSOR, TileConfig(tile, split)))
-    yield conv_case(at_precision(UNCLAMPED_LAYER, precision), ConvChoice(TENSOR, TileConfig(tile)))
+    for split, tile in enumerate(by.blocks_of(at.problem), start=1):
+        yield conv_case(at, ConvChoice(by, TileConfig(tile, split)))
+    yield conv_case(at_precision(UNCLAMPED_LAYER, precision), ConvChoice(by, TileConfig(tile)))
 
 
-TENSOR_CASES: tuple[KernelCase, ...] = tuple(
-    case
-    for precision in PRECISIONS
-    for cases in (_in_turn(precision), _projected(precision), _split(precision))
-    for case in cases
-)
+def _cases(by: TensorConv, precisions: Iterable[Precision]) -> tuple[KernelCase, ...]:
+    return tuple(
+        case
+        for precision in precisions
+        for cases in (_in_turn(by, precision), _projected(by, precision), _split(by, precision))
+        for case in cases
+    )
+
+
+TENSOR_CASES = _cases(TENSOR, PRECISIONS)
+WARPGROUP_CASES = _cases(WARPGROUPS, (Precision.TF32, Precision.FP16))

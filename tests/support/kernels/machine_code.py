@@ -4,13 +4,14 @@ from kernels.device.machine_code import Instruction
 
 
 def listed(*lines: str) -> list[Instruction]:
-    """Return instructions from lines such as "@P0 BRA 3": predicate if any, opcode, target if
-    any.
+    """Return instructions from lines such as "@P0 BRA 3": predicate if any, opcode, target or
+    operands if any.
     """
     code = []
     for line in lines:
         words = line.split()
         predicate = words.pop(0) if words[0].startswith("@") else ""
-        target = int(words[1]) if len(words) > 1 else None
-        code.append(Instruction(words[0], "", predicate, target, 1, waits=False))
+        after = words[1] if len(words) > 1 else ""
+        target, operands = (int(after), "") if after.isdecimal() else (None, after)
+        code.append(Instruction(words[0], operands, predicate, target, 1, waits=False))
     return code
