@@ -1,14 +1,18 @@
 """Makes the report of `convoy inspect --plan`: each launch of a plan, and its roofline on a GPU."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from kernels.convolution.algorithms import ConvChoice, candidates, choices
 from kernels.device.device import Instantiation
 from kernels.device.gpus import Gpu
+from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
-from kernels.tuning.heuristic import heuristic
+from kernels.tuning.heuristic import choose as least_cost
+from kernels.tuning.heuristic import estimated_cycles, heuristic
 from kernels.tuning.profile_table import UnprofiledKernelError, profile_of
 from kernels.tuning.search import Find, tuned
 from models.classifier import Classifier
@@ -57,6 +61,15 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Loser:
+    """Says why an algorithm that can compute a Conv does not."""
+
+    node: str
+    algorithm: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanReport:
     """Reports on a plan for a GPU. Times are modelled or from its data sheet, not measured."""
 
@@ -64,6 +77,7 @@ class PlanReport:
     n: int
     gpu: Gpu
     steps: tuple[StepReport, ...]
+    losers: tuple[Loser, ...]
     arena_bytes: int
     input_bytes: int
     output_bytes: int
@@ -112,6 +126,14 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
         )
         for name, problem in problems.items()
     }
+    losers = tuple(
+        Loser(name, algorithm, reason)
+        for problem, names in conv_problems(graph, [n]).items()
+        for algorithm, reason in _losers(
+            problem, choose(problem), gpu, measured=find(problem) is not None
+        )
+        for name in names
+    )
     other = _KernelChoice("", False, Precision.FP32)
     return PlanReport(
         name=classifier.name,
@@ -121,11 +143,45 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
             _step(step, gpu, chosen.get(step.name, other), span, after)
             for step, span, after in zip(plan.steps, spans, plan.after, strict=True)
         ),
+        losers=losers,
         arena_bytes=plan.arena_bytes,
         input_bytes=plan.input_bytes,
         output_bytes=plan.output_bytes,
         counter_bytes=plan.counter_bytes,
     )
+
+
+def _losers(
+    problem: ConvProblem, chosen: ConvChoice, gpu: Gpu, *, measured: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the names of the other algorithms that can compute the problem, each with why one does.
+
+    An algorithm's time is that of the configuration that the heuristic would choose.
+    """
+    offered = choices(problem, gpu.max_shared_bytes, gpu.architecture)
+
+    def us(choice: ConvChoice) -> float:
+        return 1e6 * estimated_cycles(problem, choice, gpu) / gpu.clock_hz
+
+    for algorithm in candidates(problem):
+        if algorithm == chosen.algorithm:
+            continue
+        configured = [choice for choice in offered if choice.algorithm == algorithm]
+        if not configured:
+            exist = algorithm.configs(problem)
+            none = f"no kernel of it is for the {gpu.name}" if exist else "it has no configuration"
+            yield algorithm.name, none
+        elif measured:
+            yield algorithm.name, f"{chosen} was measured to be the fastest"
+        else:
+            best = least_cost(problem, configured, gpu)
+            times = f"{us(best):.1f} us by the model of time; {chosen} takes {us(chosen):.1f}"
+            if us(best) >= us(chosen):
+                yield algorithm.name, times
+            elif len(algorithm.work(problem, best.config)) > 1:
+                yield algorithm.name, f"{times}, in fewer launches"
+            else:
+                yield algorithm.name, f"{times}, much the same, and fills the GPU"
 
 
 class _KernelChoice(NamedTuple):

@@ -40,7 +40,12 @@ def inspect(
         bool, typer.Option("--wide", help="Show all that is known of each node, in wide columns.")
     ] = False,
     why: Annotated[
-        bool, typer.Option("--why", help="Show why algorithms and rules refused, one reason a row.")
+        bool,
+        typer.Option(
+            "--why",
+            help="Show why rules and algorithms refused, and why others are slower on --gpu, "
+            "one reason a row.",
+        ),
     ] = False,
     plot_file: Annotated[
         Path | None,
@@ -81,7 +86,7 @@ def inspect(
     if as_json or plan:
         print_report(planned if plan else network, as_json=as_json)
     elif why:
-        print_table(Group(*_refusals(network)))
+        print_table(Group(*_refusals(network, planned)))
     elif wide:
         print_report(network, as_json=False)
     else:
@@ -189,20 +194,25 @@ def _network_table(report: NetworkReport) -> RenderableType:
     )
 
 
-def _refusals(report: NetworkReport) -> list[RenderableType]:
-    """Return why algorithms and rules refused, one row per reason."""
+def _refusals(report: NetworkReport, plan: PlanReport | None = None) -> list[RenderableType]:
+    """Return why algorithms and rules refused, one row per reason.
+
+    With a plan, also why algorithms that could run do not.
+    """
     nodes_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in report.nodes:
         by_algorithm = ((c.algorithm, c.refusal) for c in node.choices if c.refusal is not None)
         for refusal in (*by_algorithm, *node.refusals):
             nodes_of[refusal].append(node.name)
+    for loser in plan.losers if plan else ():
+        nodes_of[loser.algorithm, loser.reason].append(loser.node)
     if not nodes_of:
         return [Text("nothing was refused")]
     rows = (
         (*refusal, names[0] + (f" and {len(names) - 1} more" if names[1:] else ""))
         for refusal, names in sorted(nodes_of.items())
     )
-    return [make_table(left("refused by", "because", "nodes"), rows)]
+    return [make_table(left("not by", "because", "nodes"), rows)]
 
 
 def _plan_table(report: PlanReport) -> RenderableType:

@@ -1,14 +1,21 @@
 """What `convoy inspect --plan` shows of a plan."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from kernels.convolution.algorithms import candidates, choices
 from kernels.device.gpus import GPUS, H200
 from kernels.problems.precision import Precision
+from kernels.tuning.search import keys
+from kernels.tuning.store import Conditions, Outcome, Times, TuningStore
+from kernels.tuning.timing import Timing
 from models import BUILT_IN_MODEL, EngineError, load_classifier
 from models.reports.plan_report import plan_report
 from models.schedule.time import GAP_US, OVERLAPPED_GAP_US
+from models.tuning.measured import conv_problems
 
 
 def test_a_plans_report_adds_up_and_says_what_bounds_each_launch() -> None:
@@ -51,6 +58,56 @@ def test_convolutions_on_tensor_cores_have_their_peak() -> None:
     turing = replace(digits, precision=Precision.TF32)
     with pytest.raises(EngineError, match="T4 has no tensor cores for tf32"):
         plan_report(turing, 1, GPUS["t4"])
+
+
+_BY_THE_MODEL = r"([0-9.]+) us by the model of time; (.*) takes ([0-9.]+)"
+
+
+def test_every_algorithm_that_a_convolution_does_not_run_has_its_reason() -> None:
+    digits = replace(load_classifier(BUILT_IN_MODEL), precision=Precision.FP16)
+    problems = {
+        name: problem
+        for problem, names in conv_problems(digits.rewritten.graph, [8]).items()
+        for name in names
+    }
+    on_h200, on_a100 = (plan_report(digits, 8, GPUS[name]) for name in ("h200", "a100"))
+    for plan in (on_h200, on_a100):
+        chosen = {step.name: step.chosen for step in plan.steps if step.chosen}
+        assert chosen.keys() == problems.keys()
+        for name, problem in problems.items():
+            reasons = {each.algorithm: each.reason for each in plan.losers if each.node == name}
+            (ran,) = {each.name for each in candidates(problem)} - reasons.keys()
+            assert reasons.keys() == {each.name for each in candidates(problem)} - {ran}
+            assert chosen[name].startswith(ran)
+            for reason in reasons.values():
+                if found := re.match(
+                    r"([0-9.]+) us by the model of time; (.*) takes ([0-9.]+)", reason
+                ):
+                    assert found[2] == chosen[name]
+                    slower = float(found[1]) >= float(found[3])
+                    assert (
+                        slower
+                        or ", in fewer launches" in reason
+                        or ", much the same, and fills the GPU" in reason
+                    )
+                else:
+                    assert reason == "no kernel of it is for the A100 SXM 80 GB"
+    by_wgmma = {each.reason for each in on_a100.losers if each.algorithm == "tensor wgmma"}
+    assert by_wgmma == {"no kernel of it is for the A100 SXM 80 GB"}
+    assert all("us by the model" in each.reason for each in on_h200.losers)
+
+
+def test_to_what_was_measured_other_algorithms_lost(tmp_path: Path) -> None:
+    digits = load_classifier(BUILT_IN_MODEL)
+    problem, (name, *_) = next(iter(conv_problems(digits.rewritten.graph, [1]).items()))
+    winner = str(choices(problem, architecture="90a")[-1])
+    one = Timing(1.0, 1.0, 1.0)
+    here = keys(Conditions("NVIDIA H200", "90a", "CUDA 13.0", "NVRTC 13.0"))
+    TuningStore(tmp_path / "t").add(here(problem), {winner: Outcome(1.0, Times(one, one))})
+    plan = plan_report(digits, 1, GPUS["h200"], tmp_path / "t")
+    reasons = [each.reason for each in plan.losers if each.node == name]
+    assert len(reasons) == len(candidates(problem)) - 1
+    assert set(reasons) == {f"{winner} was measured to be the fastest"}
 
 
 def test_launches_are_shown_one_after_another_or_side_by_side_with_their_gaps() -> None:

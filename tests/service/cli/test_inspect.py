@@ -113,6 +113,7 @@ def test_refusals_are_one_row_a_reason(convoy: Run) -> None:
     assert status == 0
     rows = [line for line in out.splitlines() if "stride 2x2; it runs stride 1" in line]
     assert rows
+    assert any(" us by the model of time; gemm " in line for line in out.splitlines())
     assert len(out.splitlines()) == len(set(out.splitlines()))
 
 
