@@ -1,9 +1,11 @@
 """Networks at every precision: scores, plans, and what is refused."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import onnx
@@ -14,6 +16,7 @@ from onnx import TensorProto
 from cusim.build import FAST
 from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.tensor_gemm import TensorConv
 from kernels.device.device import Device
 from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
@@ -39,7 +42,7 @@ from models.preprocessing import normalised
 from models.reference import run_reference
 from models.rewrite import rewrite
 from service.images.prepare import ImageLimits, prepare_image
-from tests.support.cases.tensor_gemm import TENSOR
+from tests.support.cases.tensor_gemm import TENSOR, WARPGROUPS
 from tests.support.models.engines import (
     H200_CHOICE,
     classifier_of,
@@ -266,17 +269,36 @@ def test_tf32_is_refused_where_tensor_cores_lack_it() -> None:
     turing.close()
 
 
-def _on_tensor_cores(problem: ConvProblem) -> ConvChoice:
-    return ConvChoice(TENSOR, TENSOR.configs(problem)[-1])
+def _by(algorithm: TensorConv) -> Callable[[ConvProblem], ConvChoice]:
+    """By one algorithm where it can, in any of its configurations; else as an H200 would."""
+
+    def choose(problem: ConvProblem) -> ConvChoice:
+        if algorithm.supports(problem) is not None:
+            return H200_CHOICE(problem)
+        configs = algorithm.configs(problem)
+        return ConvChoice(algorithm, configs[crc32(str(problem).encode()) % len(configs)])
+
+    return choose
 
 
-@REDUCED
+_ALGORITHMS = pytest.mark.parametrize(
+    ("algorithm", "precision"),
+    [
+        pytest.param(algorithm, precision, id=f"{algorithm.name} {precision.value}")
+        for algorithm in (TENSOR, WARPGROUPS)
+        for precision in (Precision.TF32, Precision.TF32X3, Precision.FP16)
+        if algorithm is TENSOR or precision is not Precision.TF32X3
+    ],
+)
+
+
+@_ALGORITHMS
 def test_an_engine_errs_as_the_rounding_of_its_precision_says(
-    device: Device, digits: Classifier, precision: Precision
+    device: Device, digits: Classifier, algorithm: TensorConv, precision: Precision
 ) -> None:
     at = replace(digits, precision=precision)
     graph, images = at.rewritten.graph, pixels(at, 3)
-    engine = CudaEngine(at, device, max_batch=3, choose=_on_tensor_cores)
+    engine = CudaEngine(at, device, max_batch=3, choose=_by(algorithm))
     engine.warm_up()
     scores = engine.run(images).scores
     engine.close()
@@ -284,6 +306,21 @@ def test_an_engine_errs_as_the_rounding_of_its_precision_says(
     rounded = run_reference(graph, {graph.inputs[0]: x}, np.float32)[graph.outputs[0]]
     # Sums in another order may round a value to its other neighbour.
     assert relative_error(scores, rounded) <= network_tolerance(graph) / 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [Precision.TF32, Precision.FP16], ids=lambda p: p.value)
+@pytest.mark.parametrize("name", LIGHT_NETWORKS)
+def test_every_network_is_within_the_tolerance_by_wgmma(
+    device: Device, name: str, precision: Precision
+) -> None:
+    at = replace(network_of(name, light_network(name)), precision=precision)
+    graph, images = at.rewritten.graph, pixels(at, 1)
+    engine = CudaEngine(at, device, max_batch=1, choose=_by(WARPGROUPS))
+    engine.warm_up()
+    error = relative_error(engine.run(images).scores, reference_scores(at, images))
+    engine.close()
+    assert error <= network_tolerance(graph)
 
 
 def _photographs(classifier: Classifier, step: int) -> NDArray[np.uint8]:
