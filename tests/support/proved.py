@@ -31,6 +31,7 @@ SOURCES = (
     "kernels",
     "cusim",
     "benchmarks/kernels",
+    "benchmarks/plots.py",
     "benchmarks/rows.py",
     "tests/support/__init__.py",
     "tests/support/cases",
