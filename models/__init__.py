@@ -9,7 +9,7 @@ from kernels.problems.precision import Precision
 from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
-from models.description import Serving
+from models.description import Serving, files_of
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engines.engine import (
     Batch,
@@ -115,6 +115,7 @@ __all__ = [
     "every_gpu",
     "external_files",
     "files_beside",
+    "files_of",
     "how_to_install",
     "load_classifier",
     "measure_timeline",

@@ -33,6 +33,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from glob import escape
 from os.path import relpath
 from pathlib import Path
 from textwrap import shorten
@@ -42,7 +43,7 @@ from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
 from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
 from models.preprocessing import ChannelOrder, CropMode, Layout, Preprocessing
-from models.readers import Reading, read_beside
+from models.readers import Reading, files_beside, places_beside, read_beside
 from models.readers.reading import read_text
 
 _log = logging.getLogger(__name__)
@@ -71,6 +72,18 @@ class Description:
     origin: str  # one line: what was taken from which file, what was overruled or is not used
     labels_from: str  # the file of the labels
     embedding: str | None = None  # the node that has it; None: it is found
+
+
+def files_of(model_path: Path) -> Iterator[Path]:
+    """Yield the files that a model is read from: its own, those beside it that begin with its name,
+    such as weights, and those that describe it.
+    """
+    beside = model_path.parent.glob(f"{escape(model_path.stem)}*")
+    yield from sorted(path for path in beside if path == model_path or path.suffix != ".onnx")
+    for place in places_beside(model_path):
+        if place.is_dir():
+            yield place / "model.toml"
+            yield from sorted(files_beside(model_path, place.iterdir()))
 
 
 def load_description(

@@ -88,6 +88,10 @@ class InvalidTensorError(ServiceError, code=Code.INVALID):
     """Says that the model has no finite scores for a client's own tensor."""
 
 
+class NotLoadedError(ServiceError, code=Code.INVALID):
+    """Says that a model's new version is not served, and why."""
+
+
 class UnsupportedError(ServiceError, code=Code.UNIMPLEMENTED):
     """Says that this server does not implement a part of the protocol."""
 

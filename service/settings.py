@@ -134,6 +134,14 @@ class Settings(BaseModel):
     """Separate port for /metrics, without API keys; 0: any free port."""
     shared_memory: bool = False
     """Let clients on this machine register system shared memory, and have tensors there."""
+    repository_api: bool = False
+    """Let clients load and unload models, only those of the folder or file that is served, by the
+    V2 protocol's calls."""
+    watch: bool = False
+    """Load a model again when its files change, and those of new folders."""
+    agreement: float = Field(default=0.8, ge=0, le=1)
+    """Least share of recent images to which a model's new version must give the label that the old
+    one gave; otherwise the old one stays. 0: any."""
     log_format: LogFormat = LogFormat.TEXT
     """Format of the log."""
     access_log: bool = True
@@ -167,6 +175,16 @@ class Settings(BaseModel):
         if shared_memory and info.data.get("workers"):
             raise ValueError("is for a server without --workers: a region is one process's")
         return shared_memory
+
+    @field_validator("repository_api", "watch")
+    @classmethod
+    def _swaps_in_one_process(cls, swaps: bool, info: ValidationInfo) -> bool:
+        if swaps and info.data.get("workers"):
+            raise ValueError(
+                "is for a server without --workers, whose processes share the models that they "
+                "start with; restart those servers one by one instead"
+            )
+        return swaps
 
     @field_validator("cors_origin")
     @classmethod

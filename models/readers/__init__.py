@@ -16,7 +16,7 @@ from models.readers.triton import read_triton
 Reader = Callable[[Path], Reading | None]
 _Path = TypeVar("_Path", bound=PurePath)
 
-__all__ = ["FILES", "READERS", "Reading", "files_beside", "read_beside"]
+__all__ = ["FILES", "READERS", "Reading", "files_beside", "places_beside", "read_beside"]
 
 
 def read_labels(path: Path) -> Reading:
@@ -40,7 +40,7 @@ FILES = tuple(dict.fromkeys(name for name, _ in READERS))
 """The names of all files that are read."""
 
 
-def _places(model_path: _Path) -> list[_Path]:
+def places_beside(model_path: _Path) -> list[_Path]:
     """Return the model's folder, and the one above where its own is a part of an export: `onnx` as
     optimum writes, a version's number or `model.onnx` as Triton has.
     """
@@ -52,7 +52,7 @@ def _places(model_path: _Path) -> list[_Path]:
 
 def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
     """Return the files that are read beside a model, and text files, which these may name."""
-    places = _places(model_path)
+    places = places_beside(model_path)
     return [
         file
         for file in files
@@ -65,9 +65,8 @@ def read_beside(model_path: Path) -> Iterator[Reading]:
 
     Raises PreprocessingError.
     """
-    places = _places(model_path)
     for name, read in READERS:
-        for place in places:
+        for place in places_beside(model_path):
             path = place / name
             if path.is_file() and (reading := read(path)) is not None:
                 yield reading

@@ -19,6 +19,7 @@ from models import __version__
 from service.api import embeddings, v1, v2
 from service.api.page import add_pages, with_headers
 from service.errors import CRASHED, ServiceError
+from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.http.exchange import Endpoint
 from service.http.responses import error_response, refusal
@@ -42,11 +43,18 @@ METRICS_PORT_HEADER = "Metrics-Port"
 _TAGS = ("classify", "models", "KServe V2", "health", "metrics")
 
 
+# The paths of the default model, and what they are for the model of a name.
+_DEFAULTS = {v1.CLASSIFY_PATH: v1.model_path, embeddings.PATH: embeddings.embeddings_path}
+
+
 class App(FastAPI):
     """Extends FastAPI with HEAD, and with headers that protect browsers."""
 
     endpoints: Mapping[str, Endpoint]
-    """Those of the models by path: a server may answer their requests itself, without a route."""
+    """Those of the models by path: a server may answer their requests itself, without a route.
+
+    They change with the models.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; answer HEAD as GET, without the body, which the server does not send.
@@ -118,13 +126,42 @@ def create_app(
             await repository.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
         )
 
-    app.endpoints = {
-        **v1.add_routes(app, repository),
-        **embeddings.add_routes(app, repository),
-        **v2.add_routes(app, repository),
-    }
+    app.endpoints = _endpoints(repository)
+    v1.add_routes(app, repository, app.endpoints)
+    embeddings.add_routes(app, repository, app.endpoints)
+    v2.add_routes(app)
     add_pages(app)
     return app
+
+
+def _endpoints(repository: Repository) -> Mapping[str, Endpoint]:
+    """Return the models' endpoints by path, which always are those of the versions served now."""
+    endpoints: dict[str, Endpoint] = {}
+
+    def change(old: Pipeline | None, new: Pipeline | None) -> None:
+        for path in [path for path, endpoint in endpoints.items() if endpoint.pipeline is old]:
+            del endpoints[path]
+        if new is not None:
+            endpoints.update(_endpoints_of(new))
+        default = repository.default
+        for path, of_model in _DEFAULTS.items():
+            if default is not None:
+                endpoints[path] = endpoints[of_model(default.info.name)]
+            else:
+                endpoints.pop(path, None)
+
+    for pipeline in repository.models.values():
+        endpoints.update(_endpoints_of(pipeline))
+    change(None, None)
+    repository.on_change.append(change)
+    return endpoints
+
+
+def _endpoints_of(pipeline: Pipeline) -> Mapping[str, Endpoint]:
+    found: dict[str, Endpoint] = {}
+    for module in (v1, embeddings, v2):
+        found |= module.endpoints_of(pipeline)
+    return found
 
 
 async def _on_service_error(_: Request, error: ServiceError) -> Response:

@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -104,13 +104,13 @@ def embeddings_path(name: str) -> str:
     return f"/v1/models/{name}/embeddings"
 
 
-def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
-    """Add the routes, and return the models' endpoints by path."""
-    endpoints: dict[str, Endpoint] = {
-        embeddings_path(name): Embed(pipeline) for name, pipeline in repository.models.items()
-    }
-    if default := repository.default:
-        endpoints[PATH] = endpoints[embeddings_path(default.info.name)]
+def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
+    """Return a model's endpoint by its path."""
+    return {embeddings_path(pipeline.info.name): Embed(pipeline)}
+
+
+def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Endpoint]) -> None:
+    """Add the routes, which answer by the models' endpoints."""
 
     async def embed(request: Request) -> Response:
         """Return the embedding of one image, or of several at once.
@@ -119,10 +119,11 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
         images. The body is one image, a form with files, or JSON as OpenAI's clients send it. A
         server with several models and no default model answers at `/v1/models/{model}/embeddings`.
         """
-        if repository.find_default() is None:
+        asked = repository.find_default()
+        if asked is None:
             paths = ", ".join(map(embeddings_path, repository.models))
             raise ModelNotFoundError(f"there is no default model; POST to one of {paths}")
-        return await answer_to(request, endpoints[PATH])
+        return await answer_to(request, endpoints[embeddings_path(asked.info.name)])
 
     async def embed_by(request: Request, model: str) -> Response:
         """Return embeddings by the named model, otherwise as `/v1/embeddings`."""
@@ -145,7 +146,6 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
             openapi_extra={"requestBody": body, "parameters": parameters_of(_QUERY)},
             tags=["classify"],
         )
-    return endpoints
 
 
 _QUERY: dict[str, tuple[dict[str, Any], str]] = {

@@ -78,12 +78,14 @@ class ClassifyAnswer(TypedDict):
         int,
         Field(description="images in the batch that the last of them ran in, other requests' too"),
     ]
+    version: Annotated[str, Field(description="of the model that answered", examples=["1"])]
 
 
 class ModelDescription(TypedDict):
     """Describes a served model."""
 
     name: str
+    version: Annotated[str, Field(description="that is served, a number", examples=["1"])]
     default: Annotated[bool, Field(description="whether `POST /v1/classify` asks this model")]
     state: Annotated[str, Field(examples=["ready"])]
     classes: int
@@ -114,6 +116,7 @@ def broken_model(broken: FailedModel) -> ModelDescription:
     """Describe a model that could not be opened, by its name and the reason."""
     return ModelDescription(
         name=broken.name,
+        version=broken.version,
         default=False,
         state="broken: it could not be opened",
         classes=0,

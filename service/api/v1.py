@@ -79,17 +79,15 @@ def pixels_path(name: str) -> str:
     return f"/v1/models/{name}/pixels"
 
 
-def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
-    """Add the routes, and return the models' endpoints by path."""
+def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
+    """Return a model's endpoints by path."""
+    name = pipeline.info.name
+    return {model_path(name): Classify(pipeline), pixels_path(name): ShowPixels(pipeline)}
+
+
+def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Endpoint]) -> None:
+    """Add the routes, which answer by the models' endpoints."""
     default = repository.default
-    endpoints: dict[str, Endpoint] = {
-        model_path(name): Classify(pipeline) for name, pipeline in repository.models.items()
-    }
-    endpoints |= {
-        pixels_path(name): ShowPixels(pipeline) for name, pipeline in repository.models.items()
-    }
-    if default:
-        endpoints[CLASSIFY_PATH] = endpoints[model_path(default.info.name)]
 
     async def classify(request: Request) -> Response:
         """Classify one image, or several at once.
@@ -97,10 +95,11 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
         Images are JPEG, PNG or WebP. The body is one image, or a form with one or more files.
         A server with several models and no default model answers at `/v1/models/{model}/classify`.
         """
-        if repository.find_default() is None:
+        asked = repository.find_default()
+        if asked is None:
             paths = ", ".join(map(model_path, repository.models))
             raise ModelNotFoundError(f"there is no default model; POST to one of {paths}")
-        return await answer_to(request, endpoints[CLASSIFY_PATH])
+        return await answer_to(request, endpoints[model_path(asked.info.name)])
 
     async def classify_by(request: Request, model: str) -> Response:
         """Classify images with the named model, otherwise as `/v1/classify`."""
@@ -119,7 +118,8 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
                 models=[
                     ModelDescription(
                         name=name,
-                        default=pipeline is default,
+                        version=pipeline.info.version,
+                        default=pipeline is repository.default,
                         state=pipeline.runner.state.value,
                         classes=pipeline.runner.classes,
                         labels=list(pipeline.info.labels),
@@ -177,7 +177,6 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
         openapi_extra={"requestBody": BODY, "parameters": parameters_of({})},
         tags=["models"],
     )
-    return endpoints
 
 
 class _Form(NamedTuple):
@@ -249,6 +248,7 @@ class Classify:
                 results=results,
                 timing_ms=timing,
                 batch_size=scored.batch_size,
+                version=info.version,
             )
         )
 

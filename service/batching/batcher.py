@@ -178,6 +178,7 @@ class Batcher(Generic[T, R]):
         """
         self._closing = True
         if not self._working:
+            self._leave_devices()
             return
         for consumer in self._consumers:
             consumer.changed.set()
@@ -411,3 +412,10 @@ class Batcher(Generic[T, R]):
             other.changed.set()
         if consumer.turn:
             consumer.turn.let_go()
+        if not self._working:
+            self._leave_devices()
+
+    def _leave_devices(self) -> None:
+        for consumer in self._consumers:
+            if consumer.turn:
+                consumer.turn.leave()

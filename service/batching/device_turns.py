@@ -41,6 +41,7 @@ class Turn:
         self.weight = weight
         self._start = self._finish = 0.0
         self._used = False  # whether the granted batch has run
+        self._member = True
         self.waits = False  # for the device
         self.until = 0.0  # clock seconds when its batch should be done
 
@@ -101,6 +102,15 @@ class Turn:
         elif self in self._turns.waiting:
             self._turns.waiting.remove(self)
             self.waits = False
+
+    def leave(self) -> None:
+        """Give the device back for good; a second call does nothing."""
+        turns = self._turns
+        self.let_go()
+        turns.members -= self._member
+        self._member = False
+        if turns.members == 1:  # it runs without asking, and so would never give the device back
+            turns.holder = None
 
     def _grant(self) -> None:
         """Give the device to the waiting model with the earliest start tag, the first of equals."""

@@ -172,6 +172,15 @@ def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking
     return first.tolist(), _rounded(chosen).tolist()
 
 
+def probabilities(scores: NDArray[np.float32], output: OutputKind) -> NDArray[np.float64]:
+    """Return every class's probability. Raises EngineFailedError where a score is not finite."""
+    row = finite(scores)
+    if output is OutputKind.LOGITS:
+        row = np.exp(row - row.max())
+        row /= np.add.reduce(row)
+    return row
+
+
 def _rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the nearest multiples of a power of ten, as Python's `round` gives."""
     scale = 10.0**_DECIMALS

@@ -145,6 +145,11 @@ class EngineRunner:
         items = [Probe(image, inner) for image in images] if inner else images
         return self.batcher.post(items, then, urgency, client)
 
+    async def try_out(self, image: Image) -> ScoreRow:
+        """Return the scores of an image by the first engine, past the queue: none may serve."""
+        (row,) = await self._engines[0].run([image])
+        return row
+
     async def warm_up(self) -> None:
         """Warm up the engines and measure them, one after another; raise what they raise."""
         for number, engine in enumerate(self._engines):

@@ -3,17 +3,15 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from service.api.v2 import description
+from service.api.v2 import description, repository
 from service.api.v2.memory import regions_of, register_region, unregister_region
 from service.api.v2.refusals import (
     CUDA_MEMORY,
-    LOADING,
     LOG_LEVEL,
     LOGGING,
     NO_REGION,
     TRACE,
     TRACING,
-    UNLOADING,
 )
 from service.errors import ModelNotFoundError, ServiceError, UnsupportedError
 from service.grpc.messages import INFERENCE
@@ -80,6 +78,16 @@ async def _index(models: Repository, asked: Any) -> Mapping[str, Any]:
     return {"models": description.index_of(models, only_ready=asked.ready)}
 
 
+async def _load(models: Repository, asked: Any) -> Mapping[str, Any]:
+    await repository.load(models, asked.model_name, asked.parameters)
+    return {}
+
+
+async def _unload(models: Repository, asked: Any) -> Mapping[str, Any]:
+    await repository.unload(models, asked.model_name)
+    return {}
+
+
 async def _trace(models: Repository, asked: Any) -> Mapping[str, Any]:
     if asked.settings:
         raise UnsupportedError(TRACING)
@@ -135,8 +143,8 @@ METHODS: Mapping[str, Method] = {
         "ModelConfig": _of_model(_config),
         "ModelStatistics": _statistics,
         "RepositoryIndex": _index,
-        "RepositoryModelLoad": _refused(LOADING),
-        "RepositoryModelUnload": _refused(UNLOADING),
+        "RepositoryModelLoad": _load,
+        "RepositoryModelUnload": _unload,
         "SystemSharedMemoryStatus": _region_status,
         "SystemSharedMemoryRegister": _register,
         "SystemSharedMemoryUnregister": _unregister,

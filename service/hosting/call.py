@@ -15,7 +15,7 @@ from math import inf
 from time import perf_counter
 from typing import TypeVar
 
-from models import Serving
+from models import Image, Serving
 from service.batching.policy import Urgency
 from service.errors import Code, ForbiddenError, PayloadTooLargeError, ServiceError
 from service.hosting.admission import Reservation
@@ -41,6 +41,7 @@ class Call:
     _reservation: Reservation = field(init=False)  # since `open`
     _inference: Inference | None = None
     _held: int = 0  # bytes reserved
+    _example: bytes | Image | None = None  # to remember with its scores
     _received: float = 0.0  # perf_counter seconds at the end of the body
 
     def open(self) -> None:
@@ -108,6 +109,9 @@ class Call:
             self.record.charge(self.record, wanted.size)
         if wanted.copied:
             self._reservation.hold_bytes(wanted.copied)
+        if self.pipeline.recent is not None and not wanted.pixels_only:
+            images = wanted.files if wanted.images is None else wanted.images
+            self._example = self.pipeline.recent.chosen(images, perf_counter())
         self._inference = Inference(self.pipeline, self._reservation, self._scored)
         self._inference.start(wanted)
 
@@ -154,6 +158,8 @@ class Call:
         if isinstance(outcome, Exception):
             self.fail(outcome)
         elif self._then is not None:
+            if self._example is not None and self.pipeline.recent is not None:
+                self.pipeline.recent.add(self._example, outcome.results[0].scores)
             self._then(outcome)
 
     def _give_way(self, error: ServiceError) -> None:

@@ -12,6 +12,7 @@ models/                      convoy serve models, models/digits or models/flower
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from models import (
     Pixels,
     Preprocessing,
     UnsupportedModelError,
+    files_of,
     load_classifier,
     open_engines,
 )
@@ -61,6 +63,11 @@ class OpenModel:
     # Opens another engine from the same file in place of one, by number. It shares no memory with
     # the others: what they share may be why one failed.
     reopen: Callable[[int], Engine]
+    stamp: "Stamp"
+
+
+Stamp = Sequence[tuple[str, int, int, int]]
+"""Tells a model's files, as they are, from any that were there before."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,7 @@ class ModelFile:
     path: Path
     error: str = ""  # why it is not clear which file it is
     overrides: Mapping[str, object] = field(default_factory=dict)  # keys of model.toml
+    numbered: bool = False  # the version is the folder's name
 
 
 def open_models(
@@ -83,22 +91,12 @@ def open_models(
     a flag for one model where there are several. Raises ModelError where the only one cannot be
     opened, or none can, or with `strict` for the first of several that cannot.
     """
-    files = find_models(settings)
-    names = [file.name for file in files]
-    if settings.default_model not in (None, *names):
-        raise SettingsError(
-            f"--default-model: {settings.default_model} is not served; there are {', '.join(names)}"
-        )
+    files = check_models(settings, expectations)
     several = len({file.path for file in files}) > 1
-    if several and (expectations or settings.preset is not None or settings.labels is not None):
-        raise SettingsError(
-            "--preset, --labels and --set apply to a single model; describe each model in "
-            f"{settings.model} in a model.toml beside it"
-        )
     errors = []
     for file in files:
         try:
-            opened = _open(partial(_load, file, settings, expectations), file, settings)
+            opened = open_file(file, settings, expectations)
         except DeviceLostError:
             raise
         except ModelError as error:
@@ -110,6 +108,34 @@ def open_models(
             yield FailedModel(file.name, file.version, str(error))
             continue
         yield opened
+
+
+def check_models(settings: Settings, expectations: Sequence[str] | None) -> "list[ModelFile]":
+    """Return the models that the settings name. Raises SettingsError as `open_models` does."""
+    files = find_models(settings)
+    names = [file.name for file in files]
+    if settings.default_model not in (None, *names):
+        raise SettingsError(
+            f"--default-model: {settings.default_model} is not served; there are {', '.join(names)}"
+        )
+    set_by_flags = expectations or settings.preset is not None or settings.labels is not None
+    if len({file.path for file in files}) > 1 and set_by_flags:
+        raise SettingsError(
+            "--preset, --labels and --set apply to a single model; describe each model in "
+            f"{settings.model} in a model.toml beside it"
+        )
+    return files
+
+
+def open_file(file: ModelFile, settings: Settings, expectations: Sequence[str] | None) -> OpenModel:
+    """Open one model. Raises ModelError, also where its files change while they are read."""
+    before = stamp_of(file)
+    opened = _open(partial(_load, file, settings, expectations), file, settings, before)
+    if stamp_of(file) != before:
+        for engine in opened.engines:
+            engine.close()
+        raise ModelFileError(f"{file.path}, or a file beside it, changed while it was read")
+    return opened
 
 
 def find_models(settings: Settings) -> list[ModelFile]:
@@ -298,7 +324,7 @@ def _highest(place: Path) -> ModelFile:
         path = _model_in(place / version) or place / version / FILE
     except ModelFileError as error:
         return ModelFile(place.name, version, place / FILE, str(error))
-    return ModelFile(place.name, version, path)
+    return ModelFile(place.name, version, path, numbered=bool(versions))
 
 
 def _model_in(folder: Path) -> Path | None:
@@ -335,7 +361,9 @@ def _load(
     return replace(load_classifier(file.path, overrides=overrides, limits=limits), name=file.name)
 
 
-def _open(load_it: Callable[[], Classifier], file: ModelFile, settings: Settings) -> OpenModel:
+def _open(
+    load_it: Callable[[], Classifier], file: ModelFile, settings: Settings, files: Stamp
+) -> OpenModel:
     classifier, stamp = load_it(), _stamp(file.path)
     if classifier.origin:
         _log.info("%s is described by %s", classifier.name, classifier.origin)
@@ -357,12 +385,22 @@ def _open(load_it: Callable[[], Classifier], file: ModelFile, settings: Settings
         (engine,) = open_places(again, settings, max_batch, [places[number]])
         return engine
 
-    return OpenModel(info, classifier, engines, reopen)
+    return OpenModel(info, classifier, engines, reopen, files)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_mtime_ns, status.st_size
+
+
+def stamp_of(file: ModelFile) -> Stamp:
+    """Return the stamp of the files that a model is read from."""
+    stamps = []
+    for path in dict.fromkeys(files_of(file.path)):
+        with suppress(OSError):  # it is not there
+            status = path.stat()
+            stamps.append((str(path), status.st_mtime_ns, status.st_size, status.st_ino))
+    return stamps
 
 
 def _info(classifier: Classifier, version: str, warning: str) -> ModelInfo:

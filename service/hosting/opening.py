@@ -4,10 +4,12 @@ import logging
 from collections.abc import Sequence
 
 from service.engine.watchdog import Bounds
+from service.hosting.hub import parse_address
 from service.hosting.loading import decoder, find_models, open_models
 from service.hosting.pipeline import FailedModel
 from service.hosting.repository import Repository
-from service.settings import Settings
+from service.hosting.swaps import Swaps
+from service.settings import Settings, SettingsError
 
 _log = logging.getLogger("convoy")
 
@@ -25,6 +27,7 @@ def make_repository(
         default=_default(settings),
         strict=settings.strict,
         shared_memory=settings.shared_memory,
+        swaps=settings.repository_api or settings.watch,
         bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
     )
 
@@ -45,7 +48,11 @@ def add_models(
     """Open the models and add them to the repository, the broken ones as broken.
 
     Raises ModelError or SettingsError where `open_models` does not yield a broken model instead.
+    Where the settings let the models change, `repository.changes` does that.
     """
+    if settings.watch and settings.model is not None and parse_address(settings.model):
+        raise SettingsError("--watch: a hub's files do not change here; watch a folder or a file")
+    stamps = {}
     for opened in open_models(settings, expectations):
         if isinstance(opened, FailedModel):
             _log.error("the model %s is not served: %s", opened.name, opened.error)
@@ -53,3 +60,7 @@ def add_models(
             continue
         decode = decoder(opened.classifier, settings)
         repository.add(opened.info, opened.engines, decode, opened.reopen)
+        stamps[opened.info.name] = opened.stamp
+    if settings.repository_api or settings.watch:
+        repository.keep_default()
+        repository.changes = Swaps(repository, settings, expectations, stamps)

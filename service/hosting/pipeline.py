@@ -9,6 +9,7 @@ from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
 from service.hosting.admission import Admission
+from service.hosting.recent import Recent
 from service.hosting.regions import Regions
 from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
@@ -60,6 +61,8 @@ class Pipeline:
     reader: ThreadPool  # parses long bodies
     metrics: ModelMetrics
     regions: Regions | None = None  # of shared memory, if clients may register some
+    recent: Recent | None = None  # where a new version may take over
+    refusal: str = ""  # why the last new version did not
 
     def __post_init__(self) -> None:
         runner = self.runner
@@ -77,9 +80,10 @@ class Pipeline:
             ),
         }
 
-    async def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and finish those inside; return False if `timeout_s` was too
-        short.
+    async def drain(self, timeout_s: float | None) -> bool:
+        """Refuse new requests and finish those inside; return False if `timeout_s` was too short.
+
+        None: however long it takes.
         """
         self.runner.refuse()
         try:

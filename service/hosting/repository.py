@@ -8,8 +8,10 @@ decode threads, the room for bodies and the metrics.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from typing_extensions import TypedDict
 
 from models import DeviceLostError, Engine, EngineError
 from service.batching.company import Company
@@ -21,6 +23,7 @@ from service.engine.watchdog import Bounds
 from service.errors import BrokenModelError, ModelNotFoundError, ShuttingDownError
 from service.hosting.admission import Admission, ByteRoom
 from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
+from service.hosting.recent import Recent
 from service.hosting.regions import Regions
 from service.images.decode_pool import DecodePool, Decoding
 from service.images.decode_process import DecodeProcesses
@@ -36,11 +39,48 @@ _MEASURE_S = 1.0
 _DECODE_S = 60.0
 _TELL_S = 10.0
 
+# For the engine of a model that is no longer served to return from its last call.
+_RETIRE_S = 60.0
+
 # Decode threads yield to the engine and the event loop: on shared cores, finishing a batch is worth
 # more than decoding one more image.
 _DECODE_NICE = 5
 
 _log = logging.getLogger("convoy")
+
+
+class Loaded(TypedDict):
+    """Says which version of a model is served, and how it compares with the one before."""
+
+    name: str
+    version: str
+    images: int  # compared
+    agreement: float
+    largest_change: float
+
+
+class Changes(Protocol):
+    """Changes the models while they are served."""
+
+    by_clients: bool
+    """Whether clients may ask for it."""
+
+    async def load(self, name: str) -> Loaded:
+        """Serve a model as its files are now; nothing happens where they have not changed.
+
+        Raises ModelNotFoundError where there are none, NotLoadedError where the new version cannot
+        be served or agrees too little with the old one, which then stays, and RetryableError. It
+        goes on where the caller is cancelled.
+        """
+
+    async def unload(self, name: str) -> None:
+        """Serve a model no longer; requests inside are answered. Raises ModelNotFoundError."""
+
+    def start(self) -> None:
+        """Begin, because the models are warm."""
+
+    def stop(self) -> None:
+        """Begin nothing more, because the server ends."""
 
 
 class Repository:
@@ -60,19 +100,25 @@ class Repository:
         bounds: Bounds | None = None,
         decode_s: float = _DECODE_S,
         shared_memory: bool = False,
+        swaps: bool = False,
     ) -> None:
         """Set bounds for each model, except bytes and decode threads, which all models share.
 
         `max_queue` is in images; `default` names the model of `/v1/classify`; with `strict` warming
         up raises the first error, not only where no model can be served; it times batches for
-        `measure_s`; `bounds` are the engines' timeouts and `decode_s` that of one image.
+        `measure_s`; `bounds` are the engines' timeouts and `decode_s` that of one image. With
+        `swaps` recent images are kept, to compare new versions of a model on them.
         """
         self.max_body_bytes = max_body_bytes
         self.regions = Regions(max_body_bytes) if shared_memory else None
         self.metrics = Metrics(max_batch=max_batch)
         self.models: dict[str, Pipeline] = {}
         self.broken: dict[str, FailedModel] = {}  # those that could not be opened
-        self._default, self._strict = default, strict
+        self.unloaded: dict[str, str] = {}  # the versions of those that were served before
+        self.changes: Changes | None = None
+        self.on_change: list[Callable[[Pipeline | None, Pipeline | None], None]] = []
+        self._aside: set[Pipeline] = set()  # not yet served, or not any more
+        self._default, self._strict, self._swaps = default, strict, swaps
         self._max_queue = max_queue
         self.company = Company()
         self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
@@ -98,7 +144,25 @@ class Repository:
         reopen: Callable[[int], Engine] | None = None,
     ) -> Pipeline:
         """Add a model; `close` will close it. `reopen` replaces an engine by its number."""
-        metrics = self.metrics.model(info.name, info.version)
+        if info.name in self.models:
+            raise ValueError(f"two models are named {info.name!r}")
+        pipeline = self.open_aside(info, engines, prepare, reopen)
+        self.install(pipeline)
+        return pipeline
+
+    def open_aside(
+        self,
+        info: ModelInfo,
+        engines: Sequence[Engine],
+        prepare: Callable[[bytes], Decoding],
+        reopen: Callable[[int], Engine] | None = None,
+        measure_s: float | None = None,
+    ) -> Pipeline:
+        """Return a model that is not served until `install`, or closed by `discard`.
+
+        `measure_s` replaces that of all.
+        """
+        metrics = self.metrics.beside(info.name, info.version)
         runner = EngineRunner(
             engines,
             info.image_shape,
@@ -106,12 +170,69 @@ class Repository:
             turns=[self._turns[number] for number in range(len(engines))],
             on_batch=lambda record: metrics.counts.batch(record),  # noqa: PLW0108  may be replaced
             company=self.company,
-            measure_s=self._measure_s,
+            measure_s=self._measure_s if measure_s is None else measure_s,
             bounds=self._bounds,
             reopen=reopen,
             on_failure=self._fail,
         )
-        return self.join(info, runner, prepare, metrics)
+        pipeline = self._pipeline(info, runner, prepare, metrics)
+        self._aside.add(pipeline)
+        return pipeline
+
+    def install(self, new: Pipeline) -> None:
+        """Serve a model, from now on in place of its old version, if there is one."""
+        name = new.info.name
+        old = self.models.get(name)
+        shown = next((model for model in self.metrics.models if model.name == name), None)
+        self.metrics.replace(shown, new.metrics)
+        self.broken.pop(name, None)
+        self.unloaded.pop(name, None)
+        self._aside.discard(new)
+        self.models[name] = new
+        self._change(old, new)
+
+    def remove(self, name: str) -> Pipeline | None:
+        """Serve a model no longer; return it, or None if it was broken. Raises
+        ModelNotFoundError.
+        """
+        if (broken := self.broken.pop(name, None)) is not None:
+            old, version = None, broken.version
+        else:
+            old = self.find(name)
+            version = self.models.pop(name).info.version
+        self.unloaded[name] = version
+        self.metrics.replace(next(m for m in self.metrics.models if m.name == name), None)
+        self._change(old, None)
+        return old
+
+    async def retire(self, old: Pipeline) -> None:
+        """Finish what is inside a model that is no longer served, then free it."""
+        self._aside.add(old)
+        await old.drain(None)
+        await self.discard(old)
+
+    async def discard(self, pipeline: Pipeline) -> None:
+        """Close a model that is not served."""
+        if not await pipeline.runner.close(_RETIRE_S):
+            info = pipeline.info
+            _log.error("an engine of version %s of %s does not return", info.version, info.name)
+        self._aside.discard(pipeline)
+
+    def keep_default(self) -> None:
+        """Let the default model be the same however many models there will be."""
+        default = self.default
+        if default is not None:
+            self._default = default.info.name
+
+    def _change(self, old: Pipeline | None, new: Pipeline | None) -> None:
+        for tell in self.on_change:
+            tell(old, new)
+
+    @property
+    def _every(self) -> "Iterator[Pipeline]":
+        """Return the models, and those that are not served but have engines."""
+        yield from self.models.values()
+        yield from tuple(self._aside)
 
     def join(
         self,
@@ -120,17 +241,24 @@ class Repository:
         prepare: Callable[[bytes], Decoding],
         metrics: ModelMetrics,
     ) -> Pipeline:
-        """Add a model with an existing runner."""
-        if info.name in self.models:
-            raise ValueError(f"two models are named {info.name!r}")
+        """Add a model with an existing runner, whose metrics are exported already."""
+        self.models[info.name] = self._pipeline(info, runner, prepare, metrics)
+        return self.models[info.name]
+
+    def _pipeline(
+        self,
+        info: ModelInfo,
+        runner: EngineRunner,
+        prepare: Callable[[bytes], Decoding],
+        metrics: ModelMetrics,
+    ) -> Pipeline:
         max_queue, wait_s = self._max_queue, runner.batcher.expected_wait_s
         admission = Admission(
             max_queue + runner.max_batch, max_queue, self.max_body_bytes, self.room, wait_s
         )
         pools = self._decoders, self._reader
-        pipeline = Pipeline(info, runner, prepare, admission, *pools, metrics, self.regions)
-        self.models[info.name] = pipeline
-        return pipeline
+        recent = Recent() if self._swaps else None
+        return Pipeline(info, runner, prepare, admission, *pools, metrics, self.regions, recent)
 
     def add_broken(self, broken: FailedModel) -> None:
         """List a model that could not be opened; requests for it are refused."""
@@ -168,7 +296,7 @@ class Repository:
     @property
     def requests(self) -> int:
         """Return how many requests are inside."""
-        return sum(pipeline.admission.requests for pipeline in self.models.values())
+        return sum(pipeline.admission.requests for pipeline in self._every)
 
     @property
     def waiting(self) -> int:
@@ -217,6 +345,8 @@ class Repository:
                     raise EngineError("\n".join(failed)) from error
                 _log.error("the model %s is not served: %s", name, error)
                 pipeline.runner.state, pipeline.runner.failure = State.BROKEN, str(error)
+        if self.changes is not None:
+            self.changes.start()
 
     async def failure(self) -> EngineError:
         """Wait until an engine cannot be restarted any more, and return its last error."""
@@ -228,23 +358,29 @@ class Repository:
         """Refuse new requests and finish those inside; return False if `timeout_s` was too
         short.
         """
-        for pipeline in self.models.values():
+        self._stop_changing()
+        for pipeline in self._every:
             pipeline.runner.refuse()  # at once
-        drained = await asyncio.gather(*(p.drain(timeout_s) for p in self.models.values()))
+        drained = await asyncio.gather(*(p.drain(timeout_s) for p in self._every))
         return all(drained)
 
     async def give_up(self) -> None:
         """Answer all requests inside with ShuttingDownError."""
-        await asyncio.gather(*(pipeline.runner.give_up() for pipeline in self.models.values()))
+        await asyncio.gather(*(pipeline.runner.give_up() for pipeline in self._every))
 
     async def close(self, timeout_s: float) -> bool:
         """Close everything, and fail the requests inside; return False if an engine is stuck."""
-        closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self.models.values()))
+        self._stop_changing()
+        closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self._every))
         self._decoders.close()
         self._processes.close()
         self._reader.close()
         self._teller.close()
         return all(closed)
+
+    def _stop_changing(self) -> None:
+        if self.changes is not None:
+            self.changes.stop()
 
     def _fail(self, failure: EngineError) -> None:
         self._failure = self._failure or failure

@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
         if refused is not None:
             return ErrorReply(refused, write)
         if record.method == b"POST":
-            endpoint = self._config.endpoints.get(record.path)
+            endpoint = self._config.endpoints.get(record.path.decode("latin-1"))
             if endpoint is not None:
                 return Exchange(endpoint, record, write)
         try:

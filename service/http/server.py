@@ -148,7 +148,7 @@ def http_settings(
     return ConvoyConfig(
         app,
         Edge(allowed(limits), keys, on_end),
-        {path.encode(): endpoint for path, endpoint in direct.items()},
+        direct,
         log_config=None,
         access_log=False,  # uvicorn's own
         server_header=False,

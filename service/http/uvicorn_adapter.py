@@ -39,15 +39,15 @@ class ConvoyConfig(Config):
         self,
         app: ASGIApp,
         edge: Edge,
-        endpoints: Mapping[bytes, Endpoint] | None = None,
+        endpoints: Mapping[str, Endpoint] | None = None,
         **options: Any,
     ) -> None:
         """Add the edge, and the `endpoints` by path, whose requests connections answer without
-        ASGI.
+        ASGI. They may change.
         """
         super().__init__(app, **options)
         self.edge = edge
-        self.endpoints = endpoints or {}
+        self.endpoints = {} if endpoints is None else endpoints
 
 
 class Peers:

@@ -129,9 +129,17 @@ class Counts:
             self.row[place + self._max_batch] += 1
             self.row[place + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
-    def sum(self) -> "Totals":
-        """Return the sum over all rows."""
-        return Totals(self.rows, self._max_batch)
+    def sum(self, more: Sequence[Sequence[int]] = ()) -> "Totals":
+        """Return the sum over all rows, and `more` of other counts of as large batches."""
+        return Totals([*self.rows, *more], self._max_batch)
+
+
+def folded(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return one row that counts what all of them do."""
+    columns = list(zip(*rows, strict=True))
+    row = [sum(column) for column in columns]
+    row[_LAST_MS] = max(columns[_LAST_MS])
+    return row
 
 
 class Totals:

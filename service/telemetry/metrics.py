@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from platform import python_version
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily as Counter
@@ -22,7 +22,7 @@ from typing_extensions import override
 from models import __version__
 from service.engine.cores import available_cores, cpu_model
 from service.engine.runner import EngineStatus
-from service.telemetry.counts import Counts
+from service.telemetry.counts import Counts, folded
 from service.telemetry.gpus import open_gpus
 
 
@@ -33,10 +33,19 @@ class ModelMetrics:
     name: str
     version: str
     counts: Counts
+    earlier: Sequence[Sequence[int]] = ()  # rows of counts of versions before this one
     pending: Callable[[], float] = int  # images waiting for a batch
     engines: Callable[[], Sequence[EngineStatus]] = tuple
     # Help and value by name; `_total` makes a counter.
     gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
+
+
+class Comparison(NamedTuple):
+    """Says how a model's new version answered recent images, beside the old one's answers."""
+
+    images: int = 0  # compared
+    agreement: float = 1.0  # the share of them that got the same label
+    largest_change: float = 0.0  # of a probability of any class
 
 
 class Metrics(Collector):
@@ -45,6 +54,8 @@ class Metrics(Collector):
     def __init__(self, *, max_batch: int) -> None:
         self.max_batch = max_batch
         self.models: list[ModelMetrics] = []
+        self.swaps: dict[tuple[str, str], int] = {}  # by model and outcome
+        self.compared: dict[str, Comparison] = {}  # the last new version of each model
         self.lost_decode_threads: Callable[[], float] = int  # so far
         # The process whose memory and CPU time are exported: always the same one, or its counters
         # would go down from one scrape to the next.
@@ -67,9 +78,26 @@ class Metrics(Collector):
 
     def model(self, name: str, version: str) -> ModelMetrics:
         """Add a model, and return its metrics."""
-        metrics = ModelMetrics(name, version, Counts(self.max_batch))
+        metrics = self.beside(name, version)
         self.models.append(metrics)
         return metrics
+
+    def beside(self, name: str, version: str) -> ModelMetrics:
+        """Return the metrics of a version that is not served yet."""
+        return ModelMetrics(name, version, Counts(self.max_batch))
+
+    def replace(self, old: ModelMetrics | None, new: ModelMetrics | None) -> None:
+        """Export a model's new version in place of the old one, if there is one.
+
+        The old one may go on counting what is inside, but those before it may not.
+        """
+        others = [model for model in self.models if model is not old]
+        place = self.models.index(old) if old in self.models else len(others)
+        if old is not None and new is not None:
+            earlier = [folded(old.earlier)] if old.earlier else []
+            new.earlier = [*old.counts.rows, *earlier]
+        # Replaced whole: a thread may be reading it.
+        self.models = others[:place] + ([new] if new else []) + others[place:]
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
@@ -85,7 +113,7 @@ class Metrics(Collector):
             families[name].add_metric([model.name, *labels.values()], *value)
 
         for model in self.models:
-            done = model.counts.sum()
+            done = model.counts.sum(model.earlier)
             for status, count in done.requests.items():
                 add(Counter, "convoy_requests", _REQUESTS, count, status=str(status))
             add(Counter, "convoy_images", "Images answered.", done.inferences)
@@ -101,12 +129,36 @@ class Metrics(Collector):
                     add(kind, name, text, float(value), engine=str(number), device=device)
             for name, (text, read) in model.gauges.items():
                 add(Counter if name.endswith("_total") else Gauge, name, text, read())
+            add(Gauge, "convoy_version", "The version that is served.", float(model.version))
         yield Info("convoy", "This Convoy, its Python and its machine.", self._facts)
         yield from families.values()
+        if self.swaps:
+            yield from self._of_swaps()
         lost = "Decode threads that hung or died; each was replaced."
         yield Counter("convoy_lost_decode_threads", lost, self.lost_decode_threads())
 
+    def swapped(self, model: str, outcome: str) -> None:
+        """Count a model's new version, which is `loaded`, `refused` or `failed`."""
+        self.swaps[model, outcome] = self.swaps.get((model, outcome), 0) + 1
 
+    def _of_swaps(self) -> Iterator[Metric]:
+        swaps = Counter("convoy_swaps", _SWAPS, labels=["model", "outcome"])
+        for labels, count in tuple(self.swaps.items()):
+            swaps.add_metric(labels, count)
+        agreement = Gauge("convoy_swap_agreement", _AGREEMENT, labels=["model"])
+        change = Gauge("convoy_swap_largest_change", _CHANGE, labels=["model"])
+        images = Gauge("convoy_swap_images", _COMPARED, labels=["model"])
+        for model, compared in tuple(self.compared.items()):
+            images.add_metric([model], compared.images)
+            agreement.add_metric([model], compared.agreement)
+            change.add_metric([model], compared.largest_change)
+        yield from (swaps, images, agreement, change)
+
+
+_SWAPS = "New versions: loaded; refused, as they agree too little; failed to open or to warm up."
+_COMPARED = "Recent images on which the last new version was compared with the old one."
+_AGREEMENT = "Share of those images to which both gave the same label."
+_CHANGE = "Largest change of a probability on those images."
 _REQUESTS = "Requests to a model by status; 499: the client left before the answer."
 _DURATION = "Time from the head of a request to its answer, for status 200."
 _PHASE = "Time in each phase of a request, for status 200."

@@ -134,6 +134,13 @@ def test_device_and_devices_exclude_each_other() -> None:
     assert load_settings({"device": "cpu"}, {"CONVOY_DEVICES": ""}).devices is None
 
 
+@pytest.mark.parametrize("name", ["repository_api", "watch"])
+def test_models_change_in_one_process_only(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"without --workers, whose processes share the models"):
+        load_settings({name: True, "workers": 1}, {})
+    assert getattr(load_settings({name: True}, {}), name)
+
+
 def test_shared_memory_is_of_one_process() -> None:
     with pytest.raises(SettingsError, match=r"--shared-memory: .*without --workers"):
         load_settings({"shared_memory": True, "workers": 1}, {})

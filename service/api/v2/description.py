@@ -221,7 +221,9 @@ class IndexEntry(TypedDict):
 def index_entry(pipeline: Pipeline) -> IndexEntry:
     """Return a model's entry in the repository's index."""
     info, state = pipeline.info, pipeline.runner.state
-    reason = "" if state is State.READY else pipeline.runner.failure or state.value
+    reason = pipeline.runner.failure or state.value
+    if state is State.READY:
+        reason = pipeline.refusal  # of the last new version
     return IndexEntry(name=info.name, version=info.version, state=_STATES[state], reason=reason)
 
 
@@ -236,6 +238,10 @@ def index_of(models: Repository, *, only_ready: bool) -> list[IndexEntry]:
     """Return the repository's index."""
     entries = [index_entry(pipeline) for pipeline in models.models.values()]
     entries += map(broken_entry, models.broken.values())
+    entries += [
+        IndexEntry(name=name, version=version, state="UNAVAILABLE", reason="unloaded")
+        for name, version in models.unloaded.items()
+    ]
     return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
 
 

@@ -1,6 +1,6 @@
 """Answers Triton's requests that Convoy does not support: the reason why, or a fixed answer.
 
-The models, logging and tracing are set when the server starts, and it maps no client's GPU memory:
+Logging and tracing are set when the server starts, and it maps no client's GPU memory:
 clients may only send images. The OpenAPI document leaves these routes out.
 """
 
@@ -28,15 +28,11 @@ LOGGING: dict[str, str | bool | int] = {
     "log_verbose_level": 0,
     "log_format": "default",
 }
-LOADING = "clients load no models; start the server with the folder that has them"
-UNLOADING = "clients unload no models; start the server without them"
 TRACING = "trace settings cannot be changed by clients"
 LOG_LEVEL = "log settings cannot be changed by clients"
 CUDA_MEMORY = "CUDA shared memory is not supported; send tensors in the body"
 NO_REGION = "Unable to find shared memory region: '{}'"
 _REFUSED = {
-    "/v2/repository/models/{model}/load": LOADING,
-    "/v2/repository/models/{model}/unload": UNLOADING,
     "/v2/trace/setting": TRACING,
     "/v2/models/{model}/trace/setting": TRACING,
     "/v2/logging": LOG_LEVEL,

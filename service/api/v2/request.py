@@ -64,6 +64,12 @@ class IndexRequest(msgspec.Struct):
     ready: Annotated[bool, Meta(description="list only models that are ready")] = False
 
 
+class LoadRequest(msgspec.Struct):
+    """Holds the optional body of a request to load or unload a model."""
+
+    parameters: dict[str, Any] = {}  # msgspec copies it
+
+
 _SCHEMAS = "#/components/schemas/{name}"
 _, REQUEST_SCHEMAS = msgspec.json.schema_components(
     (InferenceJson, IndexRequest), ref_template=_SCHEMAS

@@ -13,9 +13,9 @@ from service.api.v2.infer import Infer, InferAnswer
 from service.api.v2.inference import InferenceJson
 from service.api.v2.memory import router as memory
 from service.api.v2.refusals import router as refusals
+from service.api.v2.repository import router as repository
 from service.api.v2.request import IndexRequest, content_of, read_json, short_body
 from service.hosting.pipeline import Pipeline
-from service.hosting.repository import Repository
 from service.http.asgi import answer_to
 from service.http.exchange import Endpoint
 
@@ -116,15 +116,15 @@ for _path in _PATHS:
     )
 
 
-def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
-    """Add the routes, and return the models' endpoints by path."""
-    app.include_router(router)
-    app.include_router(memory)
-    app.include_router(refusals)
-    endpoints: dict[str, Endpoint] = {}
-    for pipeline in repository.models.values():
-        endpoints |= dict.fromkeys(_infer_paths(pipeline), Infer(pipeline))
-    return endpoints
+def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
+    """Return a model's endpoint by its paths."""
+    return dict.fromkeys(_infer_paths(pipeline), Infer(pipeline))
+
+
+def add_routes(app: FastAPI) -> None:
+    """Add the routes, which answer by the models' endpoints."""
+    for each in (router, memory, repository, refusals):
+        app.include_router(each)
 
 
 def _infer_paths(pipeline: Pipeline) -> list[str]:

@@ -157,3 +157,27 @@ def test_one_at_most_has_the_device_and_while_somebody_wants_it_somebody_has(
             assert turns.holder in {models[index].turn for index in wanting}
         else:
             assert turns.holder is None
+
+
+def test_who_leaves_gives_the_device_to_who_waits() -> None:
+    turns = Turns()
+    first, second, third = Model(turns), Model(turns), Model(turns)
+    assert first.turn.take()
+    assert not second.turn.take()
+    first.turn.leave()
+    assert second.calls == 1
+    assert second.turn.take()
+    assert not second.turn.alone
+    second.turn.leave()
+    second.turn.leave()
+    assert third.turn.alone
+
+
+def test_who_is_left_alone_does_not_keep_the_device_from_who_comes() -> None:
+    turns = Turns()
+    first, second = Model(turns), Model(turns)
+    first.run(1)  # and keeps the device, because no other asks for it
+    second.turn.leave()
+    assert first.turn.alone
+    third = Model(turns)
+    assert third.turn.take()

@@ -40,7 +40,7 @@ def test_each_folder_is_a_model_and_of_versions_the_highest(tmp_path: Path) -> N
     (folder / CHANNELS / "10").mkdir()  # higher than 3, though not as text
     shutil.copy(BUILT_IN_MODEL, folder / CHANNELS / "10" / "model.onnx")
     assert find_models(models_in(folder)) == [
-        ModelFile(CHANNELS, "10", folder / CHANNELS / "10" / "model.onnx"),
+        ModelFile(CHANNELS, "10", folder / CHANNELS / "10" / "model.onnx", numbered=True),
         ModelFile("digits", "1", folder / "digits" / "model.onnx"),
     ]
 

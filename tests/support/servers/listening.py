@@ -114,7 +114,7 @@ async def listening(
     config = ConvoyConfig(
         app,
         edge,
-        {path.encode(): endpoint for path, endpoint in (endpoints or {}).items()},
+        endpoints,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -120,6 +120,7 @@ def make_repository(
     decode_s: float = 10,
     reopen: Callable[[], Engine] | None = None,
     others: Sequence[FakeEngine] = (),
+    swaps: bool = False,
 ) -> Repository:
     """Return a repository of one model over fakes, not yet warm.
 
@@ -135,6 +136,7 @@ def make_repository(
         bounds=bounds,
         decode_s=decode_s,
         decode_bytes=decode_bytes,
+        swaps=swaps,
     )
 
     def again(_: int) -> Engine:
@@ -150,11 +152,13 @@ def make_repository(
     return repository
 
 
-def fake_info(name: str = "fake", output: OutputKind = OutputKind.LOGITS) -> ModelInfo:
+def fake_info(
+    name: str = "fake", output: OutputKind = OutputKind.LOGITS, version: str = "1"
+) -> ModelInfo:
     """Return the description of a fake model."""
     return ModelInfo(
         name,
-        version="1",
+        version=version,
         image_shape=(1, 1, 1),
         scores="scores",
         output=output,

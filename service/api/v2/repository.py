@@ -1,0 +1,74 @@
+"""Loads and unloads models by the V2 protocol's repository API, where the server allows that.
+
+A model comes from the server's own folder, under the name that it has there. The OpenAPI document
+leaves these routes out.
+"""
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.api.v2.description import Models
+from service.api.v2.request import LoadRequest, read_json, short_body
+from service.errors import ForbiddenError, UnsupportedError
+from service.hosting.repository import Changes, Loaded, Repository
+from service.http.responses import json_response
+
+LOADING = "clients load no models here; start the server with --repository-api"
+UNLOADING = "clients unload no models here; start the server with --repository-api"
+FILES = (
+    "models come from the server's own folder, described by the files there; send neither "
+    "`config` nor files"
+)
+
+router = APIRouter(prefix="/v2/repository/models/{model}", include_in_schema=False)
+
+_decode = msgspec.json.Decoder(LoadRequest).decode
+
+
+async def load(models: Repository, name: str, parameters: Iterable[str]) -> Loaded:
+    """Load a model. Raises UnsupportedError where clients may not, and what `Changes.load` does."""
+    changes = _changes(models, LOADING)
+    if any(key == "config" or key.startswith("file:") for key in parameters):
+        raise UnsupportedError(FILES)
+    return await changes.load(name)
+
+
+async def unload(models: Repository, name: str) -> None:
+    """Unload a model, as `load` loads it."""
+    await _changes(models, UNLOADING).unload(name)
+
+
+def _changes(models: Repository, refusal: str) -> Changes:
+    if models.changes is None or not models.changes.by_clients:
+        raise UnsupportedError(refusal)
+    return models.changes
+
+
+@router.post("/load")
+async def load_route(request: Request, models: Models, model: str) -> Response:
+    """Load a model, or its new version."""
+    return json_response(await load(models, model, await _parameters(request)))
+
+
+@router.post("/unload")
+async def unload_route(request: Request, models: Models, model: str) -> Response:
+    """Unload a model."""
+    await _parameters(request)
+    await unload(models, model)
+    return Response()
+
+
+async def _parameters(request: Request) -> Iterable[str]:
+    """Return the names of a request's parameters. Raises ForbiddenError for another site's page.
+
+    A browser lets any page send such a request, even to a server on the user's own machine.
+    """
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise ForbiddenError("pages of other sites may not change the models")
+    data = await short_body(request)
+    return read_json(_decode, data).parameters if data else ()

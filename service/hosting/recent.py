@@ -1,0 +1,68 @@
+"""Remembers recent images with the scores that they got, to compare a model's new version on them.
+
+An image is kept as it came: a file, which each version decodes in its own way, or pixels or a
+tensor.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import Image
+
+# So many images, of so many bytes each and in all, one in so many seconds: at any rate of requests
+# they are of the last seconds, and cost nothing that shows.
+MOST_IMAGES = 64
+_MOST_BYTES = 2**24
+_MOST_BYTES_EACH = 2**22
+_EVERY_S = 0.05
+
+
+class Example(NamedTuple):
+    """Holds an image, and the scores that a model gave it."""
+
+    image: bytes | Image
+    scores: NDArray[np.float32]
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of the image."""
+        image = self.image
+        return image.nbytes if isinstance(image, np.ndarray) else len(image)
+
+
+class Recent:
+    """Keeps the last examples of one version of a model; used from one event loop."""
+
+    def __init__(self, examples: Iterable[Example] = ()) -> None:
+        self._examples = deque(examples)
+        self._bytes = sum(example.bytes for example in self._examples)
+        self._next = 0.0
+
+    @property
+    def examples(self) -> Sequence[Example]:
+        """Return the examples, the oldest first."""
+        return tuple(self._examples)
+
+    def chosen(self, images: Sequence[bytes | Image], now: float) -> bytes | Image | None:
+        """Return a copy of a request's first image if it is to be kept at the time `now`."""
+        if now < self._next or not images:
+            return None
+        image = images[0]
+        size = image.nbytes if isinstance(image, np.ndarray) else len(image)
+        if size > _MOST_BYTES_EACH:
+            return None
+        self._next = now + _EVERY_S
+        # It may be a view of a body, or of memory that the client shares.
+        return image.copy() if isinstance(image, np.ndarray) else bytes(image)
+
+    def add(self, image: "bytes | Image", scores: NDArray[np.float32]) -> None:
+        """Keep an image with its scores, in place of the oldest ones where there are too many."""
+        example = Example(image, scores.copy())
+        self._examples.append(example)
+        self._bytes += example.bytes
+        while len(self._examples) > MOST_IMAGES or self._bytes > _MOST_BYTES:
+            self._bytes -= self._examples.popleft().bytes

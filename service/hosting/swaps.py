@@ -1,0 +1,336 @@
+"""Loads new versions of models beside those that serve, and lets them take over.
+
+    a call, or changed files
+      └─ open ── self-test ── every batch size ── recent images ─┬─ takes over
+                                                                 └─ refused: agrees too little
+
+The old version is freed after its last request; a request belongs to the version that it began
+with. One model is loaded at a time, and of each at most two versions have engines: the next is
+opened once the one before the last is freed.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from models import Image, ModelError
+from service.engine.supervised_engine import State
+from service.engine.threads import ThreadPool
+from service.errors import (
+    ModelNotFoundError,
+    NotLoadedError,
+    NotReadyError,
+    ServiceError,
+    ShuttingDownError,
+)
+from service.hosting.comparison import compare
+from service.hosting.loading import (
+    ModelFile,
+    OpenModel,
+    Stamp,
+    check_models,
+    decoder,
+    open_file,
+    stamp_of,
+)
+from service.hosting.pipeline import FailedModel, Pipeline
+from service.hosting.recent import Example, Recent
+from service.hosting.repository import Changes, Loaded, Repository
+from service.settings import Settings, SettingsError
+from service.telemetry.metrics import Comparison
+
+# How often files are looked at. They are loaded once they look the same twice: until then they may
+# still be written.
+LOOK_S = 1.0
+
+# How long a new version's batches of every size are timed: they compete with those being served.
+_MEASURE_S = 0.1
+
+_log = logging.getLogger("convoy")
+
+
+class _Version(NamedTuple):
+    """Holds the number that a model's files have as a version."""
+
+    number: str
+    stamp: Stamp
+
+
+class Swaps(Changes):
+    """Changes the models of a repository; used from its event loop."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        settings: Settings,
+        expectations: Sequence[str] | None,
+        stamps: Mapping[str, Stamp],
+    ) -> None:
+        """Change what `settings` and `expectations` describe; `stamps` are of the open models."""
+        self._repository, self._settings, self._expectations = repository, settings, expectations
+        self.by_clients = settings.repository_api
+        self._served = dict(stamps)
+        versions = {name: model.info.version for name, model in repository.models.items()}
+        self._tried = {name: _Version(versions[name], stamp) for name, stamp in stamps.items()}
+        self._lock = asyncio.Lock()
+        self._thread = ThreadPool("load", 1)
+        self._tasks: set[asyncio.Task[Loaded]] = set()
+        self._retiring: dict[str, asyncio.Task[None]] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    @override
+    def start(self) -> None:
+        if self._settings.watch and not self._stopped:
+            self._watching = asyncio.create_task(self._watch())
+
+    @override
+    def stop(self) -> None:
+        if not self._stopped and not self._lock.locked():
+            self._thread.close()
+        self._stopped = True
+        if self._watching is not None:
+            self._watching.cancel()
+
+    @override
+    async def load(self, name: str) -> Loaded:
+        loading = asyncio.create_task(self._load(name))
+        self._tasks.add(loading)
+        loading.add_done_callback(self._tasks.discard)
+        loading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(loading)
+
+    @override
+    async def unload(self, name: str) -> None:
+        async with self._alone():
+            if name in self._repository.unloaded:
+                return
+            await self._retired(name)
+            old = self._repository.remove(name)
+            self._served.pop(name, None)
+            self._retire(old)
+            _log.info("the model %s is unloaded", name)
+
+    async def _load(self, name: str) -> Loaded:
+        async with self._alone():
+            file, stamp = await self._thread.run(self._find, name)
+            old = self._repository.models.get(name)
+            ready = old is not None and old.runner.state is not State.BROKEN
+            if old is not None and ready and self._served.get(name) == stamp:
+                return _loaded(old, Comparison())
+            file = replace(file, version=self._version(file, stamp))
+            self._tried[name] = _Version(file.version, stamp)
+            await self._retired(name)
+            try:
+                return await self._swap(old, file, stamp)
+            except NotLoadedError as error:
+                self._refuse(old, file, "refused", error)
+                raise
+            except ShuttingDownError:
+                raise
+            except (ModelError, ServiceError) as error:
+                why = NotLoadedError(f"version {file.version} of {name} is not served: {error}")
+                self._refuse(old, file, "failed", why)
+                raise why from error
+            except Exception as error:
+                _log.exception("version %s of %s failed unexpectedly", file.version, name)
+                why = NotLoadedError(
+                    f"version {file.version} of {name} is not served: it failed unexpectedly; the "
+                    "log says how"
+                )
+                self._refuse(old, file, "failed", why)
+                raise why from error
+
+    async def _swap(self, old: Pipeline | None, file: ModelFile, stamp: Stamp) -> Loaded:
+        """Open, prove and compare a version, then let it take over."""
+        repository, name = self._repository, file.name
+        if old is not None and old.info.version == file.version and file.numbered:
+            raise NotLoadedError(
+                f"version {file.version} of {name} is served, and its files have changed; put the "
+                f"new ones in a folder of their own, as {int(file.version) + 1}"
+            )
+        opened = await self._thread.run(self._open, file)
+        decode = decoder(opened.classifier, self._settings)
+        new = repository.open_aside(
+            opened.info, opened.engines, decode, opened.reopen, measure_s=_MEASURE_S
+        )
+        try:
+            await new.runner.warm_up()
+            compared = await self._compare(old, new)
+            self._judge(old, new, compared)
+            self._check()
+        except BaseException:
+            await repository.discard(new)
+            raise
+        repository.install(new)
+        self._served[name] = stamp
+        repository.metrics.swapped(name, "loaded")
+        self._retire(old)
+        _log.info(
+            "version %s of %s is served: of %d recent images %.1f%% have the label they had, and "
+            "no probability changed by more than %.3f",
+            *(file.version, name, compared.images, 100 * compared.agreement),
+            compared.largest_change,
+        )
+        return _loaded(new, compared)
+
+    async def _compare(self, old: Pipeline | None, new: Pipeline) -> Comparison:
+        """Compare a version with the old one on recent images, which it keeps."""
+        if old is None or old.recent is None:
+            return Comparison()
+        before, after = [], []
+        for example in old.recent.examples:
+            prepare = partial(_prepared, old, new)
+            image = await self._thread.run(prepare, example.image)
+            if image is not None:
+                row = await new.runner.try_out(image)
+                before.append(example)
+                after.append(Example(example.image, row.scores.copy()))
+        new.recent = Recent(after)
+        compared = compare(old.info, before, new.info, after)
+        self._repository.metrics.compared[new.info.name] = compared
+        return compared
+
+    def _judge(self, old: Pipeline | None, new: Pipeline, compared: Comparison) -> None:
+        """Raise NotLoadedError where a version agrees too little with the old one."""
+        least = self._settings.agreement
+        if old is not None and compared.agreement < least:
+            info = new.info
+            raise NotLoadedError(
+                f"version {info.version} of {info.name} gives {compared.agreement:.1%} of "
+                f"{compared.images} recent images the label that version {old.info.version} gave, "
+                f"and its probabilities differ by up to {compared.largest_change:.3f}; at least "
+                f"{least:.1%} must agree (--agreement), so version {old.info.version} stays"
+            )
+
+    def _refuse(
+        self, old: Pipeline | None, file: ModelFile, outcome: str, why: NotLoadedError
+    ) -> None:
+        """Record why a version is not served, where operators look for it."""
+        _log.error("%s", why)
+        repository = self._repository
+        repository.metrics.swapped(file.name, outcome)
+        if old is not None:
+            old.refusal = str(why)
+        else:
+            repository.unloaded.pop(file.name, None)
+            if file.name not in repository.broken:
+                repository.add_broken(FailedModel(file.name, file.version, str(why)))
+            repository.broken[file.name] = FailedModel(file.name, file.version, str(why))
+
+    def _retire(self, old: Pipeline | None) -> None:
+        if old is not None:
+            name = old.info.name
+            self._retiring[name] = asyncio.create_task(self._repository.retire(old))
+
+    async def _retired(self, name: str) -> None:
+        """Wait until the last version but one is freed."""
+        if (retiring := self._retiring.pop(name, None)) is not None:
+            await asyncio.wait([retiring])
+            retiring.result()
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Keep other changes out; raise what `_check` does."""
+        async with self._lock:
+            self._check()
+            try:
+                yield
+            finally:
+                if self._stopped:
+                    self._thread.close()
+
+    def _check(self) -> None:
+        """Raise RetryableError unless models may change now."""
+        if self._stopped:
+            raise ShuttingDownError("the server is shutting down; load the model elsewhere")
+        if any(m.runner.state is State.WARMING for m in self._repository.models.values()):
+            raise NotReadyError("the server is warming up; try again in a second")
+
+    def _version(self, file: ModelFile, stamp: Stamp) -> str:
+        """Return the number of a model's files: their folder's, or else the next one."""
+        last = self._tried.get(file.name)
+        if file.numbered or last is None:
+            return file.version
+        return last.number if last.stamp == stamp else str(int(last.number) + 1)
+
+    async def _watch(self) -> None:
+        """Load what has changed, and what is new."""
+        pending: dict[str, Stamp] = {}
+        complaint = ""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                found = await self._thread.run(self._look, None)
+            except (ModelError, SettingsError, OSError) as error:
+                if str(error) != complaint:
+                    complaint = str(error)
+                    _log.error("the models are not looked at: %s", complaint)
+                continue
+            complaint = ""
+            for name, stamp in found.items():
+                tried = self._tried.get(name)
+                if tried is not None and tried.stamp == stamp:
+                    continue
+                if pending.get(name) != stamp:
+                    pending[name] = stamp
+                    continue
+                try:
+                    await self.load(name)
+                except ServiceError as error:  # logged, but for those that may pass
+                    _log.debug("%s", error)
+
+    # --- called in the thread ---------------------------------------------------------------------
+
+    def _look(self, _: None) -> Mapping[str, Stamp]:
+        return {file.name: stamp_of(file) for file in self._find_files()}
+
+    def _find(self, name: str) -> tuple[ModelFile, Stamp]:
+        try:
+            found = {file.name: file for file in self._find_files()}
+        except (ModelError, SettingsError) as error:
+            raise NotLoadedError(str(error)) from error
+        if name not in found:
+            raise ModelNotFoundError(
+                f"failed to load '{name}': there is no such model in the server's own repository"
+            )
+        return found[name], stamp_of(found[name])
+
+    def _find_files(self) -> Sequence[ModelFile]:
+        return check_models(self._settings, self._expectations)
+
+    def _open(self, file: ModelFile) -> OpenModel:
+        return open_file(file, self._settings, self._expectations)
+
+
+def _loaded(pipeline: Pipeline, compared: Comparison) -> Loaded:
+    info = pipeline.info
+    return Loaded(
+        name=info.name,
+        version=info.version,
+        images=compared.images,
+        agreement=compared.agreement,
+        largest_change=compared.largest_change,
+    )
+
+
+def _prepared(old: Pipeline, new: Pipeline, image: bytes | Image) -> Image | None:
+    """Return an image as a version takes it, or None if it takes no such image."""
+    if not isinstance(image, np.ndarray):
+        try:
+            return new.prepare(image).run()
+        except ServiceError:
+            return None
+    was, now = old.info, new.info
+    if image.dtype == np.uint8:
+        same = (was.image_shape, was.channels) == (now.image_shape, now.channels)
+    else:
+        same = (was.tensor, was.tensor_shape) == (now.tensor, now.tensor_shape)
+    return image if same else None

@@ -1,0 +1,104 @@
+"""Versions are compared by what their scores mean: classes by name, logits as probabilities."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models import OutputKind
+from service.hosting.comparison import compare
+from service.hosting.pipeline import ModelInfo
+from service.hosting.recent import MOST_IMAGES, Example, Recent
+from service.telemetry.metrics import Comparison
+from tests.support.service.fakes import fake_info
+
+CAT_DOG = replace(fake_info(output=OutputKind.PROBABILITIES), labels=("cat", "dog"))
+DOG_CAT = replace(CAT_DOG, labels=("dog", "cat"))
+
+
+def examples(*rows: list[float]) -> list[Example]:
+    return [Example(b"a file", np.array(row, np.float32)) for row in rows]
+
+
+def compared(
+    old: ModelInfo, before: list[Example], new: ModelInfo, after: list[Example]
+) -> Comparison:
+    found = compare(old, before, new, after)
+    return found._replace(largest_change=round(found.largest_change, 6))
+
+
+def test_the_share_of_equal_labels_and_the_largest_change_of_a_probability() -> None:
+    before = examples([0.9, 0.1], [0.4, 0.6], [0.2, 0.8])
+    after = examples([0.8, 0.2], [0.6, 0.4], [0.2, 0.8])
+    assert compared(CAT_DOG, before, CAT_DOG, after) == (3, 2 / 3, 0.2)
+
+
+def test_classes_are_matched_by_their_names() -> None:
+    one, other = examples([0.9, 0.1]), examples([0.1, 0.9])
+    assert compared(CAT_DOG, one, DOG_CAT, other) == (1, 1.0, 0.0)
+    assert compared(CAT_DOG, one, DOG_CAT, one) == (1, 0.0, 0.8)
+    unnamed = replace(CAT_DOG, labels=())
+    assert compared(unnamed, one, unnamed, other) == (1, 0.0, 0.8)
+
+
+def test_a_new_class_counts_as_one_that_was_never_likely() -> None:
+    three = replace(CAT_DOG, labels=("cat", "dog", "fox"))
+    assert compared(CAT_DOG, examples([0.9, 0.1]), three, examples([0.5, 0.1, 0.4])) == (1, 1, 0.4)
+
+
+def test_logits_are_compared_as_probabilities() -> None:
+    logits = replace(CAT_DOG, output=OutputKind.LOGITS)
+    rows = examples([1000.0 + np.log(0.9), 1000.0 + np.log(0.1)])
+    count, agreement, change = compare(CAT_DOG, examples([0.9, 0.1]), logits, rows)
+    assert (count, agreement) == (1, 1.0)
+    assert change < 1e-4
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scores_that_are_not_finite_agree_with_nothing(value: float) -> None:
+    after = examples([0.9, value])
+    assert compared(CAT_DOG, examples([0.9, 0.1]), CAT_DOG, after) == (1, 0.0, 1.0)
+
+
+def test_without_images_everything_agrees() -> None:
+    assert compare(CAT_DOG, [], CAT_DOG, []) == Comparison()
+
+
+def test_one_image_is_kept_in_a_while_and_the_last_of_them() -> None:
+    recent = Recent()
+    kept = 0
+    for step in range(1000):  # of ten milliseconds
+        image = recent.chosen([b"%d" % step, b"another"], step / 100)
+        if image is not None:
+            recent.add(image, np.zeros(2, np.float32))
+            kept += 1
+    assert 190 <= kept <= 210
+    assert len(recent.examples) == MOST_IMAGES
+    assert int(bytes(recent.examples[-1].image)) > 990
+
+
+def test_no_more_bytes_are_kept_than_a_bound() -> None:
+    recent = Recent()
+    assert recent.chosen([bytes(2**22 + 1)], 0.0) is None
+    for step in range(20):
+        image = recent.chosen([bytes(2**22)], float(step))
+        assert image is not None
+        recent.add(image, np.zeros(2, np.float32))
+        assert sum(example.bytes for example in recent.examples) <= 2**24
+    assert len(recent.examples) == 4
+    recent = Recent(recent.examples)
+    recent.add(bytes(2**22), np.zeros(2, np.float32))
+    assert len(recent.examples) == 4
+
+
+def test_what_is_kept_is_no_view_of_a_body_or_of_a_batch() -> None:
+    recent = Recent()
+    body, scores = np.ones((1, 4), np.uint8), np.ones(2, np.float32)
+    image = recent.chosen([body[0]], 0.0)
+    assert image is not None
+    recent.add(image, scores)
+    body[:] = scores[:] = 0
+    (example,) = recent.examples
+    assert np.asarray(example.image).all()
+    assert example.scores.all()
+    assert recent.chosen([], 1.0) is None
