@@ -1,11 +1,13 @@
 """Starts a `convoy serve` for benchmarks that send it requests over HTTP."""
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from benchmarks.rows import ROOT
 
@@ -37,3 +39,33 @@ def served(
             yield found[1]
         finally:
             process.terminate()
+
+
+@contextmanager
+def logged(
+    options: Sequence[str], log: IO[str]
+) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
+    """Yield a running `convoy serve`, its address, and that of gRPC, if it has one.
+
+    It writes to `log`, and is killed if it still runs at the end. Raises SystemExit where it does
+    not start.
+    """
+    command = [*CONVOY, "serve", "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r" at (http://\S+)(?: and by gRPC at (\S+))?", line)
+        if found is None:
+            process.wait()
+            raise SystemExit(f"convoy serve does not say where it is\n{last_lines(log)}")
+        yield process, found[1], found[2] or ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def last_lines(log: IO[str]) -> str:
+    """Return the end of a log."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
+    return "".join(log.readlines()[-20:])

@@ -1,6 +1,6 @@
 """Loads a server for a long time, among clients that leave and clients that send noise.
 
-    python -m benchmarks.serving.soak [--seconds N] [--rate R] [--attackers]
+    python -m benchmarks.serving.soak [--seconds N] [--rate R] [--attackers] [--swaps S]
                                       [--json FILE] [--record] [-- OPTIONS]
 
 Starts `convoy serve`, finds its capacity with eight clients that ask again and again, then sends
@@ -11,6 +11,9 @@ megapixels. The exit status is 0 only if in the end nothing was lost, mixed up o
 server's own counters agree, memory, threads and open files have not grown, and SIGTERM ends it with
 status 0.
 
+With `--swaps` the model changes every so many seconds, and half of the requests are V2's, by HTTP
+and by gRPC in turn, whose answers must have the scores of the version that they say.
+
 With `--attackers` a hostile client sends the requests that cost most, and the load is a fifth of
 the capacity: less than its share beside one other. Then p99 must stay within 4 times its value
 without attackers, measured for a tenth of the time before.
@@ -20,17 +23,15 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryFile
-from typing import IO
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
@@ -41,7 +42,10 @@ from rich.table import Table
 from benchmarks.rows import RESULTS, append
 from benchmarks.serving.attacks.attackers import UNANSWERED, Attack, attacks_on, under_attack
 from benchmarks.serving.overhead import where
+from benchmarks.serving.served import last_lines
+from benchmarks.serving.served import logged as serving
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, p99_ms, told
+from benchmarks.serving.swaps import Clients, Swaps, first_version, serve_options, swapping
 from loadtest.client import Client
 from loadtest.clock import precise_clock
 from loadtest.images import SAMPLES, ImageFile, load_images
@@ -68,6 +72,9 @@ _GOOD = frozenset({OK, _QUEUE_FULL, LEFT, NOISE_REFUSED, NOT_SENT, TOO_LATE})
 
 # Of clients, drawn beforehand: a prime, so that every image meets all of them.
 _KINDS = 9973
+
+# V2's requests before the load.
+_FIRST = 2
 
 _SETTLE_S = 0.2
 _SETTLE_LOOKS = 100
@@ -103,6 +110,10 @@ class Run:
     attacks: Counter[str] = field(default_factory=Counter)  # by status
     p99_alone_ms: float = 0.0
     p99_ms: float = 0.0
+    swap_every_s: float = 0.0
+    swaps: int = 0
+    failed_swaps: list[str] = field(default_factory=list)
+    versions: int = 0  # that gave answers
 
     @property
     def growth(self) -> float:
@@ -138,6 +149,9 @@ def broken(run: Run, most_growth: float) -> list[str]:
     ]
     if run.p99_alone_ms and run.p99_ms > MOST_P99 * run.p99_alone_ms:
         found.append(f"p99 {run.p99_ms:.0f} ms beside attackers; {run.p99_alone_ms:.0f} without")
+    found += [f"a swap failed: {reason}" for reason in run.failed_swaps]
+    if run.swap_every_s and run.versions < min(2, run.swaps):
+        found.append(f"{run.swaps} swaps, but answers of {run.versions} versions")
     if run.inside:
         found.append(f"{run.inside:.0f} images are still inside")
     if run.growth > most_growth:
@@ -155,24 +169,6 @@ def broken(run: Run, most_growth: float) -> list[str]:
 # --- the server ----------------------------------------------------------------------------------
 
 
-@contextmanager
-def serving(options: Sequence[str], log: IO[str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """Yield a running `convoy serve` and its address; kill it if it still runs at the end."""
-    command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.search(r" at (http://\S+)", line)
-        if found is None:
-            process.wait()
-            raise SystemExit(f"convoy serve does not say where it is\n{_last_lines(log)}")
-        yield process, found[1]
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def _end(process: "subprocess.Popen[str]") -> int:
     """End the process by SIGTERM, or by SIGKILL after a minute, and return its status."""
     process.terminate()
@@ -181,11 +177,6 @@ def _end(process: "subprocess.Popen[str]") -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
-
-
-def _last_lines(log: IO[str]) -> str:
-    log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
-    return "".join(log.readlines()[-20:])
 
 
 def look_at(pid: int) -> Process:
@@ -221,6 +212,23 @@ def counters(exposition: str) -> tuple[dict[str, int], float]:
     return dict(statuses), inside
 
 
+@dataclass(frozen=True)
+class Swapped:
+    """Holds the folder of a model that changes, and clients that check its versions."""
+
+    clients: Clients
+    folder: Path
+
+    @asynccontextmanager
+    async def running(self, every_s: float) -> AsyncIterator[Swaps]:
+        """Change the model every so many seconds."""
+        async with (
+            self.clients as clients,
+            swapping(clients, self.folder, every_s) as done,
+        ):
+            yield done
+
+
 # --- the load ------------------------------------------------------------------------------------
 
 
@@ -233,17 +241,23 @@ async def soak(
     pid: int | None = None,
     seed: int = 0,
     attacks: Sequence[Attack] = (),
+    swapped: Swapped | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Load the server at `url`, and record the results in `run`.
 
-    `large` images are sent now and then, instead of the others.
+    `large` images are sent now and then, instead of the others. The model of `swapped` changes, and
+    its clients send half of the requests.
     """
     journal = Journal()
     rude = Rude(url, images, seed)
     kinds = np.random.default_rng(seed).random(_KINDS)
     async with Client(url, large, timeout_s=_LARGE_S) as burden:
         await burden.learn()  # which starts the processes that decode them
+    if swapped:
+        async with swapped.clients as versions:  # which starts grpcio's threads
+            for number in range(_FIRST):
+                assert (await versions.send(number)).kind == OK
     await asyncio.sleep(_SETTLE_S)
     run.before = look_at(pid) if pid else None
 
@@ -260,6 +274,7 @@ async def soak(
             await closed_loop(_CLIENTS, begin + seconds, client.send, warm, clock)
             run.capacity = warm.good / (clock.now() - begin)
             run.asked_before = warm.good + len(images) + 2 * len(large)
+            run.asked_before += _FIRST if swapped else 0
             run.rate = run.rate or (ATTACKED_LOAD if attacks else LOAD) * run.capacity
             if attacks:
                 alone = Journal()
@@ -276,13 +291,21 @@ async def soak(
                     return await told(rude.disturb(number))
                 if large and kind > 1 - LARGE:
                     return await burden.send(number)
+                if swapped and number % 2:
+                    return await swapped.clients.send(number // 2)
                 return await client.send(number)
 
             watching = asyncio.create_task(_watch(run, pid, progress))
             moments = clock.now() + arrivals(Arrivals.POISSON, run.rate, run.seconds, seed)
-            async with under_attack(url, attacks, 1) as attackers:
+            async with AsyncExitStack() as beside:
+                attackers = await beside.enter_async_context(under_attack(url, attacks, 1))
+                if swapped:
+                    changes = await beside.enter_async_context(swapped.running(run.swap_every_s))
                 await open_loop(moments, send, journal, clock, _MAX_OUTSTANDING)
             run.attacks = attackers.statuses
+            if swapped:
+                run.swaps, run.failed_swaps = len(changes.took_s), changes.failures
+                run.versions = len(swapped.clients.versions)
             watching.cancel()
     run.p99_ms = p99_ms(journal)
     columns = journal.columns()
@@ -325,28 +348,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second; 0: 80%% of all")
     parser.add_argument("--most-growth", type=float, default=0.02, help="of memory, as a share")
     parser.add_argument("--attackers", action="store_true", help="with a hostile client")
+    parser.add_argument("--swaps", type=float, default=0.0, help="seconds between them; 0: none")
     parser.add_argument("--images", type=Path, default=SAMPLES)
     parser.add_argument("--json", type=Path, help="write the row there")
     parser.add_argument("--record", action="store_true", help=f"add it to {RECORD.name}")
     parser.add_argument("serve", nargs="*", help="what `convoy serve` is given")
     options = parser.parse_args(arguments)
 
-    run = Run(options.seconds, rate=options.rate)
+    run = Run(options.seconds, rate=options.rate, swap_every_s=options.swaps)
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console
     )
     images = load_images(options.images)
     large = enlarged(images)
-    with TemporaryFile("w+") as log:
-        with serving(options.serve, log) as (process, url):
+    with TemporaryFile("w+") as log, TemporaryDirectory() as place:
+        folder, serve, expected = Path(place), options.serve, None
+        if options.swaps:
+            expected = first_version(folder, images)
+            serve = [*serve_options(folder), *serve]
+        with serving(serve, log) as (process, url, grpc):
             with bar:
                 attacks = attacks_on(url) if options.attackers else ()
+                swapped = (
+                    Swapped(Clients(url, grpc, images, expected), folder) if expected else None
+                )
                 load = soak(
                     *(url, images, run),
                     large=large,
                     pid=process.pid,
                     attacks=attacks,
+                    swapped=swapped,
                     progress=bar,
                 )
                 asyncio.run(load)
@@ -355,7 +387,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong = broken(run, options.most_growth)
         _show(Console(), run, wrong)
         if wrong:
-            console.print(_last_lines(log), highlight=False, markup=False)
+            console.print(last_lines(log), highlight=False, markup=False)
     row = as_row(run, wrong)
     if options.json:
         options.json.write_text(json.dumps(row) + "\n")

@@ -22,7 +22,7 @@ from contextvars import Context
 from functools import partial
 from itertools import chain
 from math import inf
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from service.batching.alarm import Alarm
 from service.batching.company import Company
@@ -191,6 +191,11 @@ class Batcher(Generic[T, R]):
                 if consumer.task:
                     consumer.task.cancel()
             self._stop()
+
+    def forget(self) -> None:
+        """Let go of the engines, once it is closed; the garbage collector may find the rest."""
+        for consumer in self._consumers:
+            consumer.run = _run_nothing
 
     def check_deadline(self, count: int, urgency: Urgency, client: Client = ANYONE) -> None:
         """Raise DeadlineError if `count` items that arrive now could not meet their deadline."""
@@ -419,3 +424,7 @@ class Batcher(Generic[T, R]):
         for consumer in self._consumers:
             if consumer.turn:
                 consumer.turn.leave()
+
+
+async def _run_nothing(_: Sequence[Any]) -> Sequence[Any]:
+    return []

@@ -182,6 +182,10 @@ class EngineRunner:
         closings = [closing for engine in self._engines for closing in engine.close()]
         # A timeout cancels nothing: an engine that is free again is still closed.
         _, stuck = await asyncio.wait(closings, timeout=timeout_s)
+        if not stuck:
+            for engine in self._engines:
+                engine.forget()
+            self.batcher.forget()
         return not stuck
 
     def _latency(self, number: int) -> Latency:

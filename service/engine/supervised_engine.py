@@ -161,6 +161,12 @@ class SupervisedEngine:
             self._restarting.cancel()
         return [thread.close() for thread in self._threads]
 
+    def forget(self) -> None:
+        """Let go of what it belongs to, once it is closed: otherwise its memory, and the file of
+        its thread, would stay until the garbage collector runs.
+        """
+        self._on_change, self._latency, self._reopen = _ignore, _unknown, None
+
     async def _start(self, thread: "_Thread", opened: Callable[[], Engine], bound_s: float) -> None:
         """Let a thread open an engine, warm it up and measure L(n); raise what that raises."""
         starting = thread.pool.run(
@@ -207,6 +213,14 @@ class SupervisedEngine:
     def _become(self, state: State) -> None:
         self.state = state
         self._on_change(self)
+
+
+def _ignore(_: SupervisedEngine) -> None:
+    pass
+
+
+def _unknown() -> Latency:
+    return Latency.unknown(1)
 
 
 class _Thread:

@@ -103,6 +103,7 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         """Do jobs until the queue ends the thread."""
         pool = self._pool
+        del self._pool  # the pool has it: a cycle, which kept a closed pool's file open
         if pool.nice and sys.platform == "linux":  # elsewhere niceness is the whole process's
             thread = threading.get_native_id()
             nice = os.getpriority(os.PRIO_PROCESS, thread) + pool.nice

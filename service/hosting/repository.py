@@ -217,6 +217,7 @@ class Repository:
             info = pipeline.info
             _log.error("an engine of version %s of %s does not return", info.version, info.name)
         self._aside.discard(pipeline)
+        pipeline.metrics.forget()
 
     def keep_default(self) -> None:
         """Let the default model be the same however many models there will be."""

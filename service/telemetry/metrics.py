@@ -39,6 +39,10 @@ class ModelMetrics:
     # Help and value by name; `_total` makes a counter.
     gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
 
+    def forget(self) -> None:
+        """Let go of the model, which is closed."""
+        self.pending, self.engines, self.gauges = int, tuple, {}
+
 
 class Comparison(NamedTuple):
     """Says how a model's new version answered recent images, beside the old one's answers."""

@@ -29,7 +29,8 @@ from benchmarks.networks.light import light_network
 from benchmarks.rows import RESULTS, append
 from benchmarks.serving.attacks.attackers import Attack, attacks_on, under_attack
 from benchmarks.serving.overhead import jpeg_of, where
-from benchmarks.serving.soak import look_at, serving
+from benchmarks.serving.served import logged as serving
+from benchmarks.serving.soak import look_at
 from loadtest.client import Client
 from loadtest.images import ImageFile
 from loadtest.journal import OK
@@ -146,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             model = Path(folder) / "squeezenet.onnx"
             onnx.save(light_network("squeezenet"), model)
         serve = [str(model), "--preset", options.preset, "--device", "cpu", *options.serve]
-        with serving(serve, log) as (process, url):
+        with serving(serve, log) as (process, url, _):
             attacks = [attack for attack in attacks_on(url) if options.only in attack.name]
             alone, found = asyncio.run(
                 measure(url, process.pid, images, attacks, connections, options.seconds)

@@ -51,6 +51,8 @@ def test_nothing_is_wrong_with_a_healthy_run() -> None:
         ({"after": Process(200, 8, 14)}, "threads grew from 7 to 8"),
         ({"after": Process(200, 7, 15)}, "open files grew from 14 to 15"),
         ({"exit_status": 1}, "with status 1"),
+        ({"failed_swaps": ["it is no ONNX"]}, "a swap failed: it is no ONNX"),
+        ({"swap_every_s": 1.0, "swaps": 9, "versions": 1}, "9 swaps, but answers of 1 versions"),
     ],
 )
 def test_whatever_is_wrong_is_named(changes: dict[str, Any], message: str) -> None:
@@ -104,3 +106,15 @@ def test_the_real_server_passes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert row["outcomes"][NOISE_REFUSED] > 0
     assert row["counted"]["499"] > 0
     assert "exit status" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_real_server_passes_while_its_model_changes(tmp_path: Path) -> None:
+    file = tmp_path / "row.json"
+    options = ["--seconds", "15", "--rate", "60", "--most-growth", "0.5", "--swaps", "3"]
+    status = soak.main([*options, "--json", str(file), "--", "--threads", "1"])
+    row = json.loads(file.read_text())
+    assert status == 0, row["broken"]
+    assert row["swaps"] >= 3
+    assert row["versions"] >= 3
+    assert row["outcomes"][OK] > 300

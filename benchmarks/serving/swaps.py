@@ -1,0 +1,410 @@
+"""Changes a model under load, and compares the latency with that of the same load without changes.
+
+    python -m benchmarks.serving.swaps [--swaps N] [--every S] [--rounds N] [--rate R] [--record]
+
+Starts `convoy serve` with two sets of weights of the built-in model, which take turns in one file,
+and asks by HTTP and by gRPC in open-loop Poisson arrivals. Time without and with swaps alternates,
+so other work on the machine affects both. Each answer must have the scores of the version that it
+says: those that the same weights give in this process. The exit status is 0 only if no request
+failed and none was mixed up; the p99 with swaps over that without is printed.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any, Self
+
+import aiohttp
+import grpc
+import msgspec
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.rows import RESULTS, append
+from benchmarks.serving.overhead import where
+from benchmarks.serving.served import logged as serving
+from loadtest.clock import Clock, precise_clock
+from loadtest.images import SAMPLES, ImageFile, load_images
+from loadtest.journal import MIXED_UP, OK, Journal, Outcome
+from loadtest.loops import Arrivals, arrivals, open_loop
+from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
+from service.grpc.messages import INFERENCE, message_class
+from service.hosting.loading import image_reader
+from service.settings import Settings
+
+RECORD = RESULTS / "service.jsonl"
+NAME = "digits"
+
+# What the weights differ by in every score, and what an answer may differ by in any batch.
+_SHIFT, _TOLERANCE = 0.05, 0.002
+_MAX_OUTSTANDING = 500
+_TIMEOUT_S = 20.0
+_Asked = message_class("inference.ModelInferRequest")
+_Answered = message_class("inference.ModelInferResponse")
+
+
+def write_version(folder: Path, version: int) -> None:
+    """Write the model's files for a version: odd ones have the same weights, and so have even
+    ones.
+    """
+    place = folder / NAME
+    if not place.exists():
+        place.mkdir(parents=True)
+        shutil.copy(BUILT_IN_MODEL.with_suffix(".toml"), place / "model.toml")
+        shutil.copy(BUILT_IN_MODEL.with_name("labels.txt"), place)
+    model = onnx.load(BUILT_IN_MODEL)
+    (output,) = model.graph.output
+    classes = output.type.tensor_type.shape.dim[-1].dim_value
+    # As large as all are, so that no label changes; and never the same file twice.
+    shift = np.full(classes, _SHIFT * (version % 2), np.float32)
+    shift[::2] *= -1
+    model.graph.initializer.append(numpy_helper.from_array(shift, "version.shift"))
+    inputs = ["unshifted", "version.shift"]
+    model.graph.node.append(helper.make_node("Add", inputs, [output.name], "version"))
+    for node in model.graph.node[:-1]:
+        node.output[:] = ["unshifted" if each == output.name else each for each in node.output]
+    onnx.save(model, place / "new")
+    os.replace(place / "new", place / "model.onnx")
+
+
+def scores_of(folder: Path, images: Sequence[ImageFile]) -> list[NDArray[np.float32]]:
+    """Return the scores of each image by the weights that are in the folder now."""
+    path = folder / NAME / "model.onnx"
+    classifier = load_classifier(path)
+    read = image_reader(Settings())
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1).warm_up()
+    try:
+        return [
+            engine.run([read(SAMPLES / image.name, classifier.preprocessing)]).scores[0]
+            for image in images
+        ]
+    finally:
+        engine.close()
+
+
+def first_version(
+    folder: Path, images: Sequence[ImageFile]
+) -> Sequence[Sequence[NDArray[np.float32]]]:
+    """Write version 1; return the scores of the images by even versions, then by odd ones."""
+    expected = []
+    for version in (0, 1):
+        write_version(folder, version)
+        expected.append(scores_of(folder, images))
+    return expected
+
+
+class Clients:
+    """Asks by V2 over both protocols in turn, and checks each answer; a context manager."""
+
+    def __init__(
+        self,
+        url: str,
+        grpc_address: str,
+        images: Sequence[ImageFile],
+        expected: Sequence[Sequence[NDArray[np.float32]]],
+    ) -> None:
+        """`expected` are the scores of the images by even versions, then by odd ones."""
+        self._url = f"{url}/v2/models/{NAME}/infer"
+        self._repository = f"{url}/v2/repository/models/{NAME}/load"
+        self._address = grpc_address
+        self._expected = expected
+        self._bodies = [_body(image.data) for image in images]
+        self._messages = [_message(image.data) for image in images]
+        self.versions: Counter[int] = Counter()  # of the good answers
+
+    async def __aenter__(self) -> Self:
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        self._channel = grpc.aio.insecure_channel(self._address)
+        self._infer = self._channel.unary_unary(f"/{INFERENCE}/ModelInfer")
+        self._load = self._channel.unary_unary(f"/{INFERENCE}/RepositoryModelLoad")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+        await self._channel.close()
+
+    async def send(self, number: int) -> Outcome:
+        """Ask about the image that is next in turn, by HTTP or by gRPC."""
+        turn = number // 2 % len(self._bodies)
+        try:
+            version, scores = await (self._by_grpc if number % 2 else self._by_http)(turn)
+        except grpc.aio.AioRpcError as error:
+            full = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            return Outcome("429" if full else f"gRPC {error.code().name}: {error.details()}")
+        except _RefusedError as error:
+            return Outcome("429" if error.status == 429 else str(error))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return Outcome(f"HTTP {type(error).__name__}: {error}")
+        expected = self._expected[version % 2][turn]
+        if scores.shape != expected.shape or np.abs(scores - expected).max() > _TOLERANCE:
+            return Outcome(MIXED_UP)
+        self.versions[version] += 1
+        return Outcome(OK)
+
+    async def load(self, number: int) -> None:
+        """Let the server load what is in the folder. Raises what the call raises."""
+        if number % 2:
+            await self._load(
+                message_class("inference.RepositoryModelLoadRequest")(
+                    model_name=NAME
+                ).SerializeToString(),
+                timeout=_TIMEOUT_S,
+            )
+            return
+        async with self._session.post(self._repository) as response:
+            if response.status != 200:
+                raise _RefusedError(response.status, await response.text())
+
+    async def _by_http(self, turn: int) -> tuple[int, NDArray[np.float32]]:
+        head, body = self._bodies[turn]
+        headers = {"Inference-Header-Content-Length": str(head)}
+        async with self._session.post(self._url, data=body, headers=headers) as response:
+            data = await response.read()
+            if response.status != 200:
+                raise _RefusedError(response.status, repr(data[:300]))
+            length = int(response.headers["inference-header-content-length"])
+        answer = msgspec.json.decode(data[:length])
+        return int(answer["model_version"]), np.frombuffer(data[length:], "<f4")
+
+    async def _by_grpc(self, turn: int) -> tuple[int, NDArray[np.float32]]:
+        answer = _Answered.FromString(await self._infer(self._messages[turn], timeout=_TIMEOUT_S))
+        return int(answer.model_version), np.frombuffer(answer.raw_output_contents[0], "<f4")
+
+
+class _RefusedError(Exception):
+    """Says that the server answered something else than 200."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"HTTP {status}: {text}")
+        self.status = status
+
+
+def _tensor(file: bytes) -> bytes:
+    return len(file).to_bytes(4, "little") + file
+
+
+def _body(file: bytes) -> tuple[int, bytes]:
+    data = _tensor(file)
+    size = {"binary_data_size": len(data)}
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "parameters": size}
+    head = msgspec.json.encode({"inputs": [tensor], "parameters": {"binary_data_output": True}})
+    return len(head), head + data
+
+
+def _message(file: bytes) -> bytes:
+    asked = _Asked(model_name=NAME, raw_input_contents=[_tensor(file)])
+    asked.inputs.add(name="image", datatype="BYTES", shape=[1])
+    encoded: bytes = asked.SerializeToString()
+    return encoded
+
+
+def serve_options(folder: Path) -> list[str]:
+    """Return what `convoy serve` is given to serve the folder, and let clients change its model."""
+    return [str(folder), "--grpc-port", "0", "--repository-api", "--device", "cpu"]
+
+
+@asynccontextmanager
+async def swapping(
+    clients: Clients, folder: Path, every_s: float, first: int = 2
+) -> AsyncIterator["Swaps"]:
+    """Change the model every so many seconds, beginning with version `first`."""
+    done = Swaps(first)
+
+    async def change() -> None:
+        loop = asyncio.get_running_loop()
+        next_at = loop.time()
+        while True:
+            next_at += every_s
+            await asyncio.sleep(max(0.0, next_at - loop.time()))
+            await asyncio.to_thread(write_version, folder, done.next)
+            started = loop.time()
+            loading = asyncio.ensure_future(clients.load(done.next))
+            try:
+                await asyncio.shield(loading)
+            except asyncio.CancelledError:
+                await loading  # or the file's version would be a mystery
+                done.took_s.append(loop.time() - started)
+                done.next += 1
+                raise
+            except Exception as error:  # noqa: BLE001  counted, and shown
+                done.failures.append(str(error))
+            done.took_s.append(loop.time() - started)
+            done.next += 1
+
+    changing = asyncio.create_task(change())
+    try:
+        yield done
+    finally:
+        changing.cancel()
+        await asyncio.wait([changing])
+
+
+@dataclass
+class Swaps:
+    """Records the swaps of a while."""
+
+    next: int  # version
+    took_s: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Result:
+    """Holds what a run came to."""
+
+    seconds: float  # of each kind
+    rate: float
+    swaps: int = 0
+    failed_swaps: list[str] = field(default_factory=list)
+    swap_p50_ms: float = 0.0
+    requests: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+    versions: int = 0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    p50_with_swaps_ms: float = 0.0
+    p99_with_swaps_ms: float = 0.0
+    ratios_by_round: list[float] = field(default_factory=list)  # of the p99
+    resident_mb_before: float = 0.0
+    resident_mb_after: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Return the p99 with swaps over that without."""
+        return self.p99_with_swaps_ms / self.p99_ms
+
+
+def _latencies(journal: Journal) -> NDArray[np.float64]:
+    columns = journal.columns()
+    good = columns.kind == 0
+    latencies: NDArray[np.float64] = (columns.done - columns.intended)[good] * 1e3
+    return latencies
+
+
+def resident_mb(pid: int) -> float:
+    """Return the memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+async def measure(
+    clients: Clients, folder: Path, pid: int, swaps: int, every_s: float, rounds: int, rate: float
+) -> Result:
+    """Load the server in rounds, each without and with swaps, in the opposite order every other
+    time.
+    """
+    seconds = swaps * every_s / rounds
+    quiet, busy = Journal(), Journal()
+    result = Result(seconds * rounds, rate)
+    version, took = 2, list[float]()
+    with precise_clock() as clock:
+        await _load(clients, Journal(), clock, rate, min(5.0, seconds), 0)  # to warm up
+        result.resident_mb_before = resident_mb(pid)
+        for number in range(rounds):
+            journals = Journal(), Journal()
+            for swapped in (False, True) if number % 2 == 0 else (True, False):
+                seed = number + 1  # of both, so that arrivals are the same
+                if not swapped:
+                    await _load(clients, journals[0], clock, rate, seconds, seed)
+                    continue
+                async with swapping(clients, folder, every_s, version) as done:
+                    await _load(clients, journals[1], clock, rate, seconds, seed)
+                version = done.next
+                took += done.took_s
+                result.failed_swaps += done.failures
+            p99s = [float(np.percentile(_latencies(each), 99)) for each in journals]
+            result.ratios_by_round.append(round(p99s[1] / p99s[0], 3))
+            for whole, part in zip((quiet, busy), journals, strict=True):
+                _extend(whole, part)
+        result.resident_mb_after = resident_mb(pid)
+    result.swaps, result.versions = len(took) - len(result.failed_swaps), len(clients.versions)
+    result.swap_p50_ms = float(np.median(took) * 1e3)
+    outcomes: Counter[str] = Counter()
+    for journal in (quiet, busy):
+        columns = journal.columns()
+        outcomes.update(columns.kinds[kind] for kind in columns.kind)
+    result.requests = outcomes.total()
+    result.failed = {kind: count for kind, count in outcomes.items() if kind != OK}
+    result.p50_ms, result.p99_ms = map(float, np.percentile(_latencies(quiet), [50, 99]))
+    marks = np.percentile(_latencies(busy), [50, 99])
+    result.p50_with_swaps_ms, result.p99_with_swaps_ms = map(float, marks)
+    return result
+
+
+def _extend(whole: Journal, part: Journal) -> None:
+    columns = part.columns()
+    for intended, sent, done, kind in zip(*columns[:4], strict=True):
+        whole.add(intended, sent, done, Outcome(columns.kinds[kind]))
+
+
+async def _load(
+    clients: Clients, journal: Journal, clock: Clock, rate: float, seconds: float, seed: int
+) -> None:
+    moments = clock.now() + arrivals(Arrivals.POISSON, rate, seconds, seed)
+    await open_loop(moments, clients.send, journal, clock, _MAX_OUTSTANDING)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and return 0 if nothing failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.swaps")
+    parser.add_argument("--swaps", type=int, default=200, help="in all (%(default)s)")
+    parser.add_argument("--every", type=float, default=2.0, help="seconds (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=10, help="of both kinds (%(default)s)")
+    parser.add_argument("--rate", type=float, default=100.0, help="requests/s (%(default)s)")
+    parser.add_argument("--record", action="store_true", help=f"append it to {RECORD.name}")
+    options = parser.parse_args(arguments)
+    images = load_images(SAMPLES)
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        expected = first_version(folder, images)
+        with (
+            TemporaryFile("w+") as log,
+            serving([*serve_options(folder), "--no-access-log"], log) as (process, url, grpc),
+        ):
+            result = asyncio.run(
+                _run(Clients(url, grpc, images, expected), folder, process.pid, options)
+            )
+    _show(Console(highlight=False), result)
+    if options.record:
+        about = {**where("uvicorn", "uvloop", "grpcio", "onnxruntime"), "part": "swaps"}
+        append(RECORD, [{**about, **asdict(result), "every_s": options.every}])
+    return 1 if result.failed or result.failed_swaps else 0
+
+
+async def _run(clients: Clients, folder: Path, pid: int, options: Any) -> Result:
+    async with clients:
+        every = options.swaps, options.every, options.rounds, options.rate
+        return await measure(clients, folder, pid, *every)
+
+
+def _show(console: Console, result: Result) -> None:
+    table = Table("", "p50 ms", "p99 ms")
+    table.add_row("without swaps", f"{result.p50_ms:.2f}", f"{result.p99_ms:.2f}")
+    with_swaps = f"{result.p50_with_swaps_ms:.2f}", f"{result.p99_with_swaps_ms:.2f}"
+    table.add_row("with swaps", *with_swaps)
+    console.print(table)
+    console.print(
+        f"{result.swaps} swaps of {result.swap_p50_ms:.0f} ms, answers of {result.versions} "
+        f"versions; {result.requests} requests, of which failed: {result.failed or 'none'}; "
+        f"failed swaps: {result.failed_swaps or 'none'}\n"
+        f"p99 with swaps over without: {result.ratio:.2f}, by round {result.ratios_by_round}\n"
+        f"memory {result.resident_mb_before:.0f} MB before, {result.resident_mb_after:.0f} after"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
