@@ -309,8 +309,8 @@ def named(folder: Path, name: str = "rose") -> Settings:
 def test_a_folder_of_versions_is_one_model(tmp_path: Path) -> None:
     folder = make_models(tmp_path) / CHANNELS
     highest = folder / "3" / "model.onnx"
-    assert find_models(models_in(folder)) == [ModelFile(CHANNELS, "3", highest)]
-    assert find_models(named(folder)) == [ModelFile("rose", "3", highest)]
+    assert find_models(models_in(folder)) == [ModelFile(CHANNELS, "3", highest, numbered=True)]
+    assert find_models(named(folder)) == [ModelFile("rose", "3", highest, numbered=True)]
 
 
 @pytest.mark.parametrize("place", ["", "1", "digits", "onnx", "digits/2"])
@@ -324,8 +324,9 @@ def test_one_model_has_the_name_that_is_set_wherever_its_file_is(
     (folder / place).mkdir(parents=True, exist_ok=True)
     file = folder / place / "model.onnx"
     shutil.copy(BUILT_IN_MODEL, file)
-    version = place[-1:] if place[-1:].isdecimal() else "1"
-    assert find_models(named(folder)) == [ModelFile("rose", version, file)]
+    numbered = place[-1:].isdecimal()
+    version = place[-1:] if numbered else "1"
+    assert find_models(named(folder)) == [ModelFile("rose", version, file, numbered=numbered)]
     (opened,) = opened_of(named(folder), ["preset=digits"])
     assert (opened.info.name, opened.classifier.name) == ("rose", "rose")
 
