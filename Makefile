@@ -19,7 +19,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test prove test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu soak soak-attacked attacks \
+.PHONY: help serve test prove test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu soak soak-swapped soak-attacked attacks \
 	docs protocol train clean lock wheel image release-dry
 
 help:  ## this list
@@ -81,6 +81,9 @@ bench-workers: $(VENV)/dev.stamp  ## measure --workers on this machine
 
 soak: $(VENV)/dev.stamp  ## ten minutes of load with aborting clients and noise: nothing lost, mixed up or leaked
 	$(BIN)/python -m benchmarks.serving.soak
+
+soak-swapped: $(VENV)/dev.stamp  ## the same by HTTP and gRPC, while the model changes every ten seconds
+	$(BIN)/python -m benchmarks.serving.soak --swaps 10 --most-growth 0.1
 
 soak-attacked: $(VENV)/dev.stamp  ## the same beside a hostile client that sends what costs most
 	$(BIN)/python -m benchmarks.serving.soak --attackers --most-growth 0.5

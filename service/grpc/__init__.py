@@ -2,11 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from service.engine.cgroups import available_memory
 from service.hosting.repository import Repository
 from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.grpc.port import GrpcPort
+
+# Of the memory of the container or machine: as much as decoding may take.
+_SHARE = 4
 
 
 def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
@@ -15,7 +19,17 @@ def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
         return None
     from service.grpc.port import GrpcPort  # noqa: PLC0415  needs the extra `grpc`
 
-    # No more messages are let in than images can wait.
-    most = settings.max_queue + settings.max_batch
     shared = bool(settings.workers)
-    return GrpcPort(settings.host, settings.grpc_port, repository, most, shared=shared)
+    return GrpcPort(
+        settings.host, settings.grpc_port, repository, max_arriving(settings), shared=shared
+    )
+
+
+def max_arriving(settings: Settings) -> int:
+    """Return how many messages may arrive at once in one process.
+
+    They are no more than images can wait. grpcio does not say how long a message will be, so each
+    counts as the longest, and together they may take a share of the memory.
+    """
+    room = available_memory() // (settings.workers or 1) // _SHARE
+    return max(1, min(settings.max_queue + settings.max_batch, room // settings.max_body_bytes))
