@@ -22,9 +22,11 @@ _WINDOW = 0.9
 _NEWEST = 1 / 8
 _ERROR = _NEWEST / (2 - _NEWEST)
 
-# Evidence: an excess of so many standard errors, and of this share of all arrivals.
+# Evidence: an excess of so many standard errors, and of this share of all arrivals. With a share of
+# 0.3 two clients with random think times get up to 10% less than the most throughput, with this up
+# to 7%; with 0.12 it is 6%, and their p99 grows by 5%.
 _SURE = 3.0
-_SHARE = 0.3
+_SHARE = 0.2
 
 # Fewer arrivals than this count as none.
 _FEWEST = 1 / 64

@@ -114,6 +114,14 @@ def test_the_policy_is_within_two_percent_of_the_most_throughput_of_steady_clien
     assert gaps.closed_gap(profile, "jitter 0.1", clients, 3000).excess <= 0.02
 
 
+@pytest.mark.parametrize("profile", ["flat", "linear", "steps", "pairs"])
+@pytest.mark.parametrize("workload", gaps.RANDOM)
+def test_of_two_clients_that_take_their_time_the_second_is_waited_for(
+    profile: str, workload: str
+) -> None:
+    assert gaps.closed_gap(profile, workload, 2, 3000).excess <= 0.08
+
+
 # By profile and timeout in L(8), the least mean share of the clairvoyant's answers.
 IN_TIME = {
     ("flat", 1.5): 0.88,

@@ -47,6 +47,14 @@ def test_once_nobody_comes_any_more_nobody_is_expected() -> None:
     assert echo.prospect(301.0) is None
 
 
+def test_one_in_a_hundred_that_takes_longer_is_not_waited_for() -> None:
+    """One late arrival counts an eighth of a quarter, and fades by an eighth a window."""
+    late = [0.21, 0.22, 0.23, 0.6]
+    usual = [0.21, 0.22, 0.23, 0.24]
+    assert taught([usual] * 30 + [late] + [usual] * 4).prospect(350.3) is not None
+    assert taught([usual] * 30 + [late] + [usual] * 9).prospect(400.3) is None
+
+
 def test_a_few_windows_are_no_evidence() -> None:
     assert taught([[0.1] * 4] * 3).prospect(30.0) is None
     assert taught([]).prospect(0.0) is None
@@ -126,6 +134,22 @@ def test_a_client_that_is_answered_alone_and_comes_back_makes_nobody_expected() 
         traffic.dispatched(now)
         traffic.answered(now + 1.0, 1, 1.0, 1.0, alone=True)
     assert not traffic.expecting()
+
+
+def test_idle_time_is_an_average_over_some_two_hundred_batches() -> None:
+    traffic = Traffic()
+    for number in range(3000):
+        now = 2.0 * number
+        traffic.arrived(now, 1, 1.0)
+        traffic.dispatched(now)
+        traffic.answered(now + 1.0, 1, 1.0, 1.0, alone=True)
+    assert traffic.idle == pytest.approx(0.5, abs=0.01)
+    for number in range(200):
+        now = 6000.0 + number
+        traffic.arrived(now - 0.5, 1, 1.0)
+        traffic.dispatched(now)
+        traffic.answered(now + 1.0, 1, 1.0, 1.0, alone=False)
+    assert 0.2 < traffic.idle < 0.35, "by a factor of e less, beside as much busy time"
 
 
 def test_two_clients_that_miss_each_other_are_found_out() -> None:
