@@ -4,6 +4,8 @@
                                # torchvision's weights, as resnet50.IMAGENET1K_V2
     size = 224                 # or height and width
     frames = 16                # of a clip, for a model of clips; normally read from the model
+    sampling = "uniform"       # or first, stride: which frames of a longer clip it gets
+    stride = 2                 # of sampling = "stride": every second frame
     resize = 256               # length of the shorter side before the crop
     crop_pct = 0.875           # instead of resize: the part of it that the crop is
     crop_mode = "crop"         # or "squash": both sides are resized; "pad": the longer one
@@ -20,8 +22,8 @@
     max_batch = 8              # images at most; --max-batch is another limit
     timeout_ms = 100           # deadline of requests that set none, or a later one
     priority = 2               # of requests that set none
-embedding = "/Flatten"     # node whose output is the embedding; normally found; "none": no
-                           # embedding, and so one output over V2
+    embedding = "/Flatten"     # node whose output is the embedding; normally found; "none": no
+                               # embedding, and so one output over V2
 
 Every key is optional. A flag overrides the file, the file overrides what other programs' files
 beside the model say (`models/readers`), and that overrides the preset. What none of them sets is
@@ -42,7 +44,7 @@ from typing import Any
 from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
 from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
-from models.preprocessing import ChannelOrder, CropMode, Layout, Preprocessing
+from models.preprocessing import ChannelOrder, CropMode, Layout, Preprocessing, Sampling
 from models.readers import Reading, files_beside, places_beside, read_beside
 from models.readers.reading import read_text
 
@@ -260,6 +262,7 @@ def _settle(
         frames=_frames(source, depth, given.get("frames"), shape),
         exact=given.get("exact", False),
         guess=guess,
+        **_sampling(source, depth, given),
     )
     _check(source, preprocessing, shape)
     return preprocessing
@@ -317,6 +320,20 @@ def _frames(
             "say frames = 16, or as many as it was trained on"
         )
     return frames
+
+
+def _sampling(source: str, depth: Sequence[int], given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return which frames of a clip a model gets, where something says so."""
+    found = {key: given[key] for key in ("sampling", "stride") if key in given}
+    if found and not depth:
+        raise PreprocessingError(
+            f"{source}: {' and '.join(found)} is of models of clips, and this one takes images"
+        )
+    strides = found.get("sampling") is Sampling.STRIDE
+    if strides != ("stride" in found):
+        missing = 'sampling = "stride"' if "stride" in found else "stride = 2, or another number"
+        raise PreprocessingError(f"{source}: sampling by a stride needs {missing}, too")
+    return found
 
 
 def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None:

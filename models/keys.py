@@ -19,6 +19,7 @@ from models.preprocessing import (
     Layout,
     OutputKind,
     Preset,
+    Sampling,
 )
 from models.readers.reading import LARGEST_BATCH, LOWEST_PRIORITY, read_label_file
 from models.torchvision import TORCHVISION
@@ -124,6 +125,8 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "height": _SIDE,
     "width": _SIDE,
     "frames": _FRAMES,
+    "sampling": _one_of(Sampling),
+    "stride": (_side, f"a whole number of frames, 1 to {_MAX_SIDE}"),
     "resize": _SIDE,
     "crop_pct": (_share, "a number above 0 and at most 1"),
     "crop_mode": _one_of(CropMode),
@@ -147,6 +150,8 @@ CHOICES = {"channels", "scale", "mean", "std"}
 BESIDE_PIXELS = {
     "exact",
     "frames",
+    "sampling",
+    "stride",
     "layout",
     "labels",
     "precision",

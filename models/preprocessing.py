@@ -53,6 +53,15 @@ class Interpolation(Enum):
 
 
 @unique
+class Sampling(Enum):
+    """Names which frames of a longer clip a model gets; of a shorter one, some are repeated."""
+
+    UNIFORM = "uniform"  # the middles of as many equal parts
+    FIRST = "first"
+    STRIDE = "stride"  # the first, and every so many further
+
+
+@unique
 class OutputKind(Enum):
     """Names what a model's scores are."""
 
@@ -83,6 +92,16 @@ class Preprocessing:
     frames: int | None = None  # of a clip; None: the model takes images
     exact: bool = False  # pixels to the bit as in training: slower, and no EXIF orientation
     guess: str = ""  # the preset, where nothing chose it
+    sampling: Sampling = Sampling.UNIFORM  # of a clip
+    stride: int = 1  # of STRIDE
+
+    def chosen(self, frames: int) -> list[int]:
+        """Return the frames that a model of clips gets of a clip that has so many, in order."""
+        wanted = range(self.frames or 1)
+        if self.sampling is Sampling.UNIFORM:
+            return [(2 * place + 1) * frames // (2 * len(wanted)) for place in wanted]
+        step = self.stride if self.sampling is Sampling.STRIDE else 1
+        return [min(place * step, frames - 1) for place in wanted]
 
     @property
     def resized(self) -> tuple[int, int]:

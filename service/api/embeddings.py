@@ -17,7 +17,7 @@ from typing_extensions import TypedDict  # pydantic requires this one before Pyt
 
 from service.api.query import read_query
 from service.api.schemas import errors
-from service.api.v1 import BODY, parameters_of, takes_long, urgency_from
+from service.api.v1 import BODY, files_of, parameters_of, takes_long, urgency_from
 from service.batching.policy import Urgency
 from service.errors import (
     BadRequestError,
@@ -30,9 +30,10 @@ from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.http.asgi import answer_to
-from service.http.body import Headers, form_boundary, images_of
+from service.http.body import Headers, form_boundary
 from service.http.exchange import Endpoint
 from service.http.responses import json_response
+from service.images.clip import CLIP_TYPES, Frames
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
 
@@ -194,7 +195,9 @@ class Embed:
                 query.get("normalize") == "1",
             ),
             urgency_from(headers, record.started),
-            None if is_json else form_boundary(headers),
+            None
+            if is_json
+            else form_boundary(headers, CLIP_TYPES if self.pipeline.info.of_clips else ()),
         )
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
@@ -203,11 +206,11 @@ class Embed:
 
     def read(self, head: _Head, body: bytes) -> ImageRequest:
         """Return the images of the body."""
-        max_images = self.pipeline.admission.max_images_a_request
+        files: Sequence[bytes | Frames]
         if head.boundary is None:
-            files, form = self._read_json(body, max_images)
+            files, form = self._read_json(body)
         else:
-            files, form = images_of(body, head.boundary, max_images), head.form
+            files, form = files_of(body, head.boundary, self.pipeline), head.form
         inner = [embedding(self.pipeline.info).name]
         return ImageRequest(files, None, head.urgency, form, inner=inner)
 
@@ -230,7 +233,8 @@ class Embed:
             )
         )
 
-    def _read_json(self, body: bytes, max_images: int) -> tuple[list[bytes], _Form]:
+    def _read_json(self, body: bytes) -> tuple[Sequence[bytes], _Form]:
+        max_images = self.pipeline.admission.max_images_a_request
         # Each string costs the parser an object: no request needs more than its images and keys.
         limit = max_images + 16
         if body.count(b'"') > 2 * limit:

@@ -90,7 +90,10 @@ class ModelDescription(TypedDict):
     state: Annotated[str, Field(examples=["ready"])]
     classes: int
     labels: Annotated[list[str], Field(description="one a class; empty: classes have no names")]
-    image: Annotated[list[int], Field(description="height, width and channels of its input")]
+    image: Annotated[
+        list[int],
+        Field(description="height, width and channels of its input; a clip's frames come first"),
+    ]
     device: Annotated[
         str, Field(description="with its engine", examples=["cpu (ONNX Runtime 1.23)"])
     ]

@@ -1,6 +1,6 @@
 """Implements Convoy's own interface: images in, labels out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import FastAPI
@@ -30,6 +30,7 @@ from service.http.asgi import answer_to
 from service.http.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES, Headers, form_boundary, images_of
 from service.http.exchange import Endpoint
 from service.http.responses import json_response
+from service.images.clip import CLIP_TYPES, MOST_FRAMES, Frames, clips_of
 from service.images.decode import as_png
 from service.telemetry.counts import PHASES, Phases
 from service.telemetry.record import RequestRecord
@@ -211,7 +212,7 @@ class Classify:
         return _ClassifyParameters(
             self._read_query(query) if query else self._few,
             urgency_from(headers, record.started),
-            form_boundary(headers),
+            form_boundary(headers, CLIP_TYPES if self.pipeline.info.of_clips else ()),
         )
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
@@ -220,8 +221,7 @@ class Classify:
 
     def read(self, asked: _ClassifyParameters, body: bytes) -> ImageRequest:
         """Return the images of the body."""
-        max_images = self.pipeline.admission.max_images_a_request
-        files = images_of(body, asked.boundary, max_images)
+        files = files_of(body, asked.boundary, self.pipeline)
         wanted = ImageRequest(files, None, asked.urgency, asked.form)
         explained = asked.form.explained
         if explained is None:
@@ -273,9 +273,20 @@ class ShowPixels(Classify):
     def answer(self, form: _Form, scored: Scored, count: Callable[[], Phases]) -> Response:
         count()
         pixels: Any = scored.results[0]
+        pixels = pixels.reshape(-1, *pixels.shape[-2:])  # frames of a clip one below another
         if self.pipeline.info.channels is ChannelOrder.BGR:
             pixels = pixels[..., ::-1]
         return Response(as_png(pixels), media_type="image/png")
+
+
+def files_of(body: bytes, boundary: bytes, pipeline: Pipeline) -> Sequence[bytes | Frames]:
+    """Return the images of a body, or the clips of which several images are one.
+
+    Raises what `images_of` and `clips_of` raise.
+    """
+    if pipeline.info.of_clips:
+        return clips_of(images_of(body, boundary, MOST_FRAMES))
+    return images_of(body, boundary, pipeline.admission.max_images_a_request)
 
 
 def takes_long(headers: Headers, length: int) -> bool:

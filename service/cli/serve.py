@@ -146,6 +146,8 @@ def _announce(settings: Settings, port: int, repository: Repository, *, browse: 
     first = repository.default or next(iter(repository.models.values()))
     path = CLASSIFY_PATH if repository.default else model_path(first.info.name)
     image = os.path.relpath(EXAMPLES["grey" if first.info.image_shape[-1] == 1 else "colour"][0])
+    if first.info.of_clips:
+        image = "clip.gif"
     typer.echo(
         f"Convoy serves {', '.join(repository.models)} at {url}{grpc} on {first.runner.device}, "
         f"in batches of up to {first.runner.max_batch}. Open {url}/ in a browser, or try:\n"

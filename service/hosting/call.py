@@ -21,6 +21,7 @@ from service.errors import Code, ForbiddenError, PayloadTooLargeError, ServiceEr
 from service.hosting.admission import Reservation
 from service.hosting.inference import ImageRequest, Inference, Outcome, Scored
 from service.hosting.pipeline import Pipeline
+from service.images.clip import Frames
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
 
@@ -41,7 +42,7 @@ class Call:
     _reservation: Reservation = field(init=False)  # since `open`
     _inference: Inference | None = None
     _held: int = 0  # bytes reserved
-    _example: bytes | Image | None = None  # to remember with its scores
+    _example: bytes | Frames | Image | None = None  # to remember with its scores
     _received: float = 0.0  # perf_counter seconds at the end of the body
 
     def open(self) -> None:

@@ -17,10 +17,12 @@ from service.engine.ranking import ScoreRow
 from service.errors import ServiceError
 from service.hosting.admission import Reservation
 from service.hosting.pipeline import Pipeline
+from service.images.clip import Frames
 from service.images.decode_pool import Decoding
 from service.images.view import View, view_of
 
-# Above this many bytes, reading the headers takes longer than handing them to a thread.
+# Above this many bytes, reading the headers takes longer than handing them to a thread. Of clips it
+# may anyway: an archive is inflated.
 _LONG_FILES = 2**18
 
 Scored = BatchResult[ScoreRow]
@@ -30,7 +32,7 @@ Outcome = Scored | Exception
 class ImageRequest(NamedTuple):
     """Holds the images and urgency of a request."""
 
-    files: Sequence[bytes]  # encoded images; none where there are decoded ones
+    files: Sequence[bytes | Frames]  # encoded images; none where there are decoded ones
     images: Sequence[Image] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
     urgency: Urgency = NO_HURRY
     form: Any = None  # of the answer, for the endpoint
@@ -85,7 +87,7 @@ class Inference:
         self._reservation.admit(len(files))
         if wanted.urgency is not NO_HURRY:
             self._pipeline.runner.batcher.check_deadline(len(files), wanted.urgency, client)
-        if sum(map(len, files)) <= _LONG_FILES:
+        if sum(map(len, files)) <= _LONG_FILES and not self._pipeline.info.of_clips:
             self._decode(_prepare(files, self._pipeline.prepare))
             return
         prepare = partial(_prepare, prepare=self._pipeline.prepare)
@@ -161,7 +163,7 @@ class Inference:
             then(failure)
 
 
-def _prepare(files: Sequence[bytes], prepare: Callable[[bytes], Decoding]) -> list[Decoding]:
+def _prepare(files: Sequence[bytes | Frames], prepare: Callable[[Any], Decoding]) -> list[Decoding]:
     """Read each file's header; return its decoding cost and function.
 
     Raises the first error, with the image's number.

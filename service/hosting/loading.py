@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -32,7 +33,6 @@ from models import (
     ModelFileError,
     Pixels,
     Preprocessing,
-    UnsupportedModelError,
     files_of,
     load_classifier,
     open_engines,
@@ -43,6 +43,7 @@ from service.hosting.hub import pull as pull_address
 from service.hosting.onnx_files import FILE, model_files, onnx_files_in
 from service.hosting.pipeline import FailedModel, ModelInfo
 from service.hosting.presets import doubt
+from service.images.clip import prepare_clip
 from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image
 from service.progress import download_progress
@@ -239,7 +240,7 @@ def load(
 
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
-    """Return an engine for a model of images. Raises UnsupportedModelError for a model of clips."""
+    """Return an engine for a model. Raises EngineError."""
     (engine,) = open_places(classifier, settings, max_batch, [DeviceChoice(settings.device)])
     return engine
 
@@ -250,11 +251,6 @@ def open_places(
     """Open an engine for each place, as `open_classifier` does. Raises EngineError where one
     fails.
     """
-    if classifier.preprocessing.frames is not None:
-        raise UnsupportedModelError(
-            f"{classifier.name} takes clips of {classifier.preprocessing.frames} frames, and "
-            "Convoy serves images only; `convoy inspect` and `convoy compile` work for clips"
-        )
     return open_engines(
         classifier,
         places,
@@ -270,7 +266,7 @@ def doubt_guess(classifier: Classifier, settings: Settings) -> str:
 
     The test photographs run on the CPU, on an engine of their own that is closed again.
     """
-    if not classifier.preprocessing.guess:
+    if not classifier.preprocessing.guess or classifier.preprocessing.frames is not None:
         return ""
     place, threads = [DeviceChoice(DeviceKind.CPU)], settings.engine_threads
     (engine,) = open_engines(classifier, place, max_batch=1, threads=threads)
@@ -281,18 +277,26 @@ def doubt_guess(classifier: Classifier, settings: Settings) -> str:
 
 
 def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
-    """Return a function that reads an image file for a model with the given preprocessing."""
+    """Return a function that reads an image file, or a clip, for a model with the given
+    preprocessing.
+    """
     limits = ImageLimits(settings.max_body_bytes, settings.max_pixels)
-    return lambda file, meaning: prepare_image(file.read_bytes(), meaning, limits).run()
+    return lambda file, meaning: _preparing(meaning)(file.read_bytes(), meaning, limits).run()
 
 
-def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Decoding]:
-    """Return a function that prepares an image file for decoding to the model's input."""
+def decoder(classifier: Classifier, settings: Settings) -> Callable[[Any], Decoding]:
+    """Return a function that prepares an image file, or a clip, for decoding to the model's
+    input.
+    """
     return partial(
-        prepare_image,
+        _preparing(classifier.preprocessing),
         preprocessing=classifier.preprocessing,
         limits=ImageLimits(settings.max_body_bytes, settings.max_pixels),
     )
+
+
+def _preparing(meaning: Preprocessing) -> Callable[..., Decoding]:
+    return prepare_image if meaning.frames is None else prepare_clip
 
 
 def _model_file(settings: Settings) -> Path:
@@ -373,7 +377,7 @@ def _open(
     warning = doubt_guess(classifier, settings)
     if warning:
         _log.warning("%s", warning)
-    info, meaning = _info(classifier, file.version, warning), classifier.preprocessing
+    info, meaning = info_of(classifier, file.version, warning), classifier.preprocessing
 
     # It loads the file again rather than keep the weights in memory.
     def reopen(number: int) -> Engine:
@@ -403,7 +407,8 @@ def stamp_of(file: ModelFile) -> Stamp:
     return stamps
 
 
-def _info(classifier: Classifier, version: str, warning: str) -> ModelInfo:
+def info_of(classifier: Classifier, version: str, warning: str = "") -> ModelInfo:
+    """Return what a model is to clients."""
     meaning = classifier.preprocessing
     return ModelInfo(
         name=classifier.name,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from models import Absent, ChannelOrder, Inner, Maps, OutputKind, Serving
 from service.engine.runner import EngineRunner
@@ -24,7 +25,7 @@ class ModelInfo:
 
     name: str
     version: str  # digits
-    image_shape: tuple[int, ...]  # H×W×C, the engine's input
+    image_shape: tuple[int, ...]  # H×W×C, the engine's input; of clips D×H×W×C
     scores: str  # the output's name in the model
     output: OutputKind
     labels: Sequence[str]  # empty: clients see class indices alone
@@ -38,6 +39,11 @@ class ModelInfo:
     embedding: Inner | Absent = _UNSOUGHT
     maps: Maps | Absent = _UNSOUGHT
     inner: Collection[Inner] = ()  # values inside the network that may be asked for
+
+    @property
+    def of_clips(self) -> bool:
+        """Return whether the model takes clips, D×H×W×C."""
+        return len(self.image_shape) == 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class Pipeline:
 
     info: ModelInfo
     runner: EngineRunner
-    prepare: Callable[[bytes], Decoding]
+    prepare: Callable[[Any], Decoding]  # of bytes; of clips, of Frames too
     admission: Admission
     decoders: DecodePool
     reader: ThreadPool  # parses long bodies

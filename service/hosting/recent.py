@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import Image
+from service.images.clip import Frames
 
 # So many images, of so many bytes each and in all, one in so many seconds: at any rate of requests
 # they are of the last seconds, and cost nothing that shows.
@@ -24,7 +25,7 @@ _EVERY_S = 0.05
 class Example(NamedTuple):
     """Holds an image, and the scores that a model gave it."""
 
-    image: bytes | Image
+    image: bytes | Frames | Image
     scores: NDArray[np.float32]
 
     @property
@@ -47,7 +48,9 @@ class Recent:
         """Return the examples, the oldest first."""
         return tuple(self._examples)
 
-    def chosen(self, images: Sequence[bytes | Image], now: float) -> bytes | Image | None:
+    def chosen(
+        self, images: Sequence[bytes | Frames | Image], now: float
+    ) -> bytes | Frames | Image | None:
         """Return a copy of a request's first image if it is to be kept at the time `now`."""
         if now < self._next or not images:
             return None
@@ -56,10 +59,12 @@ class Recent:
         if size > _MOST_BYTES_EACH:
             return None
         self._next = now + _EVERY_S
+        if isinstance(image, Frames):
+            return image
         # It may be a view of a body, or of memory that the client shares.
         return image.copy() if isinstance(image, np.ndarray) else bytes(image)
 
-    def add(self, image: "bytes | Image", scores: NDArray[np.float32]) -> None:
+    def add(self, image: "bytes | Frames | Image", scores: NDArray[np.float32]) -> None:
         """Keep an image with its scores, in place of the oldest ones where there are too many."""
         example = Example(image, scores.copy())
         self._examples.append(example)

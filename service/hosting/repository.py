@@ -140,7 +140,7 @@ class Repository:
         self,
         info: ModelInfo,
         engines: Sequence[Engine],
-        prepare: Callable[[bytes], Decoding],
+        prepare: Callable[[Any], Decoding],
         reopen: Callable[[int], Engine] | None = None,
     ) -> Pipeline:
         """Add a model; `close` will close it. `reopen` replaces an engine by its number."""
@@ -239,7 +239,7 @@ class Repository:
         self,
         info: ModelInfo,
         runner: EngineRunner,
-        prepare: Callable[[bytes], Decoding],
+        prepare: Callable[[Any], Decoding],
         metrics: ModelMetrics,
     ) -> Pipeline:
         """Add a model with an existing runner, whose metrics are exported already."""

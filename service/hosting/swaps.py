@@ -43,6 +43,7 @@ from service.hosting.loading import (
 from service.hosting.pipeline import FailedModel, Pipeline
 from service.hosting.recent import Example, Recent
 from service.hosting.repository import Changes, Loaded, Repository
+from service.images.clip import Frames
 from service.settings import Settings, SettingsError
 from service.telemetry.metrics import Comparison
 
@@ -321,8 +322,10 @@ def _loaded(pipeline: Pipeline, compared: Comparison) -> Loaded:
     )
 
 
-def _prepared(old: Pipeline, new: Pipeline, image: bytes | Image) -> Image | None:
+def _prepared(old: Pipeline, new: Pipeline, image: bytes | Frames | Image) -> Image | None:
     """Return an image as a version takes it, or None if it takes no such image."""
+    if isinstance(image, Frames) and not new.info.of_clips:
+        return None
     if not isinstance(image, np.ndarray):
         try:
             return new.prepare(image).run()

@@ -3,7 +3,7 @@
 headers ── refuse early ── pieces, counted ── the whole body ── its images
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -86,8 +86,8 @@ def content_coding(headers: Headers) -> str:
     return coding
 
 
-def form_boundary(headers: Headers) -> bytes:
-    """Return the boundary of a form; empty if the body is an image.
+def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:
+    """Return the boundary of a form; empty if the body is an image, or of a media type in `also`.
 
     Raises UnsupportedMediaTypeError where the body is neither, or is compressed, and
     BadRequestError for a form without a boundary.
@@ -101,7 +101,7 @@ def form_boundary(headers: Headers) -> bytes:
         )
     text = content_type.decode("latin-1")
     media_type = text.partition(";")[0].strip().lower()
-    if media_type and media_type != FORM_TYPE and media_type not in IMAGE_TYPES:
+    if media_type and media_type != FORM_TYPE and media_type not in (*IMAGE_TYPES, *also):
         raise UnsupportedMediaTypeError(
             f"unsupported Content-Type {media_type[:_SHOWN]!r}; {_HOW_TO_SEND}"
         )

@@ -33,7 +33,7 @@ Image.MAX_IMAGE_PIXELS = None
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 # What Pillow's JPEG, PNG and WebP readers raise on invalid bytes.
-_DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
+DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 
 # Pillow's modes of grey.
 _GREY = {"1", "L"}
@@ -78,13 +78,22 @@ class Drawing:
         """Return height × width × C pixels, C-contiguous. Raises ImageError."""
         try:
             image = self._upright("L" if self.grey else "RGB")
-        except _DECODER_ERRORS as error:
+        except DECODER_ERRORS as error:
             # Of Pillow's messages only this one says nothing: it names the buffer.
             reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
             raise ImageError(
                 f"the {self.format.value} cannot be decoded{reason}: it is truncated or broken; "
                 "save the image again"
             ) from error
+        return self._pixels(image)
+
+    def draw(self, frame: Image.Image) -> NDArray[np.uint8]:
+        """Return the pixels of a decoded image that has the stored size."""
+        mode = "L" if self.grey else "RGB"
+        opaque = _converted(frame, mode) if self.exact else _opaque(frame, mode)
+        return self._pixels(self._drawn(opaque, mode))
+
+    def _pixels(self, image: Image.Image) -> NDArray[np.uint8]:
         pixels = np.asarray(image)
         if self.reverse:
             pixels = pixels[:, :, ::-1]
@@ -108,6 +117,9 @@ class Drawing:
             shrink = self.stored[0] / draft[1][2] if draft else 1.0
             image.load()
             opaque = _converted(image, mode) if self.exact else _opaque(image, mode)
+        return self._drawn(opaque, mode, shrink)
+
+    def _drawn(self, opaque: Image.Image, mode: str, shrink: float = 1.0) -> Image.Image:
         if self.exact:
             small = opaque.resize(self.resized, self.filter).crop(self.crop)
         else:

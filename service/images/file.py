@@ -92,7 +92,7 @@ class Weight(NamedTuple):
 
 
 class ImageFile(NamedTuple):
-    """Describes a still image that is not decoded yet: `width` × `height` pixels as stored."""
+    """Describes an image that is not decoded yet: `width` × `height` pixels as stored."""
 
     format: ImageFormat
     width: int
@@ -103,6 +103,7 @@ class ImageFile(NamedTuple):
     coded_bytes: int  # of pixels
     least_bytes: int  # the fewest in which any encoder can code this many pixels
     parts: Sequence[memoryview]  # the segments that affect pixels
+    frames: int = 1  # of an animation, where one is allowed
 
     @property
     def pixels(self) -> int:

@@ -30,21 +30,25 @@ _WIDE_GREY = (7.7, 31)  # 16 bits, which Pillow reads into an image mode of its 
 _WIDE_NS = 2  # times as long, for twice as many bytes
 
 
-def parse_png(data: bytes) -> ImageFile:
+def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
     """Return a PNG's size, orientation and decoding cost; `check_png` verifies the checksums.
 
-    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for an animation.
+    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for an animation
+    unless that is allowed; all of its file is its one part then.
     """
     view = memoryview(data)
     parts = [view[:_SIGNATURE_LENGTH]]
     seen: set[bytes] = set()
     width = height = depth = colour = orientation = coded_bytes = 0
+    frames = 1
     for kind, start, end in _chunks(data):
         payload = view[start + 8 : end - 4]
         if not seen and kind != b"IHDR":
             raise _FORMAT.broken("it does not begin with its header")
-        if kind == b"acTL" and int.from_bytes(payload[:4], "big") > 1:
-            raise _FORMAT.animated()
+        if kind == b"acTL" and (count := int.from_bytes(payload[:4], "big")) > 1:
+            if not animated:
+                raise _FORMAT.animated()
+            frames = count
         if kind == b"eXIf" and not orientation:
             orientation = exif_orientation(payload)
         if kind not in _KEPT:
@@ -68,7 +72,9 @@ def parse_png(data: bytes) -> ImageFile:
     weight = _weight(colour, depth, transparent=b"tRNS" in seen)
     least_bytes = row_bytes * height // _BEST_RATIO
     return ImageFile(
-        _FORMAT, width, height, orientation or 1, 1, weight, coded_bytes, least_bytes, parts
+        *(_FORMAT, width, height, orientation or 1, 1, weight, coded_bytes, least_bytes),
+        parts if frames == 1 else [view],
+        frames,
     )
 
 

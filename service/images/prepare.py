@@ -57,6 +57,13 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
     UnsupportedMediaTypeError for another format or an animation, and ImageError where the header
     shows that the file is empty, truncated or broken. The file is not copied.
     """
+    return Decoding(*plan(check_image(data, limits), preprocessing, limits))
+
+
+def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
+    """Return a file's header, where the file is within the limits. Raises what `prepare_image`
+    raises.
+    """
     if len(data) > limits.max_bytes:
         raise PayloadTooLargeError(
             f"the image has {len(data)} bytes, more than the {limits.max_bytes} allowed; "
@@ -80,6 +87,13 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
             f"{file.width}×{file.height} pixels take {file.least_bytes} bytes at least, "
             f"and it has {file.coded_bytes}"
         )
+    return file
+
+
+def plan(
+    file: ImageFile, preprocessing: Preprocessing, limits: ImageLimits
+) -> tuple[Cost, Drawing]:
+    """Return the cost of decoding a checked file, and its drawing. Raises PayloadTooLargeError."""
     if preprocessing.exact:
         file = file._replace(orientation=1)  # training scripts do not look at it
     geometry = _geometry(file, preprocessing)
@@ -106,7 +120,7 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
         reverse=bgr,
         parts=file.parts,
     )
-    return Decoding(_cost(file, geometry, exact=preprocessing.exact), drawing)
+    return _cost(file, geometry, exact=preprocessing.exact), drawing
 
 
 def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:

@@ -20,21 +20,23 @@ _MOST_PIXELS = {b"VP8L": 2**15, b"VP8 ": 2**11}
 _WEIGHT = Weight(held_bytes=0.0, drawn_bytes=17.3, ns=50)
 
 
-def parse_webp(data: bytes) -> ImageFile:
+def parse_webp(data: bytes, *, animated: bool = False) -> ImageFile:
     """Return a WebP's size, orientation and decoding cost.
 
-    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for an animation.
+    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for an animation
+    unless that is allowed.
     """
     length = 8 + int.from_bytes(data[4:8], "little")
     if len(data) < max(12, length):
         raise _FORMAT.truncated()
     view = memoryview(data)[:length]
-    width = height = orientation = coded_bytes = 0
+    width = height = orientation = coded_bytes = frames = 0
     densest = max(_MOST_PIXELS.values())
     for number, (kind, payload) in enumerate(_chunks(view, len(data))):
         is_animated = kind == b"VP8X" and payload and payload[0] & 0x02
-        if is_animated or kind in (b"ANIM", b"ANMF"):
+        if (is_animated or kind in (b"ANIM", b"ANMF")) and not animated:
             raise _FORMAT.animated()
+        frames += kind == b"ANMF"
         if number == 0:  # VP8X, VP8 or VP8L, each of which has the size of the canvas
             width, height = _size(kind, payload)
         elif kind == b"EXIF" and not orientation:
@@ -44,8 +46,11 @@ def parse_webp(data: bytes) -> ImageFile:
             densest = min(densest, _MOST_PIXELS[kind])
     _FORMAT.check_size(width, height)
     least_bytes = width * height // densest
+    if frames:  # the images are inside of those chunks
+        coded_bytes = least_bytes = 0
     return ImageFile(
-        _FORMAT, width, height, orientation or 1, 1, _WEIGHT, coded_bytes, least_bytes, [view]
+        *(_FORMAT, width, height, orientation or 1, 1, _WEIGHT, coded_bytes, least_bytes, [view]),
+        frames=max(1, frames),
     )
 
 

@@ -69,7 +69,7 @@ class ModelFacts(NamedTuple):
     """Describes a model of the main process to a worker."""
 
     info: ModelInfo
-    prepare: Callable[[bytes], Decoding]
+    prepare: Callable[[Any], Decoding]
     max_images: int  # inside at once
     classes: int
     max_batch: int

@@ -1,5 +1,7 @@
 """python -m tests.fuzz.seeds: write what fuzzing begins with, a few bytes of every kind."""
 
+import io
+import zipfile
 from collections.abc import Iterator
 from hashlib import sha256
 
@@ -34,6 +36,16 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for lossless in (False, True):
         yield "header", encode(small, "WebP", lossless=lossless)
     yield "header", encode(Image.new("CMYK", (9, 9)), "JPEG")
+    frames = [scene(9, 7, seed) for seed in range(3)]
+    for animation in ("GIF", "PNG", "WEBP"):
+        yield "clip", encode(frames[0], animation, save_all=True, append_images=frames[1:])
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", method) as archive:
+            for number, frame in enumerate(frames):
+                entry = zipfile.ZipInfo(f"{number}.png")
+                archive.writestr(entry, encode(frame, "PNG"), compress_type=method)
+        yield "clip", file.getvalue()
     yield "headers", b"x-timeout-ms: 5\nx-priority: 1"
     yield "headers", worst.COMPRESSED["nested JSON of 8 MB in 8 kB"][:500]
     for head in worst.HEADS.values():

@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from models import OutputKind
+from models import PRESETS, OutputKind
 from service.api.v1 import urgency_from
 from service.api.v2.request import parse_request
 from service.edge.edge import Edge
@@ -17,7 +18,9 @@ from service.http.body import form_boundary, images_of
 from service.http.compression import inflate
 from service.http.connection import Connection
 from service.http.uvicorn_adapter import ConvoyConfig
+from service.images.clip import prepare_clip
 from service.images.header import parse_image_file
+from service.images.prepare import ImageLimits
 from tests.fuzz import lock
 from tests.support.service.deaf_transport import DeafTransport, ServerState
 
@@ -32,6 +35,8 @@ LOCK = "lock"
 INFO = ModelInfo(
     *("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, ()), tensor="x", tensor_shape=(1, 2, 3)
 )
+
+CLIPS = replace(PRESETS["digits"].at(8, 8), frames=4)
 
 _TRIES = 3  # garbage of other inputs may be collected in one
 
@@ -116,10 +121,16 @@ def _protobuf(data: bytes) -> None:
     assert sum(map(len, asked.files)) <= len(data)
 
 
+def _clip(data: bytes) -> None:
+    clip = prepare_clip(data, CLIPS, ImageLimits(max_bytes=2**20, max_pixels=10_000))
+    assert clip.cost.bytes > 0
+
+
 TARGETS: Mapping[str, Callable[[bytes], None]] = {
     "json": _json,
     "form": _form,
     "header": _header,
+    "clip": _clip,
     "headers": _headers,
     "protocol": _protocol,
     "protobuf": _protobuf,

@@ -337,6 +337,14 @@ def test_where_the_model_leaves_its_frames_open_they_must_be_given(model: Path) 
             r"clips of 3×8×112×112 \(nchw, rgb\), but the model takes 3×16×112×112",
         ),
         ("frames = 0", (3, 16, 112, 112), "frames = 0 is not allowed.*whole number of frames"),
+        (
+            'sampling = "first"',
+            (3, 112, 112),
+            "sampling is of models of clips, and this one takes images",
+        ),
+        ("stride = 2", (3, 16, 112, 112), 'needs sampling = "stride", too'),
+        ('sampling = "stride"', (3, 16, 112, 112), "needs stride = 2, or another number, too"),
+        ('sampling = "last"', (3, 16, 112, 112), 'one of "uniform", "first", "stride"'),
         ("", (16, 3, 112, 112), "clips of 3×3×112×112.* but the model takes 16×3×112×112"),
     ],
 )
@@ -346,6 +354,14 @@ def test_frames_that_do_not_fit_are_refused(
     describe(model, text)
     with pytest.raises(PreprocessingError, match=message):
         load_preprocessing(model, shape)
+
+
+def test_which_frames_of_a_longer_clip_a_model_gets_is_set(model: Path) -> None:
+    shape = (3, 4, 112, 112)
+    assert load_preprocessing(model, shape).chosen(8) == [1, 3, 5, 7]
+    describe(model, 'sampling = "stride"\nstride = 3')
+    assert load_preprocessing(model, shape).chosen(8) == [0, 3, 6, 7]
+    assert load_preprocessing(model, shape).chosen(100) == [0, 3, 6, 9]
 
 
 def test_labels_are_utf8_one_a_line_whatever_the_line_ends(model: Path) -> None:

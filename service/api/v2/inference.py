@@ -297,8 +297,12 @@ def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
     channels = "grey" if info.channels is ChannelOrder.GREY else "RGB"
     takes = (
         f"input '{INPUT}' of model '{info.name}' takes UINT8 {channels} pixels of shape "
-        f"{['n', *info.image_shape]}, not normalised, or BYTES of shape [n], each a JPEG, PNG or "
-        "WebP file"
+        f"{['n', *info.image_shape]}, not normalised, or BYTES of shape [n], each "
+        + (
+            "an animated GIF, WebP or PNG, or a ZIP archive of images"
+            if info.of_clips
+            else "a JPEG, PNG or WebP file"
+        )
     )
     if info.tensor:
         takes += f"; '{info.tensor}' takes FP32 of shape {['n', *info.tensor_shape]}, normalised"

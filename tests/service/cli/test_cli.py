@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from benchmarks.networks.c3d import C3D, c3d
 from models import BUILT_IN_MODEL, EngineError, ModelFileError
 from service import cli
 from service.cli import serve as serving
-from service.hosting import loading
 from service.http.server import ListenError, bind
 from service.settings import Settings, SettingsError
 from tests.support.command_line import Run
@@ -201,15 +201,16 @@ def test_a_model_that_cannot_be_had_ends_with_one_line_and_status_1(
     assert line.startswith("Error: ")
 
 
-@pytest.mark.parametrize("command", ["serve", "classify"])
-def test_a_model_of_clips_is_refused_before_anything_starts(
-    convoy: Run, monkeypatch: pytest.MonkeyPatch, clips: Path, command: str
+def test_clips_are_classified_and_a_still_image_is_none(
+    convoy: Run, clips: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(loading, "open_engines", None)
-    picture = [SAMPLES[0]] if command == "classify" else ["--port", "0"]
-    status, out, error = convoy(command, clips, *picture, "--preset", "imagenet")
-    assert (status, out) == (1, "")
-    assert "Error: clips takes clips of 3 frames, and Convoy serves images only" in error
+    animation = tmp_path / "clip.gif"
+    first, *others = [Image.new("L", (12, 8), level) for level in (10, 90, 200)]
+    first.save(animation, save_all=True, append_images=others)
+    status, out, error = convoy("classify", clips, animation, SAMPLES[0], "--preset", "imagenet")
+    assert status == 1
+    assert str(animation) in out
+    assert f"Error: {SAMPLES[0]}: one still image is no clip" in error
 
 
 def test_a_port_in_use_ends_with_one_line_and_status_1(convoy: Run) -> None:

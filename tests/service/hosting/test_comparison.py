@@ -9,6 +9,7 @@ from models import OutputKind
 from service.hosting.comparison import compare
 from service.hosting.pipeline import ModelInfo
 from service.hosting.recent import MOST_IMAGES, Example, Recent
+from service.images.clip import Frames
 from service.telemetry.metrics import Comparison
 from tests.support.service.fakes import fake_info
 
@@ -74,7 +75,19 @@ def test_one_image_is_kept_in_a_while_and_the_last_of_them() -> None:
             kept += 1
     assert 190 <= kept <= 210
     assert len(recent.examples) == MOST_IMAGES
-    assert int(bytes(recent.examples[-1].image)) > 990
+    last = recent.examples[-1].image
+    assert isinstance(last, bytes)
+    assert int(last) > 990
+
+
+def test_a_clip_of_several_images_is_kept_as_it_came() -> None:
+    recent = Recent()
+    clip = Frames([b"one", b"two"])
+    assert recent.chosen([Frames([bytes(2**22), b"x"])], 0.0) is None
+    image = recent.chosen([clip], 0.0)
+    assert image is clip
+    recent.add(clip, np.zeros(2, np.float32))
+    assert recent.examples[-1].bytes == 6
 
 
 def test_no_more_bytes_are_kept_than_a_bound() -> None:

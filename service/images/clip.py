@@ -1,0 +1,281 @@
+"""Checks clips, and what decoding them will cost: limits first, and no pixel decoded.
+
+several images ────────────────┐
+ZIP archive ── its directory ──┴─ the frames that the model gets ── each as `prepare_image`
+animated GIF, WebP or PNG ────── its header ── the size of all frames, and their number
+"""
+
+import io
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from models import Preprocessing
+from service.errors import (
+    BadRequestError,
+    ImageError,
+    PayloadTooLargeError,
+    ServiceError,
+    TooManyImagesError,
+    UnsupportedMediaTypeError,
+)
+from service.images.decode import Drawing
+from service.images.decode_pool import Cost, Decoding
+from service.images.file import ImageFile, ImageFormat, Weight
+from service.images.film import Animation, StillFrames
+from service.images.gif import GIF, parse_gif
+from service.images.png import parse_png
+from service.images.prepare import MAX_SIDE, ImageLimits, check_image, plan
+from service.images.webp import parse_webp
+
+MOST_FRAMES = 1024
+"""Of a clip, before some of them are chosen."""
+
+CLIP_TYPES = ("image/gif", "application/zip")
+"""Media types beside those of images."""
+
+_HOW = (
+    "send the frames of a clip as a form with several images, an animated GIF, WebP or PNG, or a"
+    " ZIP archive of images"
+)
+
+_ZIP = b"PK\x03\x04"
+_END = b"PK\x05\x06"
+_END_BYTES, _MOST_COMMENT = 22, 65_535
+_END_64 = b"PK\x06\x07"  # of a ZIP of 4 GB or more
+_END_64_BYTES = 20
+_MOST_ENTRIES = 2 * MOST_FRAMES  # folders and such, too
+_BYTES_AN_ENTRY = 512  # of the directory; a name and a few times of day
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED = 0x1
+
+# Images are compressed already, so an archive inflates to little more than it has.
+_MOST_RATIO, _FREE_BYTES = 4, 2**20
+
+_IGNORED = ("__MACOSX/", ".")
+
+# What zipfile raises on invalid bytes.
+_ZIP_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, struct.error),
+)
+
+# A canvas, the one before it, and copies with and without transparency, of 4 bytes a pixel each.
+# Most time is the copying; a frame that codes all pixels takes longer.
+_ANIMATED = Weight(held_bytes=0.0, drawn_bytes=24.0, ns=100)
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Holds the images of one clip; its length is that of all in bytes."""
+
+    files: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.files))
+
+
+def clips_of(files: Sequence[bytes]) -> list[bytes | Frames]:
+    """Return the clips of a request's files: all of its images are one clip, or else each file is.
+
+    Raises BadRequestError where the two are mixed.
+    """
+    stills = [not _is_whole(file) for file in files]
+    if not any(stills):
+        return list(files)
+    if not all(stills):
+        raise BadRequestError(
+            f"{sum(stills)} of {len(files)} files are still images, and the others are clips;"
+            f" {_HOW}"
+        )
+    return [Frames(files)]
+
+
+def prepare_clip(
+    clip: bytes | Frames, preprocessing: Preprocessing, limits: ImageLimits
+) -> Decoding:
+    """Check a clip and estimate its decoding cost; decodes no pixel.
+
+    Running the result gives D×H×W×C pixels, of the frames that the preprocessing chooses. Raises
+    what `prepare_image` raises, TooManyImagesError over MOST_FRAMES, and BadRequestError for a
+    broken archive.
+    """
+    if isinstance(clip, Frames):
+        return _of_stills(clip.files, preprocessing, limits)
+    if len(clip) > limits.max_bytes:
+        raise PayloadTooLargeError(
+            f"the clip has {len(clip)} bytes, more than the {limits.max_bytes} allowed; send it"
+            " smaller or compressed harder"
+        )
+    if clip.startswith(_ZIP):
+        return _of_zip(clip, preprocessing, limits)
+    return _of_animation(clip, preprocessing, limits)
+
+
+def _is_whole(file: bytes) -> bool:
+    """Return whether a file has all frames of a clip, or is none of the images that are frames."""
+    match ImageFormat.of(file):
+        case ImageFormat.JPEG:
+            return False
+        case ImageFormat.PNG:
+            begin, end = file.find(b"acTL"), file.find(b"IDAT")
+            return 0 < begin < end
+        case ImageFormat.WEBP:
+            return file[12:16] == b"VP8X" and len(file) > 20 and bool(file[20] & 0x02)
+        case _:
+            return True
+
+
+def _of_animation(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
+    file, kind = _animation(data)
+    _check_frames(file.frames)
+    if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
+        raise PayloadTooLargeError(
+            f"the clip has {file.width}×{file.height} pixels; at most {limits.max_pixels} in all"
+            f" and {MAX_SIDE} a side are allowed; send it smaller"
+        )
+    chosen = preprocessing.chosen(file.frames)
+    passes = max(chosen) + 1
+    _check_pixels(passes * file.pixels, limits)
+    cost, drawing = plan(file, preprocessing, limits)
+    total = Cost(cost.bytes + len(data) + 2 * _output_bytes(preprocessing), passes * cost.seconds)
+    return Decoding(total, Animation(kind, memoryview(data), file.frames, chosen, drawing))
+
+
+def _animation(data: bytes) -> tuple[ImageFile, str]:
+    """Return an animation's header, and Pillow's name of its format."""
+    kind = ImageFormat.of(data)
+    if kind is ImageFormat.PNG:
+        file = parse_png(data, animated=True)
+    elif kind is ImageFormat.WEBP:
+        file = parse_webp(data, animated=True)
+    elif data.startswith(GIF):
+        kind, (width, height, frames) = None, parse_gif(data)
+        # Frames are drawn once they are decoded, so that the format no longer counts.
+        file = ImageFile(*(ImageFormat.PNG, width, height, 1, 1, _ANIMATED, 0, 0, []), frames)
+    elif data:
+        raise UnsupportedMediaTypeError(f"unrecognised format of a clip; {_HOW}")
+    else:
+        raise ImageError(f"the clip is empty; {_HOW}")
+    return file._replace(weight=_ANIMATED, parts=[]), kind.name if kind else "GIF"
+
+
+def _of_stills(
+    files: Sequence[bytes], preprocessing: Preprocessing, limits: ImageLimits
+) -> Decoding:
+    _check_frames(len(files))
+    chosen = preprocessing.chosen(len(files))
+    places = {number: place for place, number in enumerate(dict.fromkeys(chosen))}
+    decodings = [_frame(files[number], number, preprocessing, limits) for number in places]
+    drawings = [drawing for _, drawing in decodings]
+    _check_pixels(sum(prod(drawing.stored) for drawing in drawings), limits)
+    cost = Cost(
+        max(cost.bytes for cost, _ in decodings) + 2 * _output_bytes(preprocessing),
+        sum(cost.seconds for cost, _ in decodings),
+    )
+    return Decoding(cost, StillFrames(drawings, [places[number] for number in chosen]))
+
+
+def _frame(
+    file: bytes, number: int, preprocessing: Preprocessing, limits: ImageLimits
+) -> tuple[Cost, Drawing]:
+    """Return what a frame costs and its drawing. Raises what `prepare_image` does, with its
+    number.
+    """
+    try:
+        return plan(check_image(file, limits), preprocessing, limits)
+    except ServiceError as error:
+        raise type(error)(f"frame {number + 1}: {error}") from error
+
+
+def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
+    """Read the images of an archive, in the order of their names; numbers in them count as such."""
+    _check_directory(data)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = [entry for entry in archive.infolist() if _is_frame(entry)]
+            entries.sort(key=lambda entry: _in_order(entry.filename))
+            if not entries:
+                raise BadRequestError(f"the ZIP archive has no file; {_HOW}")
+            _check_frames(len(entries))
+            needed = dict.fromkeys(preprocessing.chosen(len(entries)))
+            _check_sizes([entries[number] for number in needed], len(data))
+            files = [
+                archive.read(entry) if number in needed else b""
+                for number, entry in enumerate(entries)
+            ]
+    except _ZIP_ERRORS as error:
+        raise BadRequestError(
+            f"the ZIP archive cannot be read ({error}): it is truncated or broken; make it again"
+        ) from error
+    return _of_stills(files, preprocessing, limits)
+
+
+def _check_directory(data: bytes) -> None:
+    """Raise BadRequestError where an archive's directory is none, or longer than a clip's."""
+    end = data.rfind(_END, max(0, len(data) - _END_BYTES - _MOST_COMMENT))
+    if end < 0 or end + _END_BYTES > len(data):
+        raise BadRequestError("the ZIP archive is truncated: it has no directory; send it whole")
+    entries, size = struct.unpack_from("<HI", data, end + 10)
+    if data[max(0, end - _END_64_BYTES) :].startswith(_END_64):
+        raise BadRequestError("the ZIP archive is of the kind for 4 GB and more; make a plain one")
+    if entries > _MOST_ENTRIES or size > _MOST_ENTRIES * _BYTES_AN_ENTRY:
+        raise TooManyImagesError(
+            f"the ZIP archive has {entries} entries, whose directory takes {size} bytes; a clip has"
+            f" at most {MOST_FRAMES} frames"
+        )
+
+
+def _is_frame(entry: zipfile.ZipInfo) -> bool:
+    name = entry.filename
+    return not (entry.is_dir() or name.startswith(_IGNORED) or "/." in name)
+
+
+def _in_order(name: str) -> str:
+    """Return a key by which frame9 comes before frame10."""
+    return re.sub(r"[0-9]+", lambda digits: digits[0].lstrip("0").rjust(20, "0"), name)
+
+
+def _check_sizes(entries: Sequence[zipfile.ZipInfo], archive_bytes: int) -> None:
+    """Raise BadRequestError where a file cannot be read, PayloadTooLargeError where all are too
+    long.
+    """
+    for entry in entries:
+        if entry.flag_bits & _ENCRYPTED:
+            raise BadRequestError("the ZIP archive has a password; send one without")
+        if entry.compress_type not in _METHODS:
+            raise BadRequestError(
+                "the ZIP archive is compressed in another way than deflate; make it again, or store"
+                " the images as they are"
+            )
+    inflated = sum(entry.file_size for entry in entries)
+    if inflated > (most := _MOST_RATIO * archive_bytes + _FREE_BYTES):
+        raise PayloadTooLargeError(
+            f"the files of the ZIP archive have {inflated} bytes, more than the {most} that images"
+            f" in {archive_bytes} bytes may have; store them as they are"
+        )
+
+
+def _check_frames(frames: int) -> None:
+    if frames == 1:
+        raise BadRequestError(f"one still image is no clip; {_HOW}")
+    if frames > MOST_FRAMES:
+        raise TooManyImagesError(
+            f"the clip has {frames} frames; at most {MOST_FRAMES} are allowed; send fewer"
+        )
+
+
+def _check_pixels(pixels: int, limits: ImageLimits) -> None:
+    """Raise PayloadTooLargeError where all frames that are decoded have too many pixels."""
+    if pixels > (most := limits.max_passes * limits.max_pixels):
+        raise PayloadTooLargeError(
+            f"the frames of the clip have {pixels} pixels in all; at most {most} are allowed;"
+            " send smaller or fewer ones"
+        )
+
+
+def _output_bytes(preprocessing: Preprocessing) -> int:
+    return prod(preprocessing.image_shape)

@@ -1,0 +1,59 @@
+"""Reads GIF headers: a screen, then blocks, of which an image is one (specification, 89a)."""
+
+import struct
+
+from service.errors import ImageError
+
+GIF = b"GIF8"
+
+_SCREEN_BYTES, _IMAGE_BYTES = 13, 10
+_IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
+_HAS_TABLE, _TABLE_BITS = 0x80, 0x07
+
+# Encoders fill sub-blocks, of up to 255 bytes, but for the last of each block.
+_SUB_BLOCKS, _BYTES_A_SUB_BLOCK = 4096, 64
+
+
+def parse_gif(data: bytes) -> tuple[int, int, int]:
+    """Return a GIF's width, height and number of frames. Raises ImageError where it is truncated or
+    broken.
+    """
+    if len(data) < _SCREEN_BYTES:
+        raise _broken("it ends too early")
+    width, height, packed = struct.unpack_from("<HHB", data, 6)
+    if not (width and height):
+        raise _broken("it does not say how large it is")
+    frames, left = 0, _SUB_BLOCKS + len(data) // _BYTES_A_SUB_BLOCK
+    position = _SCREEN_BYTES + _table_bytes(packed)
+    try:
+        while (kind := data[position]) != _TRAILER:
+            if kind == _IMAGE:
+                x, y, w, h, packed = struct.unpack_from("<HHHHB", data, position + 1)
+                if x + w > width or y + h > height or not (w and h):
+                    raise _broken("a frame lies outside of it")
+                frames += 1
+                position += _IMAGE_BYTES + _table_bytes(packed) + 1
+            elif kind == _EXTENSION:
+                position += 2
+            else:
+                raise _broken(f"it has a block of the unknown kind {kind}")
+            while size := data[position]:
+                position += 1 + size
+                left -= 1
+            position += 1
+            if left < 0:
+                raise _broken("it has more sub-blocks than an encoder makes of so many bytes")
+    except (IndexError, struct.error):
+        raise _broken("it ends too early") from None
+    if not frames:
+        raise _broken("it has no frame")
+    return width, height, frames
+
+
+def _table_bytes(packed: int) -> int:
+    """Return the bytes of a table of colours, which may be there."""
+    return 3 * 2 ** ((packed & _TABLE_BITS) + 1) if packed & _HAS_TABLE else 0
+
+
+def _broken(what: str) -> ImageError:
+    return ImageError(f"the GIF is broken: {what}; save it again")

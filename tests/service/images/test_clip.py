@@ -1,0 +1,310 @@
+"""Clips: which frames a model gets of which files, and that nothing else comes of broken ones."""
+
+import io
+import pickle
+import random
+import struct
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.preprocessing import PRESETS, Preprocessing, Sampling
+from service.errors import (
+    BadRequestError,
+    PayloadTooLargeError,
+    ServiceError,
+    TooManyImagesError,
+    UnsupportedMediaTypeError,
+)
+from service.images.clip import MOST_FRAMES, Frames, clips_of, prepare_clip
+from service.images.prepare import ImageLimits, prepare_image
+from tests.support.images.files import encode, scene
+
+GREY = replace(PRESETS["digits"].at(8, 8), frames=4)
+COLOUR = replace(PRESETS["raw"].at(24, 24), frames=4)
+LIMITS = ImageLimits()
+
+
+def level(number: int) -> Image.Image:
+    return Image.new("L", (10, 8), 12 * number + 3)
+
+
+def animated(images: Sequence[Image.Image], kind: str) -> bytes:
+    options = {"lossless": True} if kind == "WEBP" else {}
+    frames = [image.convert("RGB") for image in images] if kind == "WEBP" else list(images)
+    return encode(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+
+
+def archive(
+    images: Sequence[Image.Image], method: int = zipfile.ZIP_DEFLATED, name: str = "f{}.png"
+) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as opened:
+        opened.writestr("__MACOSX/f0.png", b"no image")
+        opened.writestr("folder/", b"")
+        for number in reversed(range(len(images))):
+            opened.writestr(name.format(number), encode(images[number], "PNG"))
+    return file.getvalue()
+
+
+FORMS: Mapping[str, Callable[[Sequence[Image.Image]], bytes | Frames]] = {
+    "images": lambda images: clips_of([encode(image, "PNG") for image in images])[0],
+    "GIF": lambda images: animated(images, "GIF"),
+    "WebP": lambda images: animated(images, "WEBP"),
+    "PNG": lambda images: animated(images, "PNG"),
+    "ZIP": archive,
+    "stored ZIP": lambda images: archive(images, zipfile.ZIP_STORED),
+}
+
+
+def decode(
+    clip: bytes | Frames, preprocessing: Preprocessing = GREY, limits: ImageLimits = LIMITS
+) -> np.ndarray:
+    return np.asarray(prepare_clip(clip, preprocessing, limits).run())
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("sampling", "stride", "expected"),
+    [
+        (Sampling.UNIFORM, 1, [1, 4, 7, 10]),
+        (Sampling.FIRST, 1, [0, 1, 2, 3]),
+        (Sampling.STRIDE, 3, [0, 3, 6, 9]),
+        (Sampling.STRIDE, 5, [0, 5, 10, 11]),
+    ],
+)
+def test_frames_are_chosen_as_the_preprocessing_says(
+    form: str, sampling: Sampling, stride: int, expected: list[int]
+) -> None:
+    preprocessing = replace(GREY, sampling=sampling, stride=stride)
+    clip = decode(FORMS[form]([level(number) for number in range(12)]), preprocessing)
+    assert clip.shape == preprocessing.image_shape
+    assert clip[:, 4, 4, 0].tolist() == [12 * number + 3 for number in expected]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_frames_of_a_shorter_clip_are_repeated(form: str) -> None:
+    clip = decode(FORMS[form]([level(2), level(9)]))
+    assert clip[:, 4, 4, 0].tolist() == [27, 27, 111, 111]
+
+
+@pytest.mark.parametrize("form", ["WebP", "PNG", "ZIP", "images"])
+def test_each_frame_is_what_a_still_image_of_it_is(form: str) -> None:
+    """GIFs have 256 colours."""
+    images = [scene(60, 40, seed) for seed in range(4)]
+    still = replace(COLOUR, frames=None)
+    expected = [prepare_image(encode(image, "PNG"), still, LIMITS).run() for image in images]
+    np.testing.assert_array_equal(decode(FORMS[form](images), COLOUR), expected)
+
+
+def test_the_image_of_a_png_that_is_no_frame_of_its_animation_is_left_out() -> None:
+    first, *others = [level(number) for number in (20, 1, 2, 3, 4)]
+    file = encode(first, "PNG", save_all=True, append_images=others, default_image=True)
+    assert decode(file)[:, 4, 4, 0].tolist() == [15, 27, 39, 51]
+
+
+def test_a_clip_can_be_decoded_in_another_process() -> None:
+    images = [level(number) for number in range(12)]
+    for make in FORMS.values():
+        decoding = prepare_clip(make(images), GREY, LIMITS)
+        buffers: list[pickle.PickleBuffer] = []
+        data = pickle.dumps(decoding.run, 5, buffer_callback=buffers.append)
+        again = pickle.loads(data, buffers=[bytes(buffer.raw()) for buffer in buffers])
+        np.testing.assert_array_equal(again(), decoding.run())
+
+
+def test_numbers_in_the_names_of_a_zip_count_as_numbers() -> None:
+    images = [level(number) for number in range(12)]
+    for name in ("f{}.png", "scene 2/{}.png", "a{}b3.png"):
+        clip = decode(archive(images, name=name), replace(GREY, sampling=Sampling.FIRST))
+        assert clip[:, 4, 4, 0].tolist() == [3, 15, 27, 39]
+
+
+def test_stills_are_one_clip_and_other_files_one_each() -> None:
+    images = [level(number) for number in range(4)]
+    stills = [encode(image, kind) for image in images for kind in ("PNG", "JPEG", "WEBP")]
+    (clip,) = clips_of(stills)
+    assert isinstance(clip, Frames)
+    assert len(clip) == sum(map(len, stills))
+    whole = [animated(images, kind) for kind in ("GIF", "WEBP", "PNG")] + [archive(images)]
+    assert clips_of(whole) == whole
+    with pytest.raises(BadRequestError, match="1 of 2 files are still images"):
+        clips_of([stills[0], whole[0]])
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def images(count: int = 3) -> list[Image.Image]:
+    return [level(number) for number in range(count)]
+
+
+def patched(data: bytes, place: int, new: bytes) -> bytes:
+    return data[:place] + new + data[place + len(new) :]
+
+
+def many_entries() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as opened:
+        for number in range(MOST_FRAMES + 1):
+            opened.writestr(str(number), b"")
+    return file.getvalue()
+
+
+def bomb() -> bytes:
+    """Inflates a thousandfold."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
+        for number in range(4):
+            opened.writestr(f"{number}.png", bytes(10**6))
+    return file.getvalue()
+
+
+def with_method(method: int) -> bytes:
+    data = archive(images())
+    place = data.index(b"PK\x01\x02")
+    while place > 0:
+        data = patched(data, place + 10, struct.pack("<H", method))
+        place = data.find(b"PK\x01\x02", place + 4)
+    return data
+
+
+def with_password() -> bytes:
+    data = archive(images())
+    place = data.index(b"PK\x01\x02")
+    while place > 0:
+        data = patched(data, place + 8, struct.pack("<H", 1))
+        place = data.find(b"PK\x01\x02", place + 4)
+    return data
+
+
+def end_of(data: bytes) -> int:
+    return data.rindex(b"PK\x05\x06")
+
+
+def with_size_of_directory(size: int) -> bytes:
+    data = archive(images())
+    return patched(data, end_of(data) + 12, struct.pack("<I", size))
+
+
+def gif(*blocks: bytes) -> bytes:
+    return b"GIF89a" + struct.pack("<HHBBB", 10, 8, 0, 0, 0) + b"".join(blocks) + b";"
+
+
+def gif_image(x: int = 0, width: int = 10) -> bytes:
+    return b"," + struct.pack("<HHHHB", x, 0, width, 8, 0) + b"\x02\x01\x00\x00"
+
+
+REFUSED: Mapping[str, tuple[Callable[[], bytes | Frames], type[ServiceError], str]] = {
+    "one image": (
+        lambda: clips_of([encode(level(1), "PNG")])[0],
+        *(BadRequestError, "one still image is no clip"),
+    ),
+    "a GIF of one frame": (lambda: gif(gif_image()), BadRequestError, "one still image"),
+    "a still JPEG": (lambda: encode(level(1), "JPEG"), UnsupportedMediaTypeError, "unrecognised"),
+    "nothing": (lambda: b"", ServiceError, "the clip is empty"),
+    "text": (lambda: b"a clip", UnsupportedMediaTypeError, "unrecognised format of a clip"),
+    "a broken frame": (
+        lambda: Frames([encode(level(1), "PNG"), b"no image"]),
+        *(UnsupportedMediaTypeError, "frame 2: unrecognised image format"),
+    ),
+    "many images": (
+        lambda: Frames([b"x"] * (MOST_FRAMES + 1)),
+        *(TooManyImagesError, "1025 frames; at most 1024"),
+    ),
+    "many entries": (many_entries, TooManyImagesError, "1025 frames; at most 1024"),
+    "an empty archive": (
+        lambda: archive([], name=""),
+        *(BadRequestError, "the ZIP archive has no file"),
+    ),
+    "a bomb": (bomb, PayloadTooLargeError, "bytes, more than the"),
+    "an archive without its end": (
+        lambda: archive(images())[:-30],
+        *(BadRequestError, "it has no directory"),
+    ),
+    "a long directory": (
+        lambda: with_size_of_directory(2**30),
+        *(TooManyImagesError, "directory takes 1073741824 bytes"),
+    ),
+    "a directory that is none": (
+        lambda: with_size_of_directory(7),
+        *(BadRequestError, "cannot be read"),
+    ),
+    "another compression": (lambda: with_method(12), BadRequestError, "another way than deflate"),
+    "a password": (with_password, BadRequestError, "has a password"),
+    "a GIF without frames": (gif, ServiceError, "it has no frame"),
+    "a GIF that ends early": (lambda: gif(gif_image())[:-3], ServiceError, "ends too early"),
+    "a GIF with a frame outside": (
+        lambda: gif(gif_image(x=1), gif_image()),
+        *(ServiceError, "a frame lies outside of it"),
+    ),
+    "a GIF with an unknown block": (lambda: gif(b"\x07"), ServiceError, "unknown kind 7"),
+    "a GIF of tiny sub-blocks": (
+        lambda: gif(b"!\xfe" + b"\x01x" * 10_000 + b"\0"),
+        *(ServiceError, "more sub-blocks than an encoder"),
+    ),
+    "a GIF of nothing": (
+        lambda: patched(gif(gif_image()), 6, bytes(4)),
+        *(ServiceError, "does not say how large"),
+    ),
+    "a GIF of much": (
+        lambda: patched(gif(gif_image(), gif_image()), 6, b"\xff\xff\xff\xff"),
+        *(PayloadTooLargeError, "65535×65535 pixels"),
+    ),
+    "many frames of a PNG": (
+        lambda: _frames_of_png(5000),
+        *(TooManyImagesError, "5000 frames; at most 1024"),
+    ),
+    "a PNG that says more frames than it has": (
+        lambda: _frames_of_png(9),
+        *(ServiceError, "cannot be decoded|contradicts itself"),
+    ),
+}
+
+
+def _frames_of_png(count: int) -> bytes:
+    data = animated(images(), "PNG")
+    return patched(data, data.index(b"acTL") + 4, struct.pack(">I", count))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_malformed_clip_is_refused_with_a_reason(case: str) -> None:
+    make, kind, says = REFUSED[case]
+    with pytest.raises(kind, match=says):
+        decode(make())
+
+
+def test_all_frames_together_have_a_limit_of_pixels() -> None:
+    few = ImageLimits(max_pixels=100, max_passes=3)
+    for make in FORMS.values():
+        assert decode(make(images(3)), GREY, few).shape == GREY.image_shape
+        with pytest.raises(PayloadTooLargeError, match="at most 300 are allowed"):
+            decode(make(images(12)), replace(GREY, frames=12), few)
+    with pytest.raises(PayloadTooLargeError, match="bytes, more than the 50 allowed"):
+        decode(animated(images(), "GIF"), GREY, ImageLimits(max_bytes=50))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_only_pixels_or_the_clients_errors_come_of_hurt_clips(form: str) -> None:
+    rng = random.Random(7)
+    good = FORMS[form](images(5))
+    files = list(good.files) if isinstance(good, Frames) else [good]
+    refused = 0
+    for _ in range(150):
+        place = rng.randrange(len(files))
+        data = bytearray(files[place])
+        for _ in range(rng.choice((1, 1, 3, 10))):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        if rng.random() < 0.3:
+            del data[rng.randrange(len(data)) :]
+        hurt = bytes(data)
+        clip = Frames([*files[:place], hurt, *files[place + 1 :]]) if files[1:] else hurt
+        try:
+            assert decode(clip).shape == GREY.image_shape
+        except ServiceError:
+            refused += 1
+    assert refused > 30

@@ -1,0 +1,237 @@
+"""Models of clips, served: each form of a clip gets the same label, on both engines."""
+
+import base64
+import io
+import json
+import zipfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from benchmarks.networks.c3d import C3D, c3d
+from cusim.build import FAST
+from cusim.device import CusimDevice
+from kernels.tuning.heuristic import heuristic
+from models import Classifier, Engine, load_classifier
+from models.digits.dataset import handwriting
+from models.engines.cuda_engine import CudaEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.tolerance import relative_error
+from models.preprocessing import normalised
+from service.api.app import create_app
+from service.hosting.loading import info_of
+from service.hosting.repository import Repository
+from service.images.clip import prepare_clip
+from service.images.prepare import ImageLimits
+from tests.service.images.test_clip import REFUSED
+from tests.support.clips import MODEL_PATH
+from tests.support.clips.moving import FRAMES, MOTIONS, clips_of, moving
+from tests.support.images.files import encode
+from tests.support.service.client import PATH, AppClient, error_of, serving
+
+pytestmark = pytest.mark.anyio
+
+Clip = NDArray[np.uint8]
+
+
+@asynccontextmanager
+async def served(classifier: Classifier, engine: Engine) -> AsyncIterator[AppClient]:
+    repository = Repository(max_batch=4, max_queue=32, max_body_bytes=2**20, decode_threads=1)
+    prepare = partial(
+        prepare_clip, preprocessing=classifier.preprocessing, limits=ImageLimits(max_bytes=2**20)
+    )
+    repository.add(info_of(classifier, "1"), [engine], prepare)
+    await repository.warm_up()
+    async with AppClient(create_app(repository)) as client:
+        yield client
+    await repository.close(5)
+
+
+@asynccontextmanager
+async def moving_digits() -> AsyncIterator[AppClient]:
+    classifier = load_classifier(MODEL_PATH)
+    engine = OnnxRuntimeEngine(classifier, max_batch=4, threads=1)
+    async with served(classifier, engine) as client:
+        yield client
+
+
+def digit_moving(motion: str, seed: int = 3) -> Clip:
+    """Without noise, so that a GIF and a JPEG show it, too."""
+    digits, _ = handwriting()
+    clip = moving(digits.images[seed], motion, np.random.default_rng(seed))
+    return np.where(clip > 127, 255, 0).astype(np.uint8)
+
+
+def pictures(clip: Clip) -> list[Image.Image]:
+    return [Image.fromarray(frame) for frame in clip]
+
+
+def animated(clip: Clip, kind: str) -> bytes:
+    first, *others = [image.convert("RGB") for image in pictures(clip)]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    return encode(first, kind, save_all=True, append_images=others, **options)
+
+
+def archive(clip: Clip) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as opened:
+        for number, image in enumerate(pictures(clip)):
+            opened.writestr(f"{number}.png", encode(image, "PNG"))
+    return file.getvalue()
+
+
+def form_of(clip: Clip) -> list[Any]:
+    return [("file", (f"{n}.png", encode(image, "PNG"))) for n, image in enumerate(pictures(clip))]
+
+
+def labels_of(answer: httpx.Response) -> list[str]:
+    assert answer.status_code == 200, answer.text
+    return [result["predictions"][0]["label"] for result in answer.json()["results"]]
+
+
+async def inferred(client: AppClient, tensor: dict[str, Any]) -> str:
+    answer = await client.post("/v2/models/moving/infer", json={"inputs": [tensor]})
+    assert answer.status_code == 200, answer.text
+    return MOTIONS[int(np.argmax(answer.json()["outputs"][0]["data"]))]
+
+
+@pytest.mark.parametrize("motion", MOTIONS)
+async def test_a_clip_in_each_form_gets_the_same_label(motion: str) -> None:
+    clip = digit_moving(motion)
+    whole = [animated(clip, kind) for kind in ("GIF", "WEBP", "PNG")] + [archive(clip)]
+    classifier = load_classifier(MODEL_PATH)
+    pixels = clip[np.newaxis, ..., np.newaxis]
+    tensor = normalised(pixels, classifier.preprocessing)
+    files = [base64.b64encode(file).decode() for file in whole]
+    async with moving_digits() as client:
+        assert labels_of(await client.post(PATH, files=form_of(clip))) == [motion]
+        for file, kind in zip(
+            whole, ("image/gif", "image/webp", "image/png", "application/zip"), strict=True
+        ):
+            headers = {"content-type": kind}
+            assert labels_of(await client.post(PATH, content=file, headers=headers)) == [motion]
+        together = await client.post(PATH, files=[("file", ("clip", file)) for file in whole])
+        assert labels_of(together) == [motion] * 4
+        uint8 = {"name": "image", "datatype": "UINT8", "shape": pixels.shape}
+        assert await inferred(client, {**uint8, "data": pixels.ravel().tolist()}) == motion
+        fp32 = {"name": "clip", "datatype": "FP32", "shape": tensor.shape}
+        assert await inferred(client, {**fp32, "data": tensor.ravel().tolist()}) == motion
+        answer = await client.post("/v1/embeddings", json={"input": files})
+        vectors = [each["embedding"] for each in answer.json()["data"]]
+        assert len(vectors) == 4
+        np.testing.assert_allclose(vectors, vectors[:1] * 4, atol=1e-4)
+
+
+async def test_one_request_and_the_next_are_of_other_motions() -> None:
+    async with moving_digits() as client:
+        whole = [("file", ("clip", animated(digit_moving(motion), "GIF"))) for motion in MOTIONS]
+        assert labels_of(await client.post(PATH, files=whole)) == list(MOTIONS)
+
+
+async def test_what_a_model_of_clips_is_and_gets_is_shown() -> None:
+    async with moving_digits() as client:
+        (model,) = (await client.get("/v1/models")).json()["models"]
+        assert model["image"] == [FRAMES, 32, 32, 1]
+        answer = await client.post("/v1/models/moving/pixels", files=form_of(digit_moving("up")))
+        with Image.open(io.BytesIO(answer.content)) as image:
+            assert image.size == (32, FRAMES * 32)
+        metadata = (await client.get("/v2/models/moving")).json()
+        assert metadata["inputs"][0]["shape"] == [-1, FRAMES, 32, 32, 1]
+
+
+async def test_a_wrong_clip_is_refused_with_what_is_right() -> None:
+    clip = digit_moving("up")
+    still = encode(pictures(clip)[0], "PNG")
+    async with moving_digits() as client:
+        says = error_of(await client.post(PATH, content=still), 400)
+        assert "one still image is no clip; send the frames of a clip as a form" in says
+        mixed = [*form_of(clip), ("file", ("clip.gif", animated(clip, "GIF")))]
+        assert "8 of 9 files are still images" in error_of(
+            await client.post(PATH, files=mixed), 400
+        )
+        says = error_of(await client.post(PATH, content=b"x" * 99), 415)
+        assert "unrecognised format of a clip" in says
+        says = error_of(await client.post(f"{PATH}?explain=1", files=form_of(clip)), 422)
+        assert "has no maps" in says
+        broken = animated(clip, "GIF")[:-40]
+        assert "the GIF is broken" in error_of(await client.post(PATH, content=broken), 400)
+
+
+async def test_sixty_malformed_clips_are_refused_and_the_next_good_one_is_answered() -> None:
+    clip = digit_moving("down")
+    whole = [animated(clip, kind) for kind in ("GIF", "WEBP", "PNG")] + [archive(clip)]
+    bodies = [made for make, *_ in REFUSED.values() if isinstance(made := make(), bytes)]
+    bodies += [file[: len(file) * part // 12] for file in whole for part in range(1, 11)]
+    assert len(bodies) >= 60
+    headers = {"content-type": "application/octet-stream"}
+    async with moving_digits() as client:
+        for body in bodies:
+            answer = await client.post(PATH, content=body, headers=headers)
+            assert answer.status_code in (400, 413, 415), answer.text
+            assert len(answer.json()["error"]) < 400
+        assert labels_of(await client.post(PATH, content=whole[0], headers=headers)) == ["down"]
+
+
+async def test_a_model_of_images_still_refuses_clips() -> None:
+    async with serving() as (client, _):
+        headers = {"content-type": "image/gif"}
+        says = error_of(await client.post(PATH, content=b"GIF89a", headers=headers), 415)
+        assert "unsupported Content-Type 'image/gif'" in says
+
+
+def test_the_model_knows_motions_of_digits_that_it_has_not_seen() -> None:
+    classifier = load_classifier(MODEL_PATH)
+    engine = OnnxRuntimeEngine(classifier, max_batch=50, threads=1).warm_up()
+    clips = clips_of(handwriting()[1], 300, 9)
+    pixels = clips.pixels[..., np.newaxis]
+    scores = [engine.run(pixels[begin : begin + 50]).scores for begin in range(0, 300, 50)]
+    assert (np.concatenate(scores).argmax(1) == clips.motions).mean() > 0.95
+    engine.close()
+    metadata = {each.key: each.value for each in onnx.load(MODEL_PATH).metadata_props}
+    assert float(metadata["held-out accuracy"]) > 0.95
+
+
+async def scores_of(classifier: Classifier, engine: Engine, clips: Sequence[bytes]) -> Any:
+    async with served(classifier, engine) as client:
+        rows = []
+        for clip in clips:
+            tensor = {"name": "image", "datatype": "BYTES", "shape": [1]}
+            parameters = {"binary_data_size": 4 + len(clip)}
+            head = json.dumps({"inputs": [{**tensor, "parameters": parameters}]}).encode()
+            answer = await client.post(
+                f"/v2/models/{classifier.name}/infer",
+                content=head + len(clip).to_bytes(4, "little") + clip,
+                headers={"Inference-Header-Content-Length": str(len(head))},
+            )
+            assert answer.status_code == 200, answer.text
+            rows.append(answer.json()["outputs"][0]["data"])
+        return np.array(rows)
+
+
+async def test_c3d_and_the_moving_digits_agree_on_both_engines(tmp_path: Path) -> None:
+    """C3D with random weights, smaller than the paper's; the simulator runs Convoy's kernels."""
+    path = tmp_path / "c3d.onnx"
+    small = C3D(clip=(8, 24, 24), filters=(4, 8), hidden=16, classes=5)
+    path.write_bytes(c3d(small).SerializeToString())
+    c3d_small = load_classifier(path, overrides={"preset": "imagenet"})
+    assert c3d_small.preprocessing.frames == 8
+    clips = [animated(digit_moving(motion), "GIF") for motion in ("left", "growing")]
+    device = CusimDevice(FAST)
+    for classifier in (c3d_small, load_classifier(MODEL_PATH)):
+        cuda = CudaEngine(classifier, device, max_batch=2, choose=heuristic(device))
+        cpu = OnnxRuntimeEngine(classifier, max_batch=2, threads=1)
+        by_kernels = await scores_of(classifier, cuda, clips)
+        by_ort = await scores_of(replace(classifier), cpu, clips)
+        assert relative_error(by_kernels, by_ort) < 1e-4
+        assert np.ptp(by_ort, axis=0).max() > 0  # the clips differ
+    device.close()
