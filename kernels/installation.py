@@ -12,6 +12,7 @@ class Installation(StrEnum):
 
     CHECKOUT = "checkout"
     WHEEL = "wheel"
+    TOOL = "tool"  # a wheel in an environment without pip, as uvx and pipx make it
     IMAGE = "image"
 
 
@@ -21,7 +22,7 @@ def installation(root: Path = _ROOT, prefix: Path = Path(sys.prefix)) -> Install
         return Installation.IMAGE
     if (root / "constraints.txt").exists():
         return Installation.CHECKOUT
-    return Installation.WHEEL
+    return Installation.WHEEL if (prefix / "bin" / "pip").exists() else Installation.TOOL
 
 
 def how_to_install(extra: str, kind: Installation | None = None) -> str:
@@ -31,6 +32,9 @@ def how_to_install(extra: str, kind: Installation | None = None) -> str:
         return f"run {sys.prefix}/bin/pip install -c constraints.txt -e '.[{extra}]'"
     if kind is Installation.WHEEL:
         return f"run {sys.prefix}/bin/pip install 'convoy-inference[{extra}]'"
+    if kind is Installation.TOOL:
+        wanted = f"'convoy-inference[{extra}]'"
+        return f"run convoy by uvx --from {wanted}, or install it by pipx install --force {wanted}"
     if extra.startswith("cuda"):
         return f"use an image built with --build-arg EXTRA={extra}"
     return f"the image has no extra {extra}: run this from a wheel or a checkout"

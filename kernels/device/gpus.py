@@ -42,9 +42,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "75": Architecture(64, 8.0, 64, 64, (40, 72)),  # T4; Quadro RTX 8000
     "80": Architecture(64, 16.0, 164, 163, (56, 108)),  # A30; A100
     "86": Architecture(128, 4.0, 100, 99, (60, 84)),  # A10 has 72; A16, A40
+    "87": Architecture(128, 8.0, 164, 163, (8, 14, 16)),  # Jetson Orin: NX, AGX 32 GB and 64 GB
     "89": Architecture(128, 4.0, 100, 99, (58, 128, 142)),  # L4; RTX 4090; L40
     "90a": Architecture(128, 16.0, 228, 227, (114, 132), overlaps=True),  # H100 PCIe; SXM, H200
     "100": Architecture(128, 32.0, 228, 227, (148,), overlaps=True),  # B200
+    "110": Architecture(128, 32.0, 228, 227, (12, 20), overlaps=True),  # Jetson T4000; AGX Thor
     "120": Architecture(128, 4.0, 100, 99, (170, 188), overlaps=True),  # RTX 5090; RTX PRO 6000
 }
 """By the name that the compiler has for it. Plans depend on the multiprocessors and on the shared

@@ -187,7 +187,7 @@ def test_a_wheel_in_an_empty_environment_serves_the_digits(
     # NVRTC, which compiles kernels, is of the extras cuda12 and cuda13.
     refused = convoy.run("convoy", "compile", "digits", "--arch", "90a")
     assert refused.returncode == 1
-    assert "install 'convoy-inference[cuda13]'" in refused.stderr
+    assert "uvx --from 'convoy-inference[cuda13]'" in refused.stderr
 
 
 @pytest.mark.slow

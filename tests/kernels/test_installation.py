@@ -10,6 +10,9 @@ from kernels.installation import Installation, how_to_install, installation
 
 def test_a_checkout_a_wheel_and_an_image_are_told_apart(tmp_path: Path) -> None:
     assert installation() is Installation.CHECKOUT
+    assert installation(root=tmp_path, prefix=tmp_path) is Installation.TOOL
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/pip").touch()
     assert installation(root=tmp_path, prefix=tmp_path) is Installation.WHEEL
     (tmp_path / "sbom.cdx.json").touch()
     assert installation(root=tmp_path, prefix=tmp_path) is Installation.IMAGE
@@ -24,6 +27,11 @@ def test_a_checkout_a_wheel_and_an_image_are_told_apart(tmp_path: Path) -> None:
             f"run {sys.prefix}/bin/pip install -c constraints.txt -e '.[otel]'",
         ),
         (Installation.WHEEL, "otel", f"run {sys.prefix}/bin/pip install 'convoy-inference[otel]'"),
+        (
+            Installation.TOOL,
+            "grpc",
+            "run convoy by uvx --from 'convoy-inference[grpc]', or install",
+        ),
         (Installation.IMAGE, "cuda13", "use an image built with --build-arg EXTRA=cuda13"),
         (Installation.IMAGE, "loadtest", "the image has no extra loadtest: run this from a wheel"),
     ],

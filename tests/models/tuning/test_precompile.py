@@ -1,11 +1,14 @@
 """Compiling ahead of time: what is compiled is what an engine will load."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernels.device.compile import compile_kernel
+from kernels.device.device import Instantiation
+from kernels.device.gpus import ARCHITECTURES
 from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import Facts, heuristic
 from models import BUILT_IN_MODEL, EngineError, load_classifier
@@ -34,6 +37,21 @@ def test_an_engine_finds_every_kernel_that_it_loads_compiled(
         plan = build_plan(graph, digits.preprocessing, n, heuristic(Facts(132)))
         for step in plan.steps:
             assert compile_kernel(step.launch.instantiation, "90a", tmp_path).code
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_plans_for_every_listed_gpu_take_kernels_that_its_architecture_has(
+    arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Instantiation] = []
+
+    def keep(wanted: Iterable[Instantiation], *_: object) -> list[Instantiation]:
+        chosen.extend(wanted)
+        return chosen
+
+    monkeypatch.setattr("models.tuning.precompile.compile_all", keep)
+    assert precompile(load_classifier(BUILT_IN_MODEL), [arch], max_batch=8) == len(chosen) > 0
+    assert [each for each in chosen if not each.architectures.includes(arch)] == []
 
 
 def test_an_unknown_architecture_is_refused_with_those_there_are(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from kernels.operations.epilogue import commonest
 from tests.support import ROOT
 from tests.support.cases import INSTANTIATIONS
 
-ARCHITECTURES = tuple(gpus.ARCHITECTURES)
+EMBEDDED = ("87", "110")
+"""Jetson's, which have no column in the tables: the long suite compiles all kernels for them."""
+ARCHITECTURES = tuple(arch for arch in gpus.ARCHITECTURES if arch not in EMBEDDED)
 WITHOUT_SPILLS = ("80", "90a")
 """Data-centre GPUs, for which the kernels' tiles are chosen."""
 
