@@ -113,6 +113,9 @@ class ModelDescription(TypedDict):
         str,
         Field(description="which file set what of it, what was overruled and what is not used"),
     ]
+    no_maps: Annotated[
+        str, Field(description="why `explain` has no maps of it; empty where it has them")
+    ]
 
 
 def broken_model(broken: FailedModel) -> ModelDescription:
@@ -132,6 +135,7 @@ def broken_model(broken: FailedModel) -> ModelDescription:
         guess="",
         warning="",
         origin="",
+        no_maps="it could not be opened",
     )
 
 

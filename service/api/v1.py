@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import override
 
-from models import ChannelOrder
+from models import ChannelOrder, Maps
 from service.api.explain import QUERY, Explained, check_number, explain, maps_of, read_explain
 from service.api.query import read_query
 from service.api.schemas import (
@@ -132,6 +132,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
                         guess=pipeline.info.guess,
                         warning=pipeline.info.warning,
                         origin=pipeline.info.origin,
+                        no_maps=_why_no_maps(pipeline.info),
                     )
                     for name, pipeline in repository.models.items()
                 ]
@@ -310,6 +311,10 @@ def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
         return _Form(top, read_explain(parameters, info, classes))
 
     return parse
+
+
+def _why_no_maps(info: ModelInfo) -> str:
+    return "" if isinstance(info.maps, Maps) else info.maps.reason
 
 
 def _top_k(classes: int | None) -> TypeAdapter[int]:

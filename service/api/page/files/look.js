@@ -50,23 +50,37 @@ export async function look(image, path, { index, probability }, alive) {
     });
     steps[row].className = "done";
     $("looked").textContent = `batch ${row + 1} of ${GRID}: ${(row + 1) * GRID} of ${GRID * GRID} masked copies`;
-    draw(lost, image);
+    const most = Math.max(0.02, ...lost);
+    draw([...lost].map((value) => Math.max(0, value) / most), GRID, image);
   }
   return true;
 }
 
-function draw(lost, image) {
+/** Draw the exact map of a network whose score is a mean over positions: the server has it from one batch. */
+export async function lookExactly(image, path, { index }, file, alive) {
+  $("batches-run").replaceChildren();
+  const { results } = await classify(`${path}&explain=class:${index}`, file);
+  if (!alive()) return;
+  const [{ values, box }] = results[0].maps;
+  const all = values.flat();
+  const least = Math.min(...all);
+  const spread = Math.max(...all) - least || 1;
+  draw(all.map((value) => (value - least) / spread), values[0].length, image, box);
+}
+
+/** Draw shares of the warmest colour, row by row, over `box` of the image: left, top, right, bottom. */
+function draw(shares, columns, image, box = [0, 0, image.naturalWidth, image.naturalHeight]) {
   const canvas = $("heat");
   [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
-  const most = Math.max(0.02, ...lost);
-  const small = new OffscreenCanvas(GRID, GRID).getContext("2d");
-  const pixels = small.createImageData(GRID, GRID);
-  lost.forEach((value, i) => {
-    const share = Math.max(0, value) / most;
+  const rows = shares.length / columns;
+  const small = new OffscreenCanvas(columns, rows).getContext("2d");
+  const pixels = small.createImageData(columns, rows);
+  shares.forEach((share, i) => {
     pixels.data.set([255, 210 - 170 * share, 60 - 40 * share, 255 * share], i * 4);
   });
   small.putImageData(pixels, 0, 0);
   const ink = canvas.getContext("2d");
   ink.imageSmoothingQuality = "high";
-  ink.drawImage(small.canvas, 0, 0, canvas.width, canvas.height);
+  const [left, top, right, bottom] = box;
+  ink.drawImage(small.canvas, left, top, right - left, bottom - top);
 }

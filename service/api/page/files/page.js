@@ -7,7 +7,7 @@ import * as burst from "./burst.js";
 import * as camera from "./camera.js";
 import { classify, known, modelsAreKnown, pathOf, post, refusal } from "./classify.js";
 import { $, complain, element, percent } from "./dom.js";
-import { look } from "./look.js";
+import { look, lookExactly } from "./look.js";
 import { drawingPad } from "./pad.js";
 import * as share from "./share.js";
 import * as sheet from "./sheet.js";
@@ -96,7 +96,7 @@ function showAnswer() {
   if (best) api.describe(current.name, path());
   share.remember(chosen()?.name ?? "", current.example);
   if (best || current.error) compare();
-  if (best && !$("heat").hidden && lookedAt !== current) view("heat");
+  if (best && !$("heat").hidden && lookedAt !== current) view(seeing);
 }
 
 /** Answer what is on the stage by a second model, too. */
@@ -120,14 +120,16 @@ async function compare() {
 
 let looking = 0;
 let lookedAt = null; // the answer that the map is of
+let seeing = "image";
 async function view(kind) {
   const turn = (looking += 1);
+  seeing = kind;
   for (const button of $("views").children) button.setAttribute("aria-pressed", button.dataset.view === kind);
   const drawn = !$("draw").hidden && kind === "image";
   $("pad").hidden = !drawn;
   $("image").hidden = !current || drawn || kind === "crop";
   $("crop").hidden = kind !== "crop";
-  $("heat").hidden = $("looking").hidden = kind !== "heat";
+  $("heat").hidden = $("looking").hidden = !["heat", "exact"].includes(kind);
   if (!current || kind === "image") return;
   const answer = current;
   const alive = () => turn === looking && answer === current;
@@ -141,9 +143,12 @@ async function view(kind) {
     } else if (answer.predictions) {
       lookedAt = answer;
       $("heat").getContext("2d").clearRect(0, 0, $("heat").width, $("heat").height);
-      $("looked").textContent = "49 masked copies in 7 batches";
+      $("looked").textContent = kind === "heat" ? "49 masked copies in 7 batches" : "";
       const [best] = answer.predictions;
-      if (await look($("image"), path(chosen(), chosen().classes), best, alive)) {
+      if (kind === "exact") {
+        await lookExactly($("image"), path(), best, answer.file, alive);
+        if (alive()) $("looked").textContent = `The score of "${best.label}", position by position: its mean is the score`;
+      } else if (await look($("image"), path(chosen(), chosen().classes), best, alive)) {
         $("looked").textContent = `The warmer, the more "${best.label}" rests on it`;
       }
     }
@@ -200,12 +205,12 @@ async function listModels() {
 
 function showModel() {
   const model = chosen();
-  const [height, width, channels] = model.image;
+  const [channels, width, height, frames] = model.image.toReversed();
   const [, device, engine] = model.device.match(/^(.*?)(?: \((.*)\))?$/);
   const facts = {
     Model: model.name,
     Classes: model.classes,
-    Input: `${width} × ${height} ${channels === 1 ? "grey" : "RGB"}`,
+    Input: `${frames ? `${frames} frames of ` : ""}${width} × ${height} ${channels === 1 ? "grey" : "RGB"}`,
     Engine: engine ?? device,
     Device: device,
     Precision: model.precision,
@@ -226,6 +231,8 @@ function showModel() {
     most.value = [...most.options].findLast((option) => !option.disabled).value;
   }
   $("clear-pad").hidden = model.name !== DIGITS;
+  $("exact").hidden = model.no_maps !== "";
+  if (seeing === "exact" && $("exact").hidden) view("heat");
   showExamples(channels === 1 ? "grey" : "colour");
 }
 
@@ -271,6 +278,7 @@ async function openExample(kind, name) {
 async function askAgain() {
   showModel();
   era += 1;
+  lookedAt = null;
   waiting.length = 0;
   queue(sheet.reset());
   if (current && !current.item && current.example === undefined) {
