@@ -147,7 +147,7 @@ async function view(kind) {
       const [best] = answer.predictions;
       if (kind === "exact") {
         await lookExactly($("image"), path(), best, answer.file, alive);
-        if (alive()) $("looked").textContent = `The score of "${best.label}", position by position: its mean is the score`;
+        if (alive()) $("looked").textContent = `The score of "${best.label}", position by position`;
       } else if (await look($("image"), path(chosen(), chosen().classes), best, alive)) {
         $("looked").textContent = `The warmer, the more "${best.label}" rests on it`;
       }
