@@ -200,9 +200,10 @@ class Connection(asyncio.Protocol):
         if refused is not None:
             return ErrorReply(refused, write)
         if record.method == b"POST":
-            endpoint = self._config.endpoints.get(record.path.decode("latin-1"))
+            now = partial(self._config.endpoints.get, record.path.decode("latin-1"))
+            endpoint = now()
             if endpoint is not None:
-                return Exchange(endpoint, record, write)
+                return Exchange(endpoint, record, write, now)
         try:
             return AsgiCall(self._peers, record, head, self._answers)
         except BadRequestError as error:

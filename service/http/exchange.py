@@ -49,12 +49,28 @@ class Exchange:
     `respond` gets the answer, unless the call is abandoned.
     """
 
-    __slots__ = ("_asked", "_call", "_chunks", "_form", "_length", "_respond", "endpoint", "record")
+    __slots__ = (
+        "_asked",
+        "_call",
+        "_chunks",
+        "_form",
+        "_length",
+        "_now",
+        "_respond",
+        "endpoint",
+        "record",
+    )
 
     def __init__(
-        self, endpoint: Endpoint, record: RequestRecord, respond: Callable[[Response], None]
+        self,
+        endpoint: Endpoint,
+        record: RequestRecord,
+        respond: Callable[[Response], None],
+        now: Callable[[], Endpoint | None] = lambda: None,
     ) -> None:
+        """Ask `now`, as it begins, for the endpoint at its path: the model may have changed."""
         self.endpoint, self.record = endpoint, record
+        self._now = now
         self._respond = respond
         self._call = Call(endpoint.pipeline, record, self._answer)
         self._chunks: list[bytes | bytearray] = []
@@ -69,6 +85,10 @@ class Exchange:
 
     def begin(self) -> None:
         """Start the call; refuse what the head alone shows to be wrong or too large."""
+        now = self._now()
+        if now is not None and now is not self.endpoint:  # another request was before it
+            self.endpoint = now
+            self._call = Call(now.pipeline, self.record, self._answer)
         try:
             self._call.open()
             self._asked = self.endpoint.check(self.record)

@@ -30,6 +30,7 @@ from service.hosting.loading import ModelFile, OpenModel
 from service.hosting.repository import Repository
 from service.hosting.swaps import Swaps
 from service.settings import Settings
+from tests.support.servers import served as live
 from tests.support.service.client import AppClient, error_of, metric, samples_in, until
 from tests.support.service.fakes import (
     CLASSES,
@@ -186,6 +187,32 @@ async def test_a_request_in_flight_is_answered_by_the_version_that_took_it(
         assert answer["version"] == "1"
         assert answer["results"][0]["predictions"][0]["index"] == 4
         await until(lambda: first.closed)
+
+
+async def test_a_request_that_waits_for_another_on_its_connection_begins_with_the_new_version() -> (
+    None
+):
+    gate = threading.Event()
+    gate.set()
+    first = engine_of(1, gate=gate)
+    async with live.served(first) as server:
+        repository, old = server.repository, server.pipeline
+        gate.clear()
+        client = await server.connect()
+        head = f"POST {live.PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n".encode()
+        client.send(head + b"4" + head + b"5")
+        await until(lambda: bool(first.batches))
+        new = repository.open_aside(
+            fake_info(version="2"), [engine_of(2)], free(decode_digit), measure_s=0.0
+        )
+        await new.runner.warm_up()
+        repository.install(new)
+        retiring = asyncio.create_task(repository.retire(old))
+        gate.set()
+        answers = [await client.answer() for _ in range(2)]
+        await retiring
+    assert [status for status, _, _ in answers] == [200, 200]
+    assert [body["version"] for _, _, body in answers] == ["1", "2"]
 
 
 async def test_the_old_engine_is_freed_after_its_last_request(
