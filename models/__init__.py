@@ -4,7 +4,9 @@ Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
 from kernels.device.gpus import ARCHITECTURES, GPUS
+from kernels.image.decoded import DecodedImage, Resize
 from kernels.installation import how_to_install
+from kernels.problems.interpolation import Interpolation
 from kernels.problems.precision import Precision
 from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
@@ -12,6 +14,7 @@ from models.classifier import Classifier, load_classifier
 from models.description import Serving, files_of
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engines.engine import (
+    Array,
     Batch,
     DeviceKind,
     Engine,
@@ -42,7 +45,6 @@ from models.preprocessing import (
     PRESETS,
     ChannelOrder,
     CropMode,
-    Interpolation,
     Layout,
     OutputKind,
     Preprocessing,
@@ -70,10 +72,12 @@ __all__ = [
     "PRESETS",
     "TOP_CANDIDATES",
     "Absent",
+    "Array",
     "Batch",
     "ChannelOrder",
     "Classifier",
     "CropMode",
+    "DecodedImage",
     "DeviceChoice",
     "DeviceKind",
     "DeviceLostError",
@@ -102,6 +106,7 @@ __all__ = [
     "ProblemReport",
     "QuantisationError",
     "QuantisationReport",
+    "Resize",
     "Results",
     "Scores",
     "Serving",

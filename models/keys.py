@@ -9,13 +9,13 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
+from kernels.problems.interpolation import Interpolation
 from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
 from models.preprocessing import (
     PRESETS,
     ChannelOrder,
     CropMode,
-    Interpolation,
     Layout,
     OutputKind,
     Preset,

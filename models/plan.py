@@ -31,7 +31,7 @@ from models.lowering import (
     WeightOperand,
     lower,
 )
-from models.preprocessing import Preprocessing
+from models.preprocessing import Form, Preprocessing
 from models.schedule.branches import Access, After, all_before, dependencies, in_order, windows
 from models.schedule.time import Cost, PlannedConv
 
@@ -43,7 +43,7 @@ Pays = Callable[[Sequence[TapeStep], After], bool]
 class Region(Enum):
     """Names a part of device memory by its contents."""
 
-    INPUT = "input"  # images: uint8, N×H×W×C, or float32 tensors as the model takes them
+    INPUT = "input"  # the images, in the plan's form (models/lowering/context.py, INPUT)
     OUTPUT = "output"  # results (kernels/operations/top_k.py), read by the host
     ARENA = "arena"  # everything in between
     COUNTERS = "counters"  # all zero before and after every step
@@ -100,6 +100,7 @@ class Plan:
     """
 
     n: int
+    form: Form  # of the images
     steps: tuple[Step, ...]
     after: After  # by step: those that must have ended, without what follows from the rest
     weights: Mapping[str, MakeWeight]
@@ -123,16 +124,16 @@ def build_plan(
     n: int,
     choose: Choose,
     *,
-    tensors: bool = False,
+    form: Form = Form.PIXELS,
     pays: Pays = lambda *_: False,
 ) -> Plan:
     """Return the plan of a rewritten classifier for n images; `choose` decides each Conv's
     algorithm.
 
-    The images are pixels, or `tensors`, which are normalised already. Branches run in parallel
-    where `pays` says so. Raises ValueError where a tensor is too large for a kernel's indices.
+    The images come in `form`. Branches run in parallel where `pays` says so. Raises ValueError
+    where a tensor is too large for a kernel's indices.
     """
-    tape = lower(graph, preprocessing, n, choose, tensors=tensors)
+    tape = lower(graph, preprocessing, n, choose, form)
     after = dependencies([_access(step) for step in tape.steps])
     if not pays(tape.steps, after):
         after = in_order(len(tape.steps))
@@ -161,6 +162,7 @@ def build_plan(
     )
     return Plan(
         n=n,
+        form=form,
         steps=steps,
         after=after,
         weights=dict(tape.weights),

@@ -6,11 +6,14 @@ A clip is a sequence of frames: its pixels are D×H×W×C, those of an image H×
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, unique
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.image.decoded import MIDDLE_BYTES
+from kernels.problems.interpolation import Interpolation
 from models.errors import PreprocessingError
 
 
@@ -41,18 +44,6 @@ class CropMode(Enum):
 
 
 @unique
-class Interpolation(Enum):
-    """Names the filter of the resize, as Pillow does; all but `nearest` are antialiased."""
-
-    NEAREST = "nearest"
-    BILINEAR = "bilinear"
-    BICUBIC = "bicubic"
-    LANCZOS = "lanczos"
-    BOX = "box"
-    HAMMING = "hamming"
-
-
-@unique
 class Sampling(Enum):
     """Names which frames of a longer clip a model gets; of a shorter one, some are repeated."""
 
@@ -67,6 +58,15 @@ class OutputKind(Enum):
 
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
+
+
+@unique
+class Form(Enum):
+    """Names what a batch's places hold."""
+
+    PIXELS = "pixels"  # of the network's size
+    TENSORS = "tensors"  # normalised already
+    PLACES = "places"  # pixels, and decoded images that the device resizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,11 @@ class Preprocessing:
         """Return one image's shape as the model takes it, channels first or last by `layout`."""
         *spatial, channels = self.image_shape
         return self.image_shape if self.layout is Layout.NHWC else (channels, *spatial)
+
+    @property
+    def resizable(self) -> bool:
+        """Return whether a device can make the pixels of decoded images, which clips are not."""
+        return self.frames is None and prod(self.image_shape) <= MIDDLE_BYTES
 
     @property
     def forms(self) -> Mapping["np.dtype[Any]", tuple[int, ...]]:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from models.preprocessing import PRESETS, Interpolation, Preset
+from kernels.problems.interpolation import Interpolation
+from models.preprocessing import PRESETS, Preset
 
 # Length of the shorter side, side of the crop, filter, weights, and the models that have them; a
 # line that begins with a space goes on with the models of the one before.

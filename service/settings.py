@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from enum import Enum, unique
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
@@ -40,6 +41,14 @@ _DECODE_SHARE = 4
 
 class SettingsError(ValueError):
     """Says which setting is invalid, named as the user wrote it."""
+
+
+@unique
+class ResizedBy(Enum):
+    """Names what resizes decoded images."""
+
+    CPU = "cpu"
+    GPU = "gpu"
 
 
 class Settings(BaseModel):
@@ -101,6 +110,12 @@ class Settings(BaseModel):
     workers: int = Field(default=0, ge=0, le=64)
     """Processes for HTTP and decoding, beside the engine process; 0: one process does
     everything."""
+    resize: ResizedBy = ResizedBy.CPU
+    """What resizes decoded images, to the same pixels: cpu, in the decode threads; or gpu, in one
+    graph with the network, which takes that work from the decode threads, and 10 MB of memory for
+    each image of a batch, 3.4 of them on the host. It has not been measured on a GPU. Images of
+    more than a megapixel after decoding, those that cost much to decode, and those of an engine on
+    the CPU are resized by the CPU."""
     notice_s: float = Field(default=0, ge=0, le=3600)
     """Time that requests are still answered after SIGTERM, while readiness fails and answers end
     their connections: more than health checks of a proxy take to notice."""
@@ -168,6 +183,18 @@ class Settings(BaseModel):
         if devices and info.data.get("device", DeviceKind.AUTO) is not DeviceKind.AUTO:
             raise ValueError("replaces --device; give one of them")
         return devices
+
+    @field_validator("resize")
+    @classmethod
+    def _has_a_gpu_in_this_process(cls, resize: ResizedBy, info: ValidationInfo) -> ResizedBy:
+        given = info.data
+        if resize is ResizedBy.CPU:
+            return resize
+        if given.get("workers"):
+            raise ValueError("is for a server without --workers: those hand over pixels")
+        if given.get("device") is DeviceKind.CPU or str(given.get("devices")).startswith("cpu"):
+            raise ValueError("needs a GPU, and this server's engine is to run on the CPU")
+        return resize
 
     @field_validator("shared_memory")
     @classmethod

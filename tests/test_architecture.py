@@ -34,7 +34,7 @@ ORDER = {
         "installation problems",
         "device reference",
         "layout",
-        "winograd operations",
+        "winograd operations image",
         "convolution",
         "tuning",
     ],

@@ -21,6 +21,7 @@ from benchmarks.rows import Row, commit
 from cusim.build import FAST
 from cusim.device import CusimDevice
 from kernels.device.gpus import H200
+from kernels.problems.interpolation import Interpolation
 from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
@@ -32,7 +33,6 @@ from models.plan import build_plan
 from models.preprocessing import (
     ChannelOrder,
     CropMode,
-    Interpolation,
     Layout,
     OutputKind,
     Preprocessing,

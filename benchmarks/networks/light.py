@@ -15,12 +15,12 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.networks.c3d import c3d
+from kernels.problems.interpolation import Interpolation
 from models.classifier import Classifier
 from models.onnx_loader import load_proto
 from models.preprocessing import (
     ChannelOrder,
     CropMode,
-    Interpolation,
     Layout,
     OutputKind,
     Preprocessing,

@@ -19,7 +19,7 @@ from models.engines.cuda_engine import CudaEngine, Progress
 from models.engines.engine import Batch, Image, Results
 from models.lowering import Choose
 from models.plan import Plan, Step
-from models.preprocessing import normalisation
+from models.preprocessing import Form, normalisation
 
 WARM_UPS = 10  # before a side is ready: PyTorch searches algorithms in the first
 
@@ -55,7 +55,7 @@ class ConvoyNetwork(CudaEngine):
         self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""
     ) -> None:
         self.name = switched(switch) if switch else CONVOY
-        self._form, self._switch = (np.dtype(np.uint8), n), switch
+        self._form, self._switch = (Form.PIXELS, n), switch
         pays = (lambda *_: False) if switch == "without branches" else None
         super().__init__(classifier, device, max_batch=n, choose=choose, pays=pays)
         self.warm_up()
@@ -82,7 +82,7 @@ class ConvoyNetwork(CudaEngine):
         super()._launch(step, plan, stream, dependent=overlaps)
 
     def _run_alike(
-        self, form: tuple["np.dtype[Any]", int], images: Sequence[Image], step_by_step: bool
+        self, form: tuple[Form, int], images: Sequence[Image], step_by_step: bool
     ) -> NDArray[np.float32]:
         if self._switch != "without one graph":
             return super()._run_alike(form, images, step_by_step)

@@ -87,6 +87,7 @@ class _NoEngine:
     device = "none"
     precision = Precision.FP32
     fallback_reason = ""
+    resizes = False
 
     def __init__(self) -> None:
         self._scores = np.zeros((self.max_batch, self.classes), np.float32)

@@ -30,6 +30,7 @@ from kernels.device.device import (
     OutOfMemoryError,
     Stream,
 )
+from kernels.image.decoded import PLACE_BYTES, DecodedImage, write
 from models.arena import aligned
 from models.classifier import Classifier
 from models.engines.engine import (
@@ -43,10 +44,11 @@ from models.engines.engine import (
     batch_size,
     unproved,
 )
-from models.engines.replay import Replay, kernel_reads_host
+from models.engines.replay import Put, Replay, kernel_reads_host
 from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
 from models.plan import Location, Pays, Plan, Region, Step, build_plan
+from models.preprocessing import Form
 from models.schedule import time
 from models.schedule.branches import dependents, streams
 from models.schedule.timeline import Bar, Timeline
@@ -59,7 +61,13 @@ Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 _AHEAD = 20
 """Replays that keep the GPU busy while the host queues the launches to be measured."""
 
-_Form = tuple["np.dtype[Any]", int]  # pixels or tensors, and N
+_PlanKey = tuple[Form, int]  # and N
+
+_TYPES: Mapping[Form, "np.dtype[Any]"] = {
+    Form.PIXELS: np.dtype(np.uint8),
+    Form.TENSORS: np.dtype(np.float32),
+    Form.PLACES: np.dtype(np.uint8),
+}
 
 
 class _Weights:
@@ -90,7 +98,8 @@ class CudaEngine:
     One allocation holds the weights, which all plans share; engines on the same device share them,
     the plans and the loaded kernels. Another holds the images, the counters and the arena, each as
     large as the largest plan needs. Every N has a plan for pixels and one for tensors; of a batch
-    of both, one kind runs after the other.
+    of both, one kind runs after the other. Where the engine `resizes`, every N has a third plan,
+    for decoded images and pixels together.
     """
 
     fallback_reason = ""
@@ -107,11 +116,14 @@ class CudaEngine:
         beside: "CudaEngine | None" = None,
         prove: Proof = unproved,
         fallback: Fallback | None = None,
+        resizes: bool = False,
     ) -> None:
         """Share plans, kernels and weights with `beside`, an open engine of the same classifier.
 
         `warm_up` ends with `prove`; where either fails, `fallback`'s engine serves, if there is
         one. Branches of a plan run in parallel where `pays` says so, by default the model of time.
+        With `resizes` the device makes the pixels of decoded images, if the model's are not too
+        many.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -121,25 +133,27 @@ class CudaEngine:
         self._max_batch, self._classes = max_batch, classifier.classes
         self._forms = p.forms
         self._inner, self._origins = classifier.inner, classifier.origins
+        self.resizes = resizes and p.resizable
         self._prove, self._fallback = prove, fallback
         graph = classifier.rewritten.graph
-        self._plans: Mapping[_Form, Plan] = (
+        forms = [form for form in Form if form is not Form.PLACES or self.resizes]
+        self._plans: Mapping[_PlanKey, Plan] = (
             beside._plans
             if beside
             else {
-                (dtype, n): build_plan(
+                (form, n): build_plan(
                     graph,
                     p,
                     n,
                     choose,
-                    tensors=dtype == np.float32,
+                    form=form,
                     pays=pays or partial(time.pays, machine=device),
                 )
-                for dtype in p.forms
+                for form in forms
                 for n in range(1, max_batch + 1)
             }
         )
-        self._replays: dict[_Form, Replay] = {}
+        self._replays: dict[_PlanKey, Replay] = {}
         self._kernels: Mapping[Instantiation, Kernel]
         self._buffer: Buffer | None = None
         self._weights: _Weights | None = None
@@ -175,7 +189,7 @@ class CudaEngine:
     @property
     def plans(self) -> Mapping[int, Plan]:
         """Return the plans for pixels, by N."""
-        return {n: plan for (dtype, n), plan in self._plans.items() if dtype == np.uint8}
+        return {n: plan for (form, n), plan in self._plans.items() if form is Form.PIXELS}
 
     def warm_up(self) -> Engine:
         """Run every N, the largest first: step by step, then captured. Then prove the engine.
@@ -196,8 +210,17 @@ class CudaEngine:
         return self
 
     def _capture(self) -> None:
-        for form, plan in sorted(self._plans.items(), key=lambda item: -item[0][1]):
-            dtype, n = form
+        for key, plan in sorted(self._plans.items(), key=lambda item: -item[0][1]):
+            form, n = key
+            dtype = _TYPES[form]
+            shape = self._forms[dtype]
+            images = self._images[: plan.input_bytes].view(dtype)
+            blank = np.zeros(shape, dtype)
+            put: Put = np.copyto
+            if form is Form.PLACES:
+                shape, put = (PLACE_BYTES,), write
+                for place in images.reshape(n, *shape):
+                    write(place, blank)
             self._run_step_by_step(plan)
             try:
                 with self._device.capture(self._stream) as graph:
@@ -205,15 +228,10 @@ class CudaEngine:
                     self._launch_side_by_side(plan)
             except DeviceError as error:
                 raise _failure(error, f"{self._name} cannot be captured at N = {n}") from error
-            images = self._images[: plan.input_bytes].view(dtype)
             results = self._results[: plan.output_bytes].view(np.float32)
-            self._replays[form] = Replay(
-                graph,
-                self._stream,
-                images.reshape(n, *self._forms[dtype]),
-                results.reshape(n, -1),
-            )
-            self.run(np.zeros((n, *self._forms[dtype]), dtype))
+            places = images.reshape(n, *shape)
+            self._replays[key] = Replay(graph, self._stream, places, results.reshape(n, -1), put)
+            self._run_alike(key, [blank] * n, step_by_step=False)
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the results of N images. Raises EngineError where they have another shape.
@@ -232,17 +250,17 @@ class CudaEngine:
         The first number is as planned, the second as captured: a capture may add dependencies that
         prevent it. Raises DeviceError.
         """
-        form = np.dtype(np.uint8), n
-        planned = sum(dependents(self._plans[form].after)) if self._device.overlaps else 0
-        return planned, self._device.early_launches(self._replays[form].graph)
+        key = Form.PIXELS, n
+        planned = sum(dependents(self._plans[key].after)) if self._device.overlaps else 0
+        return planned, self._device.early_launches(self._replays[key].graph)
 
     def timeline(self, n: int, runs: int = 20) -> Timeline:
         """Return when each launch on n images' pixels runs, as medians over `runs`.
 
         It runs on the images of the last batch. Raises EngineError.
         """
-        form = np.dtype(np.uint8), n
-        plan, graph = self._plans[form], self._replays[form].graph
+        key = Form.PIXELS, n
+        plan, graph = self._plans[key], self._replays[key].graph
         try:
             times_us = 1e3 * np.median([self._times_ms(plan, graph) for _ in range(runs)], axis=0)
         except DeviceError as error:
@@ -276,16 +294,25 @@ class CudaEngine:
         batch_size(images, self._forms, self._max_batch)
         if not self._replays:
             raise EngineError("the engine is closed or not warmed up")
+        forms = {_TYPES[form]: form for form in (Form.PIXELS, Form.TENSORS)}
+        if any(isinstance(image, DecodedImage) for image in images):
+            if self.resizes:
+                forms[_TYPES[Form.PLACES]] = Form.PLACES
+            else:
+                images = [
+                    np.asarray(image) if isinstance(image, DecodedImage) else image
+                    for image in images
+                ]
         places: dict[np.dtype[Any], list[int]] = {}
         for place, image in enumerate(images):
             places.setdefault(image.dtype, []).append(place)
         parts: list[NDArray[np.float32]] = []
         read: dict[str, list[NDArray[np.float32]]] = {name: [] for name in inner}
         for dtype, alike in places.items():
-            form = dtype, len(alike)
-            parts.append(self._run_alike(form, [images[i] for i in alike], step_by_step))
+            key = forms[dtype], len(alike)
+            parts.append(self._run_alike(key, [images[i] for i in alike], step_by_step))
             for name, values in read.items():
-                values.append(self._read(form, name))
+                values.append(self._read(key, name))
         order = [i for alike in places.values() for i in alike]
         rows = _in_order(parts, order)
         ranked = rows[:, self._classes : -1]
@@ -297,24 +324,24 @@ class CudaEngine:
         )
 
     def _run_alike(
-        self, form: _Form, images: Sequence[Image], step_by_step: bool
+        self, key: _PlanKey, images: Sequence[Image], step_by_step: bool
     ) -> NDArray[np.float32]:
-        start = partial(self._run_step_by_step, self._plans[form]) if step_by_step else None
+        start = partial(self._run_step_by_step, self._plans[key]) if step_by_step else None
         try:
-            return self._replays[form].run(images, start)
+            return self._replays[key].run(images, start)
         except DeviceError as error:
-            raise _failure(error, f"{self._name} failed on a batch of {form[1]}") from error
+            raise _failure(error, f"{self._name} failed on a batch of {key[1]}") from error
 
-    def _read(self, form: _Form, name: str) -> NDArray[np.float32]:
+    def _read(self, key: _PlanKey, name: str) -> NDArray[np.float32]:
         """Return a value inside the network, of the batch that ran last."""
-        kept, shape = self._plans[form].kept[self._origins[name]], self._inner[name].shape
+        kept, shape = self._plans[key].kept[self._origins[name]], self._inner[name].shape
         try:
             data = self._kept[: kept.nbytes]
             self._device.download(data, self._begins[Region.ARENA] + kept.offset, self._stream)
             self._stream.synchronize()
         except DeviceError as error:
             raise _failure(error, f"{self._name} cannot read {name}") from error
-        return kept.array(data).astype(np.float32, order="C").reshape(form[1], *shape)
+        return kept.array(data).astype(np.float32, order="C").reshape(key[1], *shape)
 
     def close(self) -> None:
         """Free the device's memory; a second call does nothing."""
@@ -367,7 +394,7 @@ class CudaEngine:
         weights.users += 1
         self._weights = weights
         largest = {
-            Region.INPUT: max(plan.input_bytes for plan in plans),
+            Region.INPUT: max(0 if _reads_host(plan) else plan.input_bytes for plan in plans),
             Region.COUNTERS: max(plan.counter_bytes for plan in plans),
             Region.ARENA: max(plan.arena_bytes for plan in plans),
         }
@@ -375,7 +402,7 @@ class CudaEngine:
         buffer = self._buffer = self._device.allocate(sum(sizes))
         begins = accumulate(sizes, initial=buffer.address)
         self._begins = dict(zip(largest, begins, strict=False))
-        self._images = self._device.pinned(largest[Region.INPUT])
+        self._images = self._device.pinned(max(plan.input_bytes for plan in plans))
         self._results = self._device.pinned(max(plan.output_bytes for plan in plans))
         kept_bytes = (kept.nbytes for plan in plans for kept in plan.kept.values())
         self._kept = self._device.pinned(max(kept_bytes, default=1))
@@ -421,7 +448,7 @@ class CudaEngine:
         return event
 
     def _upload(self, plan: Plan) -> None:
-        if not kernel_reads_host(plan.input_bytes):
+        if not _reads_host(plan):
             images = self._images[: plan.input_bytes]
             self._device.upload(self._begins[Region.INPUT], images, self._stream)
 
@@ -429,7 +456,7 @@ class CudaEngine:
         def address(at: Location) -> int:
             if at.weight is not None and self._weights is not None:
                 return self._weights.begins[at.weight]
-            if at.region is Region.INPUT and kernel_reads_host(plan.input_bytes):
+            if at.region is Region.INPUT and _reads_host(plan):
                 return self._device.address(self._images)
             return self._begins[at.region] + at.offset
 
@@ -448,6 +475,13 @@ class CudaEngine:
 def _in_order(parts: Sequence[NDArray[np.float32]], order: Sequence[int]) -> NDArray[np.float32]:
     """Return the rows of the parts, one after another, at their places in `order`."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)[np.argsort(order)]
+
+
+def _reads_host(plan: Plan) -> bool:
+    """Return whether the first kernel reads the images from pinned memory: places always, of which
+    it reads what they hold.
+    """
+    return plan.form is Form.PLACES or kernel_reads_host(plan.input_bytes)
 
 
 def _failure(error: DeviceError, what: str) -> EngineError:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.image.decoded import DecodedImage
 from kernels.problems.precision import Precision
 from models.errors import EngineError
 
@@ -16,8 +17,10 @@ Pixels = NDArray[np.uint8]  # one image, H×W×C, in the model's size and order
 Images = NDArray[np.uint8]
 # One image as the network takes it, normalised: C×H×W, or H×W×C where that is the model's layout.
 Tensor = NDArray[np.float32]
-Image = Pixels | Tensor
-# As one array, or one array per image: an engine copies them anyway. Pixels and tensors may mix.
+Array = Pixels | Tensor
+# A decoded image is an array of pixels, too, which an engine that resizes need not make here.
+Image = Array | DecodedImage
+# As one array, or one array per image: an engine copies them anyway. The kinds may mix.
 Batch = Images | Tensor | Sequence[Image]
 Scores = NDArray[np.float32]  # N×classes, one row an image
 
@@ -65,6 +68,10 @@ class Engine(Protocol):
         """Return why it runs on the CPU though `auto` looked for a GPU; empty where the CPU was
         asked for.
         """
+
+    @property
+    def resizes(self) -> bool:
+        """Return whether it resizes decoded images on its device, not by this machine's CPU."""
 
     def warm_up(self) -> "Engine":
         """Do the work that no request should wait for, and return the engine that serves.

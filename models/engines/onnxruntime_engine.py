@@ -114,6 +114,11 @@ class OnnxRuntimeEngine:
         """Return the device for display, with ONNX Runtime's version."""
         return f"cpu (ONNX Runtime {ort.__version__})"
 
+    @property
+    def resizes(self) -> bool:
+        """Return False: decoded images become pixels as they are copied."""
+        return False
+
     def warm_up(self) -> Engine:
         """Measure whether parallel images are faster; then prove the engine."""
         if self._single is not None:
@@ -183,7 +188,7 @@ class OnnxRuntimeEngine:
 
         def work(places: Iterator[int]) -> None:
             for place in places:
-                found = self._arrays(session, images[place][np.newaxis], outputs)
+                found = self._arrays(session, images[place : place + 1], outputs)
                 for array, one in zip(arrays, found, strict=True):
                     array[place] = one[0]
 
@@ -241,7 +246,7 @@ class OnnxRuntimeEngine:
         if isinstance(images, np.ndarray):
             return images
         if len(images) == 1:
-            return images[0][np.newaxis]
+            return np.asarray(images[0])[np.newaxis]
         if self._gathered is None:
             # Allocated once: fresh memory costs a page fault for every 4 kB.
             self._gathered = np.empty((self._max_batch, *self._image_shape), np.uint8)

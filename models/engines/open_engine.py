@@ -46,6 +46,7 @@ def open_engines(
     threads: int = 0,
     tuning: Path | None = None,
     progress: Progress = iter,
+    resizes: bool = False,
 ) -> Sequence[Engine]:
     """Return an engine for each place, opened as by `open_engine`; each has `threads` threads.
 
@@ -56,7 +57,9 @@ def open_engines(
     last: dict[DeviceChoice, Engine] = {}
     for place in places:
         beside = last.get(place)
-        last[place] = _open(classifier, place, max_batch, threads, tuning, progress, beside)
+        last[place] = _open(
+            classifier, place, max_batch, threads, tuning, progress, resizes, beside
+        )
         engines.append(last[place])
     return engines
 
@@ -69,18 +72,20 @@ def open_engine(
     threads: int = 0,
     tuning: Path | None = None,
     progress: Progress = iter,
+    resizes: bool = False,
 ) -> Engine:
     """Return an engine for batches of 1..max_batch images, not yet warm.
 
     `threads` is for the CPU; 0 leaves their number to ONNX Runtime. A GPU's engine chooses its
     convolutions by the measurements in `tuning`, or by those in the default file if there is one;
-    `progress` wraps the kernels that it compiles. Its warm-up proves that a batch changes no
-    image's scores, or else makes its largest batch 1; on a GPU it also compares the scores with
-    ONNX Runtime's. Raises EngineError where the device is not available; AUTO takes the CPU then,
-    and where the comparison fails, and logs why. A model that Convoy's kernels cannot run takes the
-    CPU on AUTO, with a warning, and raises NoKernelsError on CUDA.
+    `progress` wraps the kernels that it compiles. With `resizes` it makes the pixels of decoded
+    images, too. Its warm-up proves that a batch changes no image's scores, or else makes its
+    largest batch 1; on a GPU it also compares the scores with ONNX Runtime's. Raises EngineError
+    where the device is not available; AUTO takes the CPU then, and where the comparison fails, and
+    logs why. A model that Convoy's kernels cannot run takes the CPU on AUTO, with a warning, and
+    raises NoKernelsError on CUDA.
     """
-    return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress)
+    return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress, resizes)
 
 
 def _open(
@@ -90,6 +95,7 @@ def _open(
     threads: int,
     tuning: Path | None,
     progress: Progress,
+    resizes: bool,
     beside: Engine | None = None,
 ) -> Engine:
     """Open an engine; `beside` is one of this classifier in the same place that is not warm yet."""
@@ -125,6 +131,7 @@ def _open(
             beside=sharing,
             prove=partial(prove, classifier=classifier, choose=choose, threads=threads),
             fallback=fallback,
+            resizes=resizes,
         )
 
     if classifier.network.no_kernels:

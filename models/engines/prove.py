@@ -8,8 +8,10 @@ import logging
 
 import numpy as np
 
+from kernels.image.decoded import DecodedImage, Resize
+from kernels.problems.interpolation import Interpolation
 from models.classifier import Classifier
-from models.engines.engine import Batch, Engine, Images, Scores
+from models.engines.engine import Batch, Engine, Images, Pixels, Scores
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.tolerance import relative_error, repeat_tolerance, score_tolerance
 from models.errors import DeviceLostError, EngineError
@@ -34,9 +36,10 @@ def prove(
     """Run a warm engine on every N, and return the largest batch that it may be given.
 
     That is its own, or 1, with a line in the log, where an image's scores depend on the others in
-    its batch or on its place there: they must be those of the image alone, up to rounding. With
-    `choose`, which a GPU's engine has, the scores of each image alone are ONNX Runtime's on the
-    CPU. Raises EngineError where the engine's scores of one image differ from those.
+    its batch or on its place there: they must be those of the image alone, up to rounding. So must
+    those of an image that the engine resizes. With `choose`, which a GPU's engine has, the scores
+    of each image alone are ONNX Runtime's on the CPU. Raises EngineError where the engine's scores
+    of one image differ from those.
     """
     images = check_images(engine.max_batch, classifier.preprocessing.image_shape)
     tensors = normalised(images, classifier.preprocessing)
@@ -52,6 +55,8 @@ def prove(
         batches: list[tuple[Batch, Scores]] = [(images[-n:], expected[-n:])]
         if choose:
             allowed = score_tolerance(classifier, smallest, choose, n)
+        if engine.resizes:
+            batches.append(([_twice_as_large(image) for image in images[-n:]], expected[-n:]))
         if choose or n == engine.max_batch:  # a GPU has a plan for tensors at every N, too
             batches.append((tensors[-n:][::-1], expected[-n:][::-1]))
         flaw = next(filter(None, (_flaw(engine, *batch, allowed, whose) for batch in batches)), "")
@@ -66,6 +71,24 @@ def prove(
         what = f"{classifier.name} scores {len(images)} different images alike"
         _log.warning("%s: its self-test cannot show that a batch keeps images apart", what)
     return engine.max_batch
+
+
+def _twice_as_large(pixels: Pixels) -> DecodedImage:
+    """Return a decoded image of which the device makes these pixels, exactly."""
+    height, width, channels = pixels.shape
+    resize = Resize(
+        size=(width, height),
+        box=(0.0, 0.0, 2.0 * width, 2.0 * height),
+        crop=(0, 0, width, height),
+        interpolation=Interpolation.BOX,
+        x_reversed=False,
+        y_reversed=False,
+        transposed=False,
+        frame=(width, height),
+        channels=tuple(range(channels)),
+        paper=(0,) * channels,
+    )
+    return DecodedImage(pixels.repeat(2, axis=0).repeat(2, axis=1), resize)
 
 
 def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose: str) -> str:

@@ -9,12 +9,16 @@ GIL to other threads.
 from collections.abc import Callable, Sequence
 from math import inf
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels.device.device import DeviceError, Graph, Stream
 from models.engines.engine import Image
+
+Put = Callable[[NDArray[Any], Any], None]
+"""Copies an image to its place in pinned memory."""
 
 SPIN_S = 100e-6
 """The longest spin, which holds the GIL. An event loop blocks on batches as short as this."""
@@ -47,11 +51,12 @@ class Replay:
         stream: Stream,
         images: NDArray[np.uint8] | NDArray[np.float32],
         results: NDArray[np.float32],
+        put: Put = np.copyto,
     ) -> None:
         """Take pinned arrays of n `images` and n `results` (kernels/operations/top_k.py,
         `Results`).
         """
-        self.graph, self._stream = graph, stream
+        self.graph, self._stream, self._put = graph, stream, put
         self._places = list(images)
         self._results, self._flags = results, results[:, -1]
         self._seen = self._flags.data  # a memoryview: read faster than an array
@@ -65,7 +70,7 @@ class Replay:
         Raises DeviceError.
         """
         for place, image in zip(self._places, images, strict=True):
-            place[...] = image
+            self._put(place, image)
         self._flags[...] = 0
         began = perf_counter()
         if start is None:

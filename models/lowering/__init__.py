@@ -23,7 +23,7 @@ from models.lowering.tape import (
     TapeStep,
     WeightOperand,
 )
-from models.preprocessing import Preprocessing
+from models.preprocessing import Form, Preprocessing
 
 __all__ = [
     "INPUT",
@@ -41,18 +41,17 @@ __all__ = [
 
 
 def lower(
-    graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, *, tensors: bool = False
+    graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, form: Form = Form.PIXELS
 ) -> Tape:
-    """Return the launches for n images, from INPUT to OUTPUT.
+    """Return the launches for n images in the given form, from INPUT to OUTPUT.
 
     The graph's first output are the scores; its others are kept where they are computed.
-    The images are pixels, or `tensors`, which are normalised already.
     """
     kind = ScoreKind[preprocessing.output.name]
     if kind is ScoreKind.PROBABILITIES and (logits := without_last_softmax(graph)) is not None:
         graph, kind = logits, ScoreKind.SOFTMAX
     to = Context(without_last_dequantize(graph), n, choose)
-    to.preprocess(preprocessing, tensors=tensors)
+    to.preprocess(preprocessing, form)
     for index, node in enumerate(to.graph.nodes):
         to.index = index
         lower_node(to, node)

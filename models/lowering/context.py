@@ -7,6 +7,8 @@ from math import prod
 import numpy as np
 
 from kernels.convolution.algorithms import ConvChoice
+from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES
+from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR, StridedTensor
 from kernels.operations.preprocess import (
@@ -21,13 +23,14 @@ from models.graph import Graph, Quantize
 from models.lowering import placement
 from models.lowering.placement import Place
 from models.lowering.tape import Operand, Tape, WeightOperand, at
-from models.preprocessing import Layout, Preprocessing, normalisation
+from models.preprocessing import Form, Layout, Preprocessing, normalisation
 from models.schedule.time import Cost
 
 Choose = Callable[[ConvProblem], ConvChoice]
 
 INPUT = "convoy/images"
-"""The buffer of the images: uint8, N×H×W×C; or tensors, float32, N×C×H×W or N×H×W×C."""
+"""The buffer of the images: uint8, N×H×W×C; or tensors, float32, N×C×H×W or N×H×W×C; or places
+(kernels/image/decoded.py)."""
 
 OUTPUT = "convoy/results"
 """The buffer of the results (kernels/operations/top_k.py)."""
@@ -162,16 +165,18 @@ class Context:
         results_at = self.tape.buffer(OUTPUT, results.nbytes)
         self.tape.emit(top_k_launch(x.strided, kind), x=at(x), y=results_at)
 
-    def preprocess(self, p: Preprocessing, *, tensors: bool = False) -> None:
+    def preprocess(self, p: Preprocessing, form: Form = Form.PIXELS) -> None:
         """Emit what turns uint8 images into the network's input: x = pixel · multiplier + offset.
 
-        Tensors are the input already, and are at most copied into another layout. What Quantize
-        would make of pixels is made at once.
+        Tensors are the input already, and are at most copied into another layout. Of places pixels
+        are made first. What Quantize would make of pixels is made at once.
         """
         (value,) = self.graph.inputs
-        if not tensors and (quantize := self._quantize_of_pixels(p)) is not None:
-            self._quantize_pixels(p, quantize)
-            return
+        if form is not Form.TENSORS:
+            images = self._images(p, form)
+            if (quantize := self._quantize_of_pixels(p)) is not None:
+                self._quantize_pixels(p, images, quantize)
+                return
         stored = self.graph.values[value].stored
         *spatial, channels = p.image_shape
         pixels = self.n * prod(spatial)
@@ -186,7 +191,7 @@ class Context:
             # A pixel's padding becomes 0: the first convolution may read whole vectors.
             written = Pixels(pixels_of(place).pitch, pixels_of(place).pitch, stored=stored)
         self.settle(value, place)
-        if tensors:
+        if form is Form.TENSORS:
             moved = 4 * channels + stored.itemsize * written.channels
             self.tape.begin(INPUT, Cost(0, pixels * moved))
             x = self.tape.buffer(INPUT, 4 * pixels * channels)
@@ -202,7 +207,7 @@ class Context:
         self.tape.begin(INPUT, Cost(2 * read, read + stored.itemsize * pixels * written.channels))
         self.tape.emit(
             pixels_to_floats_launch(channels, pixels, written),
-            images=self.tape.buffer(INPUT, read),
+            images=images,
             multiplier=self.tape.weight("convoy/multiplier", lambda: multiplier),
             offset=self.tape.weight("convoy/offset", lambda: offset),
             y=at(place),
@@ -218,7 +223,25 @@ class Context:
             return None
         return readers[0]
 
-    def _quantize_pixels(self, p: Preprocessing, node: Quantize) -> None:
+    def _images(self, p: Preprocessing, form: Form) -> Operand:
+        """Return the batch's pixels, which a device makes of its places."""
+        nbytes = self.n * prod(p.image_shape)
+        if form is Form.PIXELS:
+            return self.tape.buffer(INPUT, nbytes)
+        height, width, channels = p.image_shape
+        images = self.tape.buffer(INPUT, self.n * PLACE_BYTES)
+        entries = self.tape.buffer("convoy/entries", self.n * PLACE_BYTES)
+        middle = self.tape.buffer("convoy/middle", self.n * MIDDLE_BYTES)
+        pixels = self.tape.buffer("convoy/pixels", nbytes)
+        # As of photographs that were decoded to twice the network's width and height.
+        self.tape.begin(INPUT, Cost(0, 4 * nbytes))
+        self.tape.emit(fetch_launch(self.n), images=images, entries=entries)
+        self.tape.emit(first_axis_launch(self.n), entries=entries, middle=middle)
+        launch = second_axis_launch(self.n, (height, width, channels))
+        self.tape.emit(launch, entries=entries, middle=middle, y=pixels)
+        return pixels
+
+    def _quantize_pixels(self, p: Preprocessing, images: Operand, node: Quantize) -> None:
         height, width, channels = p.image_shape
         y, read = self.output(node.output), self.n * prod(p.image_shape)
         multiplier, offset = normalisation(p)
@@ -226,7 +249,7 @@ class Context:
         self.tape.begin(INPUT, Cost(5 * read, read + written))
         self.tape.emit(
             pixels_to_bytes_launch(channels, self.n, (height, width), pixels_of(y), node.block),
-            images=self.tape.buffer(INPUT, read),
+            images=images,
             multiplier=self.tape.weight("convoy/multiplier", lambda: multiplier),
             offset=self.tape.weight("convoy/offset", lambda: offset),
             y=at(y),

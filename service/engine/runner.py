@@ -113,6 +113,11 @@ class EngineRunner:
         return ", ".join(dict.fromkeys(engine.precision for engine in self.engines))
 
     @property
+    def resizes(self) -> bool:
+        """Return whether every engine resizes decoded images on its device."""
+        return all(engine.engine.resizes for engine in self._engines)
+
+    @property
     def engines(self) -> Sequence[EngineStatus]:
         """Return the current status of each engine, in the order of the devices."""
         return [

@@ -15,7 +15,7 @@ from math import inf
 from time import perf_counter
 from typing import TypeVar
 
-from models import Image, Serving
+from models import Array, Serving
 from service.batching.policy import Urgency
 from service.errors import Code, ForbiddenError, PayloadTooLargeError, ServiceError
 from service.hosting.admission import Reservation
@@ -42,7 +42,7 @@ class Call:
     _reservation: Reservation = field(init=False)  # since `open`
     _inference: Inference | None = None
     _held: int = 0  # bytes reserved
-    _example: bytes | Frames | Image | None = None  # to remember with its scores
+    _example: bytes | Frames | Array | None = None  # to remember with its scores
     _received: float = 0.0  # perf_counter seconds at the end of the body
 
     def open(self) -> None:

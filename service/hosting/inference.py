@@ -10,7 +10,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from models import Image, Pixels
+from models import Array, Image
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import BatchResult
 from service.engine.ranking import ScoreRow
@@ -33,7 +33,7 @@ class ImageRequest(NamedTuple):
     """Holds the images and urgency of a request."""
 
     files: Sequence[bytes | Frames]  # encoded images; none where there are decoded ones
-    images: Sequence[Image] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
+    images: Sequence[Array] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
     urgency: Urgency = NO_HURRY
     form: Any = None  # of the answer, for the endpoint
     copied: int = 0  # bytes of the images that are not from the body
@@ -66,7 +66,7 @@ class Inference:
     _pixels_only: bool = False
     _inner: Collection[str] = ()
     _views: list[View] | None = None
-    _decoded: list[Any] = field(default_factory=list)  # pixels, or an exception
+    _decoded: list[Any] = field(default_factory=list)  # images, or an exception
     _undecoded: int = 0
     decoded_at: float = field(default_factory=perf_counter)
 
@@ -118,17 +118,20 @@ class Inference:
         decoders.admit(*decodings, client=client)
         if self._views is not None:
             self._views += map(view_of, decodings)
+        leaves = self._pipeline.leaves_resizing and not self._pixels_only
         self._decoded = [None] * len(decodings)
         self._undecoded = len(decodings)
         posted = [
-            decoders.post(decoding, partial(self._one_decoded, place), client)
+            decoders.post(
+                decoding, partial(self._one_decoded, place), client, leave_resizing=leaves
+            )
             for place, decoding in enumerate(decodings)
         ]
         if self._undecoded:
             self._under_way = [job for job in posted if job is not None]
 
-    def _one_decoded(self, place: int, pixels: Pixels, error: Exception | None) -> None:
-        self._decoded[place] = pixels if error is None else error
+    def _one_decoded(self, place: int, image: Image, error: Exception | None) -> None:
+        self._decoded[place] = image if error is None else error
         self._undecoded -= 1
         if self._undecoded:
             return

@@ -18,6 +18,9 @@ from service.telemetry.metrics import ModelMetrics
 _AS_SET = Serving()
 _UNSOUGHT = Absent("none was looked for")
 
+# Images of one model that wait in memory before they are resized: 0.4 GB at most.
+_MOST_UNRESIZED = 128
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
@@ -85,6 +88,13 @@ class Pipeline:
                 lambda: self.admission.images,
             ),
         }
+
+    @property
+    def leaves_resizing(self) -> bool:
+        """Return whether the engines resize the images that are decoded next: as long as few are
+        inside, since each is up to 3 MB until then.
+        """
+        return self.runner.resizes and self.admission.images <= _MOST_UNRESIZED
 
     async def drain(self, timeout_s: float | None) -> bool:
         """Refuse new requests and finish those inside; return False if `timeout_s` was too short.

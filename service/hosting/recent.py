@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models import Image
+from models import Array
 from service.images.clip import Frames
 
 # So many images, of so many bytes each and in all, one in so many seconds: at any rate of requests
@@ -25,7 +25,7 @@ _EVERY_S = 0.05
 class Example(NamedTuple):
     """Holds an image, and the scores that a model gave it."""
 
-    image: bytes | Frames | Image
+    image: bytes | Frames | Array
     scores: NDArray[np.float32]
 
     @property
@@ -49,8 +49,8 @@ class Recent:
         return tuple(self._examples)
 
     def chosen(
-        self, images: Sequence[bytes | Frames | Image], now: float
-    ) -> bytes | Frames | Image | None:
+        self, images: Sequence[bytes | Frames | Array], now: float
+    ) -> bytes | Frames | Array | None:
         """Return a copy of a request's first image if it is to be kept at the time `now`."""
         if now < self._next or not images:
             return None
@@ -64,7 +64,7 @@ class Recent:
         # It may be a view of a body, or of memory that the client shares.
         return image.copy() if isinstance(image, np.ndarray) else bytes(image)
 
-    def add(self, image: "bytes | Frames | Image", scores: NDArray[np.float32]) -> None:
+    def add(self, image: "bytes | Frames | Array", scores: NDArray[np.float32]) -> None:
         """Keep an image with its scores, in place of the oldest ones where there are too many."""
         example = Example(image, scores.copy())
         self._examples.append(example)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from models import Image, ModelError
+from models import Array, Image, ModelError
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
 from service.errors import (
@@ -322,7 +322,7 @@ def _loaded(pipeline: Pipeline, compared: Comparison) -> Loaded:
     )
 
 
-def _prepared(old: Pipeline, new: Pipeline, image: bytes | Frames | Image) -> Image | None:
+def _prepared(old: Pipeline, new: Pipeline, image: bytes | Frames | Array) -> Image | None:
     """Return an image as a version takes it, or None if it takes no such image."""
     if isinstance(image, Frames) and not new.info.of_clips:
         return None

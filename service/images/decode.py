@@ -15,10 +15,11 @@ This imports no model, so a process that only draws starts in a third of a secon
 import io
 import struct
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pickle import PickleBuffer
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,17 @@ TO_UPRIGHT = {
 }
 
 
+class Decoded(NamedTuple):
+    """Holds an opaque image as stored, RGB or grey, and how to resize it: `box` of it becomes
+    `size`, out of which `crop` is cut.
+    """
+
+    image: Image.Image
+    size: tuple[int, int]
+    box: tuple[float, float, float, float]
+    crop: tuple[int, int, int, int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
     """Describes a checked file and what to make of it, x and y as stored; calling it decodes the
@@ -76,22 +88,22 @@ class Drawing:
 
     def __call__(self) -> NDArray[np.uint8]:
         """Return height × width × C pixels, C-contiguous. Raises ImageError."""
-        try:
-            image = self._upright("L" if self.grey else "RGB")
-        except DECODER_ERRORS as error:
-            # Of Pillow's messages only this one says nothing: it names the buffer.
-            reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
-            raise ImageError(
-                f"the {self.format.value} cannot be decoded{reason}: it is truncated or broken; "
-                "save the image again"
-            ) from error
+        return self.drawn(self.decoded())
+
+    def decoded(self) -> Decoded:
+        """Return the image as stored, not resized. Raises ImageError."""
+        with self._explained():
+            return self._decoded()
+
+    def drawn(self, decoded: Decoded) -> NDArray[np.uint8]:
+        """Return the pixels of a decoded image, as calling it does. Raises ImageError."""
+        with self._explained():
+            image = self._upright(decoded)
         return self._pixels(image)
 
     def draw(self, frame: Image.Image) -> NDArray[np.uint8]:
         """Return the pixels of a decoded image that has the stored size."""
-        mode = "L" if self.grey else "RGB"
-        opaque = _converted(frame, mode) if self.exact else _opaque(frame, mode)
-        return self._pixels(self._drawn(opaque, mode))
+        return self._pixels(self._upright(self._opaque(frame)))
 
     def _pixels(self, image: Image.Image) -> NDArray[np.uint8]:
         pixels = np.asarray(image)
@@ -104,7 +116,24 @@ class Drawing:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return _drawing, (values | {"parts": [PickleBuffer(part) for part in self.parts]},)
 
-    def _upright(self, mode: str) -> Image.Image:
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise ImageError in place of what Pillow raises."""
+        try:
+            yield
+        except DECODER_ERRORS as error:
+            # Of Pillow's messages only this one says nothing: it names the buffer.
+            reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+            raise ImageError(
+                f"the {self.format.value} cannot be decoded{reason}: it is truncated or broken; "
+                "save the image again"
+            ) from error
+
+    @property
+    def _mode(self) -> str:
+        return "L" if self.grey else "RGB"
+
+    def _decoded(self) -> Decoded:
         if self.format is ImageFormat.PNG:
             check_png(self.parts)
         with Image.open(io.BytesIO(b"".join(self.parts)), formats=[self.format.name]) as image:
@@ -116,18 +145,25 @@ class Drawing:
             draft = None if self.exact else image.draft(None, self.resized)
             shrink = self.stored[0] / draft[1][2] if draft else 1.0
             image.load()
-            opaque = _converted(image, mode) if self.exact else _opaque(image, mode)
-        return self._drawn(opaque, mode, shrink)
+            return self._opaque(image, shrink)
 
-    def _drawn(self, opaque: Image.Image, mode: str, shrink: float = 1.0) -> Image.Image:
+    def _opaque(self, image: Image.Image, shrink: float = 1.0) -> Decoded:
+        """Return how to resize a decoded image, which is so many times smaller than as stored."""
+        opaque = (_converted if self.exact else _opaque)(image, self._mode)
+        left, top, right, bottom = self.crop
         if self.exact:
-            small = opaque.resize(self.resized, self.filter).crop(self.crop)
-        else:
-            left, top, right, bottom = self.crop
-            x0, y0, x1, y1 = (edge / shrink for edge in self.box)
-            small = opaque.resize((right - left, bottom - top), self.filter, box=(x0, y0, x1, y1))
+            return Decoded(opaque, self.resized, (0.0, 0.0, *opaque.size), self.crop)
+        x0, y0, x1, y1 = (edge / shrink for edge in self.box)
+        size = right - left, bottom - top
+        return Decoded(opaque, size, (x0, y0, x1, y1), (0, 0, *size))
+
+    def _upright(self, decoded: Decoded) -> Image.Image:
+        small = decoded.image.resize(decoded.size, self.filter, box=decoded.box)
+        if self.exact:
+            small = small.crop(decoded.crop)
         # Resized before it is turned: turning few pixels is cheap.
-        upright = _converted(small if self.turn is None else small.transpose(self.turn), mode)
+        turned = small if self.turn is None else small.transpose(self.turn)
+        upright = _converted(turned, self._mode)
         return upright if self.paper is None else self._framed(upright, self.paper)
 
     def _framed(self, image: Image.Image, paper: tuple[int, ...]) -> Image.Image:

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from operator import call
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from models import Pixels
+from models import Image, Pixels
 from service.engine.threads import ThreadPool
 from service.errors import DecodersBusyError, PayloadTooLargeError
 from service.fair_queue import ANYONE, Client, FairQueue
 
-# Gets the pixels, or the error instead.
-Decoded = Callable[[Pixels, Exception | None], None]
+# Gets the image, or the error instead.
+Decoded = Callable[[Any, Exception | None], None]
 
 # The most that a quick decode takes: a photograph of 10 megapixels, if it is a baseline JPEG.
 _QUICK_S = 0.05
@@ -47,10 +47,12 @@ class Cost(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """Holds a checked image file: what decoding it costs, and the function that does it."""
+    """Holds a checked image file: what decoding it costs, and the functions that do it."""
 
     cost: Cost
     run: Callable[[], Pixels]
+    # Likewise, for an engine that resizes; None where there is no such function.
+    unresized: Callable[[], Image] | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -60,6 +62,7 @@ class _Work:
     lane: "_Lane"
     client: Client
     decoding: Decoding
+    decode: Callable[[], Image]  # the one of its functions that is called
     then: Decoded | None  # None once it is withdrawn
     begun: bool = False  # or out of its line
 
@@ -70,9 +73,9 @@ class _Work:
             self.begun = True
             self.lane.leave(self)
 
-    def run(self) -> Pixels | None:
+    def run(self) -> Image | None:
         """Decode the image, in a thread, unless it is withdrawn."""
-        return None if self.then is None else self.lane.call(self.decoding.run)
+        return None if self.then is None else self.lane.call(self.decode)
 
 
 @dataclass(eq=False, slots=True)
@@ -81,15 +84,17 @@ class _Lane:
 
     pool: ThreadPool
     has_room: Callable[[Cost], bool]  # whether an image that costs so much can begin
-    call: Callable[[Callable[[], Pixels]], Pixels] = call  # how its thread decodes an image
+    call: Callable[[Callable[[], Image]], Image] = call  # how its thread decodes an image
     waiting: FairQueue[_Work] = field(default_factory=FairQueue)
     running: int = 0
     bytes: float = 0  # of those that run
     seconds: float = 0.0
 
-    def post(self, decoding: Decoding, then: Decoded, client: Client) -> _Work:
+    def post(
+        self, decoding: Decoding, decode: Callable[[], Image], then: Decoded, client: Client
+    ) -> _Work:
         """Decode an image when its client has a turn."""
-        work = _Work(self, client, decoding, then)
+        work = _Work(self, client, decoding, decode, then)
         if not self.waiting and self.has_room(decoding.cost):
             self._begin(work)
             return work
@@ -139,7 +144,7 @@ class _Lane:
         self.seconds += cost.seconds
         self.pool.post(_Work.run, work, partial(self._ended, work))
 
-    def _ended(self, work: _Work, pixels: Pixels, error: Exception | None) -> None:
+    def _ended(self, work: _Work, image: Image, error: Exception | None) -> None:
         cost = work.decoding.cost
         self.running -= 1
         self.bytes -= cost.bytes
@@ -147,7 +152,7 @@ class _Lane:
         then, work.then = work.then, None
         try:
             if then is not None:
-                then(pixels, error)
+                then(image, error)
         finally:
             self._go_on()
 
@@ -162,7 +167,7 @@ class DecodePool:
         *,
         bound_s: float,
         nice: int = 0,
-        apart: Callable[[Callable[[], Pixels]], Pixels] = call,
+        apart: Callable[[Callable[[], Image]], Image] = call,
     ) -> None:
         """Decode in `threads` threads, or if 0 in `post`; `bound_s` limits the time of one image.
 
@@ -192,7 +197,7 @@ class DecodePool:
         long.
         """
         ahead_s = 0.0
-        for cost, _ in decodings:
+        for cost, *_ in decodings:
             if self._is_quick(cost):
                 continue
             if cost.bytes > self.large_bytes:
@@ -209,15 +214,25 @@ class DecodePool:
                 )
             ahead_s += cost.seconds / max(1, self._large_threads)
 
-    def post(self, decoding: Decoding, then: Decoded, client: Client = ANYONE) -> _Work | None:
+    def post(
+        self,
+        decoding: Decoding,
+        then: Decoded,
+        client: Client = ANYONE,
+        *,
+        leave_resizing: bool = False,
+    ) -> _Work | None:
         """Decode an admitted image, then call `then` in the event loop; return None if that is
         done.
         """
+        quick = self._is_quick(decoding.cost)
+        # A large image is often decoded in another process, from where few pixels come sooner.
+        decode = (leave_resizing and quick and decoding.unresized) or decoding.run
         if not self._threads:
-            self._quick.pool.post(call, decoding.run, then)
+            self._quick.pool.post(call, decode, then)
             return None
-        lane = self._quick if self._is_quick(decoding.cost) else self._large
-        return lane.post(decoding, then, client)
+        lane = self._quick if quick else self._large
+        return lane.post(decoding, decode, then, client)
 
     def close(self) -> None:
         """End every thread after its last job, without waiting for it."""

@@ -8,11 +8,21 @@ This takes microseconds. The crop and its size are computed here, with x and y a
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 from PIL.Image import Resampling
 
-from models import ChannelOrder, CropMode, Interpolation, Preprocessing
+from models import (
+    ChannelOrder,
+    CropMode,
+    DecodedImage,
+    Image,
+    Interpolation,
+    Preprocessing,
+    Resize,
+)
 from service.errors import PayloadTooLargeError
 from service.images.decode import TO_UPRIGHT, Drawing
 from service.images.decode_pool import Cost, Decoding
@@ -53,11 +63,15 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
     """Check a JPEG, PNG or WebP file and estimate its decoding cost; decodes no pixel.
 
     Running the result gives height × width × C pixels, C-contiguous, in the model's channel order
-    (C = 1 for GREY), or raises ImageError. Raises at once PayloadTooLargeError over a limit,
-    UnsupportedMediaTypeError for another format or an animation, and ImageError where the header
-    shows that the file is empty, truncated or broken. The file is not copied.
+    (C = 1 for GREY), or raises ImageError; `unresized` gives what becomes the same pixels. Raises
+    at once PayloadTooLargeError over a limit, UnsupportedMediaTypeError for another format or an
+    animation, and ImageError where the header shows that the file is empty, truncated or broken.
+    The file is not copied.
     """
-    return Decoding(*plan(check_image(data, limits), preprocessing, limits))
+    file = check_image(data, limits)
+    cost, drawing = plan(file, preprocessing, limits)
+    orientation = 1 if preprocessing.exact else file.orientation
+    return Decoding(cost, drawing, partial(_unresized, drawing, preprocessing, orientation))
 
 
 def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
@@ -121,6 +135,29 @@ def plan(
         parts=file.parts,
     )
     return _cost(file, geometry, exact=preprocessing.exact), drawing
+
+
+def _unresized(drawing: Drawing, preprocessing: Preprocessing, orientation: int) -> Image:
+    """Decode an image and leave resizing it to a device, unless it is too large for that."""
+    decoded = drawing.decoded()
+    paper = drawing.paper or (0,) * len(preprocessing.mean)
+    order = -1 if drawing.reverse else 1
+    resize = Resize(
+        size=decoded.size,
+        box=decoded.box,
+        crop=decoded.crop,
+        interpolation=preprocessing.interpolation,
+        x_reversed=orientation in _X_REVERSED,
+        y_reversed=orientation in _Y_REVERSED,
+        transposed=orientation in _TURNED,
+        frame=drawing.frame,
+        channels=tuple(range(len(preprocessing.mean)))[::order],
+        paper=paper[::order],
+    )
+    if not resize.fits(*decoded.image.size, len(decoded.image.getbands())):
+        return drawing.drawn(decoded)
+    pixels = np.asarray(decoded.image)
+    return DecodedImage(pixels.reshape(*pixels.shape[:2], -1), resize)
 
 
 def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:

@@ -79,6 +79,8 @@ class Link:
 class RemoteRunner:
     """Replaces an `EngineRunner` and its batcher in a `Pipeline`; a test compares the two."""
 
+    resizes = False  # a slot holds pixels
+
     def __init__(self, link: Link, model: ModelFacts, shared: SharedModel, worker: int) -> None:
         self.classes = model.classes
         self._before = model  # as it was before its engines were warm

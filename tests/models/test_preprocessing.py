@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernels.problems.interpolation import Interpolation
 from models.errors import PreprocessingError
 from models.preprocessing import (
     PRESETS,
     ChannelOrder,
     CropMode,
-    Interpolation,
     Layout,
     OutputKind,
     check_labels,

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from kernels.problems.interpolation import Interpolation
 from models.errors import PreprocessingError
-from models.preprocessing import CropMode, Interpolation
+from models.preprocessing import CropMode
 from models.torchvision import TORCHVISION
 from tests.support.models.description import load_preprocessing
 

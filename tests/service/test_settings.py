@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from models import DeviceChoice, DeviceKind
-from service.settings import Settings, SettingsError, load_settings
+from service.settings import ResizedBy, Settings, SettingsError, load_settings
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
@@ -146,3 +146,19 @@ def test_shared_memory_is_of_one_process() -> None:
         load_settings({"shared_memory": True, "workers": 1}, {})
     assert load_settings({"shared_memory": True, "workers": 0}, {}).shared_memory
     assert load_settings({"workers": 1}, {}).workers == 1
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ({"workers": 1}, r"--resize: gpu .*without --workers"),
+        ({"device": "cpu"}, r"--resize: gpu .*needs a GPU"),
+        ({"devices": "cpu:2"}, r"--resize: gpu .*needs a GPU"),
+    ],
+)
+def test_a_gpu_resizes_for_one_process_on_a_gpu(others: dict[str, object], why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        load_settings({"resize": "gpu", **others}, {})
+    assert load_settings({"resize": "cpu", **others}, {}).resize is ResizedBy.CPU
+    for device in ({}, {"device": "cuda"}, {"devices": "cuda:0,cuda:1"}):
+        assert load_settings({"resize": "gpu", **device}, {}).resize is ResizedBy.GPU

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from kernels.problems.interpolation import Interpolation
 from models.description import load_description
 from models.errors import PreprocessingError
-from models.preprocessing import ChannelOrder, CropMode, Interpolation
+from models.preprocessing import ChannelOrder, CropMode
 from tests.support.models.description import load_preprocessing
 
 CONFIG = """

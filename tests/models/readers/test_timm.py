@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from kernels.problems.interpolation import Interpolation
 from models.description import load_description
 from models.errors import PreprocessingError
-from models.preprocessing import PRESETS, ChannelOrder, CropMode, Interpolation
+from models.preprocessing import PRESETS, ChannelOrder, CropMode
 from tests.support.models.description import load_preprocessing
 
 RGB_224 = (3, 224, 224)

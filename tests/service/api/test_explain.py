@@ -43,7 +43,7 @@ class MappedEngine(FakeEngine):
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return one digit's score, from its level of grey."""
-        levels = [int(image[0, 0, 0]) // 25 for image in images]
+        levels = [int(np.asarray(image)[0, 0, 0]) // 25 for image in images]
         digits = np.array(levels, np.uint8).reshape(-1, 1, 1, 1)
         results = super().run(digits, inner)
         features = np.stack([np.stack([FIRST, np.full((2, 3), level)]) for level in levels])

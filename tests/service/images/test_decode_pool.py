@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -215,6 +216,33 @@ async def test_without_threads_every_image_is_decoded_at_once(
         pool.admit(decoding)
         assert pool.post(decoding, table.note(name)) is None
     assert table.names == ["small", "large"]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_resizing_is_left_to_the_engine_where_asked_but_for_large_images(threads: int) -> None:
+    whole, left = np.zeros((1, 1, 1), np.uint8), np.ones((1, 1, 1), np.uint8)
+    small, large = (
+        Decoding(cost, lambda: whole, lambda: left) for cost in (Cost(), Cost(150 * MB, 1.0))
+    )
+    only_whole = Decoding(Cost(), lambda: whole)
+
+    async def run() -> None:
+        pool, images = DecodePool(threads, BUDGET, bound_s=10), list[Pixels]()
+
+        def take(image: Pixels, _: Exception | None) -> None:
+            images.append(image)
+
+        def has(number: int) -> bool:
+            return len(images) == number
+
+        posts = [(small, True), (small, False), (large, True), (only_whole, True)]
+        for number, (decoding, leave) in enumerate(posts, 1):
+            pool.post(decoding, take, leave_resizing=leave)
+            await until(partial(has, number))
+        assert [image is left for image in images] == [True, False, False, False]
+        pool.close()
+
+    asyncio.run(run())
 
 
 def test_small_decodes_have_their_share_however_small_the_budget() -> None:

@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from models.preprocessing import PRESETS, ChannelOrder, CropMode, Interpolation, Preprocessing
+from kernels.problems.interpolation import Interpolation
+from models.preprocessing import PRESETS, ChannelOrder, CropMode, Preprocessing
 from service.errors import PayloadTooLargeError
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode, exif, noise, png, png_chunk, scene

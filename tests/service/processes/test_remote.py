@@ -53,6 +53,7 @@ class TagEngine:
     device = "fake"
     precision = Precision.FP32
     fallback_reason = ""
+    resizes = False
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -66,7 +67,7 @@ class TagEngine:
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         self.begun.append(len(images))
         assert self.gate.wait(10)
-        tags = [int(each.flat[0]) for each in images]
+        tags = [int(np.ravel(each)[0]) for each in images]
         if self.failing:
             raise EngineError("the device fell off the bus")
         scores = [[tag + c for c in range(CLASSES)] for tag in tags]

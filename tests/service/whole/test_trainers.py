@@ -17,8 +17,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from kernels.problems.interpolation import Interpolation
 from models import DeviceChoice, DeviceKind, load_classifier, open_engines
-from models.preprocessing import Interpolation, Preprocessing, normalised
+from models.preprocessing import Preprocessing, normalised
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support import ROOT
 from tests.support.images.files import encode, scene

@@ -11,6 +11,7 @@ from tests.support.cases.linear import LINEAR_CASES
 from tests.support.cases.micro import MICRO_CASES
 from tests.support.cases.quantise import QUANTISE_CASES
 from tests.support.cases.reductions import REDUCTION_CASES
+from tests.support.cases.resize import RESIZE_CASES
 from tests.support.cases.tensor_gemm import TENSOR_CASES, WARPGROUP_CASES
 from tests.support.cases.tensor_patch import TENSOR_PATCH_CASES
 from tests.support.cases.tensor_winograd import TENSOR_WINOGRAD_CASES
@@ -23,6 +24,7 @@ CASES: tuple[KernelCase, ...] = (
     *ELEMENTWISE_CASES,
     *WINDOW_CASES,
     *REDUCTION_CASES,
+    *RESIZE_CASES,
     *CONV_CASES,
     *COALESCED_CASES,
     *TENSOR_CASES,

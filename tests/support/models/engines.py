@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kernels.device.device import Device
 from kernels.device.gpus import H200
 from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.interpolation import Interpolation
 from kernels.problems.pool import PoolKind
 from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
@@ -20,7 +21,6 @@ from models.onnx_loader import LoadedModel, load_proto
 from models.preprocessing import (
     ChannelOrder,
     CropMode,
-    Interpolation,
     Layout,
     OutputKind,
     Preprocessing,

@@ -50,6 +50,7 @@ class FakeEngine:
         self.device = "fake"
         self.precision = Precision.FP32
         self.fallback_reason = ""
+        self.resizes = False
         self._delay_s = delay_s
         self._gate = gate
         self.batches: list[int] = []

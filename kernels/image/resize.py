@@ -1,0 +1,69 @@
+"""Launches kernels/src/resize.cu, which makes a batch's pixels of decoded images."""
+
+from kernels.device.launch import THREADS, Launch, blocks_of_threads, instantiate, launch
+from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES, SOURCE
+
+_FETCHING = 32
+"""Blocks that copy one entry: 128 kB are under way, more than a PCIe bus holds."""
+
+_FIRST_BLOCKS = 256
+"""Blocks that make one image's first pass: of a photograph a few bytes a thread."""
+
+
+def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
+    """Return a launch that copies the entries of n places: operands images, entries."""
+    return launch(
+        instantiate(SOURCE, "fetch"),
+        (_FETCHING, n, 1),
+        (THREADS, 1, 1),
+        images="images",
+        entries="entries",
+        pitch=place_bytes,
+    )
+
+
+def first_axis_launch(
+    n: int, place_bytes: int = PLACE_BYTES, middle_bytes: int = MIDDLE_BYTES
+) -> Launch:
+    """Return a launch that resamples n decoded images along their first axis: operands entries,
+    middle.
+    """
+    return launch(
+        instantiate(SOURCE, "first_axis"),
+        (_FIRST_BLOCKS, n, 1),
+        (THREADS, 1, 1),
+        entries="entries",
+        middle="middle",
+        pitch=place_bytes,
+        middle_pitch=middle_bytes,
+    )
+
+
+def second_axis_launch(
+    n: int,
+    shape: tuple[int, int, int],
+    place_bytes: int = PLACE_BYTES,
+    middle_bytes: int = MIDDLE_BYTES,
+) -> Launch:
+    """Return a launch that makes n images' pixels of `shape`, H×W×C: operands entries, middle, y.
+
+    Raises ValueError where a place has no room for so many.
+    """
+    height, width, channels = shape
+    nbytes = height * width * channels
+    if nbytes > MIDDLE_BYTES:
+        raise ValueError(f"{height}×{width}×{channels} pixels are more than a place has room for")
+    (blocks, _, _), block = blocks_of_threads(nbytes)
+    return launch(
+        instantiate(SOURCE, "second_axis"),
+        (blocks, n, 1),
+        block,
+        entries="entries",
+        middle="middle",
+        y="y",
+        pitch=place_bytes,
+        middle_pitch=middle_bytes,
+        bytes=nbytes,
+        channels=channels,
+        width=width,
+    )

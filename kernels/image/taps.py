@@ -1,0 +1,163 @@
+"""Computes which pixels each pixel of a resized axis is made of, and by what each is multiplied.
+
+These are Pillow's numbers to the bit: the same filters in float64, summed in the same order, the
+box in float32, and weights of 22 bits behind the point.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.problems.interpolation import Interpolation
+
+WEIGHT_BITS = 22
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """Holds the taps of an axis: output o is made of `count` inputs from `starts[o]` on.
+
+    Every input exists: outputs of fewer taps have weights of 0, too.
+    """
+
+    starts: NDArray[np.int32]
+    weights: NDArray[np.int32]  # outputs × count
+
+    @property
+    def outputs(self) -> int:
+        """Return the number of outputs."""
+        return len(self.starts)
+
+    @property
+    def count(self) -> int:
+        """Return the taps of an output."""
+        return int(self.weights.shape[1])
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the first input that is read, and the one after the last."""
+        return int(self.starts.min()), int(self.starts.max()) + self.count
+
+
+def most_taps(size: float, outputs: int, interpolation: Interpolation) -> int:
+    """Return how many taps an output has at most where `size` pixels become `outputs`."""
+    if interpolation is Interpolation.NEAREST:
+        return 1
+    support, _ = _FILTERS[interpolation]
+    return math.ceil(2 * support * max(size / outputs, 1.0)) + 1
+
+
+@lru_cache(maxsize=256)  # of what a place has room for: 32 MB at most
+def taps_of(
+    size: int,
+    box: tuple[float, float],
+    outputs: int,
+    crop: tuple[int, int],
+    interpolation: Interpolation,
+) -> Taps:
+    """Return the taps with which Pillow resizes the part `box` of an axis of `size` pixels.
+
+    Of its `outputs` pixels those of `crop` are returned, from the first to before the last.
+    """
+    first, last = np.float32(box[0]), np.float32(box[1])  # as Pillow's C code takes them
+    begin, scale = float(first), float(last - first) / outputs
+    if interpolation is Interpolation.NEAREST:
+        starts, weights = _nearest(size, begin, scale, crop[1])
+    elif (begin, float(last)) == (0, size) and outputs == size:  # Pillow leaves the axis as it is
+        starts, weights = np.arange(*crop), np.full((crop[1] - crop[0], 1), 1 << WEIGHT_BITS)
+    else:
+        centres = begin + (np.arange(*crop, dtype=np.float64) + 0.5) * scale
+        starts, weights = _antialiased(size, centres, scale, interpolation)
+    taps = Taps(*(part[crop[0] - crop[1] :].astype(np.int32) for part in (starts, weights)))
+    for array in (taps.starts, taps.weights):
+        array.flags.writeable = False  # it is cached
+    return taps
+
+
+def _nearest(
+    size: int, begin: float, scale: float, outputs: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return one tap an output: Pillow adds up `scale`, and leaves 0 beyond the axis."""
+    places = np.cumsum([begin + scale * 0.5, *[scale] * (outputs - 1)]).astype(np.int64)
+    weights = np.where(places < size, 1 << WEIGHT_BITS, 0)[:, None]
+    return np.minimum(places, size - 1), weights
+
+
+def _antialiased(
+    size: int, centres: Floats, scale: float, interpolation: Interpolation
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    support, function = _FILTERS[interpolation]
+    stretch = max(scale, 1.0)
+    # Pillow rounds towards 0; the first is then raised to 0 anyway.
+    starts = np.maximum((centres - support * stretch + 0.5).astype(np.int64), 0)
+    ends = np.minimum((centres + support * stretch + 0.5).astype(np.int64), size)
+    count = int((ends - starts).max())
+    inputs = starts[:, None] + np.arange(count)
+    factors = function((inputs - centres[:, None] + 0.5) * (1.0 / stretch))
+    factors[inputs >= ends[:, None]] = 0.0
+    sums = np.cumsum(factors, axis=1)[:, -1:]  # one after another, unlike np.sum
+    factors = np.divide(factors, sums, out=factors, where=sums != 0)
+    weights = np.trunc(factors * (1 << WEIGHT_BITS) + np.copysign(0.5, factors)).astype(np.int64)
+    return _within(size, starts, weights)
+
+
+def _within(
+    size: int, starts: NDArray[np.int64], weights: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Move taps that reach beyond the axis back into it: zeros come first there, not last."""
+    count = weights.shape[1]
+    beyond = np.maximum(starts + count - size, 0)
+    columns = np.arange(count) - beyond[:, None]
+    moved = np.take_along_axis(weights, np.maximum(columns, 0), axis=1)
+    return starts - beyond, np.where(columns >= 0, moved, 0)
+
+
+def _box(x: Floats) -> Floats:
+    return ((x > -0.5) & (x <= 0.5)).astype(np.float64)
+
+
+def _bilinear(x: Floats) -> Floats:
+    return np.maximum(1.0 - np.abs(x), 0.0)
+
+
+def _hamming(x: Floats) -> Floats:
+    x = np.abs(x)
+    # Pillow's constants are float32, whose sum is not 1; in the middle it takes 1.
+    window = float(np.float32(0.54)) + float(np.float32(0.46)) * _each(math.cos, x * math.pi)
+    return np.where(x == 0.0, 1.0, np.where(x < 1.0, _sinc(x) * window, 0.0))
+
+
+def _bicubic(x: Floats) -> Floats:
+    a, x = -0.5, np.abs(x)
+    near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * a
+    return np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
+
+
+def _lanczos(x: Floats) -> Floats:
+    return np.where((x >= -3.0) & (x < 3.0), _sinc(x) * _sinc(x / 3), 0.0)
+
+
+def _sinc(x: Floats) -> Floats:
+    x = x * math.pi
+    return np.where(x == 0.0, 1.0, _each(math.sin, x) / np.where(x == 0.0, 1.0, x))
+
+
+def _each(function: Callable[[float], float], x: Floats) -> Floats:
+    """Return the C library's function, as Pillow has it: NumPy's may differ in the last bit."""
+    return np.fromiter(map(function, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
+
+
+_FILTERS: dict[Interpolation, tuple[float, Callable[[Floats], Floats]]] = {
+    Interpolation.BOX: (0.5, _box),
+    Interpolation.BILINEAR: (1.0, _bilinear),
+    Interpolation.HAMMING: (1.0, _hamming),
+    Interpolation.BICUBIC: (2.0, _bicubic),
+    Interpolation.LANCZOS: (3.0, _lanczos),
+}

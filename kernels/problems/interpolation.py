@@ -1,0 +1,15 @@
+"""Names the filters that resize images."""
+
+from enum import Enum, unique
+
+
+@unique
+class Interpolation(Enum):
+    """Names the filter of the resize, as Pillow does; all but `nearest` are antialiased."""
+
+    NEAREST = "nearest"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    LANCZOS = "lanczos"
+    BOX = "box"
+    HAMMING = "hamming"

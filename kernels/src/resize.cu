@@ -1,0 +1,105 @@
+// Pixels of the network's size, made of decoded images as Pillow makes them, to the bit.
+//
+// Algorithm: an image is resampled along one axis, which its entry names, and then along the other.
+//   Each output byte is a sum of `taps` bytes along the axis, by weights of 22 bits behind the
+//   point, rounded to a byte after either pass. The second pass computes only what the crop shows,
+//   turns it upright, and puts the paper's colour around it. The weights come from the host
+//   (kernels/image/taps.py), and all that differs from image to image is in its entry, which lies
+//   at the begin of its place in the batch: so one captured graph serves every image, and images
+//   that need no resizing beside them.
+// Launch: y is the place in the batch.
+//   `fetch`: copies each entry from the host's memory by its own length, 16 bytes a thread at a
+//     time, each byte once; the grid is for many bytes under way, not for the longest entry.
+//   `first_axis`: a byte of the result a thread at a time, as many as the entry says.
+//   `second_axis`: one thread per byte of the network's pixels, the last block partial.
+#include "common.cuh"
+
+constexpr int WEIGHT_BITS = 22;
+
+// kernels/image/decoded.py. A table has a row an output: the first input, and a weight a tap.
+struct Entry {
+  int bytes;         // of it all: a multiple of 16
+  int pixels;        // where they begin, in bytes from the entry's begin
+  int resized;       // 0: the pixels are of the network's size, and nothing below counts
+  int middle_bytes;  // what the first pass makes
+  Divisor inner;     // bytes between the first axis's inputs, and between its outputs
+  Divisor outputs;   // of the first axis
+  int inputs;        // of the first axis
+  int taps[2];       // of an output of the first and of the second axis
+  int table[2];      // where theirs begin
+  int second[3];     // the place on the second axis: at the image's corner, and by x and y from it
+  int kept[3];       // likewise on the first axis, of which the first pass made the outputs
+  int kept_stride;   // bytes between places on the first axis, in what the first pass made
+  int tap_stride;    // likewise on the second axis
+  int corner[2];     // x and y of the image in the network's pixels
+  int size[2];       // its width and height there
+  int channel[4];    // by the network's channel, the image's
+  int paper[4];      // the colour around it
+};
+
+__device__ __forceinline__ const Entry& entry_at(const unsigned char* entries, int pitch) {
+  return *reinterpret_cast<const Entry*>(entries + size_t(blockIdx.y) * unsigned(pitch));
+}
+
+// A byte of a pass: `from` is the axis's begin, `row` the output's in the table.
+__device__ __forceinline__ unsigned char weighted(const unsigned char* from, int stride,
+                                                  const int* row, int taps) {
+  from += row[0] * stride;
+  int sum = 1 << (WEIGHT_BITS - 1);
+  for (int tap = 0; tap < taps; ++tap) sum += row[1 + tap] * from[tap * stride];
+  return min(max(sum >> WEIGHT_BITS, 0), 255);
+}
+
+__global__ void __launch_bounds__(256)
+    fetch(const unsigned char* images, unsigned char* entries, int pitch) {
+  follow_previous();
+  const size_t place = size_t(blockIdx.y) * unsigned(pitch);
+  const int4* const from = reinterpret_cast<const int4*>(images + place);
+  int4* const to = reinterpret_cast<int4*>(entries + place);
+  const unsigned vectors = unsigned(entry_at(images, pitch).bytes) / 16;
+  for (unsigned i = thread_index(); i < vectors; i += gridDim.x * blockDim.x) to[i] = from[i];
+}
+
+__global__ void __launch_bounds__(256)
+    first_axis(const unsigned char* entries, unsigned char* middle, int pitch, int middle_pitch) {
+  follow_previous();
+  const Entry& entry = entry_at(entries, pitch);
+  const unsigned char* const begin = reinterpret_cast<const unsigned char*>(&entry);
+  const int* const table = reinterpret_cast<const int*>(begin + entry.table[0]);
+  unsigned char* const to = middle + size_t(blockIdx.y) * unsigned(middle_pitch);
+  for (unsigned i = thread_index(); i < unsigned(entry.middle_bytes); i += gridDim.x * blockDim.x) {
+    unsigned line = i;
+    const int byte = peel(line, entry.inner), output = peel(line, entry.outputs);
+    const int start = int(line) * entry.inputs * int(entry.inner) + byte;
+    to[i] = weighted(begin + entry.pixels + start, entry.inner,
+                     table + output * (entry.taps[0] + 1), entry.taps[0]);
+  }
+}
+
+__global__ void __launch_bounds__(256)
+    second_axis(const unsigned char* entries, const unsigned char* middle, unsigned char* y,
+                int pitch, int middle_pitch, int bytes, Divisor channels, Divisor width) {
+  follow_previous();
+  const unsigned index = thread_index();
+  if (index >= unsigned(bytes)) return;
+  const Entry& entry = entry_at(entries, pitch);
+  const unsigned char* const begin = reinterpret_cast<const unsigned char*>(&entry);
+  unsigned char* const to = y + size_t(blockIdx.y) * unsigned(bytes) + index;
+  if (!entry.resized) {
+    *to = begin[entry.pixels + index];
+    return;
+  }
+  unsigned row = index;
+  const unsigned channel = peel(row, channels);
+  const int right = int(peel(row, width)) - entry.corner[0], down = int(row) - entry.corner[1];
+  if (unsigned(right) >= unsigned(entry.size[0]) || unsigned(down) >= unsigned(entry.size[1])) {
+    *to = entry.paper[channel];
+    return;
+  }
+  const int output = entry.second[0] + right * entry.second[1] + down * entry.second[2];
+  const int kept = entry.kept[0] + right * entry.kept[1] + down * entry.kept[2];
+  const int* const table = reinterpret_cast<const int*>(begin + entry.table[1]);
+  const unsigned char* const from = middle + size_t(blockIdx.y) * unsigned(middle_pitch) +
+                                    (kept * entry.kept_stride + entry.channel[channel]);
+  *to = weighted(from, entry.tap_stride, table + output * (entry.taps[1] + 1), entry.taps[1]);
+}
