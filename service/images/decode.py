@@ -15,8 +15,7 @@ This imports no model, so a process that only draws starts in a third of a secon
 import io
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pickle import PickleBuffer
 from typing import Any, NamedTuple
@@ -88,17 +87,25 @@ class Drawing:
 
     def __call__(self) -> NDArray[np.uint8]:
         """Return height × width × C pixels, C-contiguous. Raises ImageError."""
-        return self.drawn(self.decoded())
+        try:
+            image = self._upright(self._decoded())
+        except DECODER_ERRORS as error:
+            raise self._broken(error) from error
+        return self._pixels(image)
 
     def decoded(self) -> Decoded:
         """Return the image as stored, not resized. Raises ImageError."""
-        with self._explained():
+        try:
             return self._decoded()
+        except DECODER_ERRORS as error:
+            raise self._broken(error) from error
 
     def drawn(self, decoded: Decoded) -> NDArray[np.uint8]:
         """Return the pixels of a decoded image, as calling it does. Raises ImageError."""
-        with self._explained():
+        try:
             image = self._upright(decoded)
+        except DECODER_ERRORS as error:
+            raise self._broken(error) from error
         return self._pixels(image)
 
     def draw(self, frame: Image.Image) -> NDArray[np.uint8]:
@@ -116,18 +123,14 @@ class Drawing:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return _drawing, (values | {"parts": [PickleBuffer(part) for part in self.parts]},)
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Raise ImageError in place of what Pillow raises."""
-        try:
-            yield
-        except DECODER_ERRORS as error:
-            # Of Pillow's messages only this one says nothing: it names the buffer.
-            reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
-            raise ImageError(
-                f"the {self.format.value} cannot be decoded{reason}: it is truncated or broken; "
-                "save the image again"
-            ) from error
+    def _broken(self, error: Exception) -> ImageError:
+        """Return what is raised in place of Pillow's error."""
+        # Of Pillow's messages only this one says nothing: it names the buffer.
+        reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+        return ImageError(
+            f"the {self.format.value} cannot be decoded{reason}: it is truncated or broken; "
+            "save the image again"
+        )
 
     @property
     def _mode(self) -> str:
