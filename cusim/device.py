@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cusim import build as builds
-from cusim.build import PLAIN, Build
+from cusim.build import PLAIN, PROFILE, TSAN, Build
 from cusim.heap import Heap
 from cusim.process import Process, ProcessFault, RefusedError, Request
 from cusim.streams import (
@@ -77,6 +77,8 @@ _PADDING = 64  # before and between variables, at most, by g++
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_THREADS = 1024
+_MAX_CLUSTER = 8  # that every GPU with clusters takes
+_MAX_CLUSTER_THREADS = 4096  # of which the simulator has the stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +243,13 @@ class CusimDevice:
         stream: Stream,
         *,
         dependent: bool = False,
+        cluster: Dim3 = (1, 1, 1),
     ) -> None:
-        reason = self._refusal(kernel, grid, block, shared_bytes, arguments)
+        reason = self._refusal(kernel, grid, block, shared_bytes, arguments, cluster)
         if reason is not None:
             raise LaunchError(kernel, reason)
-        head = struct.pack("<IQ6II", dependent, kernel.function, *grid, *block, shared_bytes)
+        sizes = (*grid, *block, *cluster)
+        head = struct.pack("<IQ9II", dependent, kernel.function, *sizes, shared_bytes)
         copies: list[CusimBuffer] = []
         begin = partial(self._begin, kernel, head, tuple(arguments), copies)
         run = partial(self._run, head, tuple(arguments), copies)
@@ -327,6 +331,7 @@ class CusimDevice:
         block: Dim3,
         shared_bytes: int,
         arguments: Sequence[Argument],
+        cluster: Dim3,
     ) -> str | None:
         threads = prod(block)
         if not all(1 <= size <= most for size, most in zip(grid, _MAX_GRID, strict=True)):
@@ -335,6 +340,16 @@ class CusimDevice:
             return f"block {block}; each axis has 1 to {_MAX_BLOCK}"
         if threads > _MAX_THREADS:
             return f"{threads} threads a block; at most {_MAX_THREADS}"
+        if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
+            return f"grid {grid}; it is no multiple of clusters {cluster}"
+        if prod(cluster) > _MAX_CLUSTER:
+            return f"clusters {cluster} of {prod(cluster)} blocks; at most {_MAX_CLUSTER}"
+        if prod(cluster) * threads > _MAX_CLUSTER_THREADS:
+            return (
+                f"{prod(cluster) * threads} threads a cluster; at most {_MAX_CLUSTER_THREADS} here"
+            )
+        if prod(cluster) > 1 and self.build in (TSAN, PROFILE):
+            return f"clusters; the build {self.build.name} takes all blocks for one"
         shared = shared_bytes + (kernel.static_shared_bytes or 0)
         if shared_bytes < 0 or shared > self.max_shared_bytes:
             return f"{shared} bytes of shared memory a block; at most {self.max_shared_bytes}"

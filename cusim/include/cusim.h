@@ -18,6 +18,7 @@
 #include <cusim/arithmetic.h>
 #include <cusim/atomics.h>
 #include <cusim/bulk.h>
+#include <cusim/cluster.h>
 #include <cusim/ptx.h>
 #include <cusim/warp.h>
 #include <cusim/wgmma.h>

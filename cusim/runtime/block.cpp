@@ -17,11 +17,14 @@ namespace cusim {
 Block* block = nullptr;
 uint64_t steps = 0;
 
-void Block::begin(uint3 where, size_t first_fiber) {
+void Block::begin(uint3 where, size_t first_fiber, Cluster& in, unsigned rank_in_it) {
   const unsigned threads = blockDim.x * blockDim.y * blockDim.z;
   index = where;
   count_ = live_ = threads;
-  at_barrier_ = barriers_ = 0;
+  cluster = &in;
+  rank = rank_in_it;
+  away = nullptr;
+  at_barrier_ = barriers_ = arrived_ = 0;
   first_fiber_ = first_fiber;
   fibers_used_ = 0;
   idle_.clear();
@@ -30,7 +33,7 @@ void Block::begin(uint3 where, size_t first_fiber) {
   queue_.clear();
   behind_.clear();
   ahead_ = nullptr;
-  triggered_ = false;
+  triggered_ = held_ = false;
   order_.resize(threads);
   uint3 at = {0, 0, 0};
   for (unsigned i = 0; i < threads; i++) {
@@ -39,7 +42,7 @@ void Block::begin(uint3 where, size_t first_fiber) {
     thread.linear = i;
     thread.state = State::Done;
     thread.barriers = 0;
-    thread.waited = false;
+    thread.waited = thread.arrived = thread.must_wait = false;
     thread.fiber = nullptr;
     order_[i] = launch->order == Order::Reversed ? threads - 1 - i : i;
     if (++at.x == blockDim.x) {
@@ -55,7 +58,7 @@ void Block::begin(uint3 where, size_t first_fiber) {
   }
   warpgroups_.assign((threads + 127) / 128, {});
   proxy.begin();
-  bulk.begin();
+  bulk.begin(*this);
   dynamic_alignment = 128;
   shuffle_order();
   // To ThreadSanitizer all that a thread did before it made another happened before that.
@@ -68,8 +71,7 @@ void Block::run() {
   block = this;
   blockIdx = index;
   paused_ = false;
-  for (Thread* each : at_previous_) ready(*each);
-  at_previous_.clear();
+  let_go_on();
   released(&start_);
   if (Thread* first = next()) {
     become(*first);
@@ -77,8 +79,11 @@ void Block::run() {
   }
   acquired(&end_);
   thread = nullptr;
-  if (!at_previous_.empty()) paused_ = true;
-  if (!paused_ && live_ != 0) report_deadlock();
+  if (!at_previous_.empty()) paused_ = held_ = true;
+  if (!paused_ && live_ != 0) {
+    if (cluster->blocks.size() == 1) report_deadlock();
+    paused_ = true;
+  }
   if (paused_) return;
   bulk.check_done();
   check_warpgroups_alike(warpgroups_);
@@ -115,7 +120,9 @@ void Block::pause() {
 // The next launch may begin once a thread of each block has called this; while the launches behind
 // this one begin, the block stays here.
 void Block::let_next_begin() {
-  if (!std::exchange(triggered_, true) && launch_stops_at_trigger) pause();
+  if (std::exchange(triggered_, true) || !launch_stops_at_trigger) return;
+  held_ = true;
+  pause();
 }
 
 void Block::wait_for_previous() {
@@ -126,6 +133,51 @@ void Block::wait_for_previous() {
     suspend();
   }
   self.waited = launch_has_waited = true;
+}
+
+void Block::cluster_arrive(Site site) {
+  Thread& self = *thread;
+  if (self.arrived) fault(&site, "arrives again at the cluster's barrier, before its phase ended");
+  if (self.must_wait) fault(&site, "arrives again at the cluster's barrier, without a wait");
+  self.arrived = self.must_wait = true;
+  arrived_++;
+  stores.fence();
+  cluster->count();
+}
+
+void Block::cluster_wait(Site site) {
+  Thread& self = *thread;
+  if (!self.must_wait) fault(&site, "waits at the cluster's barrier, where it has not arrived");
+  self.must_wait = false;
+  if (!self.arrived) return;
+  self.state = State::AtCluster;
+  self.site = site;
+  suspend();
+}
+
+void Block::release_cluster() {
+  arrived_ = 0;
+  shuffle_order();
+  for (unsigned i : order_) {
+    Thread& each = threads_[i];
+    each.arrived = false;
+    if (each.state == State::AtCluster) ready(each);
+  }
+}
+
+char* Block::place(const void* shared) const {
+  return away == nullptr ? static_cast<char*>(const_cast<void*>(shared)) : in_copy(away, shared);
+}
+
+void Block::let_go_on() {
+  held_ = false;
+  for (Thread* each : at_previous_) ready(*each);
+  at_previous_.clear();
+}
+
+bool Block::can_go_on() const {
+  if (launch->order != Order::Random) return !queue_.empty();
+  return (ahead_ != nullptr && !ahead_->ready.empty()) || !behind_.empty();
 }
 
 Meeting& Warp::meeting(unsigned mask) {
@@ -208,6 +260,9 @@ void Block::finish() {
     if (meeting.arrived == (meeting.mask & lanes.live)) complete(lanes, meeting);
   }
   if (live_ != 0 && at_barrier_ == live_) release_barrier();
+  if (self.arrived) arrived_--;
+  self.arrived = false;
+  cluster->count();
 }
 
 void Block::release_barrier() {
@@ -248,10 +303,11 @@ Thread* Block::take() {
 }
 
 // The thread to run; null where none can. Copies arrive only then, and not while the block may yet
-// be left for the launch before.
+// be left for the launch before, or for others of its cluster.
 Thread* Block::next() {
   Thread* found = take();
-  while (found == nullptr && live_ != 0 && at_previous_.empty() && bulk.under_way()) {
+  while (found == nullptr && live_ != 0 && at_previous_.empty() && cluster->blocks.size() == 1 &&
+         bulk.under_way()) {
     bulk.deliver();
     found = take();
   }
@@ -329,8 +385,18 @@ void Block::report_deadlock() {
     thread = &each;
     bulk.report_waiting(each);
   }
-  static const char* const doing[] = {"can go on", "waits in __syncthreads at", "waits at",
-                                      "has returned", "waits for the launch before at"};
+  for (Thread& each : threads_) {
+    if (each.state != State::AtCluster) continue;
+    thread = &each;
+    fault(&each.site, "the cluster's barrier never ends: not all threads of its blocks arrive,");
+  }
+  static const char* const doing[] = {"can go on",
+                                      "waits in __syncthreads at",
+                                      "waits at",
+                                      "has returned",
+                                      "waits for the launch before at",
+                                      "waits at the mbarrier of",
+                                      "waits for the cluster at"};
   const auto told = [](const Thread& thread) {
     std::string what = "thread " + text(thread.index) + " " + doing[int(thread.state)];
     return thread.state == State::Done ? what : what + " " + text(thread.site);

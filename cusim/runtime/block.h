@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bulk.h"
+#include "cluster.h"
 #include "copies.h"
 #include "fiber.h"
 #include "stores.h"
@@ -17,7 +18,15 @@ namespace cusim {
 // have. In Random order one warp, any, runs ahead until none of its threads can go on.
 enum class Order : uint8_t { Forward, Reversed, Random };
 
-enum class State : uint8_t { Ready, AtBarrier, AtWarp, Done, AtPrevious, AtMemoryBarrier };
+enum class State : uint8_t {
+  Ready,
+  AtBarrier,
+  AtWarp,
+  Done,
+  AtPrevious,
+  AtMemoryBarrier,
+  AtCluster
+};
 
 constexpr size_t max_threads = 1024;
 
@@ -27,6 +36,8 @@ struct Thread {
   State state;
   uint8_t barriers;  // passed so far, modulo 2
   bool waited;       // for the launch before
+  bool arrived;      // at the cluster's barrier, whose phase has not ended
+  bool must_wait;    // there, before it may arrive again
   Fiber* fiber;      // none until it first runs, and once it has returned
   Site site;         // where it waits
   Copies copies;
@@ -79,14 +90,19 @@ struct Warp {
 class Block {
  public:
   // All threads of a block of blockDim, ready to run on stacks from `first_fiber` on.
-  void begin(uint3 index, size_t first_fiber);
+  void begin(uint3 index, size_t first_fiber, Cluster& cluster, unsigned rank);
 
-  // Runs until every thread has returned, or one pauses the block; anything else is a fault.
+  // Runs until every thread has returned, one pauses the block, or all wait for what other blocks
+  // of the cluster may do; anything else is a fault.
   void run();
 
   bool done() const { return live_ == 0; }
   bool paused() const { return paused_; }
   bool triggered() const { return triggered_; }
+  // Whether it is left for other launches, until they let it go on; whether a thread can.
+  bool held() const { return held_; }
+  void let_go_on();
+  bool can_go_on() const;
 
   // What a thread calls.
   int barrier(int predicate, Site site);
@@ -96,11 +112,22 @@ class Block {
   void wait_at(uint64_t* barrier, int parity, Site site);
   // A thread that waited there.
   void go_on(Thread& waiting) { ready(waiting); }
+  void cluster_arrive(Site site);
+  void cluster_wait(Site site);
+  bool all_arrived() const { return arrived_ == live_; }
+  void release_cluster();
+  [[noreturn]] void report_deadlock();
   Met meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together together);
 
   unsigned barriers() const { return barriers_; }  // that all threads have passed
 
+  // What the block has where it would find `shared` if it ran.
+  char* place(const void* shared) const;
+
   uint3 index;
+  Cluster* cluster = nullptr;
+  unsigned rank = 0;         // in it
+  char* away = nullptr;      // its shared memory, where that is put away
   Thread* thread = nullptr;  // the one that runs
   Stores stores;
   Proxy proxy;
@@ -120,7 +147,6 @@ class Block {
   void release_barrier();
   void complete(Warp& warp, Meeting& meeting);
   void shuffle_order();
-  [[noreturn]] void report_deadlock();
 
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
@@ -129,12 +155,12 @@ class Block {
   Queue<max_threads> queue_;     // where warps are kept in step; else each has its own
   std::vector<Warp*> behind_;    // warps that could go on, but for the one that is ahead
   Warp* ahead_ = nullptr;
-  unsigned count_ = 0, live_ = 0, at_barrier_ = 0, barriers_ = 0;
+  unsigned count_ = 0, live_ = 0, at_barrier_ = 0, barriers_ = 0, arrived_ = 0;
   int predicates_[2] = {};
   std::vector<Thread*> at_previous_;  // threads that wait for the launch before
   const Thread* first_at_barrier_ = nullptr;
   size_t first_fiber_ = 0, fibers_used_ = 0;
-  bool paused_ = false, triggered_ = false;
+  bool paused_ = false, triggered_ = false, held_ = false;
   std::vector<Fiber*> idle_;  // stacks whose thread has returned
   char start_ = 0, end_ = 0, barrier_tokens_[2] = {};
 };

@@ -93,24 +93,32 @@ unsigned existing(const TensorMap& map, int c, const Site& site) {
   return unsigned(std::clamp<int64_t>(left, 0, map.box[0])) * map.element_bytes;
 }
 
+unsigned targets(unsigned blocks) { return blocks == own_block ? 1u << block->rank : blocks; }
+
 const char* place(const TensorMap& map, int c) {
   return reinterpret_cast<const char*>(map.address) + int64_t(c) * map.element_bytes;
 }
 
 }  // namespace
 
-void Bulk::begin() {
+void Bulk::begin(Block& of) {
+  of_ = &of;
   barriers_.clear();
   copies_.clear();
 }
 
 MemoryBarrier& Bulk::barrier(uint64_t* at, const Site& site) {
-  reads(at, sizeof *at);
+  auto* const held = reinterpret_cast<uint64_t*>(of_->place(at));
+  reads(held, sizeof *held);
   const auto found = barriers_.find(at);
   if (found == barriers_.end()) {
     fault(&site, "there is no mbarrier at %#x: none was initialised", shared_address(at));
   }
-  if (*at != mark_of(found->second)) {
+  if (of_ != block && !found->second.fenced) {
+    fault(&site, "the mbarrier at %#x of block %u: no fence behind its initialisation",
+          shared_address(at), of_->rank);
+  }
+  if (*held != mark_of(found->second)) {
     fault(&site, "the mbarrier at %#x was overwritten", shared_address(at));
   }
   return found->second;
@@ -130,10 +138,15 @@ void Bulk::init(uint64_t* at, int arrivals, const Site& site) {
   writes(at, sizeof *at);
   const Unseen tables;
   const MemoryBarrier& added =
-      barriers_.emplace(at, MemoryBarrier{unsigned(arrivals), unsigned(arrivals), 0, 0, {}, 0})
+      barriers_
+          .emplace(at, MemoryBarrier{unsigned(arrivals), unsigned(arrivals), 0, 0, false, {}, 0})
           .first->second;
   *at = mark_of(added);
   block->proxy.stored(at, 8);
+}
+
+void Bulk::fence_inits() {
+  for (auto& [at, barrier] : barriers_) barrier.fenced = true;
 }
 
 void Bulk::arrive(uint64_t* at, int bytes, const Site& site) {
@@ -162,9 +175,9 @@ void Bulk::count(uint64_t* at, MemoryBarrier& self, const Site& site) {
   if (self.bytes > 0) return;
   self.phase++;
   self.missing = self.arrivals;
-  *at = mark_of(self);
+  *reinterpret_cast<uint64_t*>(of_->place(at)) = mark_of(self);
   const Unseen tables;
-  for (Thread* each : std::exchange(self.waiting, {})) block->go_on(*each);
+  for (Thread* each : std::exchange(self.waiting, {})) of_->go_on(*each);
 }
 
 MemoryBarrier* Bulk::waits(uint64_t* at, int parity, const Site& site) {
@@ -174,20 +187,33 @@ MemoryBarrier* Bulk::waits(uint64_t* at, int parity, const Site& site) {
   return &self;
 }
 
-void Bulk::begin_copy(std::vector<Piece> pieces, uint64_t* at, const Site& site) {
+// The pieces of a copy begin to change, of which the barrier is to know.
+void Bulk::expect(const std::vector<Piece>& pieces, uint64_t* at, const Site& site) {
   MemoryBarrier& self = barrier(at, site);
-  block->proxy.check_fenced(site, "a bulk copy", at, 8);
+  of_->proxy.check_fenced(site, "a bulk copy", at, 8);
+  for (const Piece& piece : pieces) {
+    if (of_ == block) writes(piece.to, piece.size);
+    raw_fill(of_->place(piece.to), poison, piece.size);
+    of_->proxy.written(piece.to, piece.size);
+  }
+  released(&self.token);
+}
+
+void Bulk::begin_copy(std::vector<Piece> pieces, uint64_t* at, unsigned blocks, const Site& site) {
+  if (blocks == 0 || blocks >> of_->cluster->blocks.size() != 0) {
+    fault(&site, "a bulk copy to blocks %#x of a cluster of %zu", blocks,
+          of_->cluster->blocks.size());
+  }
   size_t bytes = 0;
   for (const Piece& piece : pieces) {
     bytes += piece.size;
-    writes(piece.to, piece.size);
     if (piece.read > 0) reads(piece.from, piece.read);
-    raw_fill(piece.to, poison, piece.size);
-    block->proxy.written(piece.to, piece.size);
   }
-  released(&self.token);
+  for (unsigned rank = 0; blocks >> rank != 0; rank++) {
+    if (blocks >> rank & 1) of_->cluster->other(rank, site).bulk.expect(pieces, at, site);
+  }
   const Unseen tables;
-  copies_.push_back({std::move(pieces), bytes, at, site});
+  copies_.push_back({std::move(pieces), bytes, at, blocks, site});
 }
 
 // In any order, as they do on a device.
@@ -198,14 +224,23 @@ void Bulk::deliver() {
                                                           : 0;
   const Copy copy = std::move(copies_[which]);
   copies_.erase(copies_.begin() + ptrdiff_t(which));
-  for (const Piece& piece : copy.pieces) {
-    raw_copy(piece.to, piece.from, piece.read);
-    raw_fill(piece.to + piece.read, 0, piece.size - piece.read);
+  for (unsigned rank = 0; copy.blocks >> rank != 0; rank++) {
+    if ((copy.blocks >> rank & 1) == 0) continue;
+    Block& to = of_->cluster->other(rank, copy.site);
+    to.bulk.arrived(copy.pieces, copy.bytes, copy.barrier, copy.site);
   }
-  MemoryBarrier& self = barrier(copy.barrier, copy.site);
-  self.bytes -= int64_t(copy.bytes);
-  if (self.bytes < -most_bytes) fault(&copy.site, "bytes that no phase of an mbarrier expects");
-  count(copy.barrier, self, copy.site);
+}
+
+void Bulk::arrived(const std::vector<Piece>& pieces, size_t bytes, uint64_t* at, const Site& site) {
+  for (const Piece& piece : pieces) {
+    char* const to = of_->place(piece.to);
+    raw_copy(to, piece.from, piece.read);
+    raw_fill(to + piece.read, 0, piece.size - piece.read);
+  }
+  MemoryBarrier& self = barrier(at, site);
+  self.bytes -= int64_t(bytes);
+  if (self.bytes < -most_bytes) fault(&site, "bytes that no phase of an mbarrier expects");
+  count(at, self, site);
 }
 
 void Bulk::report_waiting(const Thread& thread) const {
@@ -234,12 +269,18 @@ void mbarrier_arrive(unsigned long long* barrier, int bytes, Site site) {
   block->bulk.arrive(reinterpret_cast<uint64_t*>(barrier), bytes, site);
 }
 
+void mbarrier_arrive_at(unsigned long long* barrier, unsigned rank, Site site) {
+  block->cluster->other(rank, site).bulk.arrive(reinterpret_cast<uint64_t*>(barrier), 0, site);
+}
+
+void fence_mbarrier_init() { block->bulk.fence_inits(); }
+
 void mbarrier_wait(unsigned long long* barrier, int parity, Site site) {
   block->wait_at(reinterpret_cast<uint64_t*>(barrier), parity, site);
 }
 
 void copy_bulk(void* shared, const void* global, int bytes, unsigned long long* barrier,
-               Site site) {
+               unsigned blocks, Site site) {
   if (bytes <= 0 || bytes % 16 != 0 || shared_address(shared) % 16 != 0 ||
       uintptr_t(global) % 16 != 0) {
     fault(&site, "misaligned bulk copy of %d bytes from %p to %#x", bytes, global,
@@ -247,11 +288,11 @@ void copy_bulk(void* shared, const void* global, int bytes, unsigned long long* 
   }
   Rows rows(shared, 0, site);
   rows.add(static_cast<const char*>(global), unsigned(bytes), unsigned(bytes));
-  block->bulk.begin_copy(rows.take(), reinterpret_cast<uint64_t*>(barrier), site);
+  block->bulk.begin_copy(rows.take(), reinterpret_cast<uint64_t*>(barrier), targets(blocks), site);
 }
 
 void copy_tile(void* shared, const TensorMap& map, const int (&at)[2], unsigned long long* barrier,
-               Site site) {
+               unsigned blocks, Site site) {
   check_map(map, false, 2, shared, site);
   Rows rows(shared, map.swizzle, site);
   for (int i = 0; i < map.box[1]; i++) {
@@ -260,11 +301,11 @@ void copy_tile(void* shared, const TensorMap& map, const int (&at)[2], unsigned 
     rows.add(place(map, at[0]) + int64_t(y) * map.strides[0], map.box[0] * map.element_bytes,
              inside ? existing(map, at[0], site) : 0);
   }
-  block->bulk.begin_copy(rows.take(), reinterpret_cast<uint64_t*>(barrier), site);
+  block->bulk.begin_copy(rows.take(), reinterpret_cast<uint64_t*>(barrier), targets(blocks), site);
 }
 
 void copy_pixels(void* shared, const TensorMap& map, const int (&at)[4], const int (&tap)[2],
-                 unsigned long long* barrier, Site site) {
+                 unsigned long long* barrier, unsigned blocks, Site site) {
   check_map(map, true, 4, shared, site);
   Rows rows(shared, map.swizzle, site);
   int pixel[3] = {at[1], at[2], at[3]};
@@ -282,7 +323,7 @@ void copy_pixels(void* shared, const TensorMap& map, const int (&at)[4], const i
       if (axis == 1) pixel[2]++;
     }
   }
-  block->bulk.begin_copy(rows.take(), reinterpret_cast<uint64_t*>(barrier), site);
+  block->bulk.begin_copy(rows.take(), reinterpret_cast<uint64_t*>(barrier), targets(blocks), site);
 }
 
 }  // namespace cusim

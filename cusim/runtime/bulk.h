@@ -11,6 +11,7 @@
 
 namespace cusim {
 
+class Block;
 struct Thread;
 
 struct MemoryBarrier {
@@ -18,13 +19,14 @@ struct MemoryBarrier {
   unsigned missing;   // of this one
   int64_t bytes;      // that it still expects; negative where they came before they were expected
   unsigned phase;     // how many have ended
+  bool fenced;        // its initialisation, for other blocks of the cluster
   std::vector<Thread*> waiting;
   char token;
 };
 
 class Bulk {
  public:
-  void begin();
+  void begin(Block& of);
   bool under_way() const { return !copies_.empty(); }
 
   // One copy arrives.
@@ -35,6 +37,7 @@ class Bulk {
   void check_done() const;
 
   void init(uint64_t* at, int arrivals, const Site& site);
+  void fence_inits();
   void arrive(uint64_t* at, int bytes, const Site& site);
   // The barrier, for a thread that waits there; null where the phase has ended.
   void acquire(uint64_t* at) { acquired(&barriers_.at(at).token); }
@@ -46,20 +49,25 @@ class Bulk {
     const char* from;
     unsigned size, read;
   };
-  void begin_copy(std::vector<Piece> pieces, uint64_t* at, const Site& site);
+  // To the same places of each block whose bit of `blocks` is set, by rank.
+  void begin_copy(std::vector<Piece> pieces, uint64_t* at, unsigned blocks, const Site& site);
 
  private:
   MemoryBarrier& barrier(uint64_t* at, const Site& site);
   void count(uint64_t* at, MemoryBarrier& barrier, const Site& site);
+  void expect(const std::vector<Piece>& pieces, uint64_t* at, const Site& site);
+  void arrived(const std::vector<Piece>& pieces, size_t bytes, uint64_t* at, const Site& site);
 
   struct Copy {
     std::vector<Piece> pieces;
     size_t bytes;
     uint64_t* barrier;
+    unsigned blocks;
     Site site;
   };
-  std::map<uint64_t*, MemoryBarrier> barriers_;
-  std::vector<Copy> copies_;  // the oldest first
+  Block* of_ = nullptr;
+  std::map<uint64_t*, MemoryBarrier> barriers_;  // by where the block finds them when it runs
+  std::vector<Copy> copies_;                     // the oldest first
 };
 
 }  // namespace cusim

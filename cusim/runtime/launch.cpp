@@ -84,8 +84,8 @@ void check_shared_memory() {
   }
 }
 
-uint3 unflatten(unsigned index) {
-  return {index % gridDim.x, index / gridDim.x % gridDim.y, index / gridDim.x / gridDim.y};
+uint3 unflatten(unsigned index, const dim3& sizes) {
+  return {index % sizes.x, index / sizes.x % sizes.y, index / sizes.x / sizes.y};
 }
 
 // A block that is not running, its shared memory put away; with the slack, which blocks of another
@@ -93,6 +93,7 @@ uint3 unflatten(unsigned index) {
 struct Resident {
   Block block;
   std::vector<char> shared;
+  bool has_run = false;
 
   void put_away() {
     const size_t static_bytes = launch->module->static_shared_bytes;
@@ -100,11 +101,80 @@ struct Resident {
     shared.resize(static_bytes + dynamic_bytes);
     raw_copy(shared.data(), launch->module->static_shared, static_bytes);
     raw_copy(shared.data() + static_bytes, dynamic.start(), dynamic_bytes);
+    block.away = shared.data();
   }
-  void take_out() const {
+  void take_out() {
     const size_t static_bytes = launch->module->static_shared_bytes;
     raw_copy(launch->module->static_shared, shared.data(), static_bytes);
     raw_copy(dynamic.start(), shared.data() + static_bytes, shared.size() - static_bytes);
+    block.away = nullptr;
+  }
+
+  // Once a block of a cluster has ended: the others must not read there, nor write.
+  void poison_shared() { raw_fill(shared.data(), poison, shared.size()); }
+  void check_untouched() const {
+    if (first_unpoisoned(shared.data(), shared.size()) == nullptr) return;
+    fault(nullptr, "wrote to the shared memory of block %u of the cluster, which had ended",
+          block.rank);
+  }
+};
+
+// The blocks of a cluster, one for most launches.
+struct Residents {
+  std::vector<std::unique_ptr<Resident>> members;
+  Cluster cluster;
+  size_t last = 0;  // the member that ran last
+
+  template <class Is>
+  bool all(Is is) const {
+    return std::all_of(members.begin(), members.end(), [&](const auto& m) { return is(m->block); });
+  }
+  bool done() const {
+    return all([](const Block& each) { return each.done(); });
+  }
+  bool triggered() const {
+    return all([](const Block& each) { return each.triggered() || each.done(); });
+  }
+
+  // The next that can go on, in turn or any; none where all have ended, or some are left for other
+  // launches. Copies arrive where otherwise none could.
+  Resident* next() {
+    for (;;) {
+      Resident* const found =
+          pick([](const Block& each) { return !each.held() && each.can_go_on(); });
+      if (found != nullptr) return found;
+      if (!all([](const Block& each) { return !each.held(); }) || done()) return nullptr;
+      Resident* const copies = pick([](const Block& each) { return each.bulk.under_way(); });
+      if (copies == nullptr) report_deadlock();
+      block = &copies->block;
+      block->thread = nullptr;
+      block->bulk.deliver();
+    }
+  }
+
+ private:
+  template <class Is>
+  Resident* pick(Is is) {
+    const size_t count = members.size();
+    const size_t first = launch->order == Order::Random ? random_below(unsigned(count)) : last + 1;
+    for (size_t i = 0; i < count; i++) {
+      const size_t turn = (first + i) % count;
+      const size_t at = launch->order == Order::Reversed ? (2 * count - 1 - turn) % count : turn;
+      if (!is(members[at]->block)) continue;
+      last = turn;
+      return members[at].get();
+    }
+    return nullptr;
+  }
+
+  [[noreturn]] void report_deadlock() {
+    for (const auto& each : members) {
+      if (each->block.done()) continue;
+      block = &each->block;
+      each->take_out();
+      block->report_deadlock();
+    }
+    abort();
   }
 };
 
@@ -116,8 +186,7 @@ class Grid {
   // Each of those under way has a part of the stacks.
   Grid(std::unique_ptr<Launch> what, size_t part)
       : part(part), launch_(std::move(what)), first_fiber_(part * stacks) {
-    const dim3 blocks = launch_->grid;
-    order_.resize(size_t(blocks.x) * blocks.y * blocks.z);
+    order_.resize(count(launch_->grid) / count(launch_->cluster));
     std::iota(order_.begin(), order_.end(), 0u);
     random_state = launch_->seed * 0x9e3779b97f4a7c15u | 1;
     if (launch_->order == Order::Reversed) std::reverse(order_.begin(), order_.end());
@@ -135,9 +204,9 @@ class Grid {
   void begin(bool early) {
     enter(early, !early);
     for (size_t i = 0; i < paused_; i++) {
-      if (!blocks_[i]->block.triggered() && !blocks_[i]->block.done()) go_on(*blocks_[i]);
+      if (!residents_[i]->triggered()) go_on(*residents_[i]);
     }
-    while (paused_ != 0 && blocks_[paused_ - 1]->block.done()) paused_--;
+    while (paused_ != 0 && residents_[paused_ - 1]->done()) paused_--;
     while (next_ < order_.size() && paused_ < first_blocks && has_room()) run_next();
     leave();
   }
@@ -146,20 +215,21 @@ class Grid {
 
   // Whether the next launch may begin.
   bool triggered() const {
-    const auto let = [](const auto& each) { return each->block.triggered() || each->block.done(); };
-    return has_begun() && std::all_of(blocks_.begin(), blocks_.begin() + ptrdiff_t(paused_), let);
+    const auto let = [](const auto& each) { return each->triggered(); };
+    return has_begun() &&
+           std::all_of(residents_.begin(), residents_.begin() + ptrdiff_t(paused_), let);
   }
 
   void finish() {
     enter(false, false);
     // Those that have begun go on first, each until it pauses again: the others find it there.
     for (size_t i = 0; i < paused_; i++) {
-      if (!blocks_[i]->block.done()) go_on(*blocks_[i]);
+      if (!residents_[i]->done()) go_on(*residents_[i]);
     }
     while (next_ < order_.size()) run_next();
     while (paused_ != 0) {
-      Resident& last = *blocks_[paused_ - 1];
-      if (last.block.done() || go_on(last)) paused_--;
+      Residents& last = *residents_[paused_ - 1];
+      if (last.done() || go_on(last)) paused_--;
     }
     if (launch_->dependent && !waited_ && !launch_has_waited) {
       fault(nullptr, "no thread waited for the launch before");
@@ -171,30 +241,68 @@ class Grid {
 
   bool has_room() const { return (paused_ + 2) * threads() <= stacks; }
 
+  // Whether a block may be left with others begun; those of its own cluster are anyway.
+  bool leaves_blocks() const { return has_room() || count(launch_->cluster) > 1; }
+
  private:
   static constexpr size_t stacks = max_fibers / max_overlapping, first_blocks = 4;
 
-  size_t threads() const { return size_t(launch_->block.x) * launch_->block.y * launch_->block.z; }
+  static size_t count(const dim3& of) { return size_t(of.x) * of.y * of.z; }
+  size_t threads() const { return count(launch_->block) * count(launch_->cluster); }
 
   void enter(bool is_early, bool stops_at_trigger);
   void leave();
 
-  // One that has paused. Whether it has ended.
-  bool go_on(Resident& resident) {
-    resident.take_out();
-    resident.block.stores.enter();
-    return run(resident);
+  // Those that have paused. Whether they have ended.
+  bool go_on(Residents& group) {
+    if (group.members.size() > 1) {
+      for (const auto& each : group.members) each->block.let_go_on();
+      return run(group);
+    }
+    go_on(*group.members[0]);
+    return group.done();
   }
 
   void run_next() {
-    const unsigned index = order_[next_++];
-    if (blocks_.size() == paused_) blocks_.push_back(std::make_unique<Resident>());
+    const unsigned number = order_[next_++];
+    if (residents_.size() == paused_) {
+      residents_.push_back(std::make_unique<Residents>());
+      Residents& made = *residents_.back();
+      for (size_t rank = 0; rank < count(launch_->cluster); rank++) {
+        made.members.push_back(std::make_unique<Resident>());
+        made.cluster.blocks.push_back(&made.members.back()->block);
+      }
+    }
+    Residents& group = *residents_[paused_];
+    group.cluster.phase = 0;
+    group.last = group.members.size() - 1;
     poison_shared_memory();
-    blocks_[paused_]->block.begin(unflatten(index), first_fiber_ + paused_ * threads());
-    if (!run(*blocks_[paused_])) paused_++;
+    for (unsigned rank = 0; rank < group.members.size(); rank++) {
+      Resident& each = *group.members[rank];
+      const size_t thread = paused_ * threads() + rank * count(launch_->block);
+      each.has_run = false;
+      each.block.begin(block_of(number, rank), first_fiber_ + thread, group.cluster, rank);
+      if (group.members.size() > 1) each.put_away();
+    }
+    if (group.members.size() > 1 ? !run(group) : !run(*group.members[0])) paused_++;
+  }
+
+  bool run(Residents& group) {
+    while (Resident* each = group.next()) go_on(*each);
+    if (group.done()) {
+      for (const auto& each : group.members) each->check_untouched();
+    }
+    return group.done();
+  }
+
+  void go_on(Resident& resident) {
+    resident.take_out();
+    if (resident.has_run) resident.block.stores.enter();
+    run(resident);
   }
 
   bool run(Resident& resident) {
+    resident.has_run = true;
     resident.block.run();
     check_shared_memory();
     if (resident.block.paused()) {
@@ -203,13 +311,25 @@ class Grid {
     } else {
       resident.block.stores.end();
       block_recorded();
+      if (resident.block.cluster->blocks.size() > 1) {
+        resident.put_away();
+        resident.poison_shared();
+      }
     }
     return !resident.block.paused();
   }
 
+  // Of a cluster and a rank in it.
+  static uint3 block_of(unsigned number, unsigned rank) {
+    const dim3 size = launch->cluster;
+    const dim3 clusters(gridDim.x / size.x, gridDim.y / size.y, gridDim.z / size.z);
+    const uint3 first = unflatten(number, clusters), inside = unflatten(rank, size);
+    return {first.x * size.x + inside.x, first.y * size.y + inside.y, first.z * size.z + inside.z};
+  }
+
   std::unique_ptr<Launch> launch_;
   std::vector<unsigned> order_;
-  std::vector<std::unique_ptr<Resident>> blocks_;
+  std::vector<std::unique_ptr<Residents>> residents_;
   size_t next_ = 0, paused_ = 0, first_fiber_;
   bool waited_ = false;
 };
@@ -282,7 +402,7 @@ void about_to_access(bool write, const void* at, size_t size) {
 
 // Not for ThreadSanitizer, to which blocks that share the bytes of their shared memory would race.
 void before_others() {
-  if (!tsan && launch->order == Order::Random && grid->has_room()) block->pause();
+  if (!tsan && launch->order == Order::Random && grid->leaves_blocks()) block->pause();
 }
 
 // Marsaglia's xorshift64.
@@ -300,6 +420,14 @@ bool in_shared_memory(const void* start, size_t size) {
   };
   return inside(dynamic.start(), dynamic.size()) ||
          inside(launch->module->static_shared, launch->module->static_shared_bytes);
+}
+
+char* in_copy(char* copy, const void* shared) {
+  const char* const at = static_cast<const char*>(shared);
+  if (at >= dynamic.start() && at < dynamic.start() + dynamic.size()) {
+    return copy + launch->module->static_shared_bytes + (at - dynamic.start());
+  }
+  return copy + (at - launch->module->static_shared);
 }
 
 void* dynamic_shared(size_t alignment) {

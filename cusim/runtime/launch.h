@@ -24,7 +24,7 @@ struct Module {
 struct Launch {
   std::string kernel;
   Module* module;
-  dim3 grid, block;
+  dim3 grid, block, cluster;
   size_t dynamic_shared_bytes;
   Order order;
   uint64_t seed;
@@ -65,6 +65,10 @@ void before_others();
 
 // Whether all of it lies in the shared memory of the block that runs.
 bool in_shared_memory(const void* start, size_t size);
+
+// Where a block that is not running has what it finds in its shared memory at `shared`: there, in
+// the copy of all of it that begins at `copy`.
+char* in_copy(char* copy, const void* shared);
 
 // What lies at an address in shared memory, null where not all of it is the block's. The dynamic
 // part begins at a multiple of the alignment that the kernel asks for, and of no more.

@@ -70,15 +70,15 @@ Answer load(Reader& request) {
   return {Status::Done, answer};
 }
 
-// Whether it may overlap, module, grid, block, dynamic shared bytes, order, deadline, seed,
-// arguments.
+// Whether it may overlap, module, grid, block, cluster, dynamic shared bytes, order, deadline,
+// seed, arguments.
 std::unique_ptr<Launch> read_launch(Reader& request) {
   auto read = std::make_unique<Launch>();
   Launch& launch = *read;
   launch.dependent = request.number<uint32_t>() != 0;
   launch.module = reinterpret_cast<Module*>(request.number<uint64_t>());
   launch.kernel = launch.module->kernel;
-  for (dim3* size : {&launch.grid, &launch.block}) {
+  for (dim3* size : {&launch.grid, &launch.block, &launch.cluster}) {
     for (unsigned* axis : {&size->x, &size->y, &size->z}) *axis = request.number<uint32_t>();
   }
   launch.dynamic_shared_bytes = request.number<uint32_t>();

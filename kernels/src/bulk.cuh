@@ -22,9 +22,26 @@ __device__ __forceinline__ void mbarrier_init(unsigned long long* barrier, int a
                : "memory");
 }
 
+// Behind the initialisations, and before a barrier of the cluster: other blocks may then arrive
+// there.
+__device__ __forceinline__ void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 __device__ __forceinline__ void mbarrier_arrive(unsigned long long* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
+}
+
+// At the one that the block of that rank has there.
+__device__ __forceinline__ void mbarrier_arrive_at(unsigned long long* barrier, unsigned rank) {
+  asm volatile(
+      "{ .reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(
+          shared_address(barrier)),
+      "r"(rank)
+      : "memory");
 }
 
 // Arrives, and says how many bytes more this phase gets.
@@ -74,6 +91,37 @@ __device__ __forceinline__ void copy_pixels(void* shared, const TensorMap& map, 
       " [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};" ::"r"(shared_address(shared)),
       "l"(&map), "r"(shared_address(barrier)), "r"(c), "r"(w), "r"(h), "r"(n),
       "h"(static_cast<unsigned short>(s)), "h"(static_cast<unsigned short>(r))
+      : "memory");
+}
+
+// The same copies to the same places of every block of the cluster whose bit of `blocks` is set, by
+// rank, and counted by the barrier that each has there.
+__device__ __forceinline__ void multicast_bulk(void* shared, const void* global, int bytes,
+                                               unsigned long long* barrier, unsigned short blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(shared)),
+      "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
+      : "memory");
+}
+__device__ __forceinline__ void multicast_tile(void* shared, const TensorMap& map, int x, int y,
+                                               unsigned long long* barrier, unsigned short blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(blocks)
+      : "memory");
+}
+__device__ __forceinline__ void multicast_pixels(void* shared, const TensorMap& map, int c, int w,
+                                                 int h, int n, int s, int r,
+                                                 unsigned long long* barrier,
+                                                 unsigned short blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9;" ::"r"(
+          shared_address(shared)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(c), "r"(w), "r"(h), "r"(n),
+      "h"(static_cast<unsigned short>(s)), "h"(static_cast<unsigned short>(r)), "h"(blocks)
       : "memory");
 }
 

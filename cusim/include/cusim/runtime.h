@@ -84,12 +84,24 @@ static_assert(sizeof(TensorMap) == 128);
 
 void mbarrier_init(unsigned long long* barrier, int arrivals, Site site);
 void mbarrier_arrive(unsigned long long* barrier, int bytes, Site site);
+void mbarrier_arrive_at(unsigned long long* barrier, unsigned rank, Site site);
 void mbarrier_wait(unsigned long long* barrier, int parity, Site site);
-void copy_bulk(void* shared, const void* global, int bytes, unsigned long long* barrier, Site site);
+void fence_mbarrier_init();
+
+// To the blocks of the cluster whose bits are set, by rank, or to the one that runs.
+constexpr unsigned own_block = ~0u;
+void copy_bulk(void* shared, const void* global, int bytes, unsigned long long* barrier,
+               unsigned blocks, Site site);
 void copy_tile(void* shared, const TensorMap& map, const int (&at)[2], unsigned long long* barrier,
-               Site site);
+               unsigned blocks, Site site);
 void copy_pixels(void* shared, const TensorMap& map, const int (&at)[4], const int (&tap)[2],
-                 unsigned long long* barrier, Site site);
+                 unsigned long long* barrier, unsigned blocks, Site site);
+
+unsigned cluster_rank();
+void cluster_arrive(Site site);
+void cluster_wait(Site site);
+// Where the block of that rank has what this one has at `shared`.
+const void* of_block(const void* shared, unsigned rank, Site site);
 
 // Of a place in shared memory, as instructions and descriptors have it.
 unsigned shared_address(const void* shared);

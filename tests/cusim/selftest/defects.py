@@ -20,6 +20,7 @@ class Subject:
 
     name: str
     run: Callable[[CusimDevice, str], bool]
+    clusters: bool = False  # which ThreadSanitizer's build refuses
 
     def __str__(self) -> str:
         return self.name
@@ -154,6 +155,36 @@ def _sum_chunks(device: CusimDevice, defect: str) -> bool:
     return np.array_equal(y, x.sum(axis=0))
 
 
+def _add_up(device: CusimDevice, defect: str) -> bool:
+    blocks, threads = 4, 64
+    x = np.arange(2 * blocks * threads, dtype=np.float32)
+    kernel = instantiation("cluster.cu", "add_up")
+    arguments: list[Passed] = [
+        x,
+        unwritten(2 * threads),
+        np.int32(blocks),
+        enumerator(kernel, defect),
+    ]
+    grid, cluster = (2 * blocks, 1, 1), (blocks, 1, 1)
+    _, y = launch(device, kernel, grid, (threads, 1, 1), arguments, 8 * threads, cluster)
+    return np.array_equal(y, x.reshape(2, blocks, threads).sum(axis=1).reshape(-1))
+
+
+def _share_chunks(device: CusimDevice, defect: str) -> bool:
+    adding, chunks, stages, blocks = 128, 6, 2, 4
+    x = np.arange(chunks * 4 * adding, dtype=np.float32).reshape(chunks, -1)
+    kernel = instantiation("cluster.cu", "share_chunks")
+    arguments: list[Passed] = [
+        x,
+        unwritten((blocks, 4 * adding)),
+        np.int32(chunks),
+        enumerator(kernel, defect),
+    ]
+    shared, threads = stages * 16 * adding, adding + 32
+    _, y = launch(device, kernel, (blocks, 1, 1), (threads, 1, 1), arguments, shared, (2, 1, 1))
+    return bool((y == x.sum(axis=0)).all())
+
+
 ROTATE = Subject("barrier", _rotate)
 TWICE = Subject("bounds", _twice)
 SUM_ROWS = Subject("cp.async", _sum_rows)
@@ -162,7 +193,12 @@ LOAD_MATRIX = Subject("ldmatrix", _load_matrix)
 WGMMA = Subject("wgmma", _wgmma)
 WGMMA_REGISTERS = Subject("wgmma-registers", _wgmma_registers)
 BULK = Subject("bulk", _sum_chunks)
-SUBJECTS = (ROTATE, TWICE, SUM_ROWS, WARP_SUM, LOAD_MATRIX, WGMMA, WGMMA_REGISTERS, BULK)
+CLUSTER = Subject("cluster", _add_up, clusters=True)
+MULTICAST = Subject("multicast", _share_chunks, clusters=True)
+SUBJECTS = (
+    *(ROTATE, TWICE, SUM_ROWS, WARP_SUM, LOAD_MATRIX),
+    *(WGMMA, WGMMA_REGISTERS, BULK, CLUSTER, MULTICAST),
+)
 
 
 def _everywhere(subject: Subject, defect: str, caught: str) -> Planted:
@@ -170,6 +206,8 @@ def _everywhere(subject: Subject, defect: str, caught: str) -> Planted:
 
 
 _RACE = "data race"
+_MET = "its threads have not met yet"
+_ENDED = "of the cluster has ended"
 _TOUCHED = r"use-after-poison.*wgmma\.cu:\d+"
 _INDEX = r"index 36 out of bounds of 'float \[36\]'.*bounds\.cu:\d+"
 _STACK = "stack-overflow|SEGV"
@@ -250,6 +288,28 @@ PLANTED = (
     Planted(BULK, "SOURCE_PAST_END", "bulk copy out of bounds: .* past the end of a buffer", None),
     Planted(BULK, "TARGET_PAST_END", "outside the block's shared memory", None),
     Planted(BULK, "RETURNS_WITH_COPIES", "ended with 1 bulk copies under way", None),
+    # Clusters.
+    Planted(CLUSTER, "NO_FIRST_BARRIER", "may not have begun: its threads .*cluster", _MET),
+    Planted(CLUSTER, "NO_BARRIER_BETWEEN", "block . of the cluster has ended", _ENDED),
+    Planted(CLUSTER, "NO_LAST_BARRIER", "block . of the cluster has ended", _ENDED),
+    Planted(CLUSTER, "ONE_WAITS_ELSEWHERE", "the cluster's barrier never ends", "never ends"),
+    Planted(CLUSTER, "ARRIVES_TWICE", "arrives again at the cluster's barrier", "arrives again"),
+    Planted(CLUSTER, "WAITS_WITHOUT_ARRIVAL", "where it has not arrived", "has not arrived"),
+    Planted(CLUSTER, "NO_SUCH_BLOCK", "block 4 of a cluster of 4", "block 4 of a cluster of 4"),
+    Planted(CLUSTER, "NOT_SHARED", "is not in shared memory", "is not in shared memory"),
+    Planted(CLUSTER, "READS_WHERE_ONE_ENDED", WRONG, WRONG),
+    Planted(CLUSTER, "WRITES_WHERE_ONE_ENDED", "wrote to .* of block 3 .*had ended", "had ended"),
+    Planted(MULTICAST, "NO_FIRST_BARRIER", "may not have begun: its threads .*cluster", _MET),
+    Planted(MULTICAST, "NO_INIT_FENCE", "of block .: no fence behind its initialisation", None),
+    Planted(MULTICAST, "NO_PROXY_FENCE", r"what thread 0 .* fence\.proxy\.async", None),
+    Planted(MULTICAST, "TO_NO_BLOCK", "a bulk copy to blocks 0 of a cluster of 2", None),
+    Planted(MULTICAST, "TO_BLOCKS_OUTSIDE", "a bulk copy to blocks 0x7 of a cluster of 2", None),
+    Planted(MULTICAST, "TO_ONE_ONLY", "never ends, 1 arrivals and 0 bytes are missing", None),
+    Planted(MULTICAST, "OTHER_PLACE", WRONG, WRONG),
+    Planted(MULTICAST, "EXPECTS_ITS_OWN_HALF", "bytes more than a phase|copies under way", None),
+    Planted(MULTICAST, "REFILLED_TOO_SOON", "one arrival more than the 1 of a phase", None),
+    Planted(MULTICAST, "ARRIVES_AT_ITS_OWN", "never ends, 1 arrivals and 0 bytes", None),
+    Planted(MULTICAST, "ENDS_EARLY", "block . of the cluster has ended", _ENDED),
     # Memory.
     Planted(TWICE, "READ_PAST_END", WRONG, r"use-after-poison.*bounds\.cu:\d+", WRONG),
     Planted(TWICE, "READ_BEFORE_START", WRONG, r"use-after-poison.*bounds\.cu:\d+", WRONG),

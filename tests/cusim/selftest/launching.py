@@ -39,6 +39,7 @@ def launch(
     block: Dim3,
     arguments: Sequence[Passed],
     shared_bytes: int = 0,
+    cluster: Dim3 = (1, 1, 1),
 ) -> list[NDArray[Any]]:
     """What each array among the arguments, each in a buffer of its own, holds after the launch."""
     loaded, stream = device.load(kernel), device.stream()
@@ -48,7 +49,7 @@ def launch(
         device.upload(buffer.address, array, stream)
     addresses = iter([buffer.address for buffer in buffers])
     passed = [next(addresses) if isinstance(a, np.ndarray) else a for a in arguments]
-    device.launch(loaded, grid, block, shared_bytes, passed, stream)
+    device.launch(loaded, grid, block, shared_bytes, passed, stream, cluster=cluster)
     results = [np.empty_like(array) for array in arrays]
     for result, buffer in zip(results, buffers, strict=True):
         device.download(result, buffer.address, stream)
