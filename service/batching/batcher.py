@@ -269,7 +269,7 @@ class Batcher(Generic[T, R]):
     def _look(self, now: float, consumer: Consumer[T, R]) -> int:
         """Carry out the policy, and return how many items an idle consumer's engine should run."""
         turn = consumer.turn if consumer.turn and not consumer.turn.alone else None
-        if turn or len(self._consumers) > 1:
+        if consumer.turn or len(self._consumers) > 1:
             self._see_others(taking=consumer)
         decision = self._decide(now, consumer)
         size = decision.dispatch

@@ -240,7 +240,7 @@ def test_a_second_signal_ends_the_notice() -> None:
 def test_a_signal_when_nothing_is_in_flight_ends_it_at_once() -> None:
     with running() as server, server.raw(head("Content-Length: 1") + b"1") as idle:
         # A connection that is only kept open does not delay the exit.
-        read_until(idle, b'"batch_size":1}')
+        read_until(idle, b'"batch_size":1,"version":"1"}')
         server.process.terminate()
         assert server.process.wait(5) == 0
 
