@@ -196,7 +196,7 @@ def _headers() -> list[Path]:
 
 @cache
 def processor() -> tuple[str, ...]:
-    """Flags for this processor: fused multiply-add, as a GPU has it, is 30 times slower without."""
+    """Return flags for this processor: without them a fused multiply-add is 30 times slower."""
     cpuinfo = Path("/proc/cpuinfo")
     features = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
     return ("-march=x86-64-v3",) if {"avx2", "fma", "f16c", "bmi2"} <= features else ()
@@ -208,7 +208,7 @@ def _compiler_version() -> str:
 
 
 def _gpp(*arguments: str | Path, given: str = "") -> str:
-    """Return what the compiler says; raises CompilerFailure with it where it fails."""
+    """Run g++ and return its messages. Raises CompilerFailure with them where it fails."""
     run = subprocess.run(
         ["g++", *arguments], input=given, capture_output=True, text=True, check=False
     )
@@ -221,7 +221,7 @@ _INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE
 
 
 def _including(source: Path) -> list[Path]:
-    """Return the source, and what it includes by a name in quotation marks, however deep."""
+    """Return the source and every file that it includes by #include "…", at any depth."""
     found: list[Path] = []
     waiting = [source]
     while waiting:
@@ -270,7 +270,7 @@ def _make_whole(path: Path, make: Make) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Others who want the same built wait for it, rather than build it too."""
+    """Hold the lock of a file to build: others who need the file wait instead of building it."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

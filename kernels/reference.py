@@ -32,7 +32,7 @@ def conv(
     residual: Array | None = None,
     activation: Activation | None = None,
 ) -> Array:
-    """y = activation(conv(x, weight) + bias + residual), N×C×H×W → N×K×P×Q.
+    """Return y = activation(conv(x, weight) + bias + residual), N×C×H×W → N×K×P×Q.
 
     weight is K×(C/groups)×R×S, bias K, residual N×K×P×Q. Lavin & Gray, equation 1, with strides u,
     v, dilations d, e and the padding before the image, a, b:

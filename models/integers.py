@@ -1,4 +1,4 @@
-"""What is whole in a quantised network: filters and biases in units of their scales."""
+"""Computes a quantised network's whole numbers: filters and biases in units of their scales."""
 
 import numpy as np
 from numpy.typing import NDArray

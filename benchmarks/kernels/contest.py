@@ -82,7 +82,7 @@ class Outcome:
 
 
 def contest(candidates: Iterable[Candidate], effort: Effort = Effort()) -> Outcome:
-    """Check, screen and time the candidates."""
+    """Check the candidates' results, time each a few times, and the fastest of them often."""
     refused: dict[str, str] = {}
     screened: list[tuple[float, Candidate]] = []
     tried = 0

@@ -133,7 +133,7 @@ class ContestSide:
 
 
 def torch_side(device: Device, effort: Effort) -> ContestSide:
-    """Open PyTorch's side. Raises BaselineError."""
+    """Return PyTorch as a side of the contest. Raises BaselineError where it is not installed."""
     runtime = CudaRuntime()
     return ContestSide(
         "torch", lambda problem: torch_candidates(device, tensors_of(runtime, problem)), effort
@@ -141,7 +141,8 @@ def torch_side(device: Device, effort: Effort) -> ContestSide:
 
 
 def im2col_side(device: Device, effort: Effort) -> ContestSide:
-    """Open explicit im2col's side: PyTorch's unfold, and cuBLAS. Raises BaselineError."""
+    """Return explicit im2col, by PyTorch's unfold and cuBLAS, as a side of the contest. Raises
+    BaselineError where PyTorch is not installed."""
     runtime = CudaRuntime()
     return ContestSide(
         "im2col", lambda problem: im2col_candidates(device, tensors_of(runtime, problem)), effort

@@ -103,9 +103,7 @@ class CoalescedTile:
 
 
 def _tiles(*rest: tuple[int, int, int, int]) -> tuple[CoalescedTile, ...]:
-    """Return tiles 7 pixels wide, which divide images of 7, 14, 28, ... and nearly those of 13, 27,
-    55.
-    """
+    """Return tiles 7 pixels wide: they divide widths of 7, 14 and 28, and nearly 13 and 27."""
     return tuple(CoalescedTile(8, 7, *sizes) for sizes in rest)
 
 

@@ -1,4 +1,4 @@
-"""What convolutions of quantised values share, whose sums are exact: how those become bytes.
+"""Implements what all convolutions of quantised values share: exact sums, which become bytes.
 
 numbers, scales, bias ─ requantization ─ offset, scale ─┐
 x, y, residual, activation ─ rounding_struct ───────────┴─ kernels/src/requantise.cuh

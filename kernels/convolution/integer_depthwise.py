@@ -22,7 +22,7 @@ _MOST_TAPS = 512
 
 @dataclass(frozen=True, slots=True)
 class IntegerDepthwiseConv(DepthwiseConv):
-    """Computes as DepthwiseConv, of unsigned bytes and signed weights; sums are whole floats."""
+    """Computes DepthwiseConv's sums of unsigned bytes and signed weights, in whole floats."""
 
     name: str = "integer depthwise"
 

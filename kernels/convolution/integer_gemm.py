@@ -34,7 +34,7 @@ Of the first a warp has fewer filters than for halves: more warps write bytes so
 
 @dataclass(frozen=True, slots=True)
 class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
-    """Computes as TensorConv, of unsigned bytes and signed weights."""
+    """Computes TensorConv's matrix product of unsigned bytes and signed weights."""
 
     name: str = "integer"
 

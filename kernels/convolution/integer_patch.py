@@ -26,7 +26,7 @@ split sums by."""
 
 @dataclass(frozen=True, slots=True)
 class IntegerPatchConv(IntegerSum[TileConfig[PatchTile]], PatchConv):
-    """Computes as PatchConv, of unsigned bytes and signed weights."""
+    """Computes PatchConv's convolution of unsigned bytes and signed weights."""
 
     TILES: ClassVar[tuple[PatchTile, ...]] = INTEGER_PATCH_TILES
     MULTIPLIES: ClassVar[str] = "IMMA"

@@ -94,8 +94,7 @@ SPLITTING_TILES = (replace(TENSOR_TILES[0], wn=32), *TENSOR_TILES[1:])
 
 @dataclass(frozen=True, slots=True)
 class TensorConv(ImplicitGemm[TensorTile]):
-    """Computes as DirectConv by mma.sync: fp16, TF32, or three TF32 products nearly exact as
-    float32.
+    """Computes DirectConv's matrix product by mma.sync: fp16, TF32, or 3×TF32, nearly float32.
 
     The split of a float32 factor in two TF32 numbers, and sums outside tensor cores where they
     would be truncated: Ootomo and Yokota 2022, "Recovering single precision accuracy from Tensor

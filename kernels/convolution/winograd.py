@@ -168,7 +168,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> float:
-        """Return the rounding error of y in u: sums and transforms are float32."""
+        """Return the rounding error of y in units of float32's: sums and transforms are float32."""
         return winograd_rounding(problem, self.m, self.r, config.points, factors=0)
 
     @override

@@ -1,4 +1,4 @@
-"""Launches of kernels/src/quantise.cu: what is done with bytes between convolutions.
+"""Launches kernels/src/quantise.cu, which computes on bytes between convolutions.
 
 Each function raises ValueError for shapes that do not match and tensors that exceed 32-bit indices.
 """
@@ -22,7 +22,7 @@ _LANES = 32
 
 
 def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """y = the bytes that stand for x, floats or halves: operands x, y."""
+    """Return a launch of y = the bytes that stand for x, floats or halves: operands x, y."""
     return _converting("quantize", {"x": x.stored.element}, x, y, y.stored)
 
 
@@ -50,14 +50,14 @@ def blocks_of(
 
 
 def dequantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """y = the floats or halves that the bytes of x stand for: operands x, y."""
+    """Return a launch of y = the floats or halves that x's bytes stand for: operands x, y."""
     return _converting("dequantize", {"y": y.stored.element}, x, y, x.stored)
 
 
 def add_launch(
     a: StridedTensor, b: StridedTensor, y: StridedTensor, activation: Activation | None = None
 ) -> Launch:
-    """y = activation(a + b), of bytes: operands a, b, y. The activation clamps."""
+    """Return a launch of y = activation(a + b) of bytes, which clamps: operands a, b, y."""
     least, most = clamped(y.stored, activation)
     scalars: dict[str, Value] = {
         "left_zero": a.stored.zero_point,

@@ -1,4 +1,4 @@
-"""Elementwise activations, which may be the epilogue of another kernel."""
+"""Lists the elementwise activations, which may be the epilogue of another kernel."""
 
 from dataclasses import dataclass
 from enum import Enum, unique

@@ -1,4 +1,4 @@
-"""Elementwise operations of two operands."""
+"""Lists the elementwise operations of two operands."""
 
 from enum import Enum, unique
 

@@ -190,7 +190,7 @@ def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants)
 
 @cache
 def _turn(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
-    """Return the cycles of one turn of the loop on one multiprocessor.
+    """Return the cycles that one multiprocessor needs for one iteration of the loop.
 
     It is the longest of the busiest scheduler's issue, the tensor cores and the shared memory.
     """

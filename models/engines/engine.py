@@ -1,4 +1,4 @@
-"""The protocol of engines, which run batches of images."""
+"""Defines the protocol of engines, which run batches of images."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, unique

@@ -1,4 +1,4 @@
-"""The operands of products of bytes, and a fully connected layer as a convolution of one pixel."""
+"""Makes the operands of products of bytes; a fully connected layer becomes a 1-pixel convolution."""
 
 from functools import partial
 
