@@ -1,4 +1,4 @@
-"""Makes the operands of products of bytes; a fully connected layer becomes a 1-pixel convolution."""
+"""Makes operands of products of bytes; a fully connected layer becomes a 1-pixel convolution."""
 
 from functools import partial
 
