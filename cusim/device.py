@@ -40,6 +40,7 @@ from cusim.streams import (
     own_stream,
 )
 from kernels.device.device import (
+    NO_CLUSTERS,
     SOURCE_ROOT,
     Argument,
     CompileError,
@@ -243,7 +244,7 @@ class CusimDevice:
         stream: Stream,
         *,
         dependent: bool = False,
-        cluster: Dim3 = (1, 1, 1),
+        cluster: Dim3 = NO_CLUSTERS,
     ) -> None:
         reason = self._refusal(kernel, grid, block, shared_bytes, arguments, cluster)
         if reason is not None:

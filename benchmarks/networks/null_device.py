@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kernels.device.device import (
     ALIGNMENT,
+    NO_CLUSTERS,
     Argument,
     Dim3,
     Event,
@@ -127,6 +128,7 @@ class NullDevice:
         stream: Stream,
         *,
         dependent: bool = False,
+        cluster: Dim3 = NO_CLUSTERS,
     ) -> None:
         if kernel.instantiation.kernel == "top_k":
             _, y, classes, _, k, *_ = arguments  # of kernels/src/top_k.cu

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kernels.device import nvrtc
 from kernels.device.compile import DEFAULT_CACHE, Cubin, architecture, compile_kernel
 from kernels.device.device import (
+    NO_CLUSTERS,
     Argument,
     DeviceError,
     Dim3,
@@ -33,7 +34,7 @@ from kernels.device.device import (
     Stream,
     encode,
 )
-from kernels.device.driver import DriverError, launch_dependent, programmatic_edges
+from kernels.device.driver import DriverError, launch_kernel, programmatic_edges
 from kernels.device.gpus import architecture_of
 from kernels.installation import how_to_install
 
@@ -41,7 +42,9 @@ from kernels.installation import how_to_install
 _INVALID_VALUE = 1
 _OUT_OF_MEMORY = 2
 _TOO_MANY_RESOURCES = 701
-_REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES))
+_NOT_SUPPORTED = 801
+_INVALID_CLUSTER_SIZE = 912
+_REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES, _NOT_SUPPORTED, _INVALID_CLUSTER_SIZE))
 
 _OVERLAP_SM, _OVERLAP_DRIVER = 90, 12030
 """From which on launches overlap (kernels/src/dependent.cuh), also in captured graphs."""
@@ -186,9 +189,12 @@ class CudaDevice:
         stream: Stream,
         *,
         dependent: bool = False,
+        cluster: Dim3 = NO_CLUSTERS,
     ) -> None:
         geometry = f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
-        if min(*grid, *block) < 1:  # RawKernel would launch 1 instead of 0
+        if cluster != NO_CLUSTERS:
+            geometry += f", clusters {cluster}"
+        if min(*grid, *block, *cluster) < 1:  # RawKernel would launch 1 instead of 0
             raise LaunchError(kernel, f"no threads ({geometry})")
         raw = kernel.function
         self._use()
@@ -196,10 +202,18 @@ class CudaDevice:
             # More than 48 KiB must be asked for. It is never lowered: a captured launch needs it.
             if shared_bytes > raw.max_dynamic_shared_size_bytes:  # noqa: PLR1730  only if it must
                 raw.max_dynamic_shared_size_bytes = shared_bytes
-            if dependent and self.overlaps:
-                parameters = [encode(argument) for argument in arguments]
-                function, queue = raw.kernel.ptr, _own(stream).cupy.ptr
-                launch_dependent(function, grid, block, shared_bytes, parameters, queue)
+            early = dependent and self.overlaps
+            if early or cluster != NO_CLUSTERS:
+                launch_kernel(
+                    raw.kernel.ptr,
+                    grid,
+                    block,
+                    shared_bytes,
+                    [encode(argument) for argument in arguments],
+                    _own(stream).cupy.ptr,
+                    dependent=early,
+                    cluster=cluster,
+                )
             else:
                 raw(
                     grid,

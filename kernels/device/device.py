@@ -37,7 +37,10 @@ ALIGNMENT = 256
 """Bytes to which the address of a Buffer is aligned."""
 
 Dim3 = tuple[int, int, int]
-"""x, y, z of a grid (in blocks) or of a block (in threads)."""
+"""x, y, z of a grid or a cluster (in blocks), or of a block (in threads)."""
+
+NO_CLUSTERS: Dim3 = (1, 1, 1)
+"""The cluster of a launch whose blocks run each by itself."""
 
 TemplateArgument = int | bool | str
 """An integer, a truth value, or C++ text: a type or an enumerator."""
@@ -285,13 +288,18 @@ class Device(Protocol):
         stream: Stream,
         *,
         dependent: bool = False,
+        cluster: Dim3 = NO_CLUSTERS,
     ) -> None:
         """Run `kernel` with `shared_bytes` of dynamic shared memory a block.
+
+        Every `cluster` of blocks, of which the grid is a multiple along each axis, run at the same
+        time and reach each other's shared memory (kernels/src/cluster.cuh); at most 8 of them.
 
         If `dependent`, it may begin before the launch right before it in the stream has ended, as
         far as the rule of kernels/src/dependent.cuh allows.
 
-        Raises LaunchError where the device refuses (too many threads, too much shared memory).
+        Raises LaunchError where the device refuses (too many threads, too much shared memory, no
+        clusters).
         Arguments are copied now: they need not outlive the call.
         """
 

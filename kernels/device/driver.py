@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from kernels.device.device import Dim3
+from kernels.device.device import NO_CLUSTERS, Dim3
 
 _SUCCESS = 0
-_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_...
+_CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_...
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 _PROGRAMMATIC = 1  # CU_GRAPH_DEPENDENCY_TYPE_...
 
 
@@ -53,21 +54,31 @@ class EdgeData(ctypes.Structure):
     )
 
 
-def launch_dependent(
+def launch_kernel(
     function: int,
     grid: Dim3,
     block: Dim3,
     shared_bytes: int,
     parameters: Sequence[bytes],
     stream: int,
+    *,
+    dependent: bool = False,
+    cluster: Dim3 = NO_CLUSTERS,
 ) -> None:
-    """Launch a CUfunction that may begin before the previous launch in the stream has ended.
+    """Launch a CUfunction, in clusters of so many blocks along each axis.
 
-    `parameters` has the bytes of each parameter. Raises DriverError.
+    If `dependent`, it may begin before the previous launch in the stream has ended. `parameters`
+    has the bytes of each parameter. Raises DriverError.
     """
-    attribute = Attribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION)
-    attribute.value[0] = 1
-    config = Config(grid, block, shared_bytes, stream, ctypes.pointer(attribute), 1)
+    chosen: dict[int, tuple[int, ...]] = {}
+    if dependent:
+        chosen[_PROGRAMMATIC_STREAM_SERIALIZATION] = (1,)
+    if cluster != NO_CLUSTERS:
+        chosen[_CLUSTER_DIMENSION] = cluster
+    attributes = (Attribute * len(chosen))(
+        *(Attribute(id=name, value=values) for name, values in chosen.items())
+    )
+    config = Config(grid, block, shared_bytes, stream, attributes, len(chosen))
     buffers = [ctypes.create_string_buffer(parameter, len(parameter)) for parameter in parameters]
     pointers = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
     _call("cuLaunchKernelEx", ctypes.byref(config), ctypes.c_void_p(function), pointers, None)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernels.device.device import (
+    NO_CLUSTERS,
     SOURCE_ROOT,
     Argument,
     Dim3,
@@ -40,6 +41,7 @@ class Launch:
     block: Dim3
     arguments: tuple[Argument | str, ...]
     shared_bytes: int = 0  # dynamic, a block
+    cluster: Dim3 = NO_CLUSTERS
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -128,6 +130,7 @@ def launch(
     grid: Dim3,
     block: Dim3,
     shared_bytes: int = 0,
+    cluster: Dim3 = NO_CLUSTERS,
     /,
     **arguments: Value,
 ) -> Launch:
@@ -142,7 +145,7 @@ def launch(
     declared = parameters(source, instantiation.kernel)
     check_names(instantiation.kernel, [parameter.name for parameter in declared], arguments)
     passed = map(_passed, declared, arguments.values())
-    return Launch(instantiation, grid, block, tuple(passed), shared_bytes)
+    return Launch(instantiation, grid, block, tuple(passed), shared_bytes, cluster)
 
 
 def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes:

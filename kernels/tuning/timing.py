@@ -144,6 +144,7 @@ def launcher(
                 launch.bind(operands[index]),
                 stream,
                 dependent=dependent,
+                cluster=launch.cluster,
             )
 
     return run

@@ -469,6 +469,7 @@ class CudaEngine:
             step.arguments(address),
             stream,
             dependent=dependent,
+            cluster=launch.cluster,
         )
 
 

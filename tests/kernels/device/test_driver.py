@@ -17,7 +17,7 @@ from kernels.device.driver import (
     Config,
     DriverError,
     EdgeData,
-    launch_dependent,
+    launch_kernel,
     programmatic_edges,
 )
 from kernels.device.launch import instantiate
@@ -36,8 +36,11 @@ int main() {
          offsetof(C, numAttrs), sizeof(C));
   printf("%zu %zu %d ", sizeof(CUgraphEdgeData), offsetof(CUgraphEdgeData, type),
          int(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC));
-  printf("%zu %zu %zu %d", offsetof(A, id), offsetof(A, value), sizeof(A),
+  printf("%zu %zu %zu %d ", offsetof(A, id), offsetof(A, value), sizeof(A),
          int(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION));
+  using D = decltype(CUlaunchAttributeValue::clusterDim);
+  printf("%zu %zu %zu %d", offsetof(D, x), offsetof(D, y), offsetof(D, z),
+         int(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION));
 }
 """
 
@@ -62,6 +65,8 @@ def test_structures_lie_as_in_the_toolkits_header(tmp_path: Path) -> None:
         Attribute.value.offset,
         ctypes.sizeof(Attribute),
         driver._PROGRAMMATIC_STREAM_SERIALIZATION,
+        *(0, 4, 8),
+        driver._CLUSTER_DIMENSION,
     ]
 
 
@@ -90,7 +95,7 @@ class FakeDriver:
                 block=tuple(given.block),
                 shared_bytes=given.shared_bytes,
                 stream=given.stream,
-                attributes=[(each.id, each.value[0]) for each in attributes],
+                attributes={each.id: tuple(each.value[:3]) for each in attributes},
                 first=ctypes.cast(p[0], ctypes.POINTER(ctypes.c_int))[0],  # type: ignore[index]
             )
         )
@@ -106,14 +111,41 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 
 def test_a_launch_says_that_it_may_overlap(fake: FakeDriver) -> None:
-    launch_dependent(0xF00, (3, 2, 1), (64, 1, 1), 512, [np.int32(7).tobytes()], 0xBEEF)
+    launch_kernel(
+        0xF00, (3, 2, 1), (64, 1, 1), 512, [np.int32(7).tobytes()], 0xBEEF, dependent=True
+    )
     (call,) = fake.calls
     assert (call.function, call.stream, call.shared_bytes) == (0xF00, 0xBEEF, 512)
     assert (call.grid, call.block, call.first) == ((3, 2, 1), (64, 1, 1), 7)
-    assert call.attributes == [(6, 1)]
+    assert call.attributes == {6: (1, 0, 0)}
     fake.status = 700
     with pytest.raises(DriverError, match="700"):
-        launch_dependent(0xF00, (1, 1, 1), (1, 1, 1), 0, [bytes(4)], 0)
+        launch_kernel(0xF00, (1, 1, 1), (1, 1, 1), 0, [bytes(4)], 0)
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_a_launch_says_what_blocks_are_a_cluster(fake: FakeDriver, *, dependent: bool) -> None:
+    launch_kernel(
+        0xF00, (4, 6, 1), (64, 1, 1), 0, [bytes(4)], 0, dependent=dependent, cluster=(2, 3, 1)
+    )
+    assert fake.calls[0].attributes == {4: (2, 3, 1), **({6: (1, 0, 0)} if dependent else {})}
+
+
+def test_a_device_launches_clusters_by_the_driver_or_says_why_not(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = CudaDevice(cache=CACHE)
+    monkeypatch.setattr(device, "overlaps", False)
+    kernel, stream = device.load(instantiate("lrn.cu", "lrn", t="float")), device.stream()
+    launched = kernel, (4, 1, 1), (32, 1, 1), 0, (np.int32(1),), stream
+    device.launch(*launched, dependent=True, cluster=(4, 1, 1))
+    assert fake.calls[0].attributes == {4: (4, 1, 1)}
+    for status in (801, 912):  # no clusters; not so large
+        fake.status = status
+        with pytest.raises(LaunchError, match=rf"CUDA error {status} .*clusters \(4, 1, 1\)"):
+            device.launch(*launched, cluster=(4, 1, 1))
+    with pytest.raises(LaunchError, match="no threads"):
+        device.launch(*launched, cluster=(0, 1, 1))
 
 
 def test_a_device_of_sm_90_launches_dependents_by_the_driver_and_all_else_by_cupy(

@@ -124,6 +124,9 @@ def test_numbers_become_what_the_parameter_is_in_cpp() -> None:
     types = [np.int32, bytes, *[np.int32] * 4, *[np.float32] * 3]
     assert [type(each) for each in made.arguments[2:]] == types
     assert made.operands == ("x",)
+    assert made.cluster == (1, 1, 1)
+    clustered = launch(kernel, (6, 1, 1), (1, 1, 1), 0, (2, 1, 1), x="x", y=0, **numbers, **scalars)
+    assert clustered.renamed({"x": "y"}).cluster == (2, 1, 1)
 
 
 @pytest.mark.parametrize("wrong", [{"x": 1.5}, {"elements": "y"}, {"scale": "x"}, {"after": b"1"}])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cusim.device import CusimDevice
-from kernels.device.device import ALIGNMENT, Device, LaunchError
+from kernels.device.device import ALIGNMENT, Device, Dim3, LaunchError
 from kernels.device.launch import Launch, instantiate
 from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import binary_launch
@@ -102,7 +102,7 @@ class CachedDevice:
     def load(self, instantiation: object) -> object:
         return instantiation
 
-    def launch(self, kernel: object, *geometry: Any, dependent: bool) -> None:
+    def launch(self, kernel: object, *geometry: Any, dependent: bool, cluster: Dim3) -> None:
         (address,) = geometry[3]
         if self._graph is not None:
             self._graph.addresses.append(address)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.networks.null_device import NullDevice, NullGraph
 from cusim.device import CusimDevice, Order
-from kernels.device.device import Argument, Dim3, Event, Kernel, Stream
+from kernels.device.device import NO_CLUSTERS, Argument, Dim3, Event, Kernel, Stream
 from kernels.tuning.heuristic import heuristic
 from models import BUILT_IN_MODEL, EngineError, load_classifier, measure_timeline
 from models.engines.cuda_engine import CudaEngine
@@ -82,9 +82,10 @@ class ClockDevice(NullDevice):
         stream: Stream,
         *,
         dependent: bool = False,
+        cluster: Dim3 = NO_CLUSTERS,
     ) -> None:
         """See Device."""
-        super().launch(kernel, grid, block, shared_bytes, arguments, stream)
+        super().launch(kernel, grid, block, shared_bytes, arguments, stream, cluster=cluster)
         assert not (dependent and self._graph is None), "launches between events do not overlap"
         clock(stream).now += LAUNCH_US
 

@@ -197,6 +197,7 @@ def launch(launched: Launch, device: Device, addresses: Mapping[str, int], strea
         launched.bind(addresses),
         stream,
         dependent=True,
+        cluster=launched.cluster,
     )
 
 
