@@ -1,4 +1,4 @@
-"""Says how to install what is missing, for the way in which this Convoy was installed."""
+"""Says how to install what is missing, by the way in which Convoy was installed."""
 
 import sys
 from enum import StrEnum
@@ -8,7 +8,7 @@ _ROOT = Path(__file__).parent.parent
 
 
 class Installation(StrEnum):
-    """Names the ways in which Convoy is installed."""
+    """Names the ways in which Convoy can have been installed."""
 
     CHECKOUT = "checkout"
     WHEEL = "wheel"
@@ -26,7 +26,8 @@ def installation(root: Path = _ROOT, prefix: Path = Path(sys.prefix)) -> Install
 
 
 def how_to_install(extra: str, kind: Installation | None = None) -> str:
-    """Return the advice that installs one of pyproject.toml's extras, as the end of a sentence."""
+    """Return advice on installing one of pyproject.toml's extras, worded as the end of a
+    sentence."""
     kind = kind or installation()
     if kind is Installation.CHECKOUT:
         return f"run {sys.prefix}/bin/pip install -c constraints.txt -e '.[{extra}]'"

@@ -1,4 +1,4 @@
-"""Defines every operation in plain NumPy, one function each, as the reference for the kernels.
+"""Defines every operation in plain NumPy, one function each, as a reference for the kernels.
 
 Arrays have ONNX's logical order with the batch axis first: N×C×H×W, N×C×D×H×W in 3-D. A function
 computes in the type of its input (float64 to check a kernel, float32 to see the effect of rounding
@@ -64,7 +64,7 @@ def conv(
 
 
 def _projected(x: Array | None, weight: Array, projection: Projection) -> Array:
-    """Return N×C'×H'×W' → N×K×P×Q, projected by a K×C'×1×1 weight."""
+    """Return N×C'×H'×W' → N×K×P×Q, computed by a K×C'×1×1 weight at the projection's strides."""
     if x is None:
         raise ValueError("the problem has a projection, but there is no residual")
     _require_shape("residual", x, (len(x), projection.c, *projection.input))
@@ -73,9 +73,8 @@ def _projected(x: Array | None, weight: Array, projection: Projection) -> Array:
 
 
 def _conv_image(image: Array, weight: Array, problem: ConvProblem) -> Array:
-    """Return C×H×W → K×P×Q: the sum over r, s of a matrix product a group, (K/g × C/g) · (C/g ×
-    PQ).
-    """
+    """Return C×H×W → K×P×Q as a sum over taps of matrix products per group, (K/g × C/g) · (C/g ×
+    PQ)."""
     window, groups = problem.window, problem.groups
     k, c = problem.k // groups, problem.c // groups
     taps = weight.reshape(groups, k, c, window.kernel_volume)
@@ -91,7 +90,7 @@ def gemm(
     bias: Array | None = None,
     activation: Activation | None = None,
 ) -> Array:
-    """y = activation(x · weightᵀ + bias), N×...×C → N×...×K; weight K×C, bias K."""
+    """Return y = activation(x · weightᵀ + bias), N×...×C → N×...×K, with weight K×C and bias K."""
     _require_one_type(x, weight, bias)
     y = x @ weight.T
     return activate(y if bias is None else y + bias, activation)
@@ -122,7 +121,7 @@ def _window_sum(x: Array, window: Window) -> Array:
 
 
 def _divisor(problem: PoolProblem, dtype: np.dtype[Any]) -> Array:
-    """Return the number of positions that each window averages over, P×Q."""
+    """Return the number of positions over which each window averages, P×Q."""
     counted = np.ones(problem.window.input, dtype)
     if problem.kind is PoolKind.AVERAGE:
         return _window_sum(counted, problem.window)
@@ -134,7 +133,7 @@ def _divisor(problem: PoolProblem, dtype: np.dtype[Any]) -> Array:
 
 
 def _padded(x: Array, window: Window, fill: float) -> Array:
-    """Return x padded with `fill` as far as windows reach."""
+    """Return x padded with `fill` as far as the windows reach."""
     reach = [
         (p - 1) * stride + extent
         for p, stride, extent in zip(window.output, window.strides, window.extent, strict=True)
@@ -148,7 +147,7 @@ def _padded(x: Array, window: Window, fill: float) -> Array:
 
 
 def _seen_by_taps(padded: Array, window: Window) -> Iterator[Array]:
-    """Yield for each tap of the window, r before s, the ...×P×Q elements it reads, as views."""
+    """Yield, for each tap r, s of the window, a view of the ...×P×Q elements that the tap reads."""
     for tap in np.ndindex(window.kernel):
         spans = [
             slice(d * r, d * r + stride * (p - 1) + 1, stride)
@@ -171,13 +170,13 @@ def global_pool(x: Array, kind: PoolKind) -> Array:
 def scale_shift(
     x: Array, scale: Array, shift: Array, activation: Activation | None = None
 ) -> Array:
-    """y = activation(x · scale + shift), any shape N×C×...; scale and shift hold C numbers."""
+    """Return y = activation(x · scale + shift), N×C×..., where scale and shift hold C numbers."""
     _require_one_type(x, scale, shift)
     return activate(x * _per_channel(scale, x.ndim) + _per_channel(shift, x.ndim), activation)
 
 
 def lrn(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
-    """Local response normalisation across channels, N×C×... → the same (ONNX LRN).
+    """Return x, N×C×..., after local response normalisation across channels (ONNX LRN).
 
     y[c] = x[c] / (bias + alpha / size · Σ x[i]²)^beta, the sum over those channels i from
     c - floor((size - 1) / 2) to c + ceil((size - 1) / 2) that exist.
@@ -201,7 +200,7 @@ def normalise(
     groups: int = 1,
     activation: Activation | None = None,
 ) -> Array:
-    """y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift), any shape N×C×....
+    """Return y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift), N×C×....
 
     Mean and variance are over `axes`, axis 0 cut into `groups` runs; scale and shift broadcast to
     one image (ONNX LayerNormalization, GroupNormalization, InstanceNormalization).
@@ -234,13 +233,13 @@ _REDUCTIONS: Mapping[ReduceKind, Callable[..., Array]] = {
 
 
 def reduce(x: Array, kind: ReduceKind, axes: Sequence[int]) -> Array:
-    """Reduce x along `axes`, which stay, each of size 1."""
+    """Return x reduced along `axes`, which remain with size 1."""
     along = tuple(axis + 1 for axis in axes)
     return np.asarray(_REDUCTIONS[kind](x, axis=along, keepdims=True))
 
 
 def resample(x: Array, taps: Sequence[Array]) -> Array:
-    """y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]], N×C×H×W → N×C×P×Q.
+    """Return y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]], N×C×H×W → N×C×P×Q.
 
     `taps` has for each spatial axis the positions read and their factors, P×T×2.
     """
@@ -257,20 +256,21 @@ def resample(x: Array, taps: Sequence[Array]) -> Array:
 
 
 def prelu(a: Array, b: Array) -> Array:
-    """y = a where a >= 0, a · b elsewhere (ONNX PRelu); b broadcasts."""
+    """Return a where a >= 0, and a · b elsewhere (ONNX PRelu); b broadcasts."""
     return np.where(a >= 0.0, a, a * b)
 
 
 def binary(
     a: Array, b: Array, op: Callable[[Array, Array], Array], activation: Activation | None = None
 ) -> Array:
-    """y = activation(op(a, b)), broadcast after NumPy; op is np.add, np.maximum, prelu, ..."""
+    """Return y = activation(op(a, b)), broadcast like NumPy; op is np.add, np.maximum, prelu,
+    ...."""
     _require_one_type(a, b)
     return activate(op(a, b), activation)
 
 
 def activate(x: Array, activation: Activation | None) -> Array:
-    """Elementwise y = activation(x), the equations of `ActivationKind`; None leaves x as it is."""
+    """Return activation(x), computed by the formula of `ActivationKind`; None returns x."""
     if activation is None:
         return x
     a, b = activation.a, activation.b
@@ -311,7 +311,7 @@ def activate(x: Array, activation: Activation | None) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), in the form whose exponential cannot overflow."""
+    """Return 1 / (1 + exp(-x)), in a form that cannot overflow."""
     e = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0.0, 1.0, e) / (1.0 + e))
 
@@ -327,15 +327,16 @@ def _each(function: Callable[[float], float], x: Array) -> Array:
 
 
 def softmax(x: Array, axis: int, log: bool = False) -> Array:
-    """exp(x) / Σ exp(x) along `axis`, or its logarithm; shifted so that none overflows."""
+    """Return exp(x) / Σ exp(x) along `axis`, or its logarithm, shifted so that exp cannot
+    overflow."""
     shifted = x - x.max(axis=axis + 1, keepdims=True)
     total = np.exp(shifted).sum(axis=axis + 1, keepdims=True)
     return np.asarray(shifted - np.log(total) if log else np.exp(shifted) / total)
 
 
 def top_k(scores: Array, k: int, *, logits: bool) -> Array:
-    """Return a row for each row of N×classes: scores, indices and probabilities of the k largest,
-    1.
+    """Return rows of all scores, the k largest's indices, their probabilities, and a 1; `scores` is
+    N×classes.
 
     The largest comes first, and of equals the lower index. Probabilities are softmax of `logits`,
     or the scores; all NaN where one of the row's scores is NaN or infinite.
@@ -359,48 +360,48 @@ def slice_axis(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Arr
 
 
 def reshape(x: Array, shape: Sequence[int], channels_last: bool = False) -> Array:
-    """Return N×(any shape) → N×shape, elements in order C, H, W, or H, W, C with
-    `channels_last`.
-    """
+    """Return N×(any shape) → N×shape, with elements in order C, H, W, or with `channels_last` H, W,
+    C."""
     return (np.moveaxis(x, 1, -1) if channels_last else x).reshape(len(x), *shape)
 
 
 def transpose(x: Array, axes: Sequence[int]) -> Array:
-    """Make input axis `axes[i]` the output's axis i."""
+    """Return x with its axis `axes[i]` as axis i."""
     return x.transpose(0, *(axis + 1 for axis in axes))
 
 
 def channel_shuffle(x: Array, groups: int) -> Array:
-    """Move channel g · (C/groups) + i to i · groups + g (ShuffleNet, section 3.1)."""
+    """Return x with channel g · (C/groups) + i moved to i · groups + g (ShuffleNet, section
+    3.1)."""
     n, c, *rest = x.shape
     return x.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(x.shape)
 
 
 def pad(x: Array, begin: Sequence[int], end: Sequence[int], value: float) -> Array:
-    """Return x with `value` around it; one entry of `begin` and `end` an axis, C first."""
+    """Return x surrounded by `value`; `begin` and `end` have one entry for each axis, C first."""
     widths = ((0, 0), *zip(begin, end, strict=True))
     return np.pad(x, widths, constant_values=value)
 
 
 def quantize(x: Array, stored: Storage) -> NDArray[np.uint8]:
-    """Return the bytes that stand for x: ONNX's QuantizeLinear, in the type of x."""
+    """Return x quantised to bytes by ONNX's QuantizeLinear, computed in the type of x."""
     scale = x.dtype.type(stored.scale)
     bytes_ = np.clip(np.rint(x / scale) + stored.zero_point, 0, 255)
     return np.asarray(bytes_, np.uint8)
 
 
 def dequantize(x: NDArray[np.uint8], stored: Storage, dtype: np.dtype[Any]) -> Array:
-    """Return the numbers that bytes stand for: ONNX's DequantizeLinear, in a type of float."""
+    """Return the numbers that quantised bytes mean, by ONNX's DequantizeLinear, as floats."""
     return np.asarray((x.astype(dtype) - stored.zero_point) * dtype.type(stored.scale))
 
 
 def quantized(x: Array, stored: Storage) -> Array:
-    """Return the numbers nearest to x that bytes can stand for."""
+    """Return x rounded to the nearest numbers that bytes can mean."""
     return dequantize(quantize(x, stored), stored, x.dtype)
 
 
 def in_blocks(x: Array, block: int) -> Array:
-    """Return N×C×H×W as N × 4·block² × H/block × W/block; channels that are missing are 0.
+    """Return N×C×H×W as N × 4·block² × H/block × W/block; missing channels are 0.
 
     Of each block the channels of its pixels follow each other, row by row.
     """
@@ -423,7 +424,7 @@ def quantized_conv(
     ahead: Storage | None = None,
     activation: Activation | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the bytes of activation(conv(x, numbers · scale) + residual), to the last bit.
+    """Return the bytes of activation(conv(x, numbers · scale) + residual), exact to the last bit.
 
     `stored` says how x and y are stored; the filter's `scale` has one entry or K, and the bias is
     in units of x's scale and the filter's. The sum is exact. It is a float32 from there on, in
@@ -454,7 +455,8 @@ def quantized_add(
     y: Storage,
     activation: Activation | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the bytes of activation(a + b), to the last bit; the activation clamps."""
+    """Return the bytes of activation(a + b), exact to the last bit, for an activation that
+    clamps."""
     unit = np.float32(y.scale)
     left, right = (
         (x.astype(np.float32) - np.float32(of.zero_point)) * (np.float32(of.scale) / unit)
@@ -464,7 +466,7 @@ def quantized_add(
 
 
 def quantized_average(x: NDArray[np.uint8], of_x: Storage, of_y: Storage) -> NDArray[np.uint8]:
-    """Return the bytes of the average over all of H×W (D×H×W), to the last bit."""
+    """Return the bytes of the average over H×W (D×H×W), exact to the last bit."""
     spatial = tuple(range(2, x.ndim))
     sums = (x.astype(np.int64) - of_x.zero_point).sum(axis=spatial, keepdims=True)
     count = np.float32(x[0, 0].size)
@@ -473,7 +475,7 @@ def quantized_average(x: NDArray[np.uint8], of_x: Storage, of_y: Storage) -> NDA
 
 
 def _bytes_of(steps: Array, y: Storage, activation: Activation | None = None) -> NDArray[np.uint8]:
-    """Return the bytes of activation(steps), which are in units of y's scale."""
+    """Return the bytes of activation(steps), where steps are multiples of y's scale."""
     if activation is not None:
         bounds = np.array([-np.inf, np.inf], np.float32)
         low, high = activate(bounds, activation) / np.float32(y.scale)
@@ -482,7 +484,7 @@ def _bytes_of(steps: Array, y: Storage, activation: Activation | None = None) ->
 
 
 def _per_channel(vector: Array, ndim: int) -> Array:
-    """Return C numbers shaped to broadcast over N×C×..."""
+    """Return C numbers reshaped to broadcast over N×C×...."""
     return vector.reshape(-1, *(1,) * (ndim - 2))
 
 

@@ -1,1 +1,1 @@
-"""Contains the convolution algorithms, one file each, and decides which can run a problem."""
+"""Contains the convolution algorithms, one in each file, and decides which can run a problem."""

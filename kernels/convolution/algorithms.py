@@ -30,7 +30,7 @@ Config = TypeVar("Config")
 
 
 class Algorithm(Protocol[Config]):
-    """Computes convolutions in one way; its docstring names the paper and section it is from.
+    """Computes convolutions in one way; its docstring names the paper and section that it follows.
 
     All methods but `supports` take only problems that it supports. A configuration is a frozen
     dataclass: equal ones launch the same, and those of one problem have different `str`s.
@@ -38,43 +38,42 @@ class Algorithm(Protocol[Config]):
 
     @property
     def name(self) -> str:
-        """Return a short and unique name: "direct", "winograd F(2x2,3x3)"."""
+        """Return a short and unique name, such as "direct" or "winograd F(2x2,3x3)"."""
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem at any N, or None where it can."""
+        """Return why the algorithm cannot run the problem for any number of images, or None if it
+        can."""
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return how many multiplications of elements it takes."""
+        """Return how many multiplications of elements the algorithm takes."""
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the precision at which it multiplies, which need not be the problem's."""
+        """Return the precision at which elements are multiplied; it may differ from the
+        problem's."""
 
     def rounding(self, problem: ConvProblem, config: Config) -> float:
-        """Return the rounding error of y, relative to its size, in u
-        (kernels/convolution/rounding.py).
-        """
+        """Return the rounding error of y, relative to its size, in units of float32's eps / 2."""
 
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
-        """Return its configurations for the problem, at least one, to choose from."""
+        """Return the algorithm's configurations for the problem; there is at least one."""
 
     def work(self, problem: ConvProblem, config: Config) -> tuple[Work, ...]:
-        """Return the work of each launch."""
+        """Return a description of the work of each launch."""
 
     def workspace(self, problem: ConvProblem, config: Config) -> Mapping[str, int]:
-        """Return the bytes of device memory that it needs as workspace, by operand."""
+        """Return the bytes of device memory that each workspace operand needs, by its name."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
-        """Return the bytes of the operand "counters", zero before and after a launch; 0 without
-        one.
-        """
+        """Return the bytes of the operand "counters", which is zero before and after a launch; 0 if
+        unused."""
 
     def filter_form(self, problem: ConvProblem, config: Config) -> str:
-        """Return the name of the form that `prepare_filter` gives: equal names, equal forms."""
+        """Return a name for the layout that `prepare_filter` gives: equal names mean equal
+        layouts."""
 
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: Config) -> Filter:
-        """Return the operand "weight" from K×(C/groups)×R×S, for all launches. Raises
-        ValueError.
-        """
+        """Return the operand "weight" of all launches, made of K×(C/groups)×R×S. Raises
+        ValueError."""
 
     def launches(
         self,
@@ -95,14 +94,15 @@ class Algorithm(Protocol[Config]):
 
 
 class ConvChoice(NamedTuple):
-    """An algorithm, one of its configurations of a problem, and when the next launch may begin."""
+    """Holds an algorithm, a configuration of it, and the point at which the next launch may
+    begin."""
 
     algorithm: Algorithm[Any]
     config: Any
     trigger: Trigger = Trigger.START
 
     def triggered(self, launches: Iterable[Launch]) -> tuple[Launch, ...]:
-        """Return the launches with the choice's trigger."""
+        """Return the launches, each with the choice's trigger set."""
         return tuple(
             replace(launch, instantiation=replace(launch.instantiation, trigger=self.trigger))
             for launch in launches

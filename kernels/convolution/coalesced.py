@@ -56,7 +56,8 @@ _STATIC_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class CoalescedTile:
-    """The tile of a block and of a lane of `conv_coalesced`; its template has the same names.
+    """Sizes of the tile of a block and a lane; `conv_coalesced`'s template parameters have the same
+    names.
 
     A block computes rows × columns output pixels, a warp one of its rows. A lane computes all
     columns for 4 filters, over one slice of the channels; `filter_lanes` lanes of a warp share a
@@ -72,12 +73,12 @@ class CoalescedTile:
 
     @property
     def pixels(self) -> int:
-        """Return the number of output pixels of a block."""
+        """Return the number of output pixels that a block computes."""
         return self.rows * self.columns
 
     @property
     def filters(self) -> int:
-        """Return the number of filters of a block, which share the input rows that it reads."""
+        """Return how many filters a block computes; they share the input rows that it reads."""
         return self.filter_warps * self.filter_lanes * VECTOR
 
     @property
@@ -87,7 +88,7 @@ class CoalescedTile:
 
     @property
     def step(self) -> int:
-        """Return how many channels a warp multiplies in one step: 4 of every slice."""
+        """Return how many channels a warp multiplies in one step: 4 of each slice."""
         return VECTOR * 32 // self.filter_lanes
 
     def patch(self, taps: Taps) -> int:
@@ -95,9 +96,8 @@ class CoalescedTile:
         return (self.rows + taps[0] - 1) * (self.columns + taps[1] - 1)
 
     def shared_bytes(self, taps: Taps) -> int:
-        """Return the shared memory of a block in bytes: chunks, later sums, and input pixels'
-        offsets.
-        """
+        """Return the bytes of shared memory of a block: chunks, later reused for sums, and pixel
+        offsets."""
         stage = self.chunk * (prod(taps) * self.filters + self.patch(taps))
         return 4 * (max(self.stages * stage, self.pixels * self.filters) + self.patch(taps))
 
@@ -120,7 +120,7 @@ TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConfig:
-    """Sets a tile, the part of a filter that a block sums, and how these partial sums are added.
+    """Sets a tile, which part of a filter one block sums, and how these partial sums are added.
 
     A block sums `taps` of a filter's taps over one of `strips` parts of the channels, which gives
     one plane of partial sums; with one tap and one strip there are the paper's R·S planes. A second
@@ -140,7 +140,8 @@ class CoalescedConfig:
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConv:
-    """Jordà et al. 2021 (cuConv), section 3: a filter row is its C numbers at one tap (r, s).
+    """Implements Jordà et al. 2021 (cuConv), section 3; a filter row is its C numbers at one tap
+    (r, s).
 
     The first stage computes the dot product of every filter row with every input row, with the
     filter row in shared memory: R·S planes of P×Q for each image and filter. The second adds the
@@ -165,7 +166,7 @@ class CoalescedConv:
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q C R S, padding included."""
+        """Return N K P Q C R S, where taps that read padding count too."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -173,13 +174,13 @@ class CoalescedConv:
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: CoalescedConfig) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y in u: that of sums of all products."""
+        """Return the rounding error of y in units of float32's eps / 2, for a sum of all
+        products."""
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
-        """Return every tile whose blocks sum all taps, a row, or one, within the workspace
-        limit.
-        """
+        """Return the configurations within the workspace limit: each tile, summing all taps, a row,
+        or one."""
         r, s = problem.window.kernel
         in_one = [
             CoalescedConfig(tile, taps, strips)
@@ -195,7 +196,7 @@ class CoalescedConv:
         )
 
     def work(self, problem: ConvProblem, config: CoalescedConfig) -> tuple[Work, ...]:
-        """Count the work: every block multiplies prefetched chunks; then the planes are added."""
+        """Count the work: blocks multiply prefetched chunks, and then the planes are added."""
         tile, taps, split = config.tile, config.taps, planes(problem, config)
         window, filters = _flat(problem, tile).window, min(tile.filters, padded(problem.k))
         chunks = ceil(ceil(problem.c / tile.chunk) / config.strips)
@@ -225,19 +226,19 @@ class CoalescedConv:
         return (first, _second_work(problem, split))
 
     def workspace(self, problem: ConvProblem, config: CoalescedConfig) -> Mapping[str, int]:
-        """Return the bytes of the planes, each N·P·Q × K; nothing where there is only one."""
+        """Return the bytes of the planes, each N·P·Q × K; nothing if there is only one."""
         split = planes(problem, config)
         return {"planes": 4 * split * _outputs(problem)} if split > 1 else {}
 
     def counter_bytes(self, problem: ConvProblem, config: CoalescedConfig) -> int:
-        """Return the bytes of a counter for each tile, if its last block adds the planes;
-        else 0.
-        """
+        """Return the bytes of one counter for each tile if a tile's last block adds the planes;
+        else 0."""
         fused = config.fused and planes(problem, config) > 1
         return 4 * tiles(problem, config.tile) if fused else 0
 
     def filter_form(self, problem: ConvProblem, config: CoalescedConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the form of an implicit matrix product's filter, for all configurations and N."""
+        """Return the name of an implicit matrix product's layout, for all configurations and
+        any N."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(
@@ -259,8 +260,8 @@ class CoalescedConv:
         bias: bool = False,
         activation: Activation | None = None,
     ) -> tuple[Launch, ...]:
-        """Return one launch, or two in stages: on x, weight, y; bias, residual if given; planes,
-        counters.
+        """Return one launch, or two if the second adds the planes; the operands are x, weight, y,
+        bias and residual if given, planes and counters.
 
         Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
         """
@@ -332,9 +333,8 @@ def _sum_planes(activation: Activation | None = None) -> Instantiation:
 
 
 def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
-    """Return how many partial sums an output element has, by parts of the taps and of the
-    channels.
-    """
+    """Return how many partial sums each output element has: parts of the taps times parts of the
+    channels."""
     return problem.window.kernel_volume // prod(config.taps) * config.strips
 
 
@@ -346,16 +346,16 @@ def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
 
 
 def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
-    """Return into how many parts to split the channels; each choice leaves a block fewer chunks."""
+    """Return the numbers of parts to split the channels into; each gives a block fewer chunks than
+    the last."""
     chunks = ceil(problem.c / tile.chunk)
     by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
     return tuple(reversed(by_chunks.values()))
 
 
 def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
-    """Return a pointwise problem as one image of all pixels, as wide as the tile; else the
-    problem.
-    """
+    """Return a pointwise problem as one image as wide as the tile; return any other problem
+    unchanged."""
     if not problem.window.is_pointwise:
         return problem
     size = (ceil(problem.n * problem.window.output_volume / tile.columns), tile.columns)
@@ -364,12 +364,12 @@ def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
 
 
 def _outputs(problem: ConvProblem) -> int:
-    """Return the number of elements of a plane: N·P·Q · K, with K padded."""
+    """Return the number of elements of a plane, N·P·Q · K with K padded."""
     return problem.n * problem.window.output_volume * padded(problem.k)
 
 
 def _second_work(problem: ConvProblem, split: int) -> Work:
-    """Return the work of the second launch, whose threads each add 4 filters of a pixel.
+    """Return the work of the second launch, in which each thread sums 4 filters of one pixel.
 
     A thread adds 4 planes at a time.
     """

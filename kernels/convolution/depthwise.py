@@ -1,4 +1,4 @@
-"""Implements depthwise convolution: each channel by itself, so no matrix product."""
+"""Implements depthwise convolution, which filters each channel alone and is no matrix product."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _RUNS = (4, 1)
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConfig:
-    """Sets the row of a window that a thread holds; the template has the same names.
+    """Sets the part of a window that a thread holds; the template's parameters have the same names.
 
     A thread computes `run` neighbouring outputs of a window s wide at this stride, its inputs in
     registers. s = 0: any window, one output at a time.
@@ -56,7 +56,8 @@ _ANY = DepthwiseConfig(0, 0, 1)
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConv:
-    """y[n, c·j + i] = x[n, c] ∗ w[c·j + i], j = K/C filters a channel: groups = C > 1, 2-D.
+    """Computes y[n, c·j + i] = x[n, c] ∗ w[c·j + i] in 2-D with j = K/C filters a channel, groups =
+    C > 1.
 
     Bound by memory, R·S multiplications for each output: threads hold a run of rows in registers
     and vectors of neighbouring channels. Howard et al. 2017 (MobileNets), section 3.1, equation 3.
@@ -65,27 +66,27 @@ class DepthwiseConv:
     name: str = "depthwise"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but 2-D problems with one channel a group, groups = C > 1."""
+        """Refuse all but 2-D problems whose groups have one channel each, groups = C > 1."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; it runs one channel a group"
         return wrong_axes(problem, 2) or in_bytes(problem) or after_prologue(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q R S, padding included."""
+        """Return N K P Q R S, where taps that read padding count too."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
-        """Return float32: halves are multiplied as floats."""
+        """Return float32, since halves are converted to floats before they are multiplied."""
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: DepthwiseConfig) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y in u: that of sums of all products."""
+        """Return the rounding error of y in units of float32's eps / 2, for a sum of all
+        products."""
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
-        """Return the configurations with long runs first; for other windows the one that
-        takes any.
-        """
+        """Return the configurations, long runs first; unusual windows get the one that takes any
+        window."""
         window = problem.window
         s, stride = window.kernel[-1], window.strides[-1]
         if (
@@ -98,9 +99,8 @@ class DepthwiseConv:
         return (_ANY,)
 
     def work(self, problem: ConvProblem, config: DepthwiseConfig) -> tuple[Work]:
-        """Count the work: a thread waits for each row of its window; every block waits for the
-        first.
-        """
+        """Count the work: a thread waits for each row of its window, and every block for the first
+        row."""
         window = problem.window
         rows, width = window.kernel[0], config.s or window.kernel[1]
         loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
@@ -122,15 +122,15 @@ class DepthwiseConv:
         )
 
     def workspace(self, problem: ConvProblem, config: DepthwiseConfig) -> Mapping[str, int]:  # noqa: ARG002  (it needs none for any)
-        """Return nothing: no sum is split."""
+        """Return nothing, since no sum is split."""
         return {}
 
     def counter_bytes(self, problem: ConvProblem, config: DepthwiseConfig) -> int:  # noqa: ARG002  (it needs none for any)
-        """Return 0: no sum is split."""
+        """Return 0, since no sum is split."""
         return 0
 
     def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the one form that serves all configurations and all N."""
+        """Return the name of the only layout, which serves all configurations and any N."""
         return f"taps x filters, {problem.precision.stored}"
 
     def prepare_filter(
@@ -183,7 +183,8 @@ class DepthwiseConv:
         y: Pixels,
         residual: Pixels | None,
     ) -> tuple[DepthwiseConfig, int, bytes]:
-        """Return the configuration that can run, its threads with work, and the kernel's `Sizes`.
+        """Return a configuration that can run, its number of threads with work, and the kernel's
+        `Sizes`.
 
         Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
         """
@@ -232,6 +233,6 @@ class DepthwiseConv:
 
 
 def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:
-    """Return how many threads have work: runs of outputs by vectors of channels."""
+    """Return how many threads have work: one for each run of outputs and vector of channels."""
     p, q = problem.window.output
     return problem.n * p * -(-q // config.run) * -(-problem.k // VECTOR)

@@ -1,4 +1,5 @@
-"""Implements direct convolution as an implicit matrix product: runs everything, as the fallback."""
+"""Implements direct convolution as an implicit matrix product, the fallback that runs any
+problem."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +11,7 @@ from kernels.problems.refusals import after_prologue, not_float, projecting
 
 @dataclass(frozen=True, slots=True)
 class DirectConv(FloatGemm):
-    """Computes y as a matrix product whose left factor is never stored: it is looked up in x.
+    """Computes y as a matrix product whose left factor is read from x instead of being stored.
 
     For each group, (N·P·Q) × (C/groups·R·S) by (C/groups·R·S) × (K/groups): Lavin & Gray, equation
     1, as the GEMM-based algorithm of Jordà et al. 2021 (cuConv), section 2.3.1, in the variant that

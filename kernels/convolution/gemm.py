@@ -18,7 +18,7 @@ from kernels.problems.refusals import (
 
 @dataclass(frozen=True, slots=True)
 class GemmConv(FloatGemm):
-    """y = x · wᵀ, (N·H·W) × C by C × K: pixels of an NHWC buffer are the rows already.
+    """Computes y = x · wᵀ, (N·H·W) × C by C × K: the pixels of an NHWC buffer are x's rows already.
 
     1×1 (1×1×1) kernels at stride 1, unpadded, one group: Jordà et al. 2021 (cuConv), section 2.3.1,
     where the input needs no transformation.
@@ -29,7 +29,8 @@ class GemmConv(FloatGemm):
     name: str = "gemm"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but unpadded kernels of one position on float32, at stride 1, one group.
+        """Refuse all but float32 problems with an unpadded 1×1 (1×1×1) kernel, stride 1 and one
+        group.
 
         It also refuses a prologue outside strict float32.
         """
@@ -46,7 +47,7 @@ class GemmConv(FloatGemm):
 
 
 def _prologue_not_in_float(problem: ConvProblem) -> str | None:
-    """Refuse a problem with a prologue and tensor cores, whose kernel has no prologue."""
+    """Refuse a prologue where tensor cores multiply, because that kernel has none."""
     if problem.prologue is None or problem.precision is Precision.FP32:
         return None
     return f"{problem.prologue} ahead of it in {problem.precision.value}; it runs that in fp32"

@@ -32,19 +32,19 @@ from kernels.problems.precision import Precision
 
 
 class AnyTile(Protocol):
-    """Describes any of the tiles that a block may compute."""
+    """Describes the properties that the tiles of all implicit matrix products share."""
 
     @property
     def bm(self) -> int:
-        """Return the number of output pixels of a block."""
+        """Return the number of output pixels that a block computes."""
 
     @property
     def bn(self) -> int:
-        """Return the number of filters of a block."""
+        """Return the number of filters that a block computes."""
 
     @property
     def bk(self) -> int:
-        """Return the elements of the inner dimension in a chunk."""
+        """Return how many elements of the inner dimension a chunk has."""
 
     @property
     def threads(self) -> int:
@@ -60,7 +60,7 @@ class AnyTile(Protocol):
 
     @property
     def sums(self) -> int:
-        """Return how many floats a block's sums take in memory."""
+        """Return how many floats a block needs to store its sums in memory."""
 
 
 _PRODUCTS_A_TURN = 256  # of a thread, in a turn of the innermost loop: implicit_gemm.cu
@@ -71,7 +71,8 @@ ConfigTile = TypeVar("ConfigTile")
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The tile of a block and of a thread of `conv_direct`; its template has the same names.
+    """Sizes of the tile of a block and a thread; `conv_direct`'s template parameters have the same
+    names.
 
     A block computes bm output pixels × bn filters, a thread tm × tn of them. The inner dimension
     is processed in chunks of bk, of which shared memory holds `stages`.
@@ -91,20 +92,19 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Return the shared memory of a block in bytes: chunks, and where each pixel's window
-        starts.
-        """
+        """Return the bytes of shared memory of a block: chunks, and where each pixel's window
+        starts."""
         pitch = self.bk if self.bk % 32 == 16 else self.bk + VECTOR  # as X_PITCH of the kernel
         return 4 * self.stages * (self.bm * pitch + self.bk * self.bn) + 16 * self.bm
 
     @property
     def dynamic_bytes(self) -> int:
-        """Return 0: the kernel declares its shared memory."""
+        """Return 0, since the kernel declares all its shared memory statically."""
         return 0
 
     @property
     def sums(self) -> int:
-        """Return how many floats a block's sums take in memory."""
+        """Return how many floats a block needs to store its sums in memory."""
         return self.bm * self.bn
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ TILES = (
 
 
 def unit(problem: ConvProblem) -> int:
-    """Return how many channels are copied at once: 16 bytes, or 8 where half channels are few."""
+    """Return how many channels are copied at once: 16 bytes, or 8 bytes if there are few halves."""
     wide = 16 // problem.precision.stored.itemsize
     if problem.precision is Precision.INT8:
         return wide
@@ -131,7 +131,8 @@ def unit(problem: ConvProblem) -> int:
 
 
 def inner_size(problem: ConvProblem) -> int:
-    """Return the length of the matrix product's sums: T·R·S · C/groups + C', channels padded."""
+    """Return the length of each sum of the matrix product, T·R·S · C/groups + C', with channels
+    padded."""
     channels, projected = (
         padded(channels, unit(problem))
         for channels in (problem.c // problem.groups, problem.projected)
@@ -140,27 +141,28 @@ def inner_size(problem: ConvProblem) -> int:
 
 
 class ImplicitGemm(SplitSum[TileConfig[T]]):
-    """The base of all implicit matrix products: the split of their sums, and their arguments."""
+    """The base of all implicit matrix products: splits their sums and makes their arguments."""
 
     __slots__ = ()
     WRITTEN: ClassVar[int] = VECTOR
     """Channels that a thread writes at once."""
 
     def blocks_of(self, problem: ConvProblem) -> tuple[T, ...]:
-        """Return the tiles to choose from."""
+        """Return the tiles to choose from for the problem."""
         raise NotImplementedError
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q ((C/groups) R S + C'), padding included."""
+        """Return N K P Q ((C/groups) R S + C'), where taps that read padding count too."""
         return problem.macs
 
     def rounding(self, problem: ConvProblem, config: TileConfig[T]) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y in u: that of sums of all products."""
+        """Return the rounding error of y in units of float32's eps / 2, for a sum of all
+        products."""
         return direct_rounding(problem)
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[T]]:
-        """Return the configurations that split nothing, one for each tile."""
+        """Return the configurations that split no sums, one for each tile."""
         return map(TileConfig, self.blocks_of(problem))
 
     @override
@@ -227,7 +229,7 @@ class FloatGemm(ImplicitGemm[Tile]):
     def instantiation(
         self, problem: ConvProblem, config: TileConfig[Tile], activation: Activation | None = None
     ) -> Instantiation:
-        """Return the kernel for a configuration, with the problem's prologue."""
+        """Return the kernel that a configuration runs, with the problem's prologue."""
         prologue = prologue_template(problem.prologue)
         return instantiate(
             "implicit_gemm.cu",
@@ -247,7 +249,8 @@ class FloatGemm(ImplicitGemm[Tile]):
         return prologue_arguments(problem.prologue)
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
-        """Count the work: every block multiplies prefetched chunks; a tile's last block adds up."""
+        """Count the work: blocks multiply prefetched chunks; each tile's last block adds the
+        partial sums."""
         tile = config.tile
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
         moved = tile.bk * (tile.bm + tile.bn) * chunks + tile.bm * tile.bn
@@ -270,7 +273,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         )
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[Tile]) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the one form that serves all configurations and all N."""
+        """Return the name of the only layout, which serves all configurations and any N."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(

@@ -25,7 +25,7 @@ C = TypeVar("C", bound=TileConfig[Any])
 
 
 class IntegerSum(SplitSum[C], Generic[C]):
-    """The base of algorithms that multiply bytes, by mma.sync with sums of 32-bit ints.
+    """The base of algorithms that multiply bytes by mma.sync and sum in 32-bit integers.
 
     Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
     Integer-Arithmetic-Only Inference", sections 2.1 to 2.4; the sum is scaled in float32, as ONNX
@@ -41,7 +41,7 @@ class IntegerSum(SplitSum[C], Generic[C]):
         return Precision.INT8
 
     def rounding(self, problem: ConvProblem, config: C) -> float:  # noqa: ARG002  (the same for all)
-        """Return 0: sums are exact. That y is rounded to bytes is no matter of the algorithm."""
+        """Return 0, since sums are exact; the algorithm is not charged with rounding y to bytes."""
         return 0.0
 
     def launches(
@@ -54,8 +54,8 @@ class IntegerSum(SplitSum[C], Generic[C]):
         bias: bool = False,  # noqa: ARG002  (offset has it)
         activation: Activation | None = None,
     ) -> tuple[Launch]:
-        """Return one launch on x, weight, offset, scale, y; residual, if there is; workspace and
-        counters if split.
+        """Return one launch on x, weight, offset, scale and y, on residual if given, and on
+        workspace and counters if the sums are split.
 
         offset and scale are those of `requantization`, whatever bias there is. Raises ValueError
         where pixels do not fit the problem, beyond 32-bit indices, and for an activation that does
@@ -106,7 +106,7 @@ def rounding_struct(y: Storage, residual: Pixels | None, activation: Activation 
 
 
 def signed_bytes(weight: Filter) -> Filter:
-    """Return a filter's whole numbers as signed bytes. Raises ValueError where one is none."""
+    """Return a filter's whole numbers as signed bytes. Raises ValueError where one does not fit."""
     numbers = weight.astype(np.int8)
     if not np.array_equal(numbers, weight):
         raise ValueError("a filter of bytes has whole numbers from -128 to 127")
@@ -120,7 +120,7 @@ def requantization(
     x: Storage,
     y: Storage,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the operands offset and scale of a filter of `numbers` and scales, and its bias.
+    """Return the operands "offset" and "scale" for a filter of `numbers`, its scales and its bias.
 
     A sum of bytes and numbers, plus offset, times scale, is in units of y's scale. Ahead of the
     offsets are 16 bytes of x's zero point. `scale` has one entry or K; `bias` is in units of x's

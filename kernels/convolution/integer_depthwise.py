@@ -28,7 +28,8 @@ class IntegerDepthwiseConv(DepthwiseConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but 2-D problems of bytes with one channel a group, groups = C > 1."""
+        """Refuse all but 2-D problems of bytes whose groups have one channel each, groups = C
+        > 1."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; it runs one channel a group"
         if (taps := problem.window.kernel_volume) > _MOST_TAPS:
@@ -37,7 +38,7 @@ class IntegerDepthwiseConv(DepthwiseConv):
 
     @override
     def rounding(self, problem: ConvProblem, config: DepthwiseConfig) -> float:
-        """Return 0: sums are exact."""
+        """Return 0, since sums are exact."""
         return 0.0
 
     @override
@@ -49,8 +50,7 @@ class IntegerDepthwiseConv(DepthwiseConv):
         self, weight: Filter, problem: ConvProblem, config: DepthwiseConfig
     ) -> Filter:
         """Return K×1×R×S as R·S × K floats, K padded with zeros to a multiple of 4. Raises
-        ValueError where a number is not one of a signed byte.
-        """
+        ValueError where a number does not fit a signed byte."""
         check_filter(weight, problem)
         taps = signed_bytes(weight).reshape(problem.k, -1).T.astype(np.float32)
         return np.ascontiguousarray(np.pad(taps, ((0, 0), (0, padded(problem.k) - problem.k))))

@@ -40,7 +40,7 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return None where values are quantised; there is no prologue and no projection."""
+        """Refuse all but quantised problems without a prologue and a projection."""
         return not_bytes(problem) or after_prologue(problem) or projecting(problem)
 
     @override
@@ -73,7 +73,7 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: TileConfig[TensorTile]
     ) -> Filter:
-        """K×(C/groups)×R×S whole numbers → K × (R·S · C/groups) signed bytes.
+        """Return K×(C/groups)×R×S whole numbers as K × (R·S · C/groups) signed bytes.
 
         The channels are padded with zeros to 16. Raises ValueError where a number is not one of a
         signed byte.

@@ -35,7 +35,7 @@ class IntegerPatchConv(IntegerSum[TileConfig[PatchTile]], PatchConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but 2-D windows of bytes, one group, of 4 taps or more that fit a patch."""
+        """Refuse all but 2-D windows on bytes in one group with 4 taps or more whose patch fits."""
         return (
             not_bytes(problem)
             or after_prologue(problem)

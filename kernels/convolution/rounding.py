@@ -25,14 +25,15 @@ FACTORS = {
 
 
 def direct_rounding(problem: ConvProblem) -> float:
-    """Return the error, in u, of sums of all products at the problem's precision."""
+    """Return the error of sums of all products at the problem's precision, in units of u."""
     return sqrt(prod(problem.filter_shape[1:])) + FACTORS[problem.precision]
 
 
 def winograd_rounding(
     problem: ConvProblem, m: int, r: int, points: Points, factors: float
 ) -> float:
-    """Return the error, in u, of outputs of F(m, r) whose products' factors err by `factors` u."""
+    """Return the error of F(m, r)'s outputs in units of u, if factors of products err by
+    `factors`."""
     matrices = winograd_matrices(m, r, points)
     growth = winograd_growth(matrices) ** len(problem.window.input)
     return float(growth * (sqrt(winograd_roundings(problem, matrices)) + factors))

@@ -1,4 +1,4 @@
-"""Implements convolutions in one launch, whose blocks may each sum a part of the inner dimension.
+"""Implements convolutions in one launch, in which several blocks may share an output's sum.
 
     a tile of the output ─ split ─> parts, in "workspace" ─ the last block, by "counters" ─> y
 
@@ -37,7 +37,7 @@ def _named(tile: object, split: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TileConfig(Generic[Tile]):
-    """Sets a block's tile, and the number of blocks that share its sums."""
+    """Sets a block's tile, and how many blocks share its sums."""
 
     tile: Tile
     split: int = 1
@@ -48,7 +48,7 @@ class TileConfig(Generic[Tile]):
 
 @dataclass(frozen=True, slots=True)
 class WinogradConfig(Generic[Tile]):
-    """Sets the points of F(m, r), a block's tile, and the number of blocks that share its sums."""
+    """Sets the points of F(m, r), a block's tile, and how many blocks share its sums."""
 
     points: Points
     tile: Tile
@@ -62,12 +62,13 @@ C = TypeVar("C", bound=TileConfig[Any] | WinogradConfig[Any])
 
 
 class SplitSum(Generic[C]):
-    """The base of algorithms whose launch takes sizes that begin with `ConvSizes` of split.cuh."""
+    """The base of algorithms of one launch, whose kernel's sizes begin with split.cuh's
+    `ConvSizes`."""
 
     __slots__ = ()
 
     def unsplit(self, problem: ConvProblem) -> Iterable[C]:
-        """Return the configurations that split nothing, one for each tile."""
+        """Return the configurations that split no sums, one for each tile."""
         raise NotImplementedError
 
     def most_parts(self, problem: ConvProblem, config: C) -> int:
@@ -79,13 +80,13 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def part_floats(self, config: C) -> int:
-        """Return how many floats a block's sums take in the workspace."""
+        """Return how many floats of workspace a block needs for its partial sums."""
         raise NotImplementedError
 
     def instantiation(
         self, problem: ConvProblem, config: C, activation: Activation | None = None
     ) -> Instantiation:
-        """Return the kernel for a configuration."""
+        """Return the kernel that a configuration runs."""
         raise NotImplementedError
 
     def threads(self, config: C) -> int:
@@ -103,13 +104,12 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (most have none)
-        """Return the arguments between the window and the epilogue's."""
+        """Return the kernel's own arguments, which stand between the window and the epilogue's."""
         return {}
 
     def configs(self, problem: ConvProblem) -> tuple[C, ...]:
-        """Return every tile with every split that leaves each block work and keeps the memory
-        bound.
-        """
+        """Return each tile with every split in which all blocks have work and the workspace fits
+        its limit."""
         return tuple(
             config
             for one in self.unsplit(problem)
@@ -119,14 +119,14 @@ class SplitSum(Generic[C]):
         )
 
     def workspace(self, problem: ConvProblem, config: C) -> Mapping[str, int]:
-        """Return the bytes of every block's partial sums; nothing where nothing is split."""
+        """Return the bytes of all blocks' partial sums; nothing if sums are not split."""
         if config.split == 1:
             return {}
         blocks = self.tiles(problem, config) * config.split
         return {"workspace": 4 * blocks * self.part_floats(config)}
 
     def counter_bytes(self, problem: ConvProblem, config: C) -> int:
-        """Return the bytes of a counter for each tile; 0 where nothing is split."""
+        """Return the bytes of one counter for each tile; 0 if sums are not split."""
         return 0 if config.split == 1 else 4 * self.tiles(problem, config)
 
     def launches(
@@ -139,7 +139,7 @@ class SplitSum(Generic[C]):
         bias: bool = False,
         activation: Activation | None = None,
     ) -> tuple[Launch]:
-        """Return one launch on x, weight, y, and what further operands the problem needs.
+        """Return one launch on x, weight, y, and the other operands that the problem needs.
 
         These are bias and residual if given; workspace and counters if split; scale and shift,
         padded with zeros to 4 channels, if the problem has a prologue. Raises ValueError where
@@ -177,8 +177,8 @@ def conv_sizes(
     unit: int = VECTOR,
     written: int = VECTOR,
 ) -> dict[str, int]:
-    """Return the fields of `ConvSizes` (split.cuh), for kernels that copy `unit` channels at once,
-    and write so many.
+    """Return the fields of `ConvSizes` (split.cuh) for a kernel that copies `unit` channels at once
+    and writes `written` channels at once.
 
     A projection's residual is read like x.
     """

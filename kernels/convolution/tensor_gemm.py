@@ -30,7 +30,8 @@ STEP_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class TensorTile:
-    """The tile of a block and of a warp of `conv_tensor`; its template has the same names.
+    """Sizes of the tile of a block and a warp; `conv_tensor`'s template parameters have the same
+    names.
 
     A block computes bm output pixels × bn filters, a warp wm × wn of them. The inner dimension is
     processed in chunks of bk, 128 bytes, of which shared memory holds `stages`.
@@ -50,19 +51,18 @@ class TensorTile:
 
     @property
     def sums(self) -> int:
-        """Return how many floats a block's sums take in memory."""
+        """Return how many floats a block needs to store its sums in memory."""
         return self.bm * (self.bn + 8)
 
     @property
     def shared_bytes(self) -> int:
-        """Return the shared memory of a block in bytes: chunks or sums, and each pixel's window
-        start.
-        """
+        """Return the bytes of shared memory of a block: chunks or sums, and each pixel's window
+        start."""
         return max(self.stages * (self.bm + self.bn) * ROW_BYTES, 4 * self.sums) + 16 * self.bm
 
     @property
     def dynamic_bytes(self) -> int:
-        """Return the bytes of dynamic shared memory: all that a block uses."""
+        """Return the bytes of dynamic shared memory, which is all that a block uses."""
         return self.shared_bytes
 
     def __str__(self) -> str:
@@ -110,19 +110,20 @@ class TensorConv(ImplicitGemm[TensorTile]):
     name: str = "tensor"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse strict float32, which uses no tensor cores, bytes, and a prologue."""
+        """Refuse strict float32, which uses no tensor cores, bytes, and problems with a
+        prologue."""
         return without_tensor_cores(problem) or in_bytes(problem) or after_prologue(problem)
 
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
-        """Return tiles whose chunks have the same bytes at every precision."""
+        """Return the tiles to choose from, whose chunks have the same bytes at every precision."""
         bk = ROW_BYTES // problem.precision.stored.itemsize
         splits = problem.precision is Precision.TF32X3
         return tuple(replace(tile, bk=bk) for tile in (SPLITTING_TILES if splits else TENSOR_TILES))
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
-        """Return the tile's bytes, and those for each pixel's place in a projected value."""
+        """Return the tile's bytes, plus those for each pixel's address in a projection's input."""
         tile = config.tile
         return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 
@@ -133,7 +134,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         config: TileConfig[TensorTile],
         activation: Activation | None = None,
     ) -> Instantiation:
-        """Return the kernel for a configuration at the problem's precision."""
+        """Return the kernel that a configuration runs at the problem's precision."""
         return instantiate(
             "tensor_gemm.cu",
             "conv_tensor",
@@ -150,7 +151,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return problem.precision.architectures
 
     def products_of_chunk(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """Return the instructions by which a warp multiplies a chunk."""
+        """Return the instructions by which a warp multiplies one chunk."""
         products = 3 if problem.precision is Precision.TF32X3 else 1
         return products * (tile.wm // 16) * (tile.wn // 8) * (ROW_BYTES // STEP_BYTES)
 
@@ -160,7 +161,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     @override
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
-        """Return the projection, which has no channels where the problem has none."""
+        """Return the argument for the projection, with 0 channels if the problem has none."""
         axes = len(problem.window.input)
         projection = problem.projection or Projection(0, (1,) * axes, (1,) * axes)
         size, strides = (
@@ -172,7 +173,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return {"projection": given}
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
-        """Count the work: every block multiplies prefetched chunks; a tile's last block adds up."""
+        """Count the work: blocks multiply prefetched chunks; each tile's last block adds the
+        partial sums."""
         tile, split = config.tile, config.split > 1
         itemsize = problem.precision.stored.itemsize
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
@@ -194,11 +196,11 @@ class TensorConv(ImplicitGemm[TensorTile]):
         )
 
     def bytes_of_row(self, problem: ConvProblem, chunks: int) -> int:  # noqa: ARG002  (whole chunks)
-        """Return the bytes of a pixel or a filter that a block copies in so many chunks."""
+        """Return how many bytes of a pixel or a filter a block copies in `chunks` chunks."""
         return ROW_BYTES * chunks
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """Return the one form that serves all configurations and all N."""
+        """Return the name of the only layout, which serves all configurations and any N."""
         return f"{problem.groups} x filters x taps x channels, {problem.precision.value}"
 
     def prepare_filter(

@@ -50,7 +50,7 @@ _LEAST_TAPS = 4
 
 @dataclass(frozen=True, slots=True)
 class PatchTile:
-    """The tile of a block and of a warp of `conv_tensor_patch`; its template has the same names.
+    """Sizes of the tile of a block and a warp; `conv_tensor_patch`'s template has the same names.
 
     A block computes bm output pixels × bn filters, a warp wm × wn of them. Shared memory holds
     `stages` chunks of weights.
@@ -69,7 +69,7 @@ class PatchTile:
 
     @property
     def sums(self) -> int:
-        """Return how many floats a block's sums take in memory."""
+        """Return how many floats a block needs to store its sums in memory."""
         return self.bm * (self.bn + 8)
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ PATCH_TILES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class PatchConv(SplitSum[TileConfig[PatchTile]]):
-    """Computes direct convolution by mma.sync in fp16, from a patch of the input in shared memory.
+    """Computes direct convolution in fp16 by mma.sync, from a patch of the input in shared memory.
 
     TensorConv reads an input pixel from the second-level cache for every tap, this for every block.
     """
@@ -107,7 +107,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     name: str = "tensor patch"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but 2-D windows in fp16, one group, of 4 taps or more that fit a patch."""
+        """Refuse all but 2-D windows in fp16 in one group with 4 taps or more whose patch fits."""
         return (
             not_half(problem)
             or after_prologue(problem)
@@ -118,7 +118,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q C R S, padding included."""
+        """Return N K P Q C R S, where taps that read padding count too."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
@@ -126,12 +126,13 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y in u: that of sums of all products."""
+        """Return the rounding error of y in units of float32's eps / 2, for a sum of all
+        products."""
         return direct_rounding(problem)
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[PatchTile]]:
-        """Return the configurations whose blocks have a chunk for each stage."""
+        """Return the unsplit configurations whose blocks have at least one chunk for each stage."""
         slices = slices_of(problem)
         return (
             TileConfig(tile)
@@ -141,13 +142,12 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def most_parts(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the number of slices, of which each block has at least one."""
+        """Return the number of slices of channels, since each block needs at least one."""
         return slices_of(problem).count
 
     def work(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> tuple[Work]:
-        """Count the work: every block copies patches and multiplies chunks; a tile's last one adds
-        up.
-        """
+        """Count the work: blocks copy patches and multiply chunks; each tile's last one adds
+        partial sums."""
         tile, split, slices = config.tile, config.split > 1, slices_of(problem)
         patch, of_block = patch_of(problem, tile.bm), ceil(slices.count / config.split)
         chunks = of_block * slices.chunks
@@ -203,13 +203,13 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the bytes for chunks, patches and sums, and for the tables behind them."""
+        """Return the bytes of chunks, patches and sums, and of the tables that follow them."""
         patch = patch_of(problem, config.tile.bm)
         tables = 4 * CHUNK_VECTORS * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)
         return self._tables(problem, config) + tables + 8 * config.tile.bm
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """Return the one form that serves all configurations and all N."""
+        """Return the name of the only layout, which serves all configurations and any N."""
         taps = "pairs of taps" if paired(problem) else "taps"
         return f"filters x slices x {taps} x channels, {problem.precision.value}"
 
@@ -234,7 +234,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return np.pad(rows, ((0, 0), (0, 0), (0, -rows.shape[2] % chunk)))
 
     def stored_filter(self, weight: Filter) -> Filter:
-        """Return a filter in the type that the kernel reads."""
+        """Return a filter converted to the type that the kernel reads."""
         return weight.astype(HALF)
 
     @override
@@ -281,13 +281,13 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return tuple(ceil(size / part) for size, part in zip(sizes, region, strict=True))
 
     def _patches(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return how many patches lie in shared memory: two where a block has several slices."""
+        """Return how many patches shared memory holds: two if a block has several slices,
+        else one."""
         return min(2, ceil(slices_of(problem).count / config.split))
 
     def _tables(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the offset of the tables in shared memory: behind weights and patches, and all
-        sums.
-        """
+        """Return the tables' offset in shared memory: after weights and patches, and after the
+        sums."""
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
         row_bytes = CHUNK_BYTES + 16  # an odd number of vectors
@@ -306,7 +306,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
 
 def unfit_window(problem: ConvProblem) -> str | None:
-    """Refuse a window with so few taps that a patch is of no use, or too many for one."""
+    """Refuse a window with too few taps for a patch to pay, or with too many to fit."""
     window = problem.window
     if not _LEAST_TAPS <= window.kernel_volume <= MAX_VECTORS:
         return f"kernel {by_axis(window.kernel)}; it runs {_LEAST_TAPS} to {MAX_VECTORS} taps"
@@ -318,6 +318,6 @@ def unfit_window(problem: ConvProblem) -> str | None:
 
 
 def _trips(tile: PatchTile, multiplies: str) -> Trips:
-    """Return the trips for 8 vectors of channels of a 3×3 window, whose patch is square."""
+    """Return the trip counts for a square 3×3 window and 8 vectors of channels."""
     read = (sqrt(tile.bm) + 2) ** 2
     return Trips({multiplies: 9, "STS": ceil(8 * read / tile.threads)}, {})

@@ -40,7 +40,7 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class TensorWinogradTile:
-    """The tile of a block of `conv_tensor_winograd`; its template has the same names.
+    """Sizes of a block's tile; `conv_tensor_winograd`'s template parameters have the same names.
 
     A block computes bm tiles × bn filters, the channels in chunks of 16.
     """
@@ -50,9 +50,8 @@ class TensorWinogradTile:
 
     @property
     def threads(self) -> int:
-        """Return the number of threads of a block: each transforms 2 channels of a tile in each
-        chunk.
-        """
+        """Return the number of threads of a block; in each chunk a thread transforms 2 channels of
+        a tile."""
         return 8 * self.bm
 
     def __str__(self) -> str:
@@ -67,20 +66,20 @@ TENSOR_WINOGRAD_TILES = (
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The tiles of a block: rows × columns of one image, or all tiles of `images` images."""
+    """Describes a block's tiles: rows × columns of one image, or all tiles of `images` images."""
 
     images: int
     rows: int
     columns: int
 
     def pixels(self, m: int, r: int) -> int:
-        """Return the number of pixels that a region reads."""
+        """Return the number of input pixels that a region reads."""
         return self.images * (m * self.rows + r - 1) * (m * self.columns + r - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
-    """F(m×m, r×r) in float16, its products by mma.sync, in one launch.
+    """Computes F(m×m, r×r) in float16 in one launch, with products by mma.sync.
 
     As WinogradConv: Lavin & Gray 2015, algorithm 1. The transformed data and filter are rounded to
     halves; transforms, products and sums are float32. The transformed data, up to 4 times x, is
@@ -95,7 +94,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @property
     def name(self) -> str:
-        """Return the papers' name: "tensor winograd F(2x2,3x3)"."""
+        """Return the name as papers write it: "tensor winograd F(2x2,3x3)"."""
         return f"tensor {self._winograd.name}"
 
     def supports(self, problem: ConvProblem) -> str | None:
@@ -103,7 +102,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return not_half(problem) or self._winograd.misfit(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), without the transforms'."""
+        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), transforms not counted."""
         return self._winograd.multiplications(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
@@ -111,9 +110,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> float:
-        """Return the rounding error of y in u: transformed data and filter are rounded to 11
-        bits.
-        """
+        """Return the rounding error of y, in units of float32's eps / 2: V and U are rounded to 11
+        bits."""
         factors = sqrt(2) * ROUNDED
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
@@ -128,7 +126,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @override
     def tiles(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> int:
-        """Return how many blocks' tiles cover the output of all images."""
+        """Return how many tiles of a block's size cover the output of all images."""
         return prod(self._regions(problem, config.tile)) * ceil(problem.k / config.tile.bn)
 
     @override
@@ -146,13 +144,14 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         problem: ConvProblem,
         config: WinogradConfig[TensorWinogradTile],
     ) -> int:
-        """Return the bytes of two chunks of V, U and d, later of 32 tiles' products and outputs."""
+        """Return the bytes of two chunks of V, U and d, later reused for 32 tiles' products and
+        outputs."""
         tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
         chunks = 2 * 2 * _CHUNK * (positions * (tile.bm + tile.bn) + _PIXELS * tile.bm)
         return max(chunks, 4 * tile.bn * (positions * _AT_ONCE + outputs * tile.bm))
 
     def work(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> tuple[Work]:
-        """Count the work: every block multiplies its chunks and transforms the next ones."""
+        """Count the work: each block multiplies a chunk and transforms the next one."""
         tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
         split, channels = config.split > 1, padded(problem.c, 8)
         chunks = ceil(ceil(problem.c / _CHUNK) / config.split)
@@ -195,13 +194,14 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> str:  # noqa: ARG002  (always fp16)
-        """Return the one form that serves all configurations with the same points."""
+        """Return the name of the layout, the same for all configurations with the same points."""
         return f"F({self.m},{self.r}) {config.points.name} fp16"
 
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]
     ) -> Filter:
-        """Return 4 U, U = G g Gᵀ, as halves: K×C×R×S → (alpha² K) × C, channels padded with zeros.
+        """Return 4 U, where U = G g Gᵀ, as halves: K×C×R×S → (alpha² K) × C, channels padded with
+        zeros.
 
         Raises ValueError for a weight beyond `LARGEST_WEIGHT`, for which halves do not suffice.
         """
@@ -240,11 +240,11 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Return the algorithm in float32, with the same windows, tiles, positions and points."""
+        """Return the float32 algorithm with the same windows, tiles, positions and points."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _region(self, problem: ConvProblem, tile: TensorWinogradTile) -> Region:
-        """Return the tiles of a block."""
+        """Return the region of tiles that a block computes."""
         _, rows, columns = self._winograd.tiles_along(problem.window)
         return region_of(problem.n, rows, columns, tile.bm, self.m, self.r)
 
@@ -280,8 +280,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
 @cache
 def region_of(n: int, rows: int, columns: int, bm: int, m: int, r: int) -> Region:
-    """Return a region of at most bm tiles of n images of rows × columns, reading at most 8 bm
-    pixels.
+    """Return a region with at most `bm` tiles, for n images of rows × columns, that reads at most 8
+    bm pixels.
 
     It is the one of which the fewest cover a layer; of equally many, the one that reads the fewest
     pixels.

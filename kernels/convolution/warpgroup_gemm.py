@@ -23,7 +23,8 @@ HOPPER = Architectures(90, 90)
 
 @dataclass(frozen=True, slots=True)
 class WarpgroupConv(TensorConv):
-    """Computes as TensorConv in fp16 and TF32, by wgmma, which reads factors from shared memory.
+    """Computes TensorConv's matrix product in fp16 and TF32 by wgmma, which reads shared memory
+    itself.
 
     Only pixels of TF32 pass through registers, to be rounded: wgmma would truncate them. A warp has
     4 instructions that multiply a chunk instead of 16 to 128.
@@ -36,7 +37,7 @@ class WarpgroupConv(TensorConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse what TensorConv does, and split factors."""
+        """Refuse what TensorConv refuses, and 3×TF32, which splits each factor."""
         splits = problem.precision is Precision.TF32X3
         return TensorConv.supports(self, problem) or (
             "3xtf32; it runs tf32 and fp16" if splits else None

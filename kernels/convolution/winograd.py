@@ -1,4 +1,4 @@
-"""Implements Winograd's minimal filtering: fewer multiplications, more additions, larger error."""
+"""Implements Winograd's minimal filtering: it multiplies less, adds more, and errs more."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from kernels.winograd.matrices import Points
 
 @dataclass(frozen=True, slots=True)
 class WinogradTile:
-    """The tile of a block and of a thread of `conv_winograd`; its template has the same names.
+    """Sizes of the tile of a block and a thread; `conv_winograd`'s template has the same names.
 
     A block computes bm tiles × bn filters, the channels in chunks of bc. Most of its threads
     multiply, each tm × tn at one of a tile's positions, while `data_warps` warps transform the
@@ -54,17 +54,15 @@ class WinogradTile:
         return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
 
     def dynamic_shared_bytes(self, positions: int) -> int:
-        """Return the bytes of two chunks of V and U and one of the data, which later hold the
-        products.
-        """
+        """Return the bytes of two chunks of V and U and one of the data, later reused for the
+        products."""
         v = self.bc * (positions * self.bm + 32 // self.bc)
         u, data = positions * self.bc * self.bn, positions * self.bm * self.bc
         return 4 * max(2 * v + 2 * u + data, positions * self.bm * self.bn)
 
     def shared_bytes(self, positions: int) -> int:
-        """Return the dynamic bytes plus the tiles' places, which the compiler aligns to 128
-        bytes.
-        """
+        """Return the dynamic bytes plus those of the tiles' positions, which are aligned to 128
+        bytes."""
         return self.dynamic_shared_bytes(positions) + -(-(16 * self.bm + 4) // 128) * 128
 
     def __str__(self) -> str:
@@ -95,7 +93,8 @@ TILES = {
 
 @dataclass(frozen=True, slots=True)
 class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
-    """F(m, r) nested along each of `axes` spatial axes: m outputs from alpha = m + r - 1 inputs.
+    """Computes F(m, r) nested along `axes` axes: along each, m outputs from alpha = m + r - 1
+    inputs.
 
     Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A for each tile, the product summed over C in between: Lavin & Gray
     2015, section 4.1, equation 8 and algorithm 1; F(4×4, 3×3) is their section 4.3; in 3-D Lan et
@@ -109,36 +108,37 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @property
     def name(self) -> str:
-        """Return the papers' name: "winograd F(2x2,3x3)"."""
+        """Return the name as papers write it: "winograd F(2x2,3x3)"."""
         m, r = ("x".join([str(size)] * self.axes) for size in (self.m, self.r))
         return f"winograd F({m},{r})"
 
     @property
     def alpha(self) -> int:
-        """Return m + r - 1: the length of an input tile along an axis, and its multiplications."""
+        """Return m + r - 1, the length of an input tile along an axis and the multiplications it
+        takes."""
         return self.m + self.r - 1
 
     @property
     def positions(self) -> int:
-        """Return the positions of an input tile, alpha² or alpha³: one product per channel and
-        filter.
-        """
+        """Return alpha² or alpha³, the positions of an input tile: each has a product per channel
+        and filter."""
         positions: int = self.alpha**self.axes
         return positions
 
     @property
     def points(self) -> tuple[Points, ...]:
-        """Return the sets of points, the more accurate first. F(2, 3) has one: both start alike."""
+        """Return the sets of points, the more accurate first; F(2, 3) has only one, as both start
+        alike."""
         return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
     def image_tiles(self, problem: ConvProblem) -> int:
         """Return how many output tiles an image has per filter; the last along an axis may be
-        partial.
-        """
+        partial."""
         return prod(self.tiles_along(problem.window))
 
     def tiles_along(self, window: Window) -> tuple[int, ...]:
-        """Return how many tiles an image has along each of three axes; in 2-D the first is 1."""
+        """Return how many tiles an image has along each of three axes; the first number is 1 in
+        2-D."""
         along = tuple(-(-size // self.m) for size in window.output)
         return (1,) * (3 - len(along)) + along
 
@@ -149,7 +149,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return not_float(problem) or self.misfit(problem)
 
     def misfit(self, problem: ConvProblem) -> str | None:
-        """Return why the window does not fit, or None, whatever type tensors are stored in."""
+        """Return why the window does not fit this algorithm, or None; the tensors' type is not
+        checked."""
         return (
             after_prologue(problem)
             or wrong_axes(problem, self.axes)
@@ -160,7 +161,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), without the transforms'."""
+        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), transforms not counted."""
         return problem.n * self.image_tiles(problem) * problem.c * problem.k * self.positions
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -168,7 +169,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> float:
-        """Return the rounding error of y in units of float32's: sums and transforms are float32."""
+        """Return the rounding error of y in units of float32's eps / 2: all arithmetic is
+        float32."""
         return winograd_rounding(problem, self.m, self.r, config.points, factors=0)
 
     @override
@@ -183,7 +185,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @override
     def tiles(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> int:
-        """Return how many blocks' tiles cover the output of all images."""
+        """Return how many tiles of a block's size cover the output of all images."""
         tile = config.tile
         images = ceil(problem.n * self.image_tiles(problem) / tile.bm)
         return images * ceil(problem.k / tile.bn)
@@ -202,9 +204,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return config.tile.dynamic_shared_bytes(self.positions)
 
     def work(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> tuple[Work]:
-        """Count the work: every block multiplies its chunks; some of its warps transform the
-        next.
-        """
+        """Count the work: each block multiplies a chunk while some of its warps transform the next
+        one."""
         tile, positions, outputs = config.tile, self.positions, self.m**self.axes
         chunks = ceil(ceil(problem.c / tile.bc) / config.split)
         threads = tile.threads(positions)
@@ -246,7 +247,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> str:  # noqa: ARG002  (one serves all)
-        """Return the one form for the same points, which the non-fused algorithm shares."""
+        """Return the name of the layout for these points, which the non-fused algorithm shares."""
         return f"F({self.m},{self.r}) {config.points.name}"
 
     def prepare_filter(

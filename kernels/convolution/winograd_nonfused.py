@@ -1,4 +1,4 @@
-"""Implements non-fused Winograd convolution: its three stages are separate launches.
+"""Implements non-fused Winograd convolution, whose three stages are separate launches.
 
     x ── data transform ─ "data" ── batched products ─ "products" ── inverse transform ── y
                           tiles × alpha² × C           tiles × alpha² × K
@@ -59,7 +59,8 @@ _ENOUGH_BLOCKS = 512
 
 @dataclass(frozen=True, slots=True)
 class NonfusedConfig:
-    """Sets the points of F(m, r), the algorithm of its products, and the tiles of a chunk."""
+    """Sets the points of F(m, r), the algorithm of the products, and the number of tiles in a
+    chunk."""
 
     points: Points
     gemm: TileConfig[Any]
@@ -71,19 +72,19 @@ class NonfusedConfig:
 
 @dataclass(frozen=True, slots=True)
 class _BatchedProducts(FloatGemm):
-    """Multiplies many pairs of matrices: a grouped 1×1 convolution."""
+    """Multiplies many pairs of matrices in one launch, as a grouped 1×1 convolution."""
 
     POINTWISE: ClassVar[bool] = True
 
 
 def _product(products: ConvProblem) -> TensorConv | _BatchedProducts:
-    """Return the algorithm of the products: on tensor cores, except in strict fp32."""
+    """Return the algorithm of the products, which uses tensor cores except in strict fp32."""
     return _BatchedProducts() if products.precision is Precision.FP32 else TensorConv()
 
 
 @dataclass(frozen=True, slots=True)
 class NonfusedWinogradConv:
-    """Computes F(m, r) along each of `axes` axes in three launches for each chunk of tiles.
+    """Computes F(m, r) along each of `axes` axes, with three launches for each chunk of tiles.
 
     Lavin & Gray 2015, algorithm 1, with global memory between its stages; in 3-D Lan et al. 2017,
     section 3.2. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
@@ -96,7 +97,7 @@ class NonfusedWinogradConv:
 
     @property
     def name(self) -> str:
-        """Return the papers' name: "winograd F(2x2,3x3) non-fused"."""
+        """Return the name as papers write it: "winograd F(2x2,3x3) non-fused"."""
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
@@ -104,7 +105,8 @@ class NonfusedWinogradConv:
         return in_bytes(problem) or self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the precision of the products: the problem's, or for fp16 TF32; or else 3×TF32.
+        """Return the precision of the products: the problem's, but TF32 for fp16, and 3×TF32 where
+        F(m, r) makes errors grow too much.
 
         TF32 multiplies the 11 bits of a half; halves themselves end at 65504, which transformed
         data and products may exceed, though y does not. 3×TF32, nearly as exact as float32, is used
@@ -118,7 +120,8 @@ class NonfusedWinogradConv:
         return Precision.TF32 if problem.precision is Precision.FP16 else problem.precision
 
     def rounding(self, problem: ConvProblem, config: NonfusedConfig) -> float:
-        """Return the rounding error of y in u: all is float32 except the products' factors."""
+        """Return the rounding error of y in units of float32's eps / 2; only products' factors are
+        not float32."""
         factors = FACTORS[self.arithmetic(problem)]
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
@@ -127,7 +130,7 @@ class NonfusedWinogradConv:
         return self._winograd.multiplications(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
-        """Return configurations with all tiles in one chunk, or few enough for the cache.
+        """Return configurations with all tiles in one chunk, and with chunks that fit the cache.
 
         F(4, 3) has only its more accurate points: with integer points its error is over 20 times
         that of direct convolution where C = 512 is one sum, and they save almost no time here.
@@ -144,9 +147,8 @@ class NonfusedWinogradConv:
         )
 
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
-        """Count the work: the transforms are coalesced, and a thread starts all its loads at
-        once.
-        """
+        """Count the work: transforms are coalesced, and each thread starts all its loads at
+        once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
         stored, between = problem.precision.stored.itemsize, FLOAT.itemsize
         works: list[Work] = []
@@ -182,9 +184,8 @@ class NonfusedWinogradConv:
         return tuple(works)
 
     def workspace(self, problem: ConvProblem, config: NonfusedConfig) -> Mapping[str, int]:
-        """Return the workspace's bytes: one chunk's "data" and "products", and split products'
-        sums.
-        """
+        """Return the bytes of one chunk's "data" and "products", and of partial sums if products
+        are split."""
         products = self._products(problem, config.chunk)
         pixels = FLOAT.itemsize * config.chunk
         return {
@@ -194,12 +195,13 @@ class NonfusedWinogradConv:
         }
 
     def counter_bytes(self, problem: ConvProblem, config: NonfusedConfig) -> int:
-        """Return the bytes of the products' counters."""
+        """Return the bytes of the counters of split products."""
         products = self._products(problem, config.chunk)
         return _product(products).counter_bytes(products, config.gemm)
 
     def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
-        """Return the one form for the same points, which the fused algorithm shares in fp32."""
+        """Return the name of the layout for these points, which the fused algorithm shares in
+        fp32."""
         form = f"F({self.m},{self.r}) {config.points.name}"
         precision = self.arithmetic(problem)
         return form if precision is Precision.FP32 else f"{form} {precision.value}"
@@ -228,7 +230,7 @@ class NonfusedWinogradConv:
         bias: bool = False,
         activation: Activation | None = None,
     ) -> tuple[Launch, ...]:
-        """Return three launches a chunk: on x, data; on data, weight, products; on products, y.
+        """Return three launches for each chunk: from x to data, by weight to products, and to y.
 
         The last also takes the bias and the residual, if given, the second workspace and counters,
         if its sums are split. Raises ValueError where pixels do not fit the problem, and beyond
@@ -287,13 +289,12 @@ class NonfusedWinogradConv:
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Return the fused algorithm, with the same problems, tiles, positions and points."""
+        """Return the fused algorithm with the same problems, tiles, positions and points."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
-        """Return the tiles of a chunk: as many as `nbytes` hold, in even chunks; at least `_STEP`
-        or all.
-        """
+        """Return how many tiles a chunk has: equal chunks within `nbytes`, of at least `_STEP` or
+        all tiles."""
         products = self._products(problem, _STEP)
         limit = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= limit:
@@ -308,7 +309,7 @@ class NonfusedWinogradConv:
         ]
 
     def _products(self, problem: ConvProblem, count: int) -> ConvProblem:
-        """Return the batched products of `count` tiles, as a 1×1 convolution on a row of pixels."""
+        """Return the products of `count` tiles as a grouped 1×1 convolution on a row of pixels."""
         positions, one, none = self._winograd.positions, (1, 1), (0, 0)
         return ConvProblem(
             n=1,
@@ -320,7 +321,8 @@ class NonfusedWinogradConv:
         )
 
     def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Any], ...]:
-        """Return configurations with mostly full tiles, split only where there are few blocks."""
+        """Return the configurations whose tiles are mostly full, split only if there are few
+        blocks."""
         count = products.window.output_volume
 
         def pays(config: TileConfig[Any]) -> bool:
@@ -331,7 +333,7 @@ class NonfusedWinogradConv:
         return tuple(filter(pays, _product(products).configs(products)))
 
     def _channels(self, problem: ConvProblem) -> int:
-        """Return the channels of the data between the transforms, padded to 16 bytes."""
+        """Return how many channels the transformed data have, padded to 16 bytes."""
         return padded(problem.c)
 
     def _instantiate(
@@ -366,5 +368,5 @@ class NonfusedWinogradConv:
 
 @cache
 def _growth(m: int, r: int, points: Points) -> float:
-    """Return the growth of rounding errors along one axis."""
+    """Return the factor by which rounding errors grow along one axis."""
     return winograd_growth(winograd_matrices(m, r, points))

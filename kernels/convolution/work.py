@@ -1,4 +1,4 @@
-"""Describes the work of a launch, as a cost model needs it."""
+"""Describes the work of a launch for the model that estimates its time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,8 @@ from kernels.device.device import Instantiation
 
 
 class Trips(NamedTuple):
-    """Counts the trips of loops inside a kernel's outer loop, where machine code does not say.
+    """Counts the trips of loops inside a kernel's outer loop, for counts that machine code does not
+    show.
 
     Each is by an opcode that only its loop has; a loop that is not named runs once.
     """
@@ -24,7 +25,8 @@ NO_INNER_LOOPS = Trips({}, {})
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Describes what a problem decides of one launch; the static profile has what its code decides.
+    """Describes the part of a launch's work that the problem decides; the static profile has the
+    code's part.
 
     Numbers "of a block" are those of a full block, not of a partial last one. At the end of a split
     launch one block of each tile reads the others' sums: `tail_bytes`.

@@ -1,4 +1,5 @@
-"""Compiles CUDA C++ under kernels/src to cubins, through NVRTC and a cache: its only caller.
+"""Compiles CUDA C++ under kernels/src to cubins by NVRTC, and caches them; all compiling goes by
+it.
 
     kernels/src/*.cu, *.cuh ─┐
     Instantiation            ├─ digest ─ cache hit ──────────────┐
@@ -39,13 +40,14 @@ _log = logging.getLogger(__name__)
 
 
 def compiler() -> str:
-    """Return the compiler's name and version, as committed tables state it."""
+    """Return the compiler's name and version in the words of the committed tables."""
     return "NVRTC {}.{}".format(*nvrtc.version())
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Holds a kernel's resources on one architecture, as ptxas reports them; sizes in bytes."""
+    """Holds the resources that a kernel uses on one architecture, as ptxas reports them, in
+    bytes."""
 
     registers: int  # a thread
     static_shared: int  # a block

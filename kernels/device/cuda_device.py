@@ -55,7 +55,8 @@ multiprocessor must be empty to change it, so that launches which differ in it c
 
 
 class CudaDevice:
-    """A GPU as a Device (kernels.device.device), one of those that CUDA_VISIBLE_DEVICES shows.
+    """A GPU as a Device (kernels.device.device), chosen among those that CUDA_VISIBLE_DEVICES
+    shows.
 
     `number` is CUDA's; `cache` is the folder of compiled kernels. Raises DeviceError where CuPy is
     not installed or the GPU is not available.
@@ -92,7 +93,7 @@ class CudaDevice:
         self._captured: list[CudaGraph] = []  # graphs being captured now
 
     def _attribute(self, name: str) -> int:
-        """Return an attribute of the device: clock rates in kHz, widths in bits."""
+        """Return an attribute of the device; clock rates are in kHz, widths in bits."""
         runtime = self._cuda.runtime
         value: int = runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), self.number)
         return value
@@ -140,7 +141,7 @@ class CudaDevice:
         return np.frombuffer(memory, np.uint8, nbytes)
 
     def address(self, pinned: NDArray[Any]) -> int:
-        """Return the host's address, which is the device's too: addresses are unified."""
+        """Return the host's address, since CUDA's unified addresses are valid on the device too."""
         return _address(pinned)
 
     def _allocation_error(self, error: Exception, nbytes: int) -> DeviceError:
@@ -273,7 +274,7 @@ class CudaDevice:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Raise CUDA's asynchronous errors, which any later call may report, as FaultError."""
+        """Raise FaultError for CUDA's asynchronous errors, which any later call may report."""
         try:
             self._use()
             yield
@@ -303,7 +304,7 @@ class CudaBuffer:
 
 
 class CudaStream:
-    """Wraps a stream of CuPy's."""
+    """Wraps a CuPy stream."""
 
     def __init__(self, cupy: Any, ended: Any, faults: Faults) -> None:
         self.cupy = cupy
@@ -311,7 +312,8 @@ class CudaStream:
         self._faults = faults
 
     def synchronize(self) -> None:
-        """Wait for the stream's work, asleep: CUDA's own wait for a stream would take a core."""
+        """Sleep until the stream is done, because CUDA's own wait for a stream keeps a core
+        busy."""
         with self._faults():
             self._ended.record(self.cupy)
             self._ended.synchronize()
@@ -322,7 +324,7 @@ class CudaStream:
 
 
 class CudaEvent:
-    """Wraps an event of CuPy's."""
+    """Wraps a CuPy event."""
 
     def __init__(self, cupy: Any, elapsed: Callable[[Any, Any], float], faults: Faults) -> None:
         self.cupy = cupy
@@ -339,7 +341,7 @@ class CudaEvent:
 
 
 class CudaGraph:
-    """Wraps a captured graph of CuPy's."""
+    """Wraps a graph that CuPy captured."""
 
     def __init__(self, faults: Faults) -> None:
         self.cupy: Any = None  # until the capture has ended

@@ -52,7 +52,7 @@ Argument = int | np.int32 | np.uint32 | np.int64 | np.float32 | bytes
 
 @unique
 class Trigger(Enum):
-    """Says when a kernel lets the next launch begin (kernels/src/dependent.cuh).
+    """Names the point at which a kernel lets the next launch begin (kernels/src/dependent.cuh).
 
     The value is the macro TRIGGER there. A block that ends lets it begin in any case.
     """
@@ -64,7 +64,7 @@ class Trigger(Enum):
 
 @unique
 class Variant(Enum):
-    """Changes what a kernel does before it waits (kernels/src/dependent.cuh)."""
+    """Names a change to what a kernel does before it waits (kernels/src/dependent.cuh)."""
 
     LATE_WEIGHTS = "WEIGHTS_FIRST=0"  # the first weights are copied behind the wait
     PREFETCH = "PREFETCH=1"  # the weights are brought to the L2 cache
@@ -105,7 +105,8 @@ class Instantiation:
 
     @property
     def macros(self) -> tuple[str, ...]:
-        """Return the compiler's flags that define macros, none where all are the defaults."""
+        """Return the compiler flags that define macros; there are none if all settings are the
+        defaults."""
         chosen = self.trigger is not Trigger.START
         return (
             *([f"-DTRIGGER={self.trigger.value}"] if chosen else []),
@@ -124,7 +125,7 @@ def _cpp(value: TemplateArgument) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A loaded instantiation, for the device that loaded it.
+    """A loaded instantiation, which can run on the device that loaded it.
 
     Its resources per thread and block are None where the device does not report them.
     `local_bytes` is memory instead of registers: spills, and arrays indexed at run time.
@@ -141,7 +142,7 @@ class Kernel:
 
 
 def encode(argument: Argument) -> bytes:
-    """Return the argument's bytes as the kernel's parameter holds them."""
+    """Return the argument's bytes, laid out like the kernel's parameter."""
     if isinstance(argument, bytes):
         return argument
     if isinstance(argument, np.generic):
@@ -150,7 +151,7 @@ def encode(argument: Argument) -> bytes:
 
 
 class Memory(NamedTuple):
-    """Device memory, in bytes."""
+    """Holds the sizes of a device's memory in bytes."""
 
     free: int
     total: int
@@ -161,9 +162,7 @@ class Buffer(Protocol):
 
     @property
     def address(self) -> int:
-        """Return the first byte's address, a multiple of ALIGNMENT; `address + offset` is valid
-        too.
-        """
+        """Return the first byte's address, a multiple of ALIGNMENT; offsets may be added to it."""
 
     @property
     def nbytes(self) -> int:
@@ -184,20 +183,22 @@ class Stream(Protocol):
 
 
 class Event(Protocol):
-    """A point in a stream."""
+    """A point in the work of a stream."""
 
     def record(self, stream: Stream) -> None:
         """Make the event happen when all work of `stream` so far is done."""
 
     def elapsed_ms(self, since: "Event") -> float:
-        """Return the ms on the device from `since` to this event; both must have happened."""
+        """Return the milliseconds between `since` and this event, both of which must have
+        happened."""
 
 
 class Graph(Protocol):
     """Work captured once, to be replayed in one call."""
 
     def replay(self, stream: Stream) -> None:
-        """Enqueue the captured work on `stream`, with the addresses and arrays of the capture."""
+        """Enqueue the captured work on `stream`; it uses the addresses and arrays of the
+        capture."""
 
 
 class Device(Protocol):
@@ -209,9 +210,7 @@ class Device(Protocol):
 
     @property
     def architecture(self) -> str:
-        """Return the architecture that kernels are compiled for: "80", "90a" (without "sm_"),
-        "cusim".
-        """
+        """Return the architecture that kernels are compiled for, such as "80", "90a" or "cusim"."""
 
     @property
     def multiprocessors(self) -> int:
@@ -223,45 +222,47 @@ class Device(Protocol):
 
     @property
     def driver(self) -> str:
-        """Return the driver and its version, "CUDA 13.0". Measurements are valid for one driver."""
+        """Return the driver and its version, such as "CUDA 13.0"; measurements are valid for one
+        driver."""
 
     @property
     def compiler(self) -> str:
-        """Return the kernels' compiler and its version. Raises CompilerNotFoundError."""
+        """Return the version of the compiler of kernels. Raises CompilerNotFoundError."""
 
     @property
     def peak_flops(self) -> float:
-        """Return the fp32 operations a second at the highest clock, a multiply-add being two."""
+        """Return the fp32 operations per second at the highest clock; a multiply-add counts
+        as two."""
 
     @property
     def peak_bandwidth(self) -> float:
-        """Return the bytes a second to and from memory, at its highest clock."""
+        """Return the bytes per second to and from memory at its highest clock."""
 
     @property
     def overlaps(self) -> bool:
         """Return whether a dependent launch may begin before the previous one has ended."""
 
     def load(self, instantiation: Instantiation) -> Kernel:
-        """Load a kernel, compiled or from the cache. Raises CompileError with the compiler's log.
+        """Load a kernel from the cache, or compile it. Raises CompileError with the compiler's log.
 
         Threads may load concurrently and do not wait for each other's compilation.
         """
 
     def allocate(self, nbytes: int, *, constant: bool = False) -> Buffer:
-        """Allocate device memory, which is slow and may wait for the device. Raises
+        """Allocate device memory; this is slow and may wait for the device. Raises
         OutOfMemoryError.
 
         No kernel writes what is `constant`, such as weights: dependent launches may read it early.
         """
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return pinned host memory, which is copied to and from the device asynchronously."""
+        """Return pinned host memory, which can be copied to and from the device asynchronously."""
 
     def address(self, pinned: NDArray[Any]) -> int:
         """Return the address by which kernels access pinned memory, or a part of it."""
 
     def memory(self) -> Memory:
-        """Return the free memory and the total."""
+        """Return the device's free and total memory."""
 
     def stream(self) -> Stream:
         """Return a new stream."""
@@ -270,10 +271,12 @@ class Device(Protocol):
         """Return a new event, not recorded yet."""
 
     def upload(self, destination: int, source: NDArray[Any], stream: Stream) -> None:
-        """Copy a C-contiguous array to a device address; it must not change until that is done."""
+        """Copy a C-contiguous array to a device address; do not change the array until the copy is
+        done."""
 
     def download(self, destination: NDArray[Any], source: int, stream: Stream) -> None:
-        """Copy from a device address into a whole C-contiguous array, valid once that is done."""
+        """Copy from a device address into a C-contiguous array, which is valid once the copy is
+        done."""
 
     def fill(self, destination: int, nbytes: int, value: int, stream: Stream) -> None:
         """Set each of `nbytes` bytes to `value`, 0..255."""
@@ -290,7 +293,7 @@ class Device(Protocol):
         dependent: bool = False,
         cluster: Dim3 = NO_CLUSTERS,
     ) -> None:
-        """Run `kernel` with `shared_bytes` of dynamic shared memory a block.
+        """Run `kernel` with `shared_bytes` of dynamic shared memory for each block.
 
         Every `cluster` of blocks, of which the grid is a multiple along each axis, run at the same
         time and reach each other's shared memory (kernels/src/cluster.cuh); at most 8 of them.

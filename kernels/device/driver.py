@@ -1,4 +1,5 @@
-"""Calls NVIDIA's driver through ctypes for what CuPy lacks: launch attributes, a graph's edges.
+"""Calls NVIDIA's driver by ctypes for two things that CuPy lacks: launch attributes and graph
+edges.
 
 Structures are those of cuda.h of CUDA 12 and 13.
 """
@@ -25,7 +26,7 @@ class DriverError(Exception):
 
 
 class Attribute(ctypes.Structure):
-    """Mirrors CUlaunchAttribute, whose value of 64 bytes is 16 ints here."""
+    """Mirrors CUlaunchAttribute; its value of 64 bytes is declared as 16 ints."""
 
     _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_int * 16))
 
@@ -117,5 +118,5 @@ def _call(function: str, *arguments: Any) -> None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Return the driver. Raises OSError where there is none."""
+    """Return the driver's library. Raises OSError where there is none."""
     return ctypes.CDLL("libcuda.so.1")

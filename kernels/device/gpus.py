@@ -58,7 +58,7 @@ OTHER = Architecture(128, 1.0, 0, 0)
 
 
 def architecture_of(name: str) -> Architecture:
-    """Return an architecture by its name, OTHER where it is not listed."""
+    """Return an architecture by its name, or OTHER where it is not listed."""
     return ARCHITECTURES.get(name, OTHER)
 
 
@@ -104,7 +104,7 @@ class Gpu:
         return 1e9 * self.gb_per_s
 
     def tflops(self, precision: Precision) -> float:
-        """Return the peak TFLOPS: at TF32X3 a third of TF32's, at INT8 twice FP16's."""
+        """Return the peak TFLOPS; TF32X3 has a third of TF32's rate, and INT8 twice FP16's."""
         return {
             Precision.FP32: self.peak_flops / 1e12,
             Precision.TF32: self.tf32_tflops,

@@ -1,4 +1,4 @@
-"""Plans one kernel launch without a device: its kernel, its geometry, its arguments."""
+"""Plans one kernel launch, its kernel, geometry and arguments, without a device."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,7 +45,7 @@ class Launch:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Return the names to bind, in the order of the arguments."""
+        """Return the names of the operands to bind, in the order of the arguments."""
         return tuple(argument for argument in self.arguments if isinstance(argument, str))
 
     @property
@@ -60,18 +60,17 @@ class Launch:
 
     @property
     def writes(self) -> frozenset[str]:
-        """Return the operands that the kernel may write: its pointers to non-const."""
+        """Return the operands that the kernel may write, which are its pointers to non-const."""
         return frozenset(operand for operand, each in self._pointers() if each.written)
 
     @property
     def restricted(self) -> frozenset[str]:
-        """Return the operands that no launch may write: see `__restrict__` in
-        kernels/src/dependent.cuh.
-        """
+        """Return the operands declared `__restrict__` (kernels/src/dependent.cuh): no launch may
+        write them."""
         return frozenset(operand for operand, each in self._pointers() if each.restricted)
 
     def _pointers(self) -> Iterator[tuple[str, Declaration]]:
-        """Yield each operand with the kernel's declaration of it."""
+        """Yield each operand and its declaration in the kernel."""
         declared = parameters(SOURCE_ROOT / self.instantiation.source, self.instantiation.kernel)
         for parameter, argument in zip(declared, self.arguments, strict=True):
             if isinstance(argument, str):
@@ -100,7 +99,7 @@ def instantiate(
     /,
     **arguments: TemplateArgument,
 ) -> Instantiation:
-    """Return a kernel template with its arguments, in the order of its parameters."""
+    """Return a kernel template with its arguments, which must be in the order of its parameters."""
     return Instantiation(source, kernel, tuple(arguments.items()), architectures=architectures)
 
 
@@ -119,7 +118,8 @@ def blocks_of_threads(threads: int) -> tuple[Dim3, Dim3]:
 
 
 def int32(number: int) -> np.int32:
-    """Return a C++ `int`. Raises ValueError beyond 32 bits, with which kernels index."""
+    """Return the number as a C++ `int`. Raises ValueError beyond 32 bits, which kernels index
+    with."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} is beyond 32 bits; the tensor is too large for a kernel")
     return np.int32(number)
@@ -134,7 +134,7 @@ def launch(
     /,
     **arguments: Value,
 ) -> Launch:
-    """Return a launch; its arguments have the names and the order of the kernel's parameters.
+    """Return a launch; the arguments must have the names and the order of the kernel's parameters.
 
     For a pointer pass an operand's name or 0, for an `int`, a `float` or a Divisor a number, for a
     struct the result of `struct`. Raises TypeError, which names the first argument or template
@@ -149,7 +149,8 @@ def launch(
 
 
 def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes:
-    """Return the bytes of a C++ struct of integers, Divisors, arrays of them, and floats.
+    """Return the bytes of a C++ struct whose fields are integers, Divisors, arrays of these, and
+    floats.
 
     `members` have the names and the order of its fields; for a Divisor pass its number. Raises
     TypeError, which names the first member that differs from the source in its name or length;
@@ -167,8 +168,7 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
 
 
 def divisor(number: int) -> bytes:
-    """Return a `Divisor` of kernels/src/common.cuh: n // number = n · magic >> shift, 0 <= n <
-    2^31.
+    """Return common.cuh's `Divisor`, by which n // number = n · magic >> shift for 0 <= n < 2^31.
 
     Raises ValueError unless 0 < number < 2^31. magic is 2^shift / number, rounded up by less than
     1. So the product exceeds n / number by less than n / 2^shift, which is at most 1 / number: too

@@ -30,7 +30,7 @@ class DisassemblerNotFoundError(DeviceError):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One machine instruction; `target` is the index of the instruction that a branch goes to."""
+    """One machine instruction; `target` is the index of the instruction that it may branch to."""
 
     opcode: str  # "LDS.128"
     operands: str

@@ -1,4 +1,4 @@
-"""Calls NVRTC, NVIDIA's run-time compiler: CUDA C++ in, a cubin for one architecture out.
+"""Calls NVRTC, NVIDIA's run-time compiler, which turns CUDA C++ into a cubin for one architecture.
 
 It is called through ctypes: ten functions, which work with CUDA 12 and 13 and need no driver.
 CuPy's own binding cuts the last byte off a cubin.

@@ -1,4 +1,4 @@
-"""Reads the declarations of CUDA C++ from its source: parameters, template parameters, fields.
+"""Reads declarations from CUDA C++ sources: parameters, template parameters and struct fields.
 
 C++ binds by position: two `int`s in the wrong order would compile, and give wrong results. Python
 therefore passes arguments by name, and the names are checked against the order in the source.
@@ -20,7 +20,8 @@ _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A parameter or a field: `const float* x` has type "*", `Walk<RANK, 2> walk` has "Walk"."""
+    """A parameter or a field; the type of `const float* x` is "*", that of `Walk<2> walk` is
+    "Walk"."""
 
     type: str
     name: str
@@ -48,7 +49,7 @@ def check_template(instantiation: Instantiation, source: Path) -> None:
 
 @cache
 def fields(source: Path, struct: str) -> tuple[Declaration, ...]:
-    """Return the fields of a struct in a file or in what it includes, those of its base first.
+    """Return the fields of a struct in a file or its includes; those of its base come first.
 
     Raises TypeError where there is no such struct.
     """

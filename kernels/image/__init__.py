@@ -1,1 +1,2 @@
-"""Makes pixels of decoded images, on a device or here: to the bit those that Pillow makes."""
+"""Makes a network's pixels of decoded images on a device or in NumPy, bit for bit as Pillow
+does."""

@@ -1,4 +1,4 @@
-"""Describes images that are decoded and not yet resized, and lays them out as a device reads them.
+"""Describes images that are decoded but not resized, and lays them out for a device to read.
 
 A place in a batch of pixels and decoded images is `PLACE_BYTES` of memory that begin with an entry
 of kernels/src/resize.cu, as long as its image needs:
@@ -40,7 +40,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Says what to make of a decoded image, x and y as stored: resize, crop, turn, paste.
+    """Says how to resize, crop, turn and paste a decoded image, whose x and y are as stored.
 
     `size` is what `box` of it becomes, and `crop` is cut out of that. That is mirrored by
     `x_reversed` and `y_reversed`, then transposed, and lies in the middle of the `frame`.
@@ -63,9 +63,8 @@ class Resize:
         return self.frame[1], self.frame[0], len(self.channels)
 
     def fits(self, width: int, height: int, channels: int) -> bool:
-        """Return whether a place has room for an image of this size, for its taps, and for what the
-        first pass makes of it.
-        """
+        """Return whether an image of this size, its taps and the first pass's result fit the space
+        of one image in a batch."""
         left, top, right, bottom = self.crop
         across, down = right - left, bottom - top  # outputs
         middle = down * width if _is_down_first(width, height, self.size) else height * across
@@ -82,7 +81,7 @@ class Resize:
 
 
 class DecodedImage:
-    """Holds a decoded image and what to make of it; as an array it is the pixels made of it.
+    """Holds a decoded image and how to resize it; NumPy sees it as the resized pixels.
 
     The array is computed here. A device computes the same from what `write` writes.
     """
@@ -90,7 +89,8 @@ class DecodedImage:
     dtype = np.dtype(np.uint8)
 
     def __init__(self, pixels: Bytes, resize: Resize) -> None:
-        """Take pixels H×W×C, C = 1 or 3. Raises ValueError where a place has no room for them."""
+        """Take pixels H×W×C, C = 1 or 3. Raises ValueError where they exceed the space of an image
+        in a batch."""
         height, width, channels = pixels.shape
         if not resize.fits(width, height, channels):
             raise ValueError(f"a place has no room for {height}×{width}×{channels} pixels")
@@ -114,14 +114,15 @@ class DecodedImage:
         return height * self._across.outputs * channels
 
     def write(self, place: Bytes) -> None:
-        """Write the entry to a place."""
+        """Write the entry, the taps and the pixels to a place in a batch."""
         head = self._head
         end = len(head) + self.pixels.nbytes
         place[: len(head)] = head
         place[len(head) : end].reshape(self.pixels.shape)[...] = self.pixels
 
     def _made_head(self) -> Bytes:
-        """Return the entry up to the pixels: kernels/src/resize.cu, `Entry`, and both tables."""
+        """Return what precedes the pixels: resize.cu's `Entry` and the tables of both axes'
+        taps."""
         first, second = self._across, self._down
         height, width, channels = self.pixels.shape
         inner, inputs, kept_stride = channels, width, channels
@@ -162,7 +163,7 @@ class DecodedImage:
         return np.frombuffer(head, np.uint8)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the pixels made of the image."""
+        """Return the resized pixels."""
         passes = [(1, self._across), (0, self._down)]
         image = self.pixels
         for axis, taps in passes[:: -1 if self._down_first else 1]:
@@ -182,7 +183,7 @@ Placed = Bytes | DecodedImage
 
 
 def write(place: Bytes, image: Placed) -> None:
-    """Write an image's entry to a place."""
+    """Write an image, decoded or as pixels, to its place in a batch."""
     if isinstance(image, DecodedImage):
         image.write(place)
         return
@@ -219,9 +220,8 @@ def _head_of_pixels(nbytes: int) -> Bytes:
 
 
 def _is_down_first(width: int, height: int, size: tuple[int, int]) -> bool:
-    """Return the order of the passes, as Pillow 13 chooses it: down before across is less work
-    where an image is to shrink mostly in its height.
-    """
+    """Return whether rows are resampled before columns; Pillow 13 picks the order with less
+    work."""
     return height - size[1] > 2 * max(0, width - size[0])
 
 
@@ -232,7 +232,8 @@ def _cut(
     crop: tuple[int, ...],
     interpolation: Interpolation,
 ) -> tuple[Taps, slice]:
-    """Return an axis's taps, from the first pixel that is used, and those that are."""
+    """Return an axis's taps relative to the first pixel that is used, and the slice of used
+    pixels."""
     taps = taps_of(size, (box[0], box[1]), outputs, (crop[0], crop[1]), interpolation)
     first, end = taps.span
     return Taps(taps.starts - first, taps.weights), slice(first, end)
@@ -252,7 +253,7 @@ def _filled(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _resampled(image: Bytes, axis: int, taps: Taps) -> Bytes:
-    """Return one pass of the resize, rounded to bytes."""
+    """Return the result of one pass of the resize, rounded to bytes."""
     lines = np.moveaxis(image, axis, 0)
     total = np.full((taps.outputs, *lines.shape[1:]), 1 << (WEIGHT_BITS - 1), np.int32)
     for tap in range(taps.count):

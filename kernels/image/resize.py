@@ -1,4 +1,4 @@
-"""Launches kernels/src/resize.cu, which makes a batch's pixels of decoded images."""
+"""Launches kernels/src/resize.cu, which turns decoded images into a batch's pixels."""
 
 from kernels.device.launch import THREADS, Launch, blocks_of_threads, instantiate, launch
 from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES, SOURCE
@@ -11,7 +11,7 @@ _FIRST_BLOCKS = 256
 
 
 def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
-    """Return a launch that copies the entries of n places: operands images, entries."""
+    """Return a launch that copies n images' entries to the device: operands images, entries."""
     return launch(
         instantiate(SOURCE, "fetch"),
         (_FETCHING, n, 1),
@@ -25,9 +25,7 @@ def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
 def first_axis_launch(
     n: int, place_bytes: int = PLACE_BYTES, middle_bytes: int = MIDDLE_BYTES
 ) -> Launch:
-    """Return a launch that resamples n decoded images along their first axis: operands entries,
-    middle.
-    """
+    """Return a launch that resamples n images along their first axis: operands entries, middle."""
     return launch(
         instantiate(SOURCE, "first_axis"),
         (_FIRST_BLOCKS, n, 1),
@@ -45,7 +43,7 @@ def second_axis_launch(
     place_bytes: int = PLACE_BYTES,
     middle_bytes: int = MIDDLE_BYTES,
 ) -> Launch:
-    """Return a launch that makes n images' pixels of `shape`, H×W×C: operands entries, middle, y.
+    """Return a launch that writes n images' pixels of `shape`, H×W×C: operands entries, middle, y.
 
     Raises ValueError where a place has no room for so many.
     """

@@ -1,4 +1,4 @@
-"""Computes which pixels each pixel of a resized axis is made of, and by what each is multiplied.
+"""Computes the taps of a resize: which input pixels, by which weights, make each output pixel.
 
 These are Pillow's numbers to the bit: the same filters in float64, summed in the same order, the
 box in float32, and weights of 22 bits behind the point.
@@ -21,7 +21,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Holds the taps of an axis: output o is made of `count` inputs from `starts[o]` on.
+    """Holds the taps of an axis: output o sums `count` inputs, from input `starts[o]` on, by
+    `weights[o]`.
 
     Every input exists: outputs of fewer taps have weights of 0, too.
     """
@@ -36,17 +37,17 @@ class Taps:
 
     @property
     def count(self) -> int:
-        """Return the taps of an output."""
+        """Return the number of taps of each output."""
         return int(self.weights.shape[1])
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the first input that is read, and the one after the last."""
+        """Return the index of the first input that is read, and of the one after the last."""
         return int(self.starts.min()), int(self.starts.max()) + self.count
 
 
 def most_taps(size: float, outputs: int, interpolation: Interpolation) -> int:
-    """Return how many taps an output has at most where `size` pixels become `outputs`."""
+    """Return the most taps that an output can have where `size` pixels become `outputs`."""
     if interpolation is Interpolation.NEAREST:
         return 1
     support, _ = _FILTERS[interpolation]
@@ -83,7 +84,8 @@ def taps_of(
 def _nearest(
     size: int, begin: float, scale: float, outputs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return one tap an output: Pillow adds up `scale`, and leaves 0 beyond the axis."""
+    """Return one tap for each output, at the sum of steps of `scale` like Pillow; 0 beyond the
+    axis."""
     places = np.cumsum([begin + scale * 0.5, *[scale] * (outputs - 1)]).astype(np.int64)
     weights = np.where(places < size, 1 << WEIGHT_BITS, 0)[:, None]
     return np.minimum(places, size - 1), weights
@@ -110,7 +112,7 @@ def _antialiased(
 def _within(
     size: int, starts: NDArray[np.int64], weights: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Move taps that reach beyond the axis back into it: zeros come first there, not last."""
+    """Move taps that reach beyond the end of the axis back into it, padding in front with zeros."""
     count = weights.shape[1]
     beyond = np.maximum(starts + count - size, 0)
     columns = np.arange(count) - beyond[:, None]
@@ -150,7 +152,7 @@ def _sinc(x: Floats) -> Floats:
 
 
 def _each(function: Callable[[float], float], x: Floats) -> Floats:
-    """Return the C library's function, as Pillow has it: NumPy's may differ in the last bit."""
+    """Apply the C library's function as Pillow does, since NumPy's may differ in the last bit."""
     return np.fromiter(map(function, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
 
 

@@ -1,4 +1,4 @@
-"""Checks what all convolutions' launches require of their operands."""
+"""Checks the operands of convolutions' launches, and lays out filters."""
 
 from typing import Any
 
@@ -16,7 +16,8 @@ FILTER_FORM = "{groups} x taps x channels x filters"
 
 
 def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
-    """Raise ValueError unless the tensors have the problem's channels and its precision's type."""
+    """Raise ValueError unless the tensors have the problem's channels and its precision's type of
+    numbers."""
     stored = problem.precision.stored
     tensors = [tensor for tensor in (x, y, residual) if tensor is not None]
     if any(tensor.stored.dtype != stored.dtype for tensor in tensors):
@@ -34,9 +35,8 @@ def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels 
 
 
 def check_filter(weight: Filter, problem: ConvProblem) -> None:
-    """Raise ValueError unless the filter is K×(C/groups)×R×S, or has a projection's channels
-    too.
-    """
+    """Raise ValueError unless the filter is K×(C/groups)×R×S, or longer by a projection's
+    channels."""
     if weight.shape != problem.filter_shape:
         raise ValueError(f"the filter is {weight.shape}, not {problem.filter_shape}")
 
@@ -61,5 +61,5 @@ def vectors_in(*tensors: Pixels, width: int = VECTOR) -> bool:
 
 
 def padded(channels: int, to: int = VECTOR) -> int:
-    """Return `channels` rounded up to whole vectors of `to`."""
+    """Return `channels` rounded up to a multiple of `to`."""
     return -(-channels // to) * to

@@ -1,4 +1,4 @@
-"""Lays out patches: the input pixels that a block's outputs read, for kernels/src/tensor_patch.cu.
+"""Lays out a patch, the input pixels that a block's outputs read, for kernels/src/tensor_patch.cu.
 
 ConvProblem ─ slices_of ─ Slices ─┐
                                   ├─ patch_of ─ Patch ─ offsets_of ─ where taps lie
@@ -48,23 +48,23 @@ class Patch:
 
     @property
     def region(self) -> tuple[int, int, int]:
-        """Return the images, rows and columns of output pixels."""
+        """Return the images, rows and columns of the outputs that read the patch."""
         return self.images, self.rows, self.columns
 
     def place(self, row: int, column: int) -> int:
-        """Return the place of a pixel of the first image; `column` counts places."""
+        """Return the position in shared memory of a pixel of the first image, counted in pixels."""
         (down, row_phase), (right, column_phase) = map(divmod, (row, column), self.apart)
         line = row_phase * self.phase[0] + down
         return line * self.row_places + column_phase * self.phase[1] + right
 
     @property
     def places(self) -> int:
-        """Return the number of places of all images of a patch."""
+        """Return how many positions for pixels the patch has in shared memory, gaps included."""
         return self.images * self.image_places
 
 
 def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) -> Patch:
-    """Return the patch of a region.
+    """Return the patch that a region of outputs reads.
 
     The 8 neighbouring outputs of a matrix read places that differ modulo 8.
     """
@@ -82,15 +82,14 @@ def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) 
 
 
 def _congruent(least: int, outputs: int) -> int:
-    """Return `least` or more places: congruent to `outputs` modulo 8 unless that is a multiple of
-    8.
-    """
+    """Return a number of pixels, at least `least`, that is congruent to `outputs` modulo 8, unless
+    8 divides `outputs`."""
     return least if outputs % 8 == 0 else least + (outputs - least) % 8
 
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Divides a filter's weights, and a pixel's channels.
+    """Describes how a filter's weights and a pixel's channels are divided into slices.
 
     The channels are divided into slices of whole vectors of 16 bytes. Each slice has a vector for
     each tap and vector of channels, or for each pair of taps and 4 channels of either; they are
@@ -109,19 +108,18 @@ class Slices:
 
     @property
     def used_vectors(self) -> int:
-        """Return how many vectors of a place are used: one more, of zeros, where chunks are not
-        whole.
-        """
+        """Return how many vectors a pixel uses; if the last chunk is not full, one more, which is
+        zero."""
         return self.tap_vectors + (self.vectors % CHUNK_VECTORS != 0)
 
     @property
     def place_bytes(self) -> int:
-        """Return the bytes of a place, an odd number of vectors."""
+        """Return the bytes of a pixel in shared memory, an odd number of vectors."""
         return 16 * (self.used_vectors | 1)
 
 
 def paired(problem: ConvProblem) -> bool:
-    """Return whether a vector has 4 channels of two pixels, of halves.
+    """Return whether a vector of 16 bytes holds 4 half channels of each of two neighbouring pixels.
 
     So it has where channels are few, and strides are of whole pairs.
     """
@@ -131,7 +129,7 @@ def paired(problem: ConvProblem) -> bool:
 
 
 def in_vector(problem: ConvProblem) -> int:
-    """Return how many numbers a vector of 16 bytes has."""
+    """Return how many numbers a vector of 16 bytes holds."""
     return 16 // problem.precision.stored.itemsize
 
 
@@ -165,7 +163,7 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
 
 
 def slices_of(problem: ConvProblem) -> Slices:
-    """Return slices that are as equal as possible, of at most 8 vectors of channels."""
+    """Return slices of as equal size as possible, each of at most 8 vectors of channels."""
     (r, s), pair = problem.window.kernel, paired(problem)
     row_taps = ceil(s / 2) if pair else s
     vectors, numbers = min(CHUNK_VECTORS, MAX_VECTORS // (r * row_taps)), in_vector(problem)
@@ -175,7 +173,7 @@ def slices_of(problem: ConvProblem) -> Slices:
 
 
 def patch_of(problem: ConvProblem, outputs: int) -> Patch:
-    """Return a patch of at most `outputs` outputs whose regions cover the images in the fewest.
+    """Return a patch of at most `outputs` outputs, such that the fewest regions cover the images.
 
     Among equally many regions, those that read the fewest pixels.
     """
@@ -184,7 +182,7 @@ def patch_of(problem: ConvProblem, outputs: int) -> Patch:
 
 
 def window_bytes(problem: ConvProblem) -> int:
-    """Return the bytes of the patch of one output."""
+    """Return the bytes of the patch that one output reads."""
     patch = _of_region(problem.window, _pair(problem), 1, 1, 1)
     return patch.places * slices_of(problem).place_bytes
 

@@ -1,6 +1,4 @@
-"""Describes where a tensor's elements lie, and how a kernel iterates over several tensors at
-once.
-"""
+"""Describes where a tensor's elements lie, and how a kernel loops over several tensors at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +13,7 @@ VECTOR = 4
 
 @dataclass(frozen=True, slots=True)
 class StridedTensor:
-    """Describes a tensor in device memory, its axes in any order.
+    """Describes a tensor in device memory by its axes' sizes and strides, in any order of axes.
 
     `strides` are in elements; an axis along which elements repeat has stride 0. The tensor's
     address is that of its first element, which lies `offset` elements after a multiple of 16 bytes.
@@ -34,14 +32,13 @@ class StridedTensor:
 
     @classmethod
     def contiguous(cls, shape: Sequence[int], stored: Storage = FLOAT) -> "StridedTensor":
-        """Return a row-major tensor: the last axis is fastest."""
+        """Return a row-major tensor, whose last axis is contiguous."""
         strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
         return cls(tuple(shape), strides, stored=stored)
 
     def transposed(self, axes: Sequence[int]) -> "StridedTensor":
-        """Return the tensor whose axis i is axis `axes[i]`; of other axes it has the first
-        element.
-        """
+        """Return the tensor with axis `axes[i]` as its axis i, sliced at index 0 of all other
+        axes."""
         return replace(
             self,
             shape=tuple(self.shape[axis] for axis in axes),
@@ -49,7 +46,8 @@ class StridedTensor:
         )
 
     def split(self, axis: int, outer: int) -> "StridedTensor":
-        """Split `axis` into `outer` runs and the elements of a run. Raises ValueError."""
+        """Split `axis` into an axis of `outer` runs and one of the elements of a run. Raises
+        ValueError."""
         size, stride = self.shape[axis], self.strides[axis]
         if size % outer:
             raise ValueError(f"an axis of {size} does not split into {outer} runs")
@@ -72,7 +70,8 @@ class StridedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Describes loops over tensors of one shape, outermost first, merged into few axes.
+    """Describes nested loops over tensors of one shape, outermost first, merged into as few as
+    possible.
 
     The innermost axis goes in steps of `v` elements, contiguous in every tensor or repeated. It is
     `Walk<RANK, OPERANDS>` of kernels/src/common.cuh.
@@ -89,11 +88,12 @@ class Walk:
 
     @property
     def steps(self) -> int:
-        """Return the number of vectors of `v` elements, one per thread."""
+        """Return the number of vectors of `v` elements, each the work of one thread."""
         return prod(self.extents)
 
     def struct(self) -> bytes:
-        """Return the kernel's argument. Raises ValueError where a tensor exceeds 32-bit indices."""
+        """Return the kernel's argument `Walk`. Raises ValueError where a tensor exceeds 32-bit
+        indices."""
         reach = [
             sum((extent - 1) * stride for extent, stride in zip(self.extents, strides, strict=True))
             for strides in self.strides
@@ -104,7 +104,8 @@ class Walk:
 
 
 def walk(written: StridedTensor, *read: StridedTensor, vectors: bool = True) -> Walk:
-    """Return the loops that write one tensor and read others, in the order of what is written.
+    """Return the loops that write one tensor and read others, ordered by the strides of the written
+    one.
 
     All have one shape. Axes that are contiguous in every tensor are merged. Without `vectors`, v is
     1. Raises ValueError where shapes differ, or where elements to be written share an address.
@@ -150,9 +151,8 @@ def _without(axis: int, tensor: StridedTensor) -> StridedTensor:
 
 
 def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
-    """Return the axes by falling stride of what is written, merged, without those of one
-    element.
-    """
+    """Return the axes, largest stride of the written tensor first, merged, without those of
+    size 1."""
     every = zip(written.shape, written.strides, *(tensor.strides for tensor in read), strict=True)
     axes = [(extent, strides) for extent, *strides in every if extent > 1]
     axes.sort(key=lambda axis: axis[1][0], reverse=True)
@@ -166,7 +166,7 @@ def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
 
 
 def _vectorises(axes: Axes, offsets: list[int]) -> bool:
-    """Return whether a vector of the innermost axis can be moved at once, in every tensor."""
+    """Return whether a vector of the innermost axis can be moved at once in every tensor."""
     *outer, (extent, inner) = axes
     if extent % VECTOR or inner[0] != 1:
         return False

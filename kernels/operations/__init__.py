@@ -1,1 +1,1 @@
-"""Makes launches of all operations but convolutions."""
+"""Makes the launches of all operations except convolutions."""

@@ -19,14 +19,14 @@ def activation_name(activation: Activation | None) -> str:
 
 
 def activation_arguments(activation: Activation | None) -> dict[str, Value]:
-    """Return `a` and `b`, the last arguments of a kernel with an activation."""
+    """Return the activation's parameters as the arguments `a` and `b` of a kernel."""
     if activation is None:
         return {"a": 0.0, "b": 0.0}
     return {"a": activation.a, "b": activation.b}
 
 
 def map_launch(x: StridedTensor, y: StridedTensor, activation: Activation | None = None) -> Launch:
-    """Return a launch of y = activation(x), operands x, y; without an activation it is a copy."""
+    """Return a launch of y = activation(x), or of a copy if there is none: operands x, y."""
     template = {"x": x.stored.element, "y": y.stored.element, **_with(activation)}
     return _launch("map", {"x": x}, y, template, activation_arguments(activation))
 
@@ -69,7 +69,7 @@ def fill_launch(y: StridedTensor, value: float) -> Launch:
 
 
 def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups: int) -> Launch:
-    """Return a launch that moves channel g · (C/groups) + i of `axis` to i · groups + g: x, y.
+    """Return a launch that moves channel g · (C/groups) + i to i · groups + g: operands x, y.
 
     It is a copy: x as groups × C/groups is y as C/groups × groups transposed (ShuffleNet, section
     3.1).
@@ -81,7 +81,7 @@ def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups
 
 
 def _alike(*tensors: StridedTensor) -> dict[str, TemplateArgument]:
-    """Return the type that tensors are stored in. Raises ValueError where they differ."""
+    """Return the type of the numbers of all tensors. Raises ValueError where types differ."""
     return {"t": one_type(*(tensor.stored for tensor in tensors)).element}
 
 

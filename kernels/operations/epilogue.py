@@ -1,4 +1,4 @@
-"""Chooses how a kernel of kernels/src/epilogue.cuh ends: y = activation(sum + bias + residual)."""
+"""Chooses how a kernel with epilogue.cuh ends: y = activation(sum + bias + residual)."""
 
 from dataclasses import replace
 from math import inf
@@ -18,15 +18,14 @@ _CLAMP, _ANY = "Finish::CLAMP", "Finish::ANY"
 
 
 def finish(activation: Activation | None) -> str:
-    """Return the template argument `finish`: to clamp, or to end in any other activation."""
+    """Return the template argument `finish`, which chooses a clamp or any other activation."""
     clamps = activation is None or activation.kind in (*_BOUNDS, ActivationKind.CLIP)
     return _CLAMP if clamps else _ANY
 
 
 def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
-    """Return the last arguments of a kernel with an epilogue: `activation`, a number, `a` and
-    `b`.
-    """
+    """Return the last arguments of a kernel with an epilogue: the activation's number, `a`
+    and `b`."""
     kind = activation.kind if activation else None
     arguments = activation_arguments(activation)
     if kind in _BOUNDS:
@@ -35,9 +34,8 @@ def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
 
 
 def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
-    """Return the kernel that clamps and the one for other activations; itself without an
-    epilogue.
-    """
+    """Return a kernel's variants, one that clamps and one for other activations, or the kernel
+    alone if it has no epilogue."""
     if "finish" not in dict(kernel.arguments):
         return (kernel,)
     others = kernel.arguments[:-1]
@@ -47,5 +45,5 @@ def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
 
 
 def commonest(kernel: Instantiation) -> Instantiation:
-    """Return the kernel that clamps, which is profiled for all activations."""
+    """Return the variant of a kernel that clamps; its profile stands for all activations."""
     return variants(kernel)[0]

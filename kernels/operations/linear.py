@@ -1,4 +1,4 @@
-"""Launches kernels/src/linear.cu: fully connected layers for few rows."""
+"""Launches kernels/src/linear.cu, which computes fully connected layers for few rows."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ Matrix = NDArray[np.floating[Any]]
 
 
 def prepare_linear_weight(weight: Matrix, stored: Storage = FLOAT) -> Matrix:
-    """Return K×C as the kernel reads it: in x's type, rows padded with zeros to 4 channels."""
+    """Return a K×C weight in x's type, with rows padded with zeros to a multiple of 4 channels."""
     weight = weight.astype(stored, copy=False)
     return np.ascontiguousarray(np.pad(weight, ((0, 0), (0, -weight.shape[1] % VECTOR))))
 

@@ -1,4 +1,4 @@
-"""Launches kernels/src/lrn.cu: local response normalisation."""
+"""Launches kernels/src/lrn.cu, which computes local response normalisation."""
 
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch
 from kernels.layout.pixels import Pixels
@@ -8,7 +8,8 @@ from kernels.problems.precision import one_type
 def lrn_launch(
     x: Pixels, y: Pixels, pixels: int, *, size: int, alpha: float, beta: float, bias: float
 ) -> Launch:
-    """Return a launch of y = x / (bias + alpha / size · Σ x²)^beta over `pixels` pixels: x, y.
+    """Return a launch of y = x / (bias + alpha / size · Σ x²)^beta for `pixels` pixels: operands x,
+    y.
 
     The sum is over those channels from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2) that
     exist (ONNX LRN). Raises ValueError.

@@ -1,4 +1,4 @@
-"""Launches kernels/src/normalise.cu: normalisation over any axes."""
+"""Launches kernels/src/normalise.cu, which normalises over any axes."""
 
 from collections.abc import Sequence
 

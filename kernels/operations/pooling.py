@@ -1,4 +1,4 @@
-"""Launches kernels/src/pooling.cu: pooling over windows and over whole images."""
+"""Launches kernels/src/pooling.cu, which pools over windows and over whole images."""
 
 from math import prod
 

@@ -9,7 +9,8 @@ from kernels.layout.strided import VECTOR
 def pixels_to_floats_launch(
     channels: int, pixels: int, y: Pixels, *, reverse: bool = False
 ) -> Launch:
-    """Return a launch from uint8 pixels of `channels` bytes to floats, pixel · multiplier + offset.
+    """Return a launch of y = pixel · multiplier + offset, from uint8 pixels of `channels` bytes to
+    floats.
 
     Operands images, multiplier, offset (one number a channel of the output, in its order), y. With
     `reverse` the output's first channel is the image's last: RGB to BGR. Channels that y has beyond

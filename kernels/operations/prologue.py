@@ -1,4 +1,5 @@
-"""Makes arguments of kernels/src/prologue.cuh: what a matrix product does to its input first."""
+"""Makes arguments for kernels/src/prologue.cuh, which a matrix product applies to its input
+first."""
 
 from kernels.device.launch import Value
 from kernels.operations.elementwise import activation_arguments, activation_name
@@ -6,7 +7,8 @@ from kernels.problems.prologue import Prologue
 
 
 def prologue_template(prologue: Prologue | None) -> dict[str, str]:
-    """Return the template arguments `prologue`, and `before`, its activation."""
+    """Return the template arguments `prologue` and `before`, the kind of prologue and its
+    activation."""
     if prologue is None:
         kind = "NONE"
     else:
@@ -16,7 +18,8 @@ def prologue_template(prologue: Prologue | None) -> dict[str, str]:
 
 
 def prologue_arguments(prologue: Prologue | None) -> dict[str, Value]:
-    """Return the kernel's arguments: operands scale and shift, epsilon, and the activation's.
+    """Return the kernel's arguments for a prologue: operands scale and shift, epsilon, the
+    activation's.
 
     Without a prologue scale and shift are 0.
     """

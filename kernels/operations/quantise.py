@@ -1,4 +1,4 @@
-"""Launches kernels/src/quantise.cu, which computes on bytes between convolutions.
+"""Launches kernels/src/quantise.cu, whose kernels read and write bytes between convolutions.
 
 Each function raises ValueError for shapes that do not match and tensors that exceed 32-bit indices.
 """
@@ -22,14 +22,15 @@ _LANES = 32
 
 
 def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """Return a launch of y = the bytes that stand for x, floats or halves: operands x, y."""
+    """Return a launch that quantises floats or halves x to bytes y: operands x, y."""
     return _converting("quantize", {"x": x.stored.element}, x, y, y.stored)
 
 
 def blocks_of(
     x: StridedTensor, y: StridedTensor, block: int
 ) -> tuple[StridedTensor, StridedTensor]:
-    """Return x, N×C×H×W, and y, whose pixels are blocks of x's, as tensors of one shape.
+    """Return x, N×C×H×W, and y, in which a pixel holds a block of x's pixels, as tensors of one
+    shape.
 
     The channels of a block's pixels lie 4 apart in y, row by row.
     """
@@ -50,14 +51,15 @@ def blocks_of(
 
 
 def dequantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """Return a launch of y = the floats or halves that x's bytes stand for: operands x, y."""
+    """Return a launch that converts quantised bytes x to floats or halves y: operands x, y."""
     return _converting("dequantize", {"y": y.stored.element}, x, y, x.stored)
 
 
 def add_launch(
     a: StridedTensor, b: StridedTensor, y: StridedTensor, activation: Activation | None = None
 ) -> Launch:
-    """Return a launch of y = activation(a + b) of bytes, which clamps: operands a, b, y."""
+    """Return a launch of y = activation(a + b) on bytes, with an activation that clamps: operands
+    a, b, y."""
     least, most = clamped(y.stored, activation)
     scalars: dict[str, Value] = {
         "left_zero": a.stored.zero_point,
@@ -73,7 +75,7 @@ def add_launch(
 
 
 def global_average_launch(n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
-    """Return the launch that averages all `pixels` of each of n images of bytes: operands x, y."""
+    """Return a launch that averages all `pixels` of each of n images of bytes: operands x, y."""
     if x.channels != y.channels:
         raise ValueError(f"x has {x.channels} channels and y {y.channels}")
     int32(n * pixels * x.pitch)
@@ -125,7 +127,7 @@ def _launch(
 
 
 def clamped(y: Storage, activation: Activation | None = None) -> tuple[int, int]:
-    """Return the least and the most of round(number / scale), so that y has a byte for it.
+    """Return the range of round(number / scale) that a byte of y can hold after the activation.
 
     Raises ValueError for an activation that does more than clamp.
     """
@@ -142,10 +144,10 @@ def clamped(y: Storage, activation: Activation | None = None) -> tuple[int, int]
 
 
 def clamps(activation: Activation | None) -> bool:
-    """Return whether an activation does no more than clamp."""
+    """Return whether an activation only clamps its input."""
     return activation is None or activation.kind in (ActivationKind.CLIP, ActivationKind.RELU)
 
 
 def step_of(x: Storage, y: Storage) -> float:
-    """Return the scale of one value in units of another's, as float32 has it."""
+    """Return one value's scale divided by another's, computed in float32."""
     return float(np.float32(x.scale) / np.float32(y.scale))

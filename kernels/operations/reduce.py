@@ -1,4 +1,4 @@
-"""Launches kernels/src/reduce.cu: reductions along any axes."""
+"""Launches kernels/src/reduce.cu, which reduces along any axes."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,8 @@ _MEDIUM = 512
 def reduce_launch(
     kind: ReduceKind, x: StridedTensor, y: StridedTensor, axes: Sequence[int]
 ) -> Launch:
-    """Return a launch that reduces x along `axes`, of size 1 in y: operands x, y. Raises
-    ValueError.
-    """
+    """Return a launch that reduces x along `axes`, whose size in y is 1: operands x, y. Raises
+    ValueError."""
     others = [axis for axis in range(len(x.shape)) if axis not in axes]
     rows = walk(y.transposed(others), x.transposed(others), vectors=False)
     along = walk(x.transposed(axes), vectors=False)

@@ -1,4 +1,4 @@
-"""Launches kernels/src/resample.cu: resizing, and padding by what is inside an image."""
+"""Launches kernels/src/resample.cu, which resizes, and pads by pixels of the image itself."""
 
 from collections.abc import Sequence
 from math import prod

@@ -1,4 +1,4 @@
-"""Launches kernels/src/softmax.cu."""
+"""Launches kernels/src/softmax.cu, which computes softmax along one axis."""
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, launch
@@ -9,9 +9,8 @@ _SHORT = 128
 
 
 def softmax_launch(x: StridedTensor, y: StridedTensor, axis: int, log: bool = False) -> Launch:
-    """Return a launch of softmax along `axis`, or its logarithm: operands x, y. Raises
-    ValueError.
-    """
+    """Return a launch of softmax, or its logarithm, along `axis`: operands x, y. Raises
+    ValueError."""
     rows, (y_stride, x_stride) = walk_rows(axis, y, x)
     length = x.shape[axis]
     threads = 32 if length <= _SHORT else 256

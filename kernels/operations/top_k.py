@@ -1,4 +1,4 @@
-"""Launches kernels/src/top_k.cu, which computes what the host gets of each image."""
+"""Launches kernels/src/top_k.cu, which computes the results that the host reads for each image."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -23,9 +23,8 @@ class ScoreKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Lays out a batch's results, floats: for each of n images scores, k indices, k probabilities,
-    a 1.
-    """
+    """Lays out a batch's results as floats: per image its scores, k indices, k probabilities, and a
+    1."""
 
     n: int
     classes: int
@@ -37,7 +36,7 @@ class Results:
 
     @property
     def pitch(self) -> int:
-        """Return the number of floats of an image."""
+        """Return the number of floats of one image's results."""
         return self.classes + 2 * self.k + 1
 
     @property
@@ -47,9 +46,8 @@ class Results:
 
 
 def top_k_launch(x: StridedTensor, kind: ScoreKind) -> Launch:
-    """Return a launch from rows of classes, each contiguous, to Results: x, y. Raises
-    ValueError.
-    """
+    """Return a launch that ranks rows of contiguous scores, operands x, y as Results. Raises
+    ValueError."""
     n, classes = x.shape
     results = Results(n, classes)
     if classes > _EXACT:

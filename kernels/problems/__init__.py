@@ -1,1 +1,1 @@
-"""Defines problems: what is to be computed, as frozen dataclasses with their shapes."""
+"""Defines problems, which say what to compute, as frozen dataclasses with their shapes."""

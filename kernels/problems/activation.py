@@ -1,4 +1,4 @@
-"""Lists the elementwise activations, which may be the epilogue of another kernel."""
+"""Lists the elementwise activations, which a kernel may also apply in its epilogue."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -6,7 +6,8 @@ from enum import Enum, unique
 
 @unique
 class ActivationKind(Enum):
-    """Names the function of an activation; `a` and `b` are the parameters of `Activation`."""
+    """Names an activation function; `a` and `b` in its formula are the parameters of
+    `Activation`."""
 
     RELU = "Relu"  # max(x, 0)
     CLIP = "Clip"  # min(max(x, a), b)
@@ -27,7 +28,8 @@ class ActivationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """One activation with its parameters; `a` and `b` are unused where the kind names none."""
+    """An activation with its parameters; `a` and `b` have no effect if the kind's formula lacks
+    them."""
 
     kind: ActivationKind
     a: float = 0.0

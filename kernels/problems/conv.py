@@ -1,4 +1,4 @@
-"""Defines the convolution problem: all that decides whether and how an algorithm runs it."""
+"""Defines the convolution problem, which decides whether and how an algorithm can run it."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from kernels.problems.window import Window, by_axis
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A 1×1 convolution of another value, x', added to a 1×1 convolution: ResNet's shortcuts.
+    """A 1×1 convolution of another value, x', added to a 1×1 convolution, as in ResNet's shortcuts.
 
     x' is N×C'×H'×W'; output position (p, q) reads its position (u'·p, v'·q), for strides u' and v'.
     """
@@ -26,7 +26,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class ConvProblem:
-    """Convolution (cross-correlation) of N images, letters after Lavin & Gray, section 3.
+    """A convolution (cross-correlation) of N images; its letters follow Lavin & Gray, section 3.
 
     x is N×C×H×W, the filter K×(C/groups)×R×S, y is N×K×P×Q; in 3-D D, T and O come before
     H, R and P. These are logical shapes: the CUDA engine stores activations as N·H·W·C.
@@ -68,17 +68,17 @@ class ConvProblem:
 
     @property
     def is_depthwise(self) -> bool:
-        """Return whether every input channel is filtered by itself (K may be a multiple of C)."""
+        """Return whether every input channel is filtered alone (K may be a multiple of C)."""
         return self.groups == self.c and self.groups > 1
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
-        """Return the filter's shape: K×(C/groups)×R×S, with a projection K×(C + C')×1×1."""
+        """Return the filter's shape K×(C/groups)×R×S, or K×(C + C')×1×1 with a projection."""
         return (self.k, self.c // self.groups + self.projected, *self.window.kernel)
 
     @property
     def projected(self) -> int:
-        """Return the number of the projection's channels, 0 without one."""
+        """Return the projection's number of channels, 0 without a projection."""
         return self.projection.c if self.projection else 0
 
     @property
@@ -88,9 +88,8 @@ class ConvProblem:
 
     @property
     def macs(self) -> int:
-        """Return the multiply-adds of the direct algorithm, padding counted: N K P Q (C/groups) R
-        S.
-        """
+        """Return the direct algorithm's multiply-adds, N K P Q (C/groups) R S, where padding counts
+        too."""
         w = self.window
         inner = self.c // self.groups * w.kernel_volume + self.projected
         return self.n * self.k * w.output_volume * inner
@@ -116,7 +115,7 @@ class ConvProblem:
 
 
 def same_padded(size: tuple[int, ...], kernel: int, c: int, k: int, stride: int = 1) -> ConvProblem:
-    """Return a convolution of one image of H×W (D×H×W), padded to keep that size at stride 1.
+    """Return a convolution of one H×W (D×H×W) image, padded so that stride 1 keeps the size.
 
     The kernel is odd, and as large along every axis.
     """

@@ -5,7 +5,7 @@ from enum import Enum, unique
 
 @unique
 class Interpolation(Enum):
-    """Names the filter of the resize, as Pillow does; all but `nearest` are antialiased."""
+    """Names the filter of a resize as Pillow does; all except `nearest` are antialiased."""
 
     NEAREST = "nearest"
     BILINEAR = "bilinear"

@@ -1,4 +1,4 @@
-"""Defines the pooling problem: max or average over a window, channel by channel."""
+"""Defines the pooling problem, the maximum or average over a window in each channel."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -17,7 +17,7 @@ class PoolKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PoolProblem:
-    """Pooling of one image's C channels: C×H×W → C×P×Q (D and O before them in 3-D)."""
+    """The pooling of one image's C channels, C×H×W → C×P×Q (in 3-D C×D×H×W → C×O×P×Q)."""
 
     kind: PoolKind
     c: int

@@ -1,4 +1,4 @@
-"""Defines precisions: the type of stored numbers, and how they are multiplied."""
+"""Defines precisions, which set the type of stored numbers and how they are multiplied."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -15,7 +15,7 @@ would be unused."""
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Says how a tensor's numbers lie in memory: a byte q stands for scale · (q - zero_point)."""
+    """Says how a tensor's numbers are stored; a quantised byte q means scale · (q - zero_point)."""
 
     dtype: np.dtype[Any]
     scale: float = 1.0
@@ -23,21 +23,22 @@ class Storage:
 
     @property
     def itemsize(self) -> int:
-        """Return the size of a number in bytes."""
+        """Return the size of one number in bytes."""
         return self.dtype.itemsize
 
     @property
     def element(self) -> str:
-        """Return the C++ type of a number (kernels/src/half.cuh, bytes.cuh)."""
+        """Return the C++ type of a number (see kernels/src/half.cuh and bytes.cuh)."""
         return _ELEMENTS[self.dtype]
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Return the least and the most of a byte less the zero point."""
+        """Return the least and the greatest byte, each minus the zero point."""
         return -self.zero_point, 255 - self.zero_point
 
     def pitch(self, channels: int) -> int:
-        """Return the numbers from one pixel to the next in a buffer of its own: whole vectors."""
+        """Return how many numbers apart two pixels are in a buffer: the channels padded to whole
+        vectors."""
         to = _FEW if channels <= _FEW and self.itemsize > 1 else 16 // self.itemsize
         return -(-channels // to) * to
 
@@ -56,7 +57,7 @@ _ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
 
 
 def one_type(first: Storage, *others: Storage) -> Storage:
-    """Return the storage that all tensors have. Raises ValueError where they differ."""
+    """Return the storage of all tensors. Raises ValueError where they differ."""
     if any(other != first for other in others):
         raise ValueError(f"tensors of {first} and of {', '.join(map(str, others))}")
     return first
@@ -64,7 +65,7 @@ def one_type(first: Storage, *others: Storage) -> Storage:
 
 @unique
 class Precision(Enum):
-    """Says how exactly a network is computed; sums are float32 at every precision but INT8.
+    """Says how exactly a network is computed; sums are float32 at every precision except INT8.
 
     TF32 multiplies 10 bits of a float's mantissa; TF32X3 adds three such products, and errs at most
     1.7 times as much as FP32 in a layer (docs/decisions/truncated-sums.md). Both store float32.
@@ -85,7 +86,7 @@ class Precision(Enum):
 
     @property
     def architectures(self) -> Architectures:
-        """Return the architectures whose tensor cores compute it; float32 needs none."""
+        """Return the architectures whose tensor cores have this precision; float32 runs on all."""
         if self is Precision.FP32:
             return ALL
         return Architectures(75 if self in (Precision.FP16, Precision.INT8) else 80)

@@ -1,4 +1,4 @@
-"""Prologues: functions that a convolution applies to its input as it loads it."""
+"""Defines prologues, functions that a convolution applies to its input as it loads it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from kernels.problems.activation import Activation
 
 @dataclass(frozen=True, slots=True)
 class Prologue:
-    """x' = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
+    """Computes x' = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
     scale and shift are operands of one number a channel. Mean and variance are those of a pixel's
     channels, LayerNormalization; without `epsilon` x is only scaled and shifted,

@@ -5,7 +5,7 @@ from enum import Enum, unique
 
 @unique
 class ReduceKind(Enum):
-    """Names a function of the elements along the axes, as ONNX does."""
+    """Names a function, as ONNX does, that reduces the elements along some axes to one."""
 
     SUM = "ReduceSum"
     MEAN = "ReduceMean"

@@ -1,6 +1,4 @@
-"""Gives reasons for an algorithm to refuse a convolution; each function returns None for no
-reason.
-"""
+"""Gives reasons why an algorithm refuses a convolution; a function returns None for no reason."""
 
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import BYTE, FLOAT, HALF, Precision
@@ -8,13 +6,13 @@ from kernels.problems.window import by_axis
 
 
 def wrong_axes(problem: ConvProblem, axes: int) -> str | None:
-    """Refuse a problem with another number of spatial axes."""
+    """Refuse a problem unless it has `axes` spatial axes."""
     have = len(problem.window.input)
     return None if have == axes else f"{have}-D; it runs {axes}-D"
 
 
 def wrong_kernel(problem: ConvProblem, *kernels: tuple[int, ...]) -> str | None:
-    """Refuse a problem whose kernel R×S is none of `kernels`."""
+    """Refuse a problem whose kernel size R×S is not in `kernels`."""
     kernel = problem.window.kernel
     return None if kernel in kernels else f"kernel {by_axis(kernel)}; it runs {_listed(kernels)}"
 
@@ -55,7 +53,7 @@ def not_half(problem: ConvProblem) -> str | None:
 
 
 def after_prologue(problem: ConvProblem) -> str | None:
-    """Refuse a problem whose input is normalised, or scaled and shifted, first."""
+    """Refuse a problem with a prologue."""
     return f"{problem.prologue} ahead of it; it runs none" if problem.prologue else None
 
 
@@ -65,7 +63,7 @@ def projecting(problem: ConvProblem) -> str | None:
 
 
 def without_tensor_cores(problem: ConvProblem) -> str | None:
-    """Refuse a problem whose precision is float32's."""
+    """Refuse a problem whose precision is strict float32."""
     return "strict float32" if problem.precision is Precision.FP32 else None
 
 

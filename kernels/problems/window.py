@@ -1,4 +1,4 @@
-"""Defines the sliding window of convolution and pooling: its positions and what it covers."""
+"""Defines the sliding window of convolution and pooling, its positions and what it covers."""
 
 from dataclasses import dataclass
 from math import prod
@@ -34,14 +34,13 @@ class Window:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return how many input positions a window spans along each axis, with dilation: d (k - 1)
-        + 1.
-        """
+        """Return how many input positions a window spans along each axis: dilation · (kernel - 1) +
+        1."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     @property
     def kernel_volume(self) -> int:
-        """Return R·S, or T·R·S in 3-D."""
+        """Return the positions of a kernel, R·S, or T·R·S in 3-D."""
         return prod(self.kernel)
 
     @property
@@ -51,12 +50,10 @@ class Window:
 
     @property
     def is_pointwise(self) -> bool:
-        """Return whether every output position reads exactly the input position at its own
-        place.
-        """
+        """Return whether every output position reads only the input at the same position."""
         return self.kernel_volume == 1 and set(self.strides) == {1} and self.input == self.output
 
 
 def by_axis(sizes: tuple[int, ...]) -> str:
-    """Return sizes along the axes for a reader: "3x3"."""
+    """Return sizes along the axes as text for a reader, such as "3x3"."""
     return "x".join(map(str, sizes))

@@ -1,1 +1,1 @@
-"""Chooses which kernel to run: by estimate, or by measurements on the device."""
+"""Chooses which kernel to run, by estimates or by measurements on the device."""

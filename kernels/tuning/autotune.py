@@ -1,4 +1,4 @@
-"""Finds the fastest algorithm and configuration on a device: each is examined, then timed.
+"""Finds the fastest algorithm and configuration on a device by checking and timing each.
 
     candidates ─ examine ─> right ─ screen: a few runs ─> finalists ─ time: warm, cold ─┬─> store
                     └ wrong, refused, does not compile: reported, stored, never chosen  │
@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Says how much to measure: the `top` candidates by estimated cost, all where it is None.
+    """Says how much to measure: the `top` candidates by estimated cost, or all if it is None.
 
     The `finalists` fastest and the best of each algorithm are timed thoroughly. If `anew`,
     measurements in the store are repeated.
@@ -163,7 +163,7 @@ def _attempt(
     choice: ConvChoice,
     measure: Callable[[Bench, Candidate], Outcome],
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcome of one measurement; none where the memory for it is missing now."""
+    """Yield the outcome of one measurement, or nothing if memory for it is missing now."""
     try:
         outcome = measure(bench, bench.candidate(problem, choice))
     except OutOfMemoryError as error:
@@ -194,9 +194,8 @@ def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
 def _trigger(
     known: Outcome, problem: ConvProblem, choice: ConvChoice, bench: Bench, _: Candidate
 ) -> Outcome:
-    """Return `known` with the trigger for which launches in a row, overlapping, take the least
-    time.
-    """
+    """Return `known` with the trigger that makes overlapping launches in a row take the least
+    time."""
 
     def us(trigger: Trigger) -> float:
         candidate = bench.candidate(problem, choice._replace(trigger=trigger))

@@ -1,4 +1,4 @@
-"""Examines a convolution's candidates on a device and times them, one by one."""
+"""Checks a convolution's candidates on a device and times them, one by one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ _POISON = 0xFF  # a float of such bytes is NaN
 
 
 class WrongResultError(Exception):
-    """Says how the result that a candidate computed is wrong."""
+    """Says how a candidate's result is wrong."""
 
 
 class Timer(Protocol):
-    """`kernels.tuning.timing.time_launches`, or what a test puts in its place."""
+    """A function like `kernels.tuning.timing.time_launches`, which tests replace."""
 
     def __call__(
         self,
@@ -39,12 +39,13 @@ class Timer(Protocol):
         replays: int = ...,
         dependent: bool = ...,
     ) -> Timing:
-        """Time launches as `time_launches` does."""
+        """Time launches like `time_launches`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A choice for a problem with all it needs to run; sizes are bytes by operand."""
+    """A choice for a problem with all that it needs to run, such as each operand's size in
+    bytes."""
 
     problem: ConvProblem
     exam: Exam
@@ -139,7 +140,7 @@ class Bench:
     def warm(
         self, candidate: Candidate, *, copies: int, replays: int, dependent: bool = False
     ) -> Timing:
-        """Time the candidate on the same operands again and again. Raises DeviceError.
+        """Time the candidate repeatedly on the same operands. Raises DeviceError.
 
         If `dependent`, each launch may begin before the previous one has ended.
         """
@@ -148,9 +149,8 @@ class Bench:
     def cold(
         self, candidate: Candidate, *, copies: int, replays: int, dependent: bool = False
     ) -> Timing:
-        """Time it as `warm` does, on operands that have left the second-level cache. Raises
-        DeviceError.
-        """
+        """Time the candidate on operands that have left the second-level cache. Raises
+        DeviceError."""
         nbytes = set_bytes({**candidate.read, **candidate.written})
         sets = sets_needed(nbytes, copies=copies, replays=replays)
         return self._time(candidate, sets, copies, replays, dependent)
@@ -183,7 +183,8 @@ class Bench:
         )
 
     def _upload(self, candidate: Candidate) -> dict[str, int]:
-        """Upload the exam's operands and return their addresses; a problem's candidates share x."""
+        """Upload the check's operands and return their addresses; all candidates of a problem share
+        x."""
         exam, n = candidate.exam, candidate.problem.n
         of_filters = exam.of_filters
         inputs = {name: candidate.read[name] for name in (*exam.images, *of_filters)}
@@ -199,9 +200,7 @@ class Bench:
         return at
 
     def _clear(self, candidate: Candidate) -> dict[str, int]:
-        """Fill the operands to be written with poison, zero the counters, and return their
-        addresses.
-        """
+        """Fill the operands to write with poison, zero the counters, and return their addresses."""
         nbytes = set_bytes(candidate.written)
         begin = self._written.at_least(nbytes)
         self.device.fill(begin, nbytes, _POISON, self._stream)
@@ -229,7 +228,7 @@ def _y_shape(problem: ConvProblem) -> tuple[int, ...]:
 
 
 class _Room:
-    """Holds device memory that is reallocated, and filled anew, when more is needed."""
+    """Holds device memory that is reallocated, and filled again, when more is needed."""
 
     def __init__(
         self,
@@ -242,9 +241,8 @@ class _Room:
         self._buffer: Buffer | None = None
 
     def at_least(self, nbytes: int) -> int:
-        """Return the address of at least `nbytes`; growing loses contents. Raises
-        OutOfMemoryError.
-        """
+        """Return the address of at least `nbytes`; the contents are lost if it grows. Raises
+        OutOfMemoryError."""
         if self._buffer is None or self._buffer.nbytes < nbytes:
             self.free()
             self._buffer = self._device.allocate(max(nbytes, 1), constant=self._constant)

@@ -1,4 +1,4 @@
-"""Constants that the model of time assumes of a GPU until they are measured.
+"""Defines what the model of time assumes of a GPU until it is measured.
 
 kernels/tuning/micro.py ─ measurements ─ fitted ─ Constants ─ heuristic, models/schedule/time.py
 """
@@ -13,7 +13,7 @@ CLOCK_HZ = H200.clock_hz
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Holds numbers that a few kernels can measure; the defaults are assumed."""
+    """Holds numbers that small kernels can measure; the defaults are assumptions."""
 
     launch_cycles: float = 1600
     """From a launch's end to the next one's start in a captured graph: 0.8 µs."""

@@ -11,7 +11,7 @@ Weight = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop of the instructions `first` to `last`, where `last` is the branch back."""
+    """A loop that consists of instructions `first` to `last`, where `last` is the branch back."""
 
     first: int
     last: int
@@ -22,7 +22,7 @@ class Loop:
 
 
 def loops(code: Sequence[Instruction]) -> list[Loop]:
-    """Return the loops: each ends in a branch back to an instruction that dominates the branch.
+    """Return the loops: each ends in a branch back to an instruction that dominates it.
 
     Other branches back return from code out of line, as do those across the kernel's end.
     """
@@ -41,7 +41,7 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
 
 
 def outermost(found: Sequence[Loop]) -> list[Loop]:
-    """Return the loops that lie in no other of `found`."""
+    """Return the loops that lie inside no other loop of `found`."""
 
     def within(loop: Loop, other: Loop) -> bool:
         return loop != other and other.holds(loop.first) and other.holds(loop.last)
@@ -50,7 +50,7 @@ def outermost(found: Sequence[Loop]) -> list[Loop]:
 
 
 def _reached(code: Sequence[Instruction], without: int) -> set[int]:
-    """Return the instructions that a warp may reach without passing instruction `without`."""
+    """Return the instructions that a warp can reach without passing the instruction `without`."""
     reached, ahead = {without}, [0]
     while ahead:
         i = ahead.pop()
@@ -68,7 +68,7 @@ def path(
     *,
     leaving: bool = False,
 ) -> list[int]:
-    """Return the heaviest path from the loop's first to its last instruction, inner loops taken
+    """Return the heaviest path from a loop's first instruction to its last, with inner loops taken
     once.
 
     A path's weight is the sum of `weight` over the indices of its instructions. If `leaving`, a
@@ -96,9 +96,7 @@ def path(
 def leading_to(
     code: Sequence[Instruction], loop: Loop, wanted: Callable[[Instruction], bool]
 ) -> set[int]:
-    """Return the instructions from which a warp may still reach a wanted one, wanted ones
-    included.
-    """
+    """Return the wanted instructions and all from which a warp can still reach one of them."""
     found: set[int] = set()
     for i in range(loop.last, loop.first - 1, -1):
         if wanted(code[i]) or not found.isdisjoint(_next(code, i)):
@@ -107,9 +105,8 @@ def leading_to(
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:
-    """Return the later instructions that may follow. BRA.DIV is taken when lanes diverge: never
-    here.
-    """
+    """Return the later instructions that may follow; BRA.DIV never branches, as lanes do not
+    diverge here."""
     each = code[i]
     ahead = [i + 1]
     if each.target is not None and ".DIV" not in each.opcode:

@@ -1,4 +1,4 @@
-"""Checks a convolution on a device with integers, which need no tolerance.
+"""Checks a convolution on a device with whole numbers, whose results need no tolerance.
 
 x and the filter are small integers, and so is y. float32 adds them without rounding in any order
 while their absolute values sum to less than 2^24; an algorithm that transforms them rounds, but by
@@ -35,7 +35,7 @@ _ZERO = 128
 
 @dataclass(frozen=True, eq=False)
 class Exam:
-    """Holds operands of one layer and the result for its first image, without the bias.
+    """Holds a layer's operands and the expected result for its first image, without the bias.
 
     Pixels are as on a device, channels last. Their padding to whole vectors is NaN, or of bytes a
     number beyond all others: kernels must not use it.
@@ -49,7 +49,7 @@ class Exam:
 
     @property
     def of_filters(self) -> Mapping[str, NDArray[Any]]:
-        """Return the operands with a number for each filter."""
+        """Return the operands that hold one number for each filter."""
         if self.stored != BYTE:
             return {"bias": self.bias}
         offset, scale = requantization(
@@ -71,7 +71,8 @@ class Exam:
         }
 
     def fault(self, y: NDArray[Any]) -> str | None:
-        """Return what is wrong in y, N×P×Q×K with K padded; None where it is right."""
+        """Return a description of what is wrong in y, N×P×Q×K with K padded, or None if
+        nothing is."""
         for index, (scale, image) in enumerate(zip(_scales(len(y), self.stored), y, strict=True)):
             expected = self.expected * scale + self.bias
             if self.stored == BYTE:
@@ -97,7 +98,7 @@ def _scales(n: int, stored: Storage) -> NDArray[Any]:
 
 @lru_cache(maxsize=2)
 def exam_of(layer: ConvProblem) -> Exam:
-    """Return the exam of a layer, whose N is 1."""
+    """Return the operands and expected result for a layer whose N is 1."""
     rng = np.random.default_rng(1)
     numbers = np.array([-3, -2, -1, 1, 2, 3])  # no zeros: a missing term must change y
     shapes = {"x": (layer.c, *layer.window.input)}

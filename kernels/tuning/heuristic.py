@@ -1,4 +1,4 @@
-"""Chooses a convolution's algorithm and configuration where none has been measured.
+"""Chooses a convolution's algorithm and configuration by estimate, where none was measured.
 
     problem ─ Work: blocks, products, bytes ─┐
     machine code ─ StaticProfile ────────────┴─ cycles of each launch ─ the choice with the fewest
@@ -49,9 +49,7 @@ FULL = 0.9
 
 
 class DeviceFacts(Protocol):
-    """Gives the properties of a device that decide the choice: a `Device`, or `Facts` without
-    one.
-    """
+    """Gives the properties of a device that decide the choice; `Device` and `Facts` have them."""
 
     @property
     def multiprocessors(self) -> int:
@@ -63,7 +61,7 @@ class DeviceFacts(Protocol):
 
     @property
     def architecture(self) -> str:
-        """Return the architecture that kernels are compiled for: "80", "90a" or "cusim".
+        """Return the architecture that kernels are compiled for, such as "80", "90a" or "cusim".
 
         "cusim", the simulator, has all tensor cores.
         """
@@ -71,7 +69,7 @@ class DeviceFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Holds a device's properties without the device; all but the first default to an H200's."""
+    """Holds a device's properties without a device; all defaults but the first's are an H200's."""
 
     multiprocessors: int
     max_shared_bytes: int = H200.max_shared_bytes
@@ -79,7 +77,7 @@ class Facts:
 
 
 def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
-    """Return a function that chooses for a problem among all candidates and caches the choice.
+    """Return a function that chooses among all candidates for a problem, and caches the choice.
 
     It keeps only facts of the device; devices with the same facts share the cache.
     """
@@ -95,7 +93,7 @@ def _chosen(facts: Facts, problem: ConvProblem) -> ConvChoice:
 def choose(
     problem: ConvProblem, candidates: Sequence[ConvChoice], device: DeviceFacts
 ) -> ConvChoice:
-    """Return the candidate with the least cost, the first where several are equal.
+    """Return the candidate with the least estimated cost, the first of equals.
 
     Among those that cost little more than the least, the first that fills the device is preferred.
     """
@@ -112,7 +110,7 @@ def choose(
 
 
 def fills(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> bool:
-    """Return whether the largest launch has a block for nearly every multiprocessor."""
+    """Return whether the largest launch has nearly as many blocks as there are multiprocessors."""
     works = choice.algorithm.work(problem, choice.config)
     return max(work.blocks for work in works) >= FULL * device.multiprocessors
 
@@ -124,9 +122,7 @@ def estimated_cycles(
     warm: bool = False,
     constants: Constants = ASSUMED,
 ) -> float:
-    """Return the estimated cycles of all launches, each with its gap before: see
-    `launch_cycles`.
-    """
+    """Return the estimated cycles of all launches, including the gap before each."""
     launches = launch_cycles(problem, choice, device, warm, constants)
     return sum(constants.launch_cycles + launch for launch in launches)
 
@@ -138,7 +134,7 @@ def launch_cycles(
     warm: bool = False,
     constants: Constants = ASSUMED,
 ) -> tuple[float, ...]:
-    """Return the estimated cycles of each launch alone, with x in the second-level cache.
+    """Return each launch's estimated cycles if it runs alone with x in the second-level cache.
 
     Weights come from memory, or if `warm` from the cache too.
     """
@@ -177,7 +173,7 @@ def resident_blocks(work: Work) -> int:
 
 
 def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants) -> float:
-    """Return the cycles in which `blocks` blocks of one multiprocessor compute their products."""
+    """Return the cycles in which one multiprocessor computes the products of `blocks` blocks."""
     if not blocks:
         return 0
     turns = work.products / profile.products if profile.products else 0
@@ -190,7 +186,8 @@ def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants)
 
 @cache
 def _turn(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
-    """Return the cycles that one multiprocessor needs for one iteration of the loop.
+    """Return the cycles that one multiprocessor needs for one iteration of the loop of all its
+    warps.
 
     It is the longest of the busiest scheduler's issue, the tensor cores and the shared memory.
     """
@@ -202,7 +199,8 @@ def _turn(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
 
 
 def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, float], float]:
-    """Return the cycles of prologue and epilogue: one warp's latency, all warps' issue."""
+    """Return the cycles of prologue and epilogue: one warp's latency, and the issue of all
+    warps."""
     ends = {
         "start": (profile.start, 1.0),
         "fill": (profile.fill, 1.0),

@@ -39,7 +39,7 @@ WARPS = (4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The median µs of one launch, or of one pass through a fork, under `conditions`."""
+    """Holds the median µs of one launch, or of one run of a fork, under `conditions`."""
 
     name: str
     conditions: Mapping[str, Any]
@@ -55,37 +55,37 @@ class Effort:
 
 
 def read_cache_launch(blocks: int, nbytes: int) -> Launch:
-    """Return a launch whose blocks all sum `nbytes` of x into y."""
+    """Return a launch in which every block sums the same `nbytes` of x into y."""
     kernel = instantiate(SOURCE, "read_cache")
     return launch(kernel, (blocks, 1, 1), (1024, 1, 1), x="x", y="y", vectors=nbytes // 16)
 
 
 def chain_launch(blocks: int, turns: int, trigger: Trigger = Trigger.START) -> Launch:
-    """Return a launch that counts to `turns` in every thread and writes y."""
+    """Return a launch in which every thread counts to `turns` and then writes y."""
     kernel = replace(instantiate(SOURCE, "chain"), trigger=trigger)
     return launch(kernel, (blocks, 1, 1), (256, 1, 1), y="y", turns=turns)
 
 
 def wide_launch(blocks: int, variant: int, length: int) -> Launch:
-    """Return a launch of long code, different for each variant, that writes y."""
+    """Return a launch of long code that writes y; the code differs for each variant."""
     kernel = instantiate(SOURCE, "wide", length=length, variant=variant)
     return launch(kernel, (blocks, 1, 1), (256, 1, 1), y="y", x=1.0)
 
 
 def late_launch(blocks: int) -> Launch:
-    """Return a launch of LATE_THREADS a block that reads x and stores y late, a float a thread."""
+    """Return a launch whose LATE_THREADS threads a block read x and store a float of y late."""
     kernel = instantiate(SOURCE, "late")
     return launch(kernel, (blocks, 1, 1), (LATE_THREADS, 1, 1), x="x", y="y")
 
 
 def issue_launch(blocks: int, warps: int, turns: int) -> Launch:
-    """Return a launch whose warps multiply small tiles in shared memory and write y."""
+    """Return a launch whose warps multiply small tiles in shared memory, and that writes y."""
     kernel = instantiate(SOURCE, "issue")
     return launch(kernel, (blocks, 1, 1), (32 * warps, 1, 1), y="y", turns=turns)
 
 
 class Laboratory:
-    """Holds a device with memory for the kernels' operands; opened by `laboratory`."""
+    """Holds a device with memory for the operands of the small kernels; `laboratory` opens it."""
 
     def __init__(self, device: Device, effort: Effort, operands: Mapping[str, int]) -> None:
         self.device, self._effort, self._operands = device, effort, operands
@@ -96,12 +96,13 @@ class Laboratory:
         return self.device.multiprocessors
 
     def enqueues(self, launched: Launch, *, dependent: bool = False) -> Callable[[Stream], None]:
-        """Load the kernel, and return a function that enqueues the launch on a stream."""
+        """Load the launch's kernel and return a function that enqueues the launch on a stream."""
         run = launcher(self.device, [launched], [self._operands], dependent=dependent)
         return lambda stream: run(stream, 0)
 
     def us(self, *runs: Callable[[Stream], None]) -> float:
-        """Return the median µs of one run; `runs` are enqueued in turn. Raises DeviceError."""
+        """Return the median µs of one run, where the `runs` are enqueued in turn. Raises
+        DeviceError."""
 
         def run(stream: Stream, index: int) -> None:
             runs[index](stream)
@@ -127,7 +128,7 @@ def laboratory(device: Device, effort: Effort) -> Iterator[Laboratory]:
 
 
 def measure_cache(at: Laboratory) -> list[Reading]:
-    """Time reading CACHE_BYTES by one block, and by a block on 1/4, 1/2 and all multiprocessors."""
+    """Time blocks that read CACHE_BYTES: one block, and one on 1/4, 1/2 and all multiprocessors."""
     every = at.multiprocessors
     return [
         Reading(
@@ -140,7 +141,7 @@ def measure_cache(at: Laboratory) -> list[Reading]:
 
 
 def measure_chain(at: Laboratory) -> list[Reading]:
-    """Time chains of empty and short launches, one after another and overlapping."""
+    """Time chains of empty and of short launches, with and without overlap."""
     readings = []
     for turns, trigger in product(TURNS, Trigger):
         launched = chain_launch(at.multiprocessors, turns, trigger)
@@ -152,7 +153,7 @@ def measure_chain(at: Laboratory) -> list[Reading]:
 
 
 def measure_fork(at: Laboratory) -> list[Reading]:
-    """Time one launch, two in parallel on different streams, and one that waits for both."""
+    """Time one launch, two on parallel streams, and one that waits for both."""
     half = at.enqueues(chain_launch(max(1, at.multiprocessors // 2), TURNS[1]))
     beside, forked, joined = at.device.stream(), at.device.event(), at.device.event()
 
@@ -170,7 +171,7 @@ def measure_fork(at: Laboratory) -> list[Reading]:
 
 
 def measure_code(at: Laboratory) -> list[Reading]:
-    """Time launches of long code: one kernel repeated, and several in turn."""
+    """Time launches of long code: the same kernel repeated, and several kernels in turn."""
     every = [
         at.enqueues(wide_launch(at.multiprocessors, variant, LENGTH)) for variant in range(VARIANTS)
     ]
@@ -178,7 +179,7 @@ def measure_code(at: Laboratory) -> list[Reading]:
 
 
 def measure_issue(at: Laboratory) -> list[Reading]:
-    """Time a convolution's inner loop for several numbers of warps on a multiprocessor."""
+    """Time a convolution's inner loop with several numbers of warps on a multiprocessor."""
     return [
         Reading(
             "issue",
@@ -237,5 +238,5 @@ def fitted(readings: Iterable[Reading]) -> Constants:
 
 
 def cache_bytes(reading: Reading) -> float:
-    """Return the bytes per cycle that each multiprocessor with a block reads."""
+    """Return the bytes that each multiprocessor with a block reads per cycle."""
     return CACHE_BYTES / cycles(reading.us)

@@ -1,4 +1,4 @@
-"""Reads the committed profiles of the kernels that convolutions launch: profile.tsv.
+"""Reads profile.tsv, the committed profiles of the kernels that convolutions launch.
 
     profiles.py ─ rows ─ profile.tsv ─ profile_of ─ heuristic, inspect
 
@@ -30,12 +30,12 @@ _STRETCHES = ("start", "fill", "finish", "vector")
 
 
 class UnprofiledKernelError(LookupError):
-    """Says that a kernel has no row, and how to make one."""
+    """Says that a kernel has no row in the table, and how to make one."""
 
 
 @cache
 def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile:
-    """Return the committed profile of a kernel, the same for all activations.
+    """Return the committed profile of a kernel; it is the same for all activations.
 
     Raises UnprofiledKernelError.
     """
@@ -54,7 +54,7 @@ def name_of(kernel: Instantiation) -> str:
 
 
 def load_wavefronts(kernel: Instantiation) -> float:
-    """Return the cycles of shared memory that a warp's load of 16 bytes takes, as simulated.
+    """Return the simulated cycles of shared memory for a warp's load of 16 bytes per lane.
 
     For a kernel that was not simulated it is the most of any kernel of its source, or else 2.
     """
@@ -76,7 +76,7 @@ def _profiles() -> Mapping[tuple[str, str], StaticProfile]:
 
 
 def read() -> tuple[str, Table]:
-    """Return the compiler that made the table, and the table."""
+    """Return the name of the compiler that made the table, and the table."""
     header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
     made_with, _, *columns = header.split("\t")
     rows = (line.split("\t") for line in lines)
@@ -94,7 +94,7 @@ def write(compiler: str, table: Table) -> None:
 
 
 def row_of(profile: StaticProfile) -> Row:
-    """Return the cells of a profile by column."""
+    """Return a profile as the table's cells by column."""
     stretches = {name: getattr(profile, name) for name in _STRETCHES}
     return {
         "registers": str(profile.registers),
@@ -132,7 +132,7 @@ def profile_in(row: Row) -> StaticProfile:
 
 
 def counts(cell: str) -> dict[str, int]:
-    """Return the numbers of a cell by the names before them: "FFMA 512 LDS.128 32"."""
+    """Return the counts that follow each name in a cell such as "FFMA 512 LDS.128 32"."""
     words = cell.split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True)) if cell != NONE else {}
 

@@ -1,4 +1,4 @@
-"""Makes the committed profiles anew: limits on speed from machine code, without a GPU.
+"""Remakes the committed profiles, a kernel's limits on speed, from machine code without a GPU.
 
 A change of the kernels or of the compiler changes the table; look at the difference and commit it:
 
@@ -57,7 +57,7 @@ PROBLEMS: tuple[ConvProblem, ...] = (
 
 
 class LaunchShape(NamedTuple):
-    """Holds what a profile depends on of a kernel's launch."""
+    """Holds the properties of a launch on which its kernel's profile depends."""
 
     threads: int  # of a block
     shared_bytes: int  # of a block, dynamic
@@ -66,7 +66,7 @@ class LaunchShape(NamedTuple):
 
 @cache
 def launches() -> dict[Instantiation, LaunchShape]:
-    """Return for each kernel that has a row its launch with the most shared memory."""
+    """Return, for each kernel that has a row, its launch with the most shared memory."""
     largest: dict[Instantiation, LaunchShape] = {}
     for kernel, launch in (*_convolutions(), *_linear()):
         before = largest.setdefault(commonest(kernel), launch)
@@ -98,7 +98,8 @@ def _linear() -> Iterator[tuple[Instantiation, LaunchShape]]:
 
 
 def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
-    """Return the kernels that have a row for an architecture, only those of `sources` if given."""
+    """Return the kernels that have a row for an architecture; `sources` limits them to these
+    files."""
     only = set(sources)
     return [
         launch
@@ -108,9 +109,8 @@ def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
 
 
 def table_of(arch: str, kernels: Iterable[Instantiation], cache: Path = DEFAULT_CACHE) -> Table:
-    """Return the rows of `kernels` as this compiler makes them. Raises
-    DisassemblerNotFoundError.
-    """
+    """Return rows of `kernels` made with the installed compiler. Raises
+    DisassemblerNotFoundError."""
     cubins = compile_all(kernels, [arch], cache)
     table: Table = {}
     for kernel, _ in track(cubins, f"disassembling for {arch}", transient=True):

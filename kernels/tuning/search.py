@@ -1,4 +1,4 @@
-"""Choose what to measure, and which candidate won: pure functions without a device.
+"""Chooses what to measure, and which candidate won, by pure functions without a device.
 
 problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─> winner
 """
@@ -45,7 +45,7 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
 
 
 def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiation]:
-    """Return the kernels of `measured_launches`, or none where it raises ValueError."""
+    """Return the kernels of `measured_launches`, or none if that raises ValueError."""
     try:
         launches = measured_launches(problem, choice)
     except ValueError:  # reported where the choice is measured
@@ -54,12 +54,12 @@ def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiatio
 
 
 def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
-    """Return the candidates of one problem by their `str`, which is unique."""
+    """Return a problem's candidates by their `str`, which is unique."""
     return {str(choice): choice for choice in candidates}
 
 
 def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
-    """Return a function from a problem to its key.
+    """Return a function that makes the key of a problem in the store.
 
     The key's digest covers the sources of all candidates: if one changes, or one is added, the
     winner may change. It does not cover the Python code.
@@ -123,7 +123,7 @@ def _first_of_each_algorithm(candidates: Iterable[ConvChoice], count: int) -> li
 
 
 def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
-    """Return the candidates that are right and were timed, the fastest first."""
+    """Return the candidates that computed the right result and were timed, the fastest first."""
     timed = (
         (name, outcome.times)
         for name, outcome in outcomes.items()
@@ -133,7 +133,7 @@ def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
 
 
 def finder(measurements: Measurements, conditions: Conditions) -> Find:
-    """Return a function that gives a problem's winner, or None.
+    """Return a function that gives a problem's winner, or None if it is unknown.
 
     None where it was not measured under these conditions, the sources of its kernels have changed,
     or its configuration no longer exists.

@@ -1,4 +1,4 @@
-"""Finds limits on a kernel's speed from its machine code, without a GPU.
+"""Computes limits on a kernel's speed from its machine code, without a GPU.
 
     Cubin ─ disassemble ─ loops ─┬─ the loop that multiplies ─┐
                                  ├─ the loop of data warps ───┼─ usual paths ─ StaticProfile
@@ -82,7 +82,7 @@ registers. That it reads them once for each of its instructions is assumed: NVID
 
 
 def kind(instruction: Instruction) -> str:
-    """Return the class of an instruction: "FFMA", "LDS.128", "integer".
+    """Return the class of an instruction, such as "FFMA", "LDS.128" or "integer".
 
     Raises LookupError for an opcode without a class: what it costs is to be decided, not guessed.
     """
@@ -116,7 +116,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class StaticProfile:
-    """Counts machine code.
+    """Counts a kernel's instructions by the part of the code that they are in.
 
     A thread executes `start`, up to its first copy; `fill`, up to the loop; the loop; and `finish`,
     in which a loop executes `vector` for every 4 outputs. Without a loop that multiplies, `finish`
@@ -138,7 +138,8 @@ class StaticProfile:
 
     @property
     def products(self) -> int:
-        """Return the FFMA or mma instructions of a turn; beside mma, FFMA belong to transforms."""
+        """Return the FFMA or mma instructions of an iteration; if there are mma, FFMA are not
+        counted."""
         return self.loop.get(self._multiplies, 0)
 
     @property
@@ -147,7 +148,7 @@ class StaticProfile:
 
     @property
     def tensor_cycles(self) -> float:
-        """Return the cycles for which a turn of a warp takes a tensor core."""
+        """Return the cycles for which one iteration of a warp occupies a tensor core."""
         return sum(
             _MULTIPLIES[name] * count * (_MMA if name == "tensor" else 1)
             for name, count in self.loop.items()
@@ -156,14 +157,13 @@ class StaticProfile:
 
     @property
     def share(self) -> float | None:
-        """Return the share of multiplications among the multiplying warps' instructions; None
-        without a loop.
-        """
+        """Return the multiplications' share of the multiplying warps' instructions; None without a
+        loop."""
         return self.products / sum(self.loop.values()) if self.loop else None
 
     @property
     def ceiling(self) -> float | None:
-        """Return the share of the peak rate that the busiest scheduler permits; None if no block
+        """Return the share of the peak rate that the busiest scheduler allows; None if no block
         fits.
 
         Multiplications by data warps do not count: they are not the convolution's.
@@ -172,11 +172,12 @@ class StaticProfile:
 
     @property
     def shared_ceiling(self) -> float | None:
-        """Return the share of the peak rate that shared memory permits; None if it is unused."""
+        """Return the share of the peak rate that shared memory allows; None if it is unused."""
         return self._of_peak(self.blocks * self.wavefronts)
 
     def busiest(self, blocks: int) -> int:
-        """Return the busiest scheduler's instructions a turn; warps are dealt out in rotation."""
+        """Return the most instructions that a scheduler issues in an iteration; warps go
+        round-robin."""
         issued = [0] * SCHEDULERS
         turns = [self.loop] * (self.warps - self.data_warps) + [self.data_loop] * self.data_warps
         for number, counts in enumerate(turns * blocks):
@@ -185,7 +186,7 @@ class StaticProfile:
 
     @property
     def wavefronts(self) -> float:
-        """Return the cycles of shared memory for a turn of a block."""
+        """Return the cycles of shared memory that one iteration of a block takes."""
         each = {**_WAVEFRONTS, "LDS.128": self.load_wavefronts}
         multiplying, data = (
             sum(turn.get(name, 0) * cycles for name, cycles in each.items())
@@ -195,12 +196,14 @@ class StaticProfile:
 
     @property
     def wavefronts_a_product(self) -> float | None:
-        """Return the `wavefronts` for each FFMA or mma of a warp; None without a loop."""
+        """Return `wavefronts` divided by the block's FFMA or mma instructions; None without a
+        loop."""
         multiplying = self.products * (self.warps - self.data_warps)
         return self.wavefronts / multiplying if multiplying else None
 
     def _of_peak(self, cycles: float) -> float | None:
-        """Return the cycles of a turn's products at the peak rate, divided by `cycles`."""
+        """Return the cycles that an iteration's products take at the peak rate, divided by
+        `cycles`."""
         of_warp = self.products * _MULTIPLIES[self._multiplies]
         at_peak = self.blocks * (self.warps - self.data_warps) * of_warp / SCHEDULERS
         return at_peak / cycles if at_peak and cycles else None
@@ -209,8 +212,7 @@ class StaticProfile:
 def static_profile(
     cubin: Cubin, arch: str, threads: int, shared_bytes: int, trips: Trips
 ) -> StaticProfile:
-    """Return the profile of a kernel with `threads` a block and `shared_bytes` of dynamic shared
-    memory.
+    """Return the profile of a kernel launched with `threads` and dynamic `shared_bytes` a block.
 
     `cubin` is for `arch`, one of PROFILED. Raises DisassemblerNotFoundError.
     """
@@ -272,7 +274,7 @@ def profile_of_code(
 
 
 def _usual(code: Sequence[Instruction], through: Loop) -> list[int]:
-    """Return the path that warps usually take through a loop."""
+    """Return the path by which a warp usually runs through a loop."""
     return path(code, through, lambda i: weight(code[i]))
 
 
@@ -285,7 +287,7 @@ def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) 
 
 
 def resident(registers: int, threads: int, shared_bytes: int, architecture: str) -> int:
-    """Return how many blocks fit on a multiprocessor of an architecture, one of PROFILED.
+    """Return how many blocks fit on a multiprocessor of an architecture that is in PROFILED.
 
     Registers are allocated to whole warps, 8 a thread at a time.
     """
@@ -297,7 +299,7 @@ def resident(registers: int, threads: int, shared_bytes: int, architecture: str)
 
 
 def _wide(instruction: Instruction) -> bool:
-    """Return whether the instruction accesses 4 elements at once: floats, or halves."""
+    """Return whether the instruction accesses 4 elements at once, floats or halves."""
     return ".128" in instruction.opcode or ".64" in instruction.opcode
 
 
@@ -306,7 +308,8 @@ def _copies(instruction: Instruction) -> bool:
 
 
 def _narrow(instruction: Instruction) -> bool:
-    """Return whether it copies fewer than 4 elements, unless a predicate chooses the width."""
+    """Return whether the instruction copies fewer than 4 elements and has no predicate for
+    width."""
     slow = instruction.base in ("LDGSTS", "LDG") and not _wide(instruction)
     return slow and not (instruction.base == "LDGSTS" and instruction.predicate)
 
@@ -316,7 +319,7 @@ def _stores(instruction: Instruction) -> bool:
 
 
 def _sums_parts(instruction: Instruction) -> bool:
-    """Return whether the instruction occurs only where several blocks' sums are added.
+    """Return whether the instruction occurs only where partial sums of several blocks are added.
 
     That is the counter, or a load that bypasses the L1 cache.
     """
@@ -332,7 +335,7 @@ def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
 
 
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
-    """Return the loop with the most multiplications, or the outermost with as many, or None.
+    """Return the loop with the most multiplications, the outermost of equals, or None without one.
 
     It loads its operands and neither stores to global memory nor computes activations. None where
     all is unrolled. Raises LookupError where tensor cores multiply in loops that load in a way
@@ -358,7 +361,7 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
 
 
 def turn(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> Counter[str]:
-    """Return the instructions of a usual turn by class; inner loops run once, or as `trips` says.
+    """Return the count, by class, of the instructions in one usual iteration of a loop.
 
     `trips` maps an instruction that an inner loop contains to that loop's number of turns.
     """
@@ -372,16 +375,15 @@ def turn(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> C
 def _repeated(
     code: Sequence[Instruction], around: Loop, trips: Mapping[str, int]
 ) -> Callable[[int], int]:
-    """Return a function that gives how often an instruction runs, by the inner loops around it."""
+    """Return a function that gives how often an instruction runs, given its inner loops' trips."""
     inner = [loop for loop in loops(code) if around.holds(loop.first) and loop != around]
     times = [(loop, n) for loop in inner for name, n in trips.items() if name in _names(code, loop)]
     return lambda i: max((n for loop, n in times if loop.holds(i)), default=1)
 
 
 def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
-    """Return the data warps' loop: the longest with copies that neither holds nor lies in the hot
-    loop.
-    """
+    """Return the loop of warps that only copy: the longest loop with copies apart from the hot
+    loop."""
     beside = [
         loop
         for loop in loops(code)
@@ -394,7 +396,7 @@ def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
 
 
 def _names(code: Sequence[Instruction], loop: Loop) -> set[str]:
-    """Return the base names in a loop, with "STS.64" for a store of 8 bytes to shared memory."""
+    """Return the base names of a loop's instructions; 8-byte shared stores are "STS.64"."""
     inside = code[loop.first : loop.last + 1]
     return {
         "STS.64" if kind(instruction) == "STS.64" else instruction.base for instruction in inside
@@ -409,7 +411,7 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
 
 
 def weight(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on a path: the first number decides, then the second, ..."""
+    """Return an instruction's weight on a path; weights compare as tuples, first number first."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),
@@ -422,7 +424,7 @@ def weight(instruction: Instruction) -> Weight:
 
 
 def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
-    """Return an instruction's weight on the path to the end.
+    """Return an instruction's weight on the path from the loop to the kernel's end.
 
     Whole vectors are preferred, without activation, and what is not `split`.
     """

@@ -1,4 +1,4 @@
-"""Stores measurements in one JSON file that any number of processes may read and add to.
+"""Stores measurements in a JSON file that any number of processes may read and add to.
 
     {"schema": 1, "measurements": [
     {"device": "NVIDIA H200", "architecture": "90a", "driver": "CUDA 13.0",
@@ -33,12 +33,12 @@ DEFAULT_STORE = DEFAULT_CACHE.with_name("tuning.json")
 
 
 class TuningStoreError(Exception):
-    """Says why a file cannot be read or written, and what helps."""
+    """Says why a file cannot be read or written, and how to solve it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of a measurement, which is valid only under the same."""
+    """Holds the conditions of a measurement, which is valid only while they are the same."""
 
     device: str
     architecture: str
@@ -48,7 +48,8 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Identifies a problem under its conditions; `sources` is a digest of its kernels' sources."""
+    """Identifies a problem under its conditions; `sources` is the digest of its kernels'
+    sources."""
 
     conditions: Conditions
     precision: str
@@ -58,14 +59,14 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Holds times with all operands in the second-level cache, and with none of them."""
+    """Holds µs with all operands in the second-level cache, and with none of them in it."""
 
     warm: Timing
     cold: Timing
 
     @property
     def us(self) -> float:
-        """Return the time that decides, in µs: the mean of the medians.
+        """Return the time by which candidates are compared, in µs: the mean of the medians.
 
         In a network a layer reads its activations mostly from the cache and its weights from
         memory, so its time lies between warm and cold.
@@ -75,7 +76,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Holds a candidate's outcome: a time of few runs, times of many, or the reason of a failure.
+    """Holds a candidate's result: a time of few runs, times of many runs, or why it failed.
 
     `trigger` is the fastest one for a row of the winner's launches that overlap.
     """
@@ -99,7 +100,7 @@ class TuningStore:
         self.path = path.expanduser().resolve()
 
     def read(self) -> Measurements:
-        """Return all measurements, none if there is no file. Raises TuningStoreError."""
+        """Return all measurements, or none if there is no file. Raises TuningStoreError."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -111,7 +112,7 @@ class TuningStore:
         return self._parse(text)
 
     def add(self, key: Key, outcomes: Outcomes, *, anew: bool = False) -> None:
-        """Add the outcomes of `key`, or if `anew` replace them.
+        """Add outcomes to those of `key`, or replace these if `anew`.
 
         A later outcome replaces an earlier one, but a time of few runs does not replace one of
         many. Raises TuningStoreError.
@@ -164,7 +165,8 @@ class TuningStore:
 
 
 def merged(known: Outcomes, later: Outcomes) -> Outcomes:
-    """Return the outcomes of both; of a candidate's two the later, unless it has less detail."""
+    """Return both sets of outcomes; for one candidate the later is kept unless it has less
+    detail."""
 
     def worth_more(name: str) -> bool:
         outcome = later[name]
@@ -174,7 +176,7 @@ def merged(known: Outcomes, later: Outcomes) -> Outcomes:
 
 
 def _text(measurements: Measurements) -> str:
-    """Return the file's text, one line per candidate for human readers."""
+    """Return the file's text, in which each candidate has one line so that people can read it."""
     rows = []
     for key, outcomes in measurements.items():
         head = asdict(key)
@@ -189,7 +191,7 @@ def _text(measurements: Measurements) -> str:
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:
-    """Return the fields of an outcome that are set, times rounded to the nanosecond."""
+    """Return the fields of an outcome that are set, with times rounded to the nanosecond."""
     fields: dict[str, Any] = {}
     if outcome.screened_us is not None:
         fields["screened_us"] = round(outcome.screened_us, 3)
@@ -208,7 +210,7 @@ def _rounded(timing: Timing) -> list[float]:
 
 
 def _measurement(row: Mapping[str, Any]) -> tuple[Key, Outcomes]:
-    """Return the key and outcomes in a row.
+    """Return the key and the outcomes that a row holds.
 
     Raises KeyError, TypeError, ValueError or AttributeError where the row is no measurement.
     """

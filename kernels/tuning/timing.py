@@ -1,4 +1,4 @@
-"""Times launches on a device: graphs of copies, replayed between events.
+"""Times launches on a device, by replaying graphs that hold many copies between two events.
 
     launches × operand sets ─ capture ─> graphs of 20 to 50 copies ─ replay ─> µs a copy ─> Timing
 
@@ -41,7 +41,7 @@ Addresses = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Percentiles over the replays of the µs on the device that one run of the launches takes."""
+    """Holds percentiles, over all replays, of the µs that one run of the launches takes."""
 
     p20_us: float
     p50_us: float
@@ -55,7 +55,7 @@ class Timing:
 
 
 class Copies:
-    """Holds captured copies of some work, to be timed any number of times.
+    """Holds captured copies of some work, which can be timed any number of times.
 
     `run(stream, i)` enqueues the work on operand set i of `sets`, whose addresses stay fixed. It
     first runs once on set 0, so that errors occur before the capture. `capture` is the device's
@@ -86,7 +86,7 @@ class Copies:
         self._next = 0
 
     def samples_us(self, replays: int = REPLAYS) -> list[float]:
-        """Return the µs that one run takes, for each of `replays` replays, graph after graph."""
+        """Return the µs of one run, measured in each of `replays` replays; graphs take turns."""
         # The last graph alone: the other graphs' operands stay cold.
         last = self._graphs[-1]
         began, ended = self._device.event(), self._device.event()
@@ -128,7 +128,7 @@ def launcher(
     *,
     dependent: bool = False,
 ) -> Callable[[Stream, int], None]:
-    """Return a function that enqueues all launches in order on set i of the operands.
+    """Return a function that enqueues all launches in order on the operand set of a given number.
 
     If `dependent`, they may overlap.
     """
@@ -158,7 +158,7 @@ def launch_copies(
     copies: int = COPIES,
     dependent: bool = False,
 ) -> Copies:
-    """Return captured copies of a sequence of launches, on one operand set or several in turn.
+    """Return captured copies of a sequence of launches, on one operand set or on several in turn.
 
     Counters must be zero. Raises DeviceError.
     """
@@ -175,7 +175,7 @@ def time_launches(
     replays: int = REPLAYS,
     dependent: bool = False,
 ) -> Timing:
-    """Time a sequence of launches once, on one operand set (warm) or several in turn (cold).
+    """Time a sequence of launches once, on one operand set (warm) or on several in turn (cold).
 
     Counters must be zero. Raises DeviceError.
     """
@@ -184,7 +184,7 @@ def time_launches(
 
 
 def graph_sizes(sets: int, copies: int) -> list[int]:
-    """Return the copies in each graph, about `copies`; together they use every set equally often.
+    """Return the number of copies in each graph, about `copies`; all sets are used equally often.
 
     So the order of the sets continues from the last graph to the first.
     """
@@ -197,7 +197,8 @@ def graph_sizes(sets: int, copies: int) -> list[int]:
 def sets_needed(
     nbytes: int, reuse_bytes: int = REUSE_BYTES, *, copies: int = COPIES, replays: int = REPLAYS
 ) -> int:
-    """Return how many operand sets of `nbytes` to rotate, with over `reuse_bytes` between two uses.
+    """Return how many sets of `nbytes` to rotate so that `reuse_bytes` pass between two uses of
+    one.
 
     It is at most the number of runs, one warm-up graph included: then no set is used twice.
     """
@@ -205,7 +206,8 @@ def sets_needed(
 
 
 def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[str, int]]:
-    """Return the addresses of `count` operand sets, one after another from the aligned `begin`.
+    """Return the addresses of `count` operand sets, which follow each other from the aligned
+    `begin`.
 
     `sizes` are in bytes. The last set ends `count * set_bytes(sizes)` after `begin`.
     """
@@ -218,7 +220,7 @@ def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[
 
 
 def set_bytes(sizes: Mapping[str, int]) -> int:
-    """Return the size in bytes of one set of operands, each aligned as a Buffer is."""
+    """Return the bytes of one set of operands, each of which is aligned like a Buffer."""
     return sum(map(_aligned, sizes.values()))
 
 

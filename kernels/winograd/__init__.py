@@ -1,1 +1,1 @@
-"""Computes Winograd's matrices, the instructions of its transforms, and its reference."""
+"""Computes Winograd's matrices, the code of its transforms, and its reference."""

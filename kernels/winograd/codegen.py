@@ -1,4 +1,4 @@
-"""Writes kernels/src/winograd_transforms.cuh: the transforms of F(m, r) in CUDA C++.
+"""Generates kernels/src/winograd_transforms.cuh, the transforms of F(m, r) in CUDA C++.
 
 `python -m kernels.winograd.codegen` rewrites the header from the matrices.
 """
@@ -41,9 +41,8 @@ _FUNCTION = "static __device__ __forceinline__ void"
 
 
 def header() -> str:
-    """Return the text of winograd_transforms.cuh. Raises ValueError where a coefficient is no
-    float.
-    """
+    """Return the text of winograd_transforms.cuh. Raises ValueError if no float equals a
+    coefficient."""
     return _PREAMBLE + "".join(
         specialisation(winograd_matrices(m, r, points), points.name) for m, r, points in GENERATED
     )
@@ -91,7 +90,8 @@ def _body(transform: Program, source: str, target: str) -> str:
 
 
 def _expression(terms: dict[str, Fraction]) -> str:
-    """Return a sum in C++: the terms without multiplication first, then an fmaf for each other."""
+    """Return a sum in C++: terms without a multiplication first, then an fmaf for each other
+    term."""
     plain = sorted((name for name, c in terms.items() if abs(c) == 1), key=lambda n: terms[n] < 0)
     text = "".join(f" {'-' if terms[name] < 0 else '+'} {name}" for name in plain)
     text = text.removeprefix(" + ").replace(" - ", "-", text.startswith(" - "))
@@ -102,7 +102,7 @@ def _expression(terms: dict[str, Fraction]) -> str:
 
 
 def _literal(c: Fraction) -> str:
-    """Return the coefficient as a `float`. Raises ValueError where that is not exact."""
+    """Return the coefficient as a C++ float literal. Raises ValueError where that is not exact."""
     if Fraction(float(np.float32(float(c)))) != c:
         raise ValueError(f"{c} is no float: choose points of which every product is one")
     return f"{float(c)}f"

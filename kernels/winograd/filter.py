@@ -1,4 +1,4 @@
-"""Computes the transformed filter of every Winograd kernel on the host, by nesting along axes."""
+"""Computes the transformed filter of every Winograd kernel on the host, one axis after another."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float
 
 
 def filter_rows(weight: Filter, m: int, points: Points, stored: Storage) -> Filter:
-    """Return U of `filter_transform` as stored, a row for each position and filter: (alpha² K) × C.
+    """Return `filter_transform`'s U as (alpha² K) × C, with a row for each position and filter.
 
     K is padded with zeros to whole vectors, C to 16 bytes.
     """

@@ -1,4 +1,4 @@
-"""Constructs the three matrices of Winograd's minimal filtering F(m, r), exact in rationals.
+"""Constructs the three matrices of Winograd's minimal filtering F(m, r) in exact fractions.
 
 F(m, r) computes m outputs y of a filter g of r taps from alpha = m + r - 1 inputs d by as many
 multiplications (Lavin & Gray 2015, section 4.1, equation 6):
@@ -30,7 +30,7 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 @unique
 class Points(Enum):
-    """Lists finite points, of which F(m, r) uses the first m + r - 2.
+    """Lists sets of finite points; F(m, r) uses the first m + r - 2 of a set.
 
     F(2, 3) uses the first three. For F(4, 3) Lavin and Gray take integers. With ½ instead of 2 the
     matrices' entries are of more even size: a third less error, for two more instructions in each
@@ -43,7 +43,7 @@ class Points(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WinogradMatrices:
-    """Holds Aᵀ, G and Bᵀ of F(m, r), for m + r - 2 different finite points and infinity.
+    """Holds Aᵀ, G and Bᵀ of F(m, r), made for m + r - 2 different finite points and infinity.
 
     Signs are those of the papers: the first row of Bᵀ has the sign that makes f positive, and
     `infinity` is 1, or -1 to negate Bᵀ's last row and Aᵀ's last column. Raises ValueError where m,
@@ -70,7 +70,7 @@ class WinogradMatrices:
 
     @property
     def alpha(self) -> int:
-        """Return m + r - 1: the inputs of a tile, and its multiplications."""
+        """Return m + r - 1, the length of a tile's input and the multiplications it takes."""
         return self.m + self.r - 1
 
     @property

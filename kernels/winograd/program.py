@@ -1,4 +1,4 @@
-"""Turns a matrix-vector product into few instructions, as each of Winograd's transforms needs.
+"""Turns a matrix-vector product into few instructions, for Winograd's transforms.
 
     matrix ── butterflies ── common pairs ── order ── Program
               even ± odd     shared sums     few values live at once
@@ -31,7 +31,7 @@ class Kind(IntEnum):
 
 
 class Value(NamedTuple):
-    """Identifies an input, an output, or a term that several values share."""
+    """Identifies an input, an output, or a shared term, which several values use."""
 
     kind: Kind
     number: int
@@ -73,7 +73,8 @@ class Program:
         return self._expanded(absolute=False)
 
     def magnitudes(self) -> Matrix:
-        """Return the matrix without signs: |matrix|, or more where shared values cancel in part.
+        """Return |matrix|, or more where shared values partly cancel: the matrix of the terms'
+        sizes.
 
         It bounds the share of each input in the output's sums, which their rounding depends on.
         """
@@ -98,7 +99,8 @@ def instructions(terms: Terms) -> int:
 
 @cache
 def program(matrix: Matrix) -> Program:
-    """Return the program with the fewest instructions over all choices of even and odd rows."""
+    """Return the program with the fewest instructions over all ways to pair rows as sum and
+    difference."""
     steps = {
         Value(Kind.OUTPUT, i): {Value(Kind.INPUT, j): c for j, c in enumerate(row) if c}
         for i, row in enumerate(matrix)
@@ -109,7 +111,8 @@ def program(matrix: Matrix) -> Program:
 
 
 def _pairings(steps: Steps) -> Iterator[list[tuple[Value, Value]]]:
-    """Yield every set of disjoint pairs of values whose even and odd halves have fewer terms."""
+    """Yield each set of disjoint pairs (a, b) such that (a + b) / 2 and (a - b) / 2 have fewer
+    terms."""
     pairs = [
         (a, b)
         for a, b in combinations(steps, 2)
@@ -130,13 +133,13 @@ def _pairings(steps: Steps) -> Iterator[list[tuple[Value, Value]]]:
 
 
 def _half(a: Terms, b: Terms, sign: int) -> Terms:
-    """Return (a + sign · b) / 2, for combinations of the same values."""
+    """Return (a + sign · b) / 2, where a and b combine the same values."""
     halves = {value: (a[value] + sign * b[value]) / 2 for value in a}
     return {value: half for value, half in halves.items() if half}
 
 
 def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
-    """Return the steps with a = even + odd and b = even - odd for each pair a, b."""
+    """Return the steps with each pair computed as a = even + odd and b = even - odd."""
     result = dict(steps)
     for a, b in pairs:
         result[a], result[b] = {}, {}
@@ -150,14 +153,15 @@ def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
 
 
 def _unit(terms: Terms) -> Fraction:
-    """Return the factor to take out of the coefficients, since a sum without a 1 costs one more."""
+    """Return a factor to take out of the coefficients so that one is 1, which saves a
+    multiplication."""
     sizes = sorted(map(abs, terms.values()))
     exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
     return next(exact, Fraction(1))
 
 
 def _with_common_pairs(steps: Steps) -> Steps:
-    """Return the steps with shared pairs: each a + c·b that two values contain is computed once.
+    """Return the steps such that each a + c·b that two values contain is computed only once.
 
     A multiple of it counts as well.
     """
@@ -184,7 +188,7 @@ def _fresh(steps: Steps) -> Value:
 
 
 def _pairs(terms: Terms) -> list[Pair]:
-    """Return (a, b, c) for every two terms that are a multiple of a + c·b, c exact in binary.
+    """Return (a, b, c) for each two terms that are a multiple of a + c·b with c exact in binary.
 
     c| is at least 1 where possible, so that a multiple 1 stays 1.
     """
@@ -219,7 +223,7 @@ def _without_copies(steps: Steps) -> Steps:
 
 
 def _ordered(steps: Steps) -> Steps:
-    """Return the steps in an order in which each follows its operands.
+    """Return the steps sorted so that each follows its operands.
 
     Of several that may come next, the one that is the last to use the most operands comes first.
     Shared values are renumbered in that order.

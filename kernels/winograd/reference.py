@@ -1,5 +1,4 @@
-"""Computes Winograd convolution as a reference: Lavin & Gray's algorithm 1, stage by stage, in
-NumPy.
+"""Computes Lavin & Gray's algorithm 1 for Winograd convolution in NumPy, as a reference.
 
     weight ── filter transform ─ U ─┐
     x ─ tiles ─ data transform ─ V ─┴─ products summed over C ─ M ─ inverse transform ─ y
@@ -38,7 +37,8 @@ def winograd_conv(
 def winograd_terms(
     x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
 ) -> Array:
-    """Return the scale of a kernel's rounding errors, N×K×P×Q: winograd_conv without signs.
+    """Return winograd_conv without signs, N×K×P×Q, to which a kernel's rounding errors are
+    relative.
 
         |Aᵀ| [Σ_c (|G| |g| |Gᵀ|) ⊙ (|Bᵀ| |d| |B|)] |A|
 
@@ -52,7 +52,7 @@ def winograd_terms(
 
 
 def winograd_roundings(problem: ConvProblem, matrices: WinogradMatrices) -> int:
-    """Return an upper bound on the roundings of a term of y, for any order of the sums.
+    """Return an upper bound on the roundings that a term of y undergoes, for any order of sums.
 
     U, computed in float64, is rounded once; the products and their sum round C times.
     """
@@ -67,9 +67,7 @@ def _in_stages(
     matrices: WinogradMatrices,
     transforms: Sequence[Array],
 ) -> Array:
-    """Return the result of the algorithm with G, Bᵀ and Aᵀ, or other matrices, rounded to x's
-    type.
-    """
+    """Return the algorithm's result with other matrices in place of G, Bᵀ and Aᵀ, in x's type."""
     _require_problem(x, weight, problem, matrices)
     g, bt, at = (transform.astype(x.dtype) for transform in transforms)
     axes = len(problem.window.input)
@@ -79,7 +77,7 @@ def _in_stages(
 
 
 def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
-    """Cut x into tiles d: N×C×H×W → N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha, zeros outside the image.
+    """Return x cut into tiles: N×C×H×W → N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha, zero outside the image.
 
     Neighbours are m apart, so they overlap by r - 1.
     """
@@ -111,7 +109,7 @@ def products(u: Array, v: Array) -> Array:
 
 
 def untiled(y: Array, problem: ConvProblem) -> Array:
-    """Join tiles, N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q, dropping what lies beyond P×Q."""
+    """Return the tiles joined, N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q, without what lies beyond P×Q."""
     n, k, *rest = y.shape
     axes = len(rest) // 2
     interleaved = [axis for i in range(axes) for axis in (2 + i, 2 + axes + i)]
@@ -135,7 +133,7 @@ def _require_problem(
 
 
 def winograd_growth(matrices: WinogradMatrices) -> float:
-    """Return κ: how much larger the sums of F(m, r) are along one axis, weighted by Aᵀ, than y.
+    """Return κ, how much larger than y the sums of F(m, r) weighted by Aᵀ are along one axis.
 
         κ² = mean_j Σ_i (Aᵀ[j][i] ‖G[i]‖ ‖Bᵀ[i]‖)² / r
 
