@@ -57,6 +57,7 @@ from kernels.device.device import (
     encode,
 )
 from kernels.device.signature import parameters
+from kernels.device.tensor_map import SWIZZLE_BYTES, TensorMap
 
 
 class Order(IntEnum):
@@ -78,6 +79,7 @@ _PADDING = 64  # before and between variables, at most, by g++
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_THREADS = 1024
+_TENSOR_MAP_BYTES, _TILED, _IM2COL = 128, 1, 2  # of runtime.h's TensorMap, and its kinds
 _MAX_CLUSTER = 8  # that every GPU with clusters takes
 _MAX_CLUSTER_THREADS = 4096  # of which the simulator has the stacks
 
@@ -366,6 +368,8 @@ def _kind(argument: Argument) -> str:
 
     Kinds are pointer, integer, unsigned, float and struct.
     """
+    if isinstance(argument, TensorMap):
+        return f"s{_TENSOR_MAP_BYTES}"
     if isinstance(argument, bytes):
         return f"s{len(argument)}"
     if isinstance(argument, np.generic):
@@ -381,7 +385,27 @@ def _octets(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _passed(arguments: Sequence[Argument]) -> bytes:
-    return struct.pack("<I", len(arguments)) + b"".join(map(_prefixed, map(encode, arguments)))
+    plain = (_of_map(each) if isinstance(each, TensorMap) else encode(each) for each in arguments)
+    return struct.pack("<I", len(arguments)) + b"".join(map(_prefixed, plain))
+
+
+def _of_map(tensor: TensorMap) -> bytes:
+    """Return runtime.h's TensorMap, in place of the driver's, whose layout is not known."""
+    rank, windows = len(tensor.dims), tensor.windows
+    packed = struct.pack(
+        "<Q4I3I2H4B2B2b2b",
+        tensor.base,
+        *(*tensor.dims, *(1,) * (4 - rank)),
+        *(*tensor.strides, *(0,) * (4 - rank)),
+        tensor.row,
+        tensor.rows,
+        _TILED if windows is None else _IM2COL,
+        rank,
+        tensor.stored.itemsize,
+        SWIZZLE_BYTES,
+        *(number for pair in windows or ((1, 1), (0, 0), (0, 0)) for number in pair),
+    )
+    return packed.ljust(_TENSOR_MAP_BYTES, b"\0")
 
 
 def _prefixed(payload: bytes) -> bytes:

@@ -8,7 +8,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from kernels.device.device import (
     Instantiation,
     Kernel,
     Memory,
+    PlainArgument,
     Stream,
 )
 from kernels.device.gpus import H200
@@ -131,7 +132,8 @@ class NullDevice:
         cluster: Dim3 = NO_CLUSTERS,
     ) -> None:
         if kernel.instantiation.kernel == "top_k":
-            _, y, classes, _, k, *_ = arguments  # of kernels/src/top_k.cu
+            plain = cast("Sequence[PlainArgument]", arguments)  # it takes no tensor maps
+            _, y, classes, _, k, *_ = plain  # of kernels/src/top_k.cu
             flags = _flags(grid[0], int(y), int(classes), int(k))
             flags[...] = 1
             if self._graph is not None:

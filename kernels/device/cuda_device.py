@@ -31,11 +31,13 @@ from kernels.device.device import (
     LaunchError,
     Memory,
     OutOfMemoryError,
+    PlainArgument,
     Stream,
     encode,
 )
-from kernels.device.driver import DriverError, launch_kernel, programmatic_edges
+from kernels.device.driver import DriverError, encoded, launch_kernel, programmatic_edges
 from kernels.device.gpus import architecture_of
+from kernels.device.tensor_map import TensorMap
 from kernels.installation import how_to_install
 
 # cudaError_t and CUresult, which agree on these. CuPy has no names for them.
@@ -200,6 +202,7 @@ class CudaDevice:
         raw = kernel.function
         self._use()
         try:
+            plain = [encoded(each) if isinstance(each, TensorMap) else each for each in arguments]
             # More than 48 KiB must be asked for. It is never lowered: a captured launch needs it.
             if shared_bytes > raw.max_dynamic_shared_size_bytes:  # noqa: PLR1730  only if it must
                 raw.max_dynamic_shared_size_bytes = shared_bytes
@@ -210,7 +213,7 @@ class CudaDevice:
                     grid,
                     block,
                     shared_bytes,
-                    [encode(argument) for argument in arguments],
+                    [encode(argument) for argument in plain],
                     _own(stream).cupy.ptr,
                     dependent=early,
                     cluster=cluster,
@@ -219,7 +222,7 @@ class CudaDevice:
                 raw(
                     grid,
                     block,
-                    tuple(map(_raw_argument, arguments)),
+                    tuple(map(_raw_argument, plain)),
                     shared_mem=shared_bytes,
                     stream=_own(stream).cupy,
                 )
@@ -376,7 +379,7 @@ def _own_event(event: Event) -> CudaEvent:
     return event
 
 
-def _raw_argument(argument: Argument) -> Any:
+def _raw_argument(argument: PlainArgument) -> Any:
     """Return an argument for RawKernel: a struct's bytes as one NumPy record, others unchanged."""
     return np.frombuffer(argument, f"V{len(argument)}") if isinstance(argument, bytes) else argument
 

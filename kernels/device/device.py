@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.device.tensor_map import TensorMap
 from kernels.problems.architectures import ALL, Architectures
 
 if TYPE_CHECKING:
@@ -45,9 +46,14 @@ NO_CLUSTERS: Dim3 = (1, 1, 1)
 TemplateArgument = int | bool | str
 """An integer, a truth value, or C++ text: a type or an enumerator."""
 
-Argument = int | np.int32 | np.uint32 | np.int64 | np.float32 | bytes
-"""One argument of a kernel. An `int` is a device address; a NumPy scalar is that C++ type by value;
-`bytes` are a struct by value as C++ lays it out (`struct.pack`, or an aligned NumPy record's)."""
+PlainArgument = int | np.int32 | np.uint32 | np.int64 | np.float32 | bytes
+"""An argument whose bytes are the same on all devices. An `int` is a device address; a NumPy scalar
+is that C++ type by value; `bytes` are a struct by value as C++ lays it out (`struct.pack`, or an
+aligned NumPy record's)."""
+
+Argument = PlainArgument | TensorMap
+"""One argument of a kernel: plain, or a tensor's description, bound to an address, of which each
+device makes its own 128 bytes."""
 
 
 @unique
@@ -141,7 +147,7 @@ class Kernel:
         return self.instantiation.expression
 
 
-def encode(argument: Argument) -> bytes:
+def encode(argument: PlainArgument) -> bytes:
     """Return the argument's bytes, laid out like the kernel's parameter."""
     if isinstance(argument, bytes):
         return argument

@@ -1,20 +1,29 @@
-"""Calls NVIDIA's driver by ctypes for two things that CuPy lacks: launch attributes and graph
-edges.
+"""Calls NVIDIA's driver by ctypes for three things that CuPy lacks: launch attributes, tensor maps
+and graph edges.
 
 Structures are those of cuda.h of CUDA 12 and 13.
 """
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from kernels.device.device import NO_CLUSTERS, Dim3
+from kernels.device.tensor_map import TensorMap
+from kernels.problems.precision import FLOAT, HALF
 
 _SUCCESS = 0
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_...
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 _PROGRAMMATIC = 1  # CU_GRAPH_DEPENDENCY_TYPE_...
+_DATA_TYPES = {HALF: 6, FLOAT: 7}  # CU_TENSOR_MAP_DATA_TYPE_...
+_NOT_INTERLEAVED = 0  # CU_TENSOR_MAP_INTERLEAVE_...
+_SWIZZLE_128B = 3  # CU_TENSOR_MAP_SWIZZLE_...
+_L2_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_...: the sectors of a whole line
+_ZEROS = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_...
+
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 128  # of a CUtensorMap; before CUDA 13 at 64 bytes
 
 
 class DriverError(Exception):
@@ -83,6 +92,44 @@ def launch_kernel(
     buffers = [ctypes.create_string_buffer(parameter, len(parameter)) for parameter in parameters]
     pointers = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
     _call("cuLaunchKernelEx", ctypes.byref(config), ctypes.c_void_p(function), pointers, None)
+
+
+@lru_cache(maxsize=4096)
+def encoded(tensor: TensorMap) -> bytes:
+    """Return the CUtensorMap of a tensor at an address. Raises DriverError where it is refused."""
+    if not isinstance(tensor.base, int):
+        raise TypeError(f"the tensor map of {tensor.base} has no address yet")
+    room = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
+    skipped = -ctypes.addressof(room) % _MAP_ALIGNMENT
+    head = (
+        ctypes.c_void_p(ctypes.addressof(room) + skipped),
+        ctypes.c_int(_DATA_TYPES[tensor.stored]),
+        ctypes.c_uint32(len(tensor.dims)),
+        ctypes.c_void_p(tensor.base),
+        _array(ctypes.c_uint64, *tensor.dims),
+        _array(ctypes.c_uint64, *tensor.strides),
+    )
+    tail = map(ctypes.c_int, (_NOT_INTERLEAVED, _SWIZZLE_128B, _L2_128B, _ZEROS))
+    if tensor.windows is None:
+        box = _array(ctypes.c_uint32, tensor.row, tensor.rows)
+        _call("cuTensorMapEncodeTiled", *head, box, _array(ctypes.c_uint32, 1, 1), *tail)
+    else:
+        steps, lower, upper = tensor.windows
+        _call(
+            "cuTensorMapEncodeIm2col",
+            *head,
+            _array(ctypes.c_int, *lower),
+            _array(ctypes.c_int, *upper),
+            ctypes.c_uint32(tensor.row),
+            ctypes.c_uint32(tensor.rows),
+            _array(ctypes.c_uint32, 1, *steps, 1),
+            *tail,
+        )
+    return room.raw[skipped : skipped + _MAP_BYTES]
+
+
+def _array(kind: Any, *numbers: int) -> Any:
+    return (kind * len(numbers))(*numbers)
 
 
 def programmatic_edges(graph: int) -> int:

@@ -17,10 +17,11 @@ from kernels.device.device import (
     TemplateArgument,
 )
 from kernels.device.signature import Declaration, check_names, check_template, fields, parameters
+from kernels.device.tensor_map import TensorMap
 from kernels.problems.architectures import ALL, Architectures
 from kernels.problems.window import Window
 
-Value = int | float | str | bytes
+Value = int | float | str | bytes | TensorMap
 """An argument of `launch`."""
 
 THREADS = 256
@@ -32,8 +33,8 @@ GPU with blocks, enough that each block's warps hide the memory's latency."""
 class Launch:
     """A kernel with its geometry and arguments.
 
-    A `str` argument names an operand ("x", "weight", "y") whose address is not known yet; `bind`
-    replaces it.
+    A `str` argument names an operand ("x", "weight", "y") whose address is not known yet, as the
+    base of a tensor map does; `bind` replaces it.
     """
 
     instantiation: Instantiation
@@ -46,7 +47,7 @@ class Launch:
     @property
     def operands(self) -> tuple[str, ...]:
         """Return the names of the operands to bind, in the order of the arguments."""
-        return tuple(argument for argument in self.arguments if isinstance(argument, str))
+        return tuple(dict.fromkeys(name for name, _ in self._named()))
 
     @property
     def elements(self) -> dict[str, str]:
@@ -54,42 +55,58 @@ class Launch:
         named = {name.upper(): value for name, value in self.instantiation.arguments}
         return {
             operand: str(named.get(each.element, each.element))
-            for operand, each in self._pointers()
+            for operand, each in self._named()
             if each.element is not None
         }
 
     @property
     def writes(self) -> frozenset[str]:
         """Return the operands that the kernel may write, which are its pointers to non-const."""
-        return frozenset(operand for operand, each in self._pointers() if each.written)
+        return frozenset(operand for operand, each in self._named() if each.written)
 
     @property
     def restricted(self) -> frozenset[str]:
         """Return the operands declared `__restrict__` (kernels/src/dependent.cuh): no launch may
         write them."""
-        return frozenset(operand for operand, each in self._pointers() if each.restricted)
+        return frozenset(operand for operand, each in self._named() if each.restricted)
 
-    def _pointers(self) -> Iterator[tuple[str, Declaration]]:
+    def _named(self) -> Iterator[tuple[str, Declaration]]:
         """Yield each operand and its declaration in the kernel."""
         declared = parameters(SOURCE_ROOT / self.instantiation.source, self.instantiation.kernel)
         for parameter, argument in zip(declared, self.arguments, strict=True):
-            if isinstance(argument, str):
+            if isinstance(argument, TensorMap) and isinstance(argument.base, str):
+                yield argument.base, replace(parameter, element=argument.stored.element)
+            elif isinstance(argument, str):
                 yield argument, parameter
 
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
-        """Return the arguments with addresses in place of operands' names. Raises KeyError."""
-        return tuple(
-            addresses[argument] if isinstance(argument, str) else argument
-            for argument in self.arguments
-        )
+        """Return the arguments with addresses in place of operands' names.
+
+        Raises KeyError, and ValueError where a tensor map's operand is not aligned.
+        """
+        return tuple(_bound(argument, addresses) for argument in self.arguments)
 
     def renamed(self, names: Mapping[str, str]) -> "Launch":
         """Return the same launch on other operands: old name → new name."""
-        arguments = (
-            names.get(argument, argument) if isinstance(argument, str) else argument
-            for argument in self.arguments
-        )
-        return replace(self, arguments=tuple(arguments))
+        return replace(self, arguments=tuple(_renamed(each, names) for each in self.arguments))
+
+
+def _bound(argument: Argument | str, addresses: Mapping[str, int]) -> Argument:
+    match argument:
+        case str():
+            return addresses[argument]
+        case TensorMap(base=str() as operand):
+            return argument.at(addresses[operand])
+    return argument
+
+
+def _renamed(argument: Argument | str, names: Mapping[str, str]) -> Argument | str:
+    match argument:
+        case str():
+            return names.get(argument, argument)
+        case TensorMap(base=str() as operand):
+            return argument.at(names.get(operand, operand))
+    return argument
 
 
 def instantiate(
@@ -137,8 +154,9 @@ def launch(
     """Return a launch; the arguments must have the names and the order of the kernel's parameters.
 
     For a pointer pass an operand's name or 0, for an `int`, a `float` or a Divisor a number, for a
-    struct the result of `struct`. Raises TypeError, which names the first argument or template
-    argument that differs from the source; ValueError as `int32` and `divisor` do.
+    TensorMap one of an operand, for a struct the result of `struct`. Raises TypeError, which names
+    the first argument or template argument that differs from the source; ValueError as `int32` and
+    `divisor` do.
     """
     source = SOURCE_ROOT / instantiation.source
     check_template(instantiation, source)
@@ -221,6 +239,8 @@ def _passed(parameter: Declaration, value: Value) -> Argument | str:
             return divisor(value)
         case "float", int() | float():
             return np.float32(value)
-        case struct_name, bytes() if struct_name not in ("*", "int", "float"):
+        case "TensorMap", TensorMap():
+            return value
+        case struct_name, bytes() if struct_name not in ("*", "int", "float", "TensorMap"):
             return value
     raise TypeError(f"{parameter.name} is {parameter.type} in C++, not {value!r}")

@@ -13,24 +13,28 @@ from cusim.device import CusimDevice
 from kernels.device.compile import compile_kernel
 from kernels.device.device import SOURCE_ROOT, Argument, FaultError
 from kernels.device.machine_code import disassemble
+from kernels.device.tensor_map import TensorMap
+from kernels.layout.pixels import Pixels
+from kernels.layout.tensor_maps import matrix_map, pixels_map
+from kernels.problems.precision import FLOAT
 from tests.cusim.selftest.launching import KERNELS, instantiation, opened
+from tests.support.kernels.windows import window
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A simulated device's tensor map, of float; its fields are TensorMap's."""
+    """A simulated device's tensor map, of float, which may break a rule; its fields are those of
+    runtime.h.
+    """
 
     dims: tuple[int, ...]  # elements, the innermost first
     box: tuple[int, int]
     swizzle: int
     im2col: bool = False
-    steps: tuple[int, int] = (1, 1)
-    lower: tuple[int, int] = (0, 0)
-    upper: tuple[int, int] = (0, 0)
     shift: int = 0  # of the tensor, in bytes
     stride: int = 0  # between rows; 0 where they are dense
 
-    def encoded(self, address: int) -> bytes:
+    def at(self, address: int) -> bytes:
         rank = len(self.dims)
         strides = [4 * self.dims[0]]
         for size in self.dims[1:-1]:
@@ -47,9 +51,8 @@ class Map:
             rank,
             4,
             self.swizzle,
-            *self.steps,
-            *self.lower,
-            *self.upper,
+            *(1, 1),  # every pixel's window
+            *(0,) * 4,
         )
         return fields.ljust(128, b"\0")
 
@@ -57,21 +60,21 @@ class Map:
 def _copied(
     device: CusimDevice,
     x: NDArray[np.float32],
-    tensor: Map,
+    tensor: Map | TensorMap,
     at: tuple[int, ...],
     tap: tuple[int, int] = (0, 0),
     shift: int = 0,
 ) -> NDArray[np.float32]:
     """Return the tile as shared memory holds it: rows of the box, their vectors as they lie."""
-    kernel = device.load(instantiation("bulk.cu", "copy_tensor", pixels=tensor.im2col))
+    kernel = device.load(instantiation("bulk.cu", "copy_tensor", pixels=len(at) == 4))
     stream = device.stream()
-    columns, rows = tensor.box
+    columns, rows = tensor.box if isinstance(tensor, Map) else (tensor.row, tensor.rows)
     y = np.zeros((rows, columns), np.float32)
     from_, to = device.allocate(x.nbytes), device.allocate(y.nbytes)
     device.upload(from_.address, x, stream)
     place = struct.pack("7i", *(*at, *(0,) * (4 - len(at))), *tap, shift)
     arguments: list[Argument] = [
-        tensor.encoded(from_.address),
+        tensor.at(from_.address),
         place,
         to.address,
         np.int32(y.nbytes // 16),
@@ -94,6 +97,14 @@ def _unswizzled(y: NDArray[np.float32], swizzle: int) -> NDArray[np.float32]:
     lying = y.reshape(len(y), vectors, 4)
     in_order: NDArray[np.float32] = lying[rows[:, None], np.arange(vectors) ^ flips[:, None]]
     return in_order.reshape(y.shape)
+
+
+def test_a_matrix_is_copied_as_its_description_says(device: CusimDevice) -> None:
+    x = np.random.default_rng(5).standard_normal((50, 40)).astype(np.float32)
+    y = _copied(device, x, matrix_map("x", FLOAT, 36, 50, 40, 24), (8, 30))
+    expected = np.zeros((24, 32), np.float32)
+    expected[:20, :28] = x[30:, 8:36]
+    assert (_unswizzled(y, 128) == expected).all()
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
@@ -119,18 +130,16 @@ def test_pixels_are_those_of_windows_across_rows_and_images(
     images, height, width, channels, taps = 2, 9, 7, 36, 3
     random = np.random.default_rng(stride)
     x = random.standard_normal((images, height, width, channels)).astype(np.float32)
-    reach = (taps - 1) * dilation
-    tensor = Map(
-        dims=(channels, width, height, images),
-        box=(32, 40),
-        swizzle=128,
-        im2col=True,
-        steps=(stride, stride),
-        lower=(-pad, -pad),
-        upper=(pad - reach, pad - reach),
+    seen = window(
+        (height, width),
+        (taps, taps),
+        strides=(stride, stride),
+        dilations=(dilation, dilation),
+        pads=(pad,) * 4,
     )
+    tensor = pixels_map("x", Pixels(channels, channels), images, seen, 40)
     padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 60)))
-    of_w, of_h = ((n + 2 * pad - reach - 1) // stride + 1 for n in (width, height))
+    of_h, of_w = seen.output
     windows = [(n, h, w) for n in range(images) for h in range(of_h) for w in range(of_w)]
     for first, channel, s, r in ((0, 0, 0, 0), (5, 32, 2, 1), (len(windows) - 9, 0, 1, 2)):
         n, h, w = windows[first]
@@ -144,7 +153,7 @@ def test_pixels_are_those_of_windows_across_rows_and_images(
 
 
 _TILE = Map(dims=(64, 64), box=(32, 16), swizzle=128)
-_PIXELS = Map(dims=(64, 8, 8, 1), box=(32, 16), swizzle=128, im2col=True)
+_PIXELS = Map(dims=(64, 64, 1), box=(32, 16), swizzle=128, im2col=True)
 
 BROKEN = {
     "address": (replace(_TILE, shift=4), 0, r"address 0x\w+ is no multiple of 16"),
@@ -153,7 +162,7 @@ BROKEN = {
     "swizzle": (replace(_TILE, swizzle=64), 0, "rows of 128 bytes .* a swizzle of 64"),
     "rows": (replace(_TILE, box=(32, 257)), 0, "a tile of 32 x 257: too large"),
     "place": (_TILE, 1, "tile at 0x410, which is no multiple of 128"),
-    "kind": (replace(_PIXELS, dims=(64, 64, 1)), 0, "another kind, or of 3 dimensions"),
+    "kind": (_PIXELS, 0, "another kind, or of 3 dimensions"),
     "outside": (replace(_TILE, dims=(64, 65)), 0, "bulk copy out of bounds"),
 }
 

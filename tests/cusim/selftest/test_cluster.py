@@ -83,7 +83,7 @@ def test_a_tile_comes_to_several_blocks(device: CusimDevice, *, pixels: bool) ->
     kernel, stream = device.load(_sharing(pixels)), device.stream()
     from_, to = device.allocate(x.nbytes), device.allocate(2 * 16 * 128)
     device.upload(from_.address, x, stream)
-    arguments: list[Argument] = [tensor.encoded(from_.address), to.address, np.int32(128)]
+    arguments: list[Argument] = [tensor.at(from_.address), to.address, np.int32(128)]
     device.launch(kernel, (2, 1, 1), (64, 1, 1), 16 * 128, arguments, stream, cluster=(2, 1, 1))
     y = np.empty((2, 16, 32), np.float32)
     device.download(y, to.address, stream)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kernels.device.cuda_device import _raw_argument
-from kernels.device.device import Argument
+from kernels.device.device import PlainArgument
 from tests.support.kernels import fake_cupy
 from tests.support.kernels.fake_cupy import FakeCupy
 
@@ -129,7 +129,7 @@ def launch_options() -> list[str]:
     ids=["int", "unsigned", "long", "float", "small address", "address", "struct"],
 )
 def test_an_argument_becomes_the_bytes_that_the_kernel_reads(
-    argument: Argument, expected: bytes
+    argument: PlainArgument, expected: bytes
 ) -> None:
     raw = _raw_argument(argument)
     if isinstance(raw, np.ndarray):

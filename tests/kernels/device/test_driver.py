@@ -1,4 +1,4 @@
-"""cuLaunchKernelEx through ctypes: the structures, and what a driver is given."""
+"""The driver through ctypes: its structures and enumerators, and what it is given."""
 
 import ctypes
 import subprocess
@@ -21,13 +21,18 @@ from kernels.device.driver import (
     programmatic_edges,
 )
 from kernels.device.launch import instantiate
+from kernels.device.tensor_map import TensorMap
+from kernels.problems.precision import FLOAT, HALF
+from tests.kernels.device.test_tensor_map import IMAGES, MATRIX
 from tests.support.kernels.fake_cupy import FakeCupy
 from tests.support.kernels.resources import CACHE
 
 _OFFSETS = """
 #include <cuda.h>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <type_traits>
 int main() {
   using C = CUlaunchConfig;
   using A = CUlaunchAttribute;
@@ -39,8 +44,22 @@ int main() {
   printf("%zu %zu %zu %d ", offsetof(A, id), offsetof(A, value), sizeof(A),
          int(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION));
   using D = decltype(CUlaunchAttributeValue::clusterDim);
-  printf("%zu %zu %zu %d", offsetof(D, x), offsetof(D, y), offsetof(D, z),
+  printf("%zu %zu %zu %d ", offsetof(D, x), offsetof(D, y), offsetof(D, z),
          int(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION));
+  printf("%zu %zu %d %d %d %d %d %d", sizeof(CUtensorMap), alignof(CUtensorMap),
+         int(CU_TENSOR_MAP_DATA_TYPE_FLOAT16), int(CU_TENSOR_MAP_DATA_TYPE_FLOAT32),
+         int(CU_TENSOR_MAP_INTERLEAVE_NONE), int(CU_TENSOR_MAP_SWIZZLE_128B),
+         int(CU_TENSOR_MAP_L2_PROMOTION_L2_128B), int(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  // As they are called: integers of 32 bits, arrays of 64, of 32, and of int.
+  CUresult (*tiled)(CUtensorMap*, CUtensorMapDataType, uint32_t, void*, const cuuint64_t*,
+                    const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                    CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) = nullptr;
+  CUresult (*im2col)(CUtensorMap*, CUtensorMapDataType, uint32_t, void*, const cuuint64_t*,
+                     const cuuint64_t*, const int*, const int*, cuuint32_t, cuuint32_t,
+                     const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill) = nullptr;
+  static_assert(std::is_same_v<decltype(tiled), decltype(&cuTensorMapEncodeTiled)>);
+  static_assert(std::is_same_v<decltype(im2col), decltype(&cuTensorMapEncodeIm2col)>);
 }
 """
 
@@ -67,6 +86,14 @@ def test_structures_lie_as_in_the_toolkits_header(tmp_path: Path) -> None:
         driver._PROGRAMMATIC_STREAM_SERIALIZATION,
         *(0, 4, 8),
         driver._CLUSTER_DIMENSION,
+        driver._MAP_BYTES,
+        driver._MAP_ALIGNMENT,
+        driver._DATA_TYPES[HALF],
+        driver._DATA_TYPES[FLOAT],
+        driver._NOT_INTERLEAVED,
+        driver._SWIZZLE_128B,
+        driver._L2_128B,
+        driver._ZEROS,
     ]
 
 
@@ -164,6 +191,109 @@ def test_a_device_of_sm_90_launches_dependents_by_the_driver_and_all_else_by_cup
         fake.status = status
         with pytest.raises(error, match=str(status)):
             device.launch(kernel, (1, 1, 1), (32, 1, 1), 0, arguments, stream, dependent=True)
+
+
+class FakeEncoder:
+    """Answers `status`, and for a map the name of the function and all that it was given."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        pointer, enum, u32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32
+        head, tail = (pointer, enum, u32, pointer, pointer, pointer), (enum,) * 4
+        tiled = ctypes.CFUNCTYPE(enum, *head, pointer, pointer, *tail)
+        im2col = ctypes.CFUNCTYPE(enum, *head, pointer, pointer, u32, u32, pointer, *tail)
+        self.cuTensorMapEncodeTiled = tiled(self._tiled)
+        self.cuTensorMapEncodeIm2col = im2col(self._im2col)
+
+    def _tiled(self, to: int, *given: int) -> int:
+        kind, rank, address, dims, strides, box, steps, *enums = given
+        return self._answer(
+            to, kind, rank, address, dims, strides, [*_u32(box, 2), *_u32(steps, 2), *enums]
+        )
+
+    def _im2col(self, to: int, *given: int) -> int:
+        kind, rank, address, dims, strides, lower, upper, row, rows, steps, *enums = given
+        corners = [
+            number for at in (lower, upper) for number in (ctypes.c_int * 2).from_address(at)
+        ]
+        return self._answer(
+            to,
+            kind,
+            rank,
+            address,
+            dims,
+            strides,
+            [*corners, row, rows, *_u32(steps, 4), *enums],
+        )
+
+    def _answer(
+        self, to: int, kind: int, rank: int, address: int, dims: int, strides: int, rest: list[int]
+    ) -> int:
+        assert to % 64 == 0
+        numbers = [
+            *(kind, address),
+            *(ctypes.c_uint64 * rank).from_address(dims),
+            *(ctypes.c_uint64 * (rank - 1)).from_address(strides),
+            *rest,
+        ]
+        told = " ".join(map(str, numbers)).encode()
+        ctypes.memmove(to, told.ljust(128), 128)
+        return self.status
+
+
+def _u32(at: int, count: int) -> list[int]:
+    return list((ctypes.c_uint32 * count).from_address(at))
+
+
+@pytest.fixture
+def encoder(monkeypatch: pytest.MonkeyPatch) -> FakeEncoder:
+    library = FakeEncoder()
+    monkeypatch.setattr(driver, "_library", lambda: library)
+    driver.encoded.cache_clear()
+    return library
+
+
+@pytest.mark.usefixtures("encoder")
+@pytest.mark.parametrize(
+    ("tensor", "told"),
+    [
+        (MATRIX, "6 256 40 50 96 64 32 1 1 0 3 2 0"),
+        (IMAGES, "7 256 8 7 9 2 32 224 2016 -1 -3 -1 0 32 64 1 1 2 1 0 3 2 0"),
+    ],
+)
+def test_a_tensor_map_is_made_of_what_its_description_says(tensor: TensorMap, told: str) -> None:
+    made = driver.encoded(tensor.at(0x100))
+    assert len(made) == 128
+    assert made.decode().strip() == told
+
+
+def test_a_map_without_an_address_and_one_that_the_driver_refuses_are_errors(
+    encoder: FakeEncoder,
+) -> None:
+    with pytest.raises(TypeError, match="the tensor map of x has no address yet"):
+        driver.encoded(MATRIX)
+    encoder.status = 1
+    with pytest.raises(DriverError, match="cuTensorMapEncodeTiled: CUDA error 1"):
+        driver.encoded(MATRIX.at(0x100))
+    with pytest.raises(DriverError, match="cuTensorMapEncodeIm2col: CUDA error 1"):
+        driver.encoded(IMAGES.at(0x100))
+
+
+def test_a_device_passes_the_drivers_map_and_says_which_launch_it_refused(
+    fake: FakeDriver, encoder: FakeEncoder
+) -> None:
+    encoder.cuLaunchKernelEx = fake.cuLaunchKernelEx  # type: ignore[attr-defined]
+    device = CudaDevice(cache=CACHE)
+    kernel, stream = device.load(instantiate("lrn.cu", "lrn", t="float")), device.stream()
+    place = (1, 1, 1), (32, 1, 1), 0, (MATRIX.at(0x100),), stream
+    device.launch(kernel, *place, dependent=True)
+    (call,) = fake.calls
+    assert call.first == int.from_bytes(b"6 25", "little")
+    encoder.status = 1
+    driver.encoded.cache_clear()
+    for dependent in (False, True):
+        with pytest.raises(LaunchError, match=r"lrn.*cuTensorMapEncodeTiled"):
+            device.launch(kernel, *place, dependent=dependent)
 
 
 class FakeGraphs:

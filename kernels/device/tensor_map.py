@@ -1,0 +1,89 @@
+"""Describes tensors to Hopper's tensor copies, without a device: what a launch passes as TensorMap.
+
+    TensorMap of an operand ─ Launch.bind ─ of an address ─ Device.launch ─ 128 bytes, a parameter
+
+Only the driver knows the layout of those bytes, and the simulator has one of its own. So both are
+given this description, which refuses what a driver would. The bytes are a parameter by value: a
+captured graph keeps them, and they stay right while the operand stays where it is.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from kernels.problems.precision import Storage
+
+ALIGNMENT = 16
+"""Bytes that a tensor's address and its strides are multiples of."""
+
+SWIZZLE_BYTES = 128
+"""Of a row of a tile, of which 16-byte vector v of row r then lies at v ^ (r % 8)."""
+
+MOST_STEP = 8
+"""From a window to the next, in im2col mode."""
+
+CORNERS = range(-128, 128)
+"""Where windows may begin and end, from the first and the last pixel of an image of two axes."""
+
+_MOST_ROWS = 256  # of a tile
+_MOST_PIXELS = 1024  # of a tile, in im2col mode
+
+
+class Windows(NamedTuple):
+    """Says which pixels a copy in im2col mode visits, by width, then height.
+
+    The first and the last window of an image begin at `lower` from its first pixel, and at `upper`
+    from its last; others lie `steps` apart.
+    """
+
+    steps: tuple[int, int]
+    lower: tuple[int, int]
+    upper: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """Describes a tensor, and the tile that a copy takes of it, in rows of 128 bytes at most.
+
+    `base` is an operand's name, or its address once it is bound. A tile has `row` elements of the
+    innermost dimension, in each of `rows` places: along the second dimension, or in im2col mode, of
+    each window's pixel at one tap. What is outside the tensor is copied as zeros. Raises ValueError
+    where a driver would refuse it.
+    """
+
+    base: str | int
+    stored: Storage
+    dims: tuple[int, ...]  # elements, the innermost first: 2, or in im2col mode C, W, H, N
+    strides: tuple[int, ...]  # bytes, of all dimensions but the innermost
+    row: int
+    rows: int
+    windows: Windows | None = None  # of im2col mode
+
+    def __post_init__(self) -> None:
+        rank, most = (2, _MOST_ROWS) if self.windows is None else (4, _MOST_PIXELS)
+        if len(self.dims) != rank or len(self.strides) != rank - 1:
+            raise ValueError(f"a tensor of {rank} dimensions, not {self.dims} and {self.strides}")
+        if not all(0 < size <= 1 << 32 for size in self.dims):
+            raise ValueError(f"a tensor of {self.dims}; each dimension has 1 to 2^32 elements")
+        if not all(0 < size < 1 << 40 and size % ALIGNMENT == 0 for size in self.strides):
+            raise ValueError(f"strides of {self.strides} bytes; they are multiples of {ALIGNMENT}")
+        row_bytes = self.row * self.stored.itemsize
+        if not 0 < row_bytes <= SWIZZLE_BYTES or row_bytes % ALIGNMENT:
+            raise ValueError(f"rows of {row_bytes} bytes; a tile has 16, 32, ... or 128")
+        if not 0 < self.rows <= most:
+            raise ValueError(f"a tile of {self.rows} rows; it has 1 to {most}")
+        if isinstance(self.base, int) and self.base % ALIGNMENT:
+            raise ValueError(f"a tensor at {self.base:#x}, which is no multiple of {ALIGNMENT}")
+        if self.windows is None:
+            return
+        if not all(1 <= step <= MOST_STEP for step in self.windows.steps):
+            raise ValueError(f"windows {self.windows.steps} apart; at most {MOST_STEP}")
+        corners = (*self.windows.lower, *self.windows.upper)
+        if any(corner not in CORNERS for corner in corners):
+            raise ValueError(f"corners at {corners}; they are -128 to 127")
+
+    def at(self, base: str | int) -> "TensorMap":
+        """Return the map of the same tensor at another operand's place, or at an address.
+
+        Raises ValueError unless the address is aligned.
+        """
+        return replace(self, base=base)

@@ -1,0 +1,74 @@
+"""Describes to tensor copies the factors of a convolution: images by window, and matrices."""
+
+from collections.abc import Sequence
+
+from kernels.device.tensor_map import CORNERS, MOST_STEP, SWIZZLE_BYTES, TensorMap, Windows
+from kernels.layout.pixels import Pixels
+from kernels.problems.precision import Storage
+from kernels.problems.window import Window
+
+_MOST_OFFSET = 255  # of a tap from its window's start
+
+
+def matrix_map(
+    operand: str, stored: Storage, columns: int, height: int, pitch: int, rows: int
+) -> TensorMap:
+    """Return the map of a matrix with `pitch` elements from row to row, for tiles of 128-byte
+    rows.
+    """
+    itemsize = stored.itemsize
+    return TensorMap(
+        operand,
+        stored,
+        (columns, height),
+        (pitch * itemsize,),
+        SWIZZLE_BYTES // itemsize,
+        rows,
+    )
+
+
+def pixels_map(operand: str, x: Pixels, n: int, window: Window, rows: int) -> TensorMap:
+    """Return the map of n images for tiles of 128 bytes of channels of the windows' pixels.
+
+    Raises ValueError as `windows_refusal` says, and where pixels do not lie at 16 bytes.
+    """
+    if reason := windows_refusal(window):
+        raise ValueError(reason)
+    itemsize = x.stored.itemsize
+    height, width = window.input
+    pitch = x.pitch * itemsize
+    return TensorMap(
+        operand,
+        x.stored,
+        (x.channels, width, height, n),
+        (pitch, pitch * width, pitch * width * height),
+        SWIZZLE_BYTES // itemsize,
+        rows,
+        _windows(window),
+    )
+
+
+def windows_refusal(window: Window) -> str | None:
+    """Return why im2col mode cannot visit the windows, or None where it can."""
+    if len(window.input) != 2:
+        return f"{len(window.input)}-D windows; tensor copies visit those of 2-D images"
+    windows = _windows(window)
+    taps = [extent - 1 for extent in window.extent]
+    corners = (*windows.lower, *windows.upper)
+    if max(windows.steps) > MOST_STEP:
+        return f"a stride of {max(windows.steps)}; tensor copies make steps of {MOST_STEP} at most"
+    if max(taps) > _MOST_OFFSET or any(corner not in CORNERS for corner in corners):
+        return "windows too far beyond the image for tensor copies"
+    return None
+
+
+def _windows(window: Window) -> Windows:
+    """Return what im2col mode needs of a window; ONNX's axes are height, then width."""
+
+    def by_width(sizes: Sequence[int]) -> tuple[int, int]:
+        height, width = sizes
+        return width, height
+
+    lower = [-pad for pad in window.pads_begin]
+    upper = [pad - (extent - 1) for pad, extent in zip(window.pads_end, window.extent, strict=True)]
+    return Windows(by_width(window.strides), by_width(lower), by_width(upper))

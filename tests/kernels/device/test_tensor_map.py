@@ -1,0 +1,71 @@
+"""Descriptions of tensors: what they refuse, and what of them a launch binds."""
+
+from dataclasses import replace
+
+import pytest
+
+from kernels.device.launch import Launch, instantiate
+from kernels.device.tensor_map import TensorMap, Windows
+from kernels.problems.precision import FLOAT, HALF
+
+MATRIX = TensorMap("x", HALF, (40, 50), (96,), 64, 32)
+IMAGES = TensorMap(
+    "x", FLOAT, (8, 7, 9, 2), (32, 224, 2016), 32, 64, Windows((1, 2), (-1, -3), (-1, 0))
+)
+
+BROKEN: dict[str, tuple[TensorMap, dict[str, object], str]] = {
+    "a dimension too many": (MATRIX, {"dims": (8, 8, 8)}, "a tensor of 2 dimensions, not"),
+    "a stride too many": (MATRIX, {"strides": (96, 960)}, "a tensor of 2 dimensions, not"),
+    "a matrix as images": (IMAGES, {"dims": (8, 7)}, "a tensor of 4 dimensions, not"),
+    "no element": (MATRIX, {"dims": (40, 0)}, "each dimension has 1 to"),
+    "too many elements": (MATRIX, {"dims": (40, (1 << 32) + 1)}, "each dimension has 1 to"),
+    "a stride off 16 bytes": (MATRIX, {"strides": (88,)}, r"strides of \(88,\) bytes"),
+    "a stride of nothing": (MATRIX, {"strides": (0,)}, r"strides of \(0,\) bytes"),
+    "a stride too long": (MATRIX, {"strides": (1 << 40,)}, "bytes; they are multiples of 16"),
+    "a row beyond the swizzle": (MATRIX, {"row": 72}, "rows of 144 bytes"),
+    "a row off 16 bytes": (MATRIX, {"row": 60}, "rows of 120 bytes"),
+    "a row of nothing": (MATRIX, {"row": 0}, "rows of 0 bytes"),
+    "too many rows": (MATRIX, {"rows": 257}, "a tile of 257 rows; it has 1 to 256"),
+    "too many pixels": (IMAGES, {"rows": 1025}, "a tile of 1025 rows; it has 1 to 1024"),
+    "no row": (IMAGES, {"rows": 0}, "a tile of 0 rows"),
+    "an address off 16 bytes": (MATRIX, {"base": 0x1008}, "a tensor at 0x1008, which is no"),
+    "windows too far apart": (IMAGES, {"windows": Windows((1, 9), (0, 0), (0, 0))}, r"\(1, 9\)"),
+    "windows on one another": (IMAGES, {"windows": Windows((0, 1), (0, 0), (0, 0))}, r"\(0, 1\)"),
+    "too much padding": (IMAGES, {"windows": Windows((1, 1), (-129, 0), (0, 0))}, "corners at"),
+    "an end too far": (IMAGES, {"windows": Windows((1, 1), (0, 0), (0, 128))}, "corners at"),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_a_driver_would_refuse_is_refused_with_a_reason(broken: str) -> None:
+    tensor, change, says = BROKEN[broken]
+    with pytest.raises(ValueError, match=says):
+        replace(tensor, **change)  # type: ignore[arg-type]
+
+
+def test_the_largest_that_a_driver_takes_is_taken() -> None:
+    replace(MATRIX, dims=(1 << 32, 1), strides=((1 << 40) - 16,), rows=256, base=0x1010)
+    replace(IMAGES, rows=1024, windows=Windows((8, 8), (-128, 127), (127, -128)))
+
+
+def _launch() -> Launch:
+    kernel = instantiate("lrn.cu", "lrn", t="float")
+    return Launch(kernel, (1, 1, 1), (1, 1, 1), (IMAGES, "y", *[1] * 9))
+
+
+def test_a_launch_binds_the_operand_of_a_map_as_it_does_a_pointer() -> None:
+    made = _launch()
+    assert made.operands == ("x", "y")
+    assert made.elements["x"] == "float"
+    assert made.writes == {"y"}
+    tensor, y, *_ = made.bind({"x": 0x100, "y": 0x204})
+    assert (tensor, y) == (replace(IMAGES, base=0x100), 0x204)
+    with pytest.raises(KeyError, match="x"):
+        made.bind({"y": 0x204})
+    with pytest.raises(ValueError, match="a tensor at 0x104"):
+        made.bind({"x": 0x104, "y": 0x204})
+
+
+def test_a_launch_on_other_operands_renames_that_of_a_map() -> None:
+    assert _launch().renamed({"x": "z", "z": "x"}).operands == ("z", "y")
+    assert _launch().renamed({"y": "v"}).operands == ("x", "v")
