@@ -1,4 +1,4 @@
-"""Turns ONNX into an engine. What `service` may use is re-exported here.
+"""Turns ONNX into an engine, and re-exports what `service` may use.
 
 Imports `kernels`, never `service`, and works without a GPU or a driver.
 """

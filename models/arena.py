@@ -1,4 +1,5 @@
-"""Lays out one arena for all buffers of a plan: those never alive together may share bytes."""
+"""Lays out all buffers of a plan in one arena, in which buffers never alive together share
+bytes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Lifetime:
             raise ValueError(f"{self} has no bytes or no life")
 
     def meets(self, other: "Lifetime") -> bool:
-        """Return whether both may be alive at some step."""
+        """Return whether both buffers may be alive at the same step."""
         within = self.first <= other.last and other.first <= self.last
         return within and not (self._ends_before(other) or other._ends_before(self))
 
@@ -39,7 +40,7 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Gives each buffer's offset, in bytes from the arena's start."""
+    """Holds each buffer's offset in bytes from the arena's start."""
 
     offsets: Mapping[str, int]
     nbytes: int
@@ -62,9 +63,8 @@ def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
 
 
 def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
-    """Return a lower bound in bytes of every layout: the largest sum of buffers alive at one
-    step.
-    """
+    """Return a lower bound on the bytes of any layout: the most bytes that are alive at one
+    step."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         changes[life.first] = changes.get(life.first, 0) + aligned(life.nbytes)

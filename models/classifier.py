@@ -1,4 +1,4 @@
-"""Reads and checks an image classifier: its network, and what it expects of its pixels."""
+"""Reads and checks an image classifier, which is a network and the pixels that it expects."""
 
 import logging
 from collections.abc import Mapping
@@ -40,7 +40,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Classifier:
-    """A network from one image to one row of scores, and how images become its input."""
+    """Holds a network that gives one row of scores for an image, and how images become its
+    input."""
 
     name: str
     network: LoadedModel
@@ -54,16 +55,14 @@ class Classifier:
 
     @property
     def inner(self) -> Mapping[str, Inner]:
-        """Return the values that engines give beside the scores where they are asked for, by
-        name.
-        """
+        """Return the values, by name, that engines return beside the scores on request."""
         features = self.maps.features if isinstance(self.maps, Maps) else self.maps
         found = (self.embedding, features)
         return {each.name: each for each in found if isinstance(each, Inner)}
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """Return the value of `rewritten` that has the elements of each of `inner`, by its name."""
+        """Return, for each name in `inner`, the value of `rewritten` that has the same elements."""
         return {name: origin(self.network.graph, name) for name in self.inner}
 
     @cached_property
@@ -152,9 +151,8 @@ def _own_precision(proto: ModelProto, network: LoadedModel) -> Precision:
 
 
 def _classes(path: Path, shape: Shape) -> int:
-    """Return the number of scores of an image. Raises UnsupportedModelError unless it is a
-    vector.
-    """
+    """Return the number of scores of an image. Raises UnsupportedModelError unless scores are a
+    vector."""
     classes, *others = sorted(shape, reverse=True) or [1]
     if any(size != 1 for size in others):
         raise UnsupportedModelError(
@@ -165,8 +163,7 @@ def _classes(path: Path, shape: Shape) -> int:
 
 
 def _settle_output(path: Path, network: LoadedModel, preprocessing: Preprocessing) -> Preprocessing:
-    """Set the output to probabilities where the network ends in a softmax, whatever was set or
-    guessed.
+    """Set the output to probabilities if the network ends in a softmax, whatever the files said.
 
     The softmax of a softmax would rank the classes right and make every probability wrong.
     """

@@ -1,4 +1,4 @@
-"""Computes the cost of a node: arithmetic, and the bytes that any implementation moves."""
+"""Computes the cost of a node: its arithmetic, and the bytes that any implementation must move."""
 
 from math import prod
 
@@ -24,9 +24,7 @@ from models.graph import (
 
 
 def flops_per_image(graph: Graph, node: Node) -> int:
-    """Return how many multiplies, adds, comparisons and transcendental calls a node takes an
-    image.
-    """
+    """Return the node's multiplies, adds, comparisons and transcendental calls for one image."""
     out = prod(graph.shape(node.output))
     epilogue = out * sum(
         getattr(node, part, None) is not None for part in ("bias", "residual", "activation")
@@ -75,7 +73,7 @@ def _prologue_flops(graph: Graph, conv: Conv) -> int:
 
 
 def bytes_moved(graph: Graph, node: Node, n: int) -> int:
-    """Return the bytes of all operands, each read once, and of the output, written once.
+    """Return the bytes of all operands and the output, if each is read or written once.
 
     Weights count as stored in the output's type.
     """

@@ -1,4 +1,4 @@
-"""Reads what is said of a model: flags, `model.toml`, other programs' files, presets.
+"""Reads a model's description from flags, `model.toml`, other programs' files and presets.
 
     preset = "imagenet"        # where to start from: imagenet, caffe, inception, raw, digits, or
                                # torchvision's weights, as resnet50.IMAGENET1K_V2
@@ -57,7 +57,7 @@ _OF_SERVING = ("max_batch", "timeout_ms", "priority")
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Holds how a model's requests are served, where something else than the settings says so."""
+    """Holds how one model's requests are served where its files differ from the settings."""
 
     max_batch: int | None = None  # beside --max-batch
     timeout_ms: float | None = None  # deadline of requests that set none, or a later one
@@ -66,7 +66,8 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Holds all that is said of a model outside its network, and where that was said."""
+    """Holds all that is known of a model from outside its network, and which source each part is
+    from."""
 
     preprocessing: Preprocessing
     precision: Precision | None  # None: the network's own
@@ -77,9 +78,8 @@ class Description:
 
 
 def files_of(model_path: Path) -> Iterator[Path]:
-    """Yield the files that a model is read from: its own, those beside it that begin with its name,
-    such as weights, and those that describe it.
-    """
+    """Yield the files that a model is read from: the model, files beside it whose names begin with
+    its name, such as weights, and those that describe it."""
     beside = model_path.parent.glob(f"{escape(model_path.stem)}*")
     yield from sorted(path for path in beside if path == model_path or path.suffix != ".onnx")
     for place in places_beside(model_path):
@@ -93,7 +93,7 @@ def load_description(
     input_shape: Sequence[int | None],
     overrides: Mapping[str, object] | None = None,
 ) -> Description:
-    """Return what the model at `model_path` expects, by the files beside it.
+    """Return the description of the model at `model_path`, read from the files beside it.
 
     `input_shape` is one image's in the model's own layout, such as (3, 224, 224), or for clips of
     16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves open.
@@ -143,7 +143,7 @@ def _add(
     given: dict[str, Any],
     sources: dict[str, list[str]],
 ) -> None:
-    """Add to `given` what it lacks, and to `sources` from where that is.
+    """Add entries that `given` lacks, and record the source of each in `sources`.
 
     Of `resize` and `crop_pct` only one is ever given.
     """
@@ -160,7 +160,7 @@ def _add(
 
 
 def _shown_file(reading: Reading, model_path: Path) -> str:
-    """Return a file's name, with `../` where it lies above the model."""
+    """Return a file's name for display, with `../` if it lies above the model."""
     return Path(relpath(reading.file, model_path.parent)).as_posix()
 
 
@@ -170,7 +170,8 @@ def _origin(
     sources: Mapping[str, Sequence[str]],
     readings: Sequence[tuple[str, Reading]],
 ) -> Iterator[str]:
-    """Yield what each source sets, what of a file others overrule, and what of it is not used."""
+    """Yield lines that say which keys each source set, which were overruled, and which are not
+    used."""
     for name, keys in sources.items():
         yield f"{name}: {', '.join(keys)}"
     if preprocessing.guess:
@@ -188,7 +189,7 @@ def _values(thing: Preprocessing | Serving) -> dict[str, Any]:
 
 
 def _overruled(reading: Reading, used: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys that a file sets to other values than are used."""
+    """Yield the keys that a file sets to values other than those that are used."""
     said = parse_keys(str(reading.file), reading.serving)
     try:
         if reading.labels:
@@ -212,7 +213,7 @@ def _settle(
     shape: Sequence[int],
     given: Mapping[str, Any],
 ) -> Preprocessing:
-    """Return the preprocessing by what is given, a preset, and the model's input."""
+    """Return the preprocessing that follows from what is given, a preset, and the model's input."""
     layout: Layout = given.get("layout") or _guess_layout(shape)
     channels, *spatial = shape if layout is Layout.NCHW else (shape[-1], *shape[:-1])
     *depth, height, width = spatial
@@ -269,7 +270,7 @@ def _settle(
 
 
 def _resized(height: int, width: int, crop_pct: float) -> int:
-    """Return the side before the crop, rounded down, as timm does."""
+    """Return the side to resize to before the crop, rounded down like timm's."""
     return math.floor(max(height, width) / crop_pct)
 
 
@@ -286,7 +287,7 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _known(input_shape: Sequence[int | None]) -> tuple[int, ...]:
-    """Return the shape with 0 for an unknown size."""
+    """Return the shape, with unknown sizes as 0."""
     if len(input_shape) not in (3, 4):
         raise PreprocessingError(
             f"the model's input has the shape {_shown(input_shape)}; an image has three axes "
@@ -304,9 +305,8 @@ def _guess_layout(shape: Sequence[int]) -> Layout:
 def _frames(
     source: str, depth: Sequence[int], given: int | None, shape: Sequence[int]
 ) -> int | None:
-    """Return the number of frames of a clip; None for a model of images, which have no depth
-    axis.
-    """
+    """Return the number of frames of a clip, or None for a model of images, which has no depth
+    axis."""
     if not depth:
         if given is not None:
             raise PreprocessingError(
@@ -323,7 +323,7 @@ def _frames(
 
 
 def _sampling(source: str, depth: Sequence[int], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return which frames of a clip a model gets, where something says so."""
+    """Return the given keys that say which frames of a clip a model gets."""
     found = {key: given[key] for key in ("sampling", "stride") if key in given}
     if found and not depth:
         raise PreprocessingError(

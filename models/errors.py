@@ -1,4 +1,4 @@
-"""Errors in a model file or its description.
+"""Defines the errors in a model file or in its description.
 
 ModelError
 ├── ModelFileError          missing, too large, truncated, not ONNX, external data, invalid
@@ -13,7 +13,7 @@ ModelError
 
 
 class ModelError(Exception):
-    """The base of all errors; the message names what is wrong and what would be right."""
+    """The base of all these errors; its message says what is wrong and what would be right."""
 
 
 class ModelFileError(ModelError):
@@ -25,15 +25,16 @@ class UnsupportedModelError(ModelError):
 
 
 class NoKernelsError(UnsupportedModelError):
-    """Says that Convoy has no kernels for some operators; ONNX Runtime may run the model."""
+    """Says that Convoy has no kernels for some operators, though ONNX Runtime may run the model."""
 
 
 class QuantisationError(ModelError):
-    """A quantised model cannot keep the labels that it must, or nothing shows that it does."""
+    """Says that a quantised model would change too many labels, or that too few images show it does
+    not."""
 
 
 class PreprocessingError(ModelError):
-    """Says that the description of the pixels that the model expects is wrong."""
+    """Says that the description of a model's pixels is wrong."""
 
 
 class EngineError(ModelError):

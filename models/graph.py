@@ -1,4 +1,4 @@
-"""Defines the typed graph: what a network computes, one frozen node an operation.
+"""Defines the typed graph of a network, with one frozen node for each operation.
 
 Shapes are those of one image, in ONNX's logical order (C, H, W): the batch axis is not written, it
 always comes first, and no node changes it. The planner decides how tensors lie in memory. Axes in
@@ -28,13 +28,14 @@ Shape = tuple[int, ...]
 
 
 def operand(**options: Any) -> Any:
-    """Return a node field that names a tensor (`str`), perhaps none (`str | None`), or several."""
+    """Return a dataclass field for a node's operand: a name (`str`), an optional one, or several
+    names."""
     return field(metadata={"operand": True}, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSlice:
-    """The place of a value that is a run of channels of a larger value (a fused Concat)."""
+    """Locates a value that is a range of channels of a larger value (made by a fused Concat)."""
 
     parent: str
     offset: int  # in channels
@@ -42,7 +43,7 @@ class ChannelSlice:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor computed for each image; `shape` is one image's, without the batch axis.
+    """A tensor computed for each image; `shape` is that of one image, without the batch axis.
 
     Where it is stored in bytes it is quantised: its numbers are those that its bytes stand for.
     """
@@ -86,7 +87,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Conv(Node):
-    """y = activation(conv(x, weight) + bias + residual); weight K×(C/groups)×R×S, bias K.
+    """Computes y = activation(conv(x, weight) + bias + residual), weight K×(C/groups)×R×S, bias K.
 
     scale and shift are C numbers each, of the prologue of a problem that has one. Where the problem
     has a projection, the residual is what is projected, C' channels, and the weight K×(C + C')×1×1.
@@ -105,7 +106,7 @@ class Conv(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Gemm(Node):
-    """y = activation(x · weightᵀ + bias) over the last axis; weight K×C, bias K."""
+    """Computes y = activation(x · weightᵀ + bias) over the last axis, weight K×C, bias K."""
 
     x: str = operand()
     weight: str = operand()
@@ -115,7 +116,7 @@ class Gemm(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Pool(Node):
-    """Max or average over a window."""
+    """Computes the maximum or average over a window."""
 
     x: str = operand()
     problem: PoolProblem
@@ -123,7 +124,7 @@ class Pool(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalPool(Node):
-    """Max or average over all of H×W (D×H×W); the output keeps the axes, each of size 1."""
+    """Computes the maximum or average over H×W (D×H×W); the output keeps these axes with size 1."""
 
     x: str = operand()
     kind: PoolKind
@@ -131,7 +132,8 @@ class GlobalPool(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleShift(Node):
-    """y = activation(x · scale + shift), scale and shift one number a channel (axis 0).
+    """Computes y = activation(x · scale + shift), where scale and shift have one number per channel
+    (axis 0).
 
     The loader's form of BatchNormalization: scale = gamma / sqrt(var + eps),
     shift = beta - mean · scale.
@@ -145,7 +147,7 @@ class ScaleShift(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Lrn(Node):
-    """Local response normalisation across channels.
+    """Computes local response normalisation across channels.
 
     y = x / (bias + alpha / size · Σ x²)^beta, the sum over the channels
     c - floor((size - 1) / 2) .. c + ceil((size - 1) / 2) that exist.
@@ -160,7 +162,7 @@ class Lrn(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Normalise(Node):
-    """y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
+    """Computes y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
     Mean and variance are over `axes`, axis 0 cut into `groups` runs first: LayerNormalization has
     one axis, GroupNormalization all of them and groups, InstanceNormalization all but axis 0. scale
@@ -178,7 +180,7 @@ class Normalise(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Reduce(Node):
-    """Sum, mean, maximum, minimum or L2 norm over `axes`, which stay, each of size 1."""
+    """Computes a sum, mean, maximum, minimum or L2 norm over `axes`, which remain with size 1."""
 
     x: str = operand()
     kind: ReduceKind
@@ -187,7 +189,8 @@ class Reduce(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Resample(Node):
-    """y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]], over 2 or 3 spatial axes.
+    """Computes y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]] over 2 or 3 spatial
+    axes.
 
     Resizing, and padding by what is inside the image. `taps` names a weight for each spatial axis,
     P×T×2: for each output position the input positions that it reads, and their factors.
@@ -199,7 +202,7 @@ class Resample(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Binary(Node):
-    """y = activation(a op b), broadcast after NumPy; either operand, not both, may be a weight.
+    """Computes y = activation(a op b), broadcast like NumPy; one operand may be a weight.
 
     A weight operand's shape has no batch axis: it is that of one image, or fewer axes.
     """
@@ -212,7 +215,7 @@ class Binary(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Activate(Node):
-    """y = activation(x), elementwise."""
+    """Computes y = activation(x) elementwise."""
 
     x: str = operand()
     activation: Activation
@@ -228,7 +231,7 @@ class Concat(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Slice(Node):
-    """x[start:stop:step] along `axis`, 0 <= start < stop <= size, step >= 1."""
+    """Computes x[start:stop:step] along `axis`, with 0 <= start < stop <= size and step >= 1."""
 
     x: str = operand()
     axis: int
@@ -239,7 +242,7 @@ class Slice(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Reshape(Node):
-    """Gives the elements of one image another shape: the output value's.
+    """Gives the elements of one image the output value's shape.
 
     With `channels_last` x (C, H, W) is read in the order H, W, C, as it lies in an NHWC buffer, so
     that flattening moves nothing there.
@@ -251,7 +254,7 @@ class Reshape(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Transpose(Node):
-    """Makes input axis `axes[i]` the output's axis i."""
+    """Makes axis `axes[i]` of the input axis i of the output."""
 
     x: str = operand()
     axes: tuple[int, ...]
@@ -267,7 +270,8 @@ class ChannelShuffle(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Pad(Node):
-    """Writes `value` around x; `begin` and `end` have one entry an axis, none negative."""
+    """Surrounds x by `value`; `begin` and `end` have one entry for each axis, none of them
+    negative."""
 
     x: str = operand()
     begin: tuple[int, ...]
@@ -277,7 +281,7 @@ class Pad(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(Node):
-    """Softmax, or its logarithm, along `axis`."""
+    """Computes softmax, or its logarithm, along `axis`."""
 
     x: str = operand()
     axis: int
@@ -286,7 +290,7 @@ class Softmax(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Node):
-    """y = the numbers nearest to x that are stored as y is: bytes, after ONNX's QuantizeLinear.
+    """Rounds x to the nearest numbers that y's storage has, in bytes, by ONNX's QuantizeLinear.
 
     A byte is round(x / scale) + zero point, ties to even, at least 0 and at most 255. ONNX's int8
     numbers are stored as bytes 128 larger, and so is their zero point.
@@ -301,35 +305,35 @@ class Quantize(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Dequantize(Node):
-    """y = x, the numbers that its bytes stand for (ONNX's DequantizeLinear)."""
+    """Converts x to the numbers that its bytes mean, by ONNX's DequantizeLinear."""
 
     x: str = operand()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(Node):
-    """y = x; Dropout too, since inference drops nothing."""
+    """Computes y = x; Dropout is one too, since inference drops nothing."""
 
     x: str = operand()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expand(Node):
-    """Repeats x along its axes of size 1, to the output value's shape."""
+    """Repeats x along its axes of size 1 to the output value's shape."""
 
     x: str = operand()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Node):
-    """Repeats a weight for every image, where an operand must be a value."""
+    """Repeats a weight for every image, for an operand that must be a value."""
 
     weight: str = operand()
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Whole numbers and scales that a quantised weight is the product of: numbers · scale.
+    """Holds whole numbers and scales whose product, numbers · scale, is a quantised weight.
 
     There is one scale, or one for each entry of the weight's first axis.
     """
@@ -339,7 +343,7 @@ class Grid:
 
     @property
     def weight(self) -> Weight:
-        """Return the weight, after ONNX's DequantizeLinear."""
+        """Return the weight's numbers, after DequantizeLinear if it is quantised."""
         scale = self.scale.reshape(-1, *[1] * (self.numbers.ndim - 1))
         return self.numbers.astype(np.float32) * scale
 
@@ -350,7 +354,7 @@ Move = ChannelShuffle | Concat | Constant | Expand | Identity | Pad | Reshape | 
 
 @dataclass(frozen=True)
 class Graph:
-    """A network: `nodes` in an order in which every value is written before it is read."""
+    """A network whose `nodes` are in an order in which every value is written before it is read."""
 
     name: str
     inputs: tuple[str, ...]
@@ -367,15 +371,14 @@ class Graph:
         check_graph(self)
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of a value (one image's) or of a weight."""
+        """Return the shape of a value (for one image) or of a weight."""
         value = self.values.get(name)
         return value.shape if value is not None else tuple(self.weights[name].shape)
 
 
 def last_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes from the output back, to the first that is no Reshape or Identity,
-    inclusive.
-    """
+    """Return the nodes from the output back to the first, inclusive, that is no Reshape or
+    Identity."""
     writers = {node.output: node for node in graph.nodes}
     value, found = graph.outputs[0], list[Node]()
     while (node := writers.get(value)) is not None:
@@ -387,7 +390,7 @@ def last_nodes(graph: Graph) -> list[Node]:
 
 
 class GraphError(ValueError):
-    """Says how a graph breaks its own rules: a defect in the loader or in a rewrite rule."""
+    """Says how a graph breaks its rules, which is a defect in the loader or in a rewrite rule."""
 
 
 def check_graph(graph: Graph) -> None:

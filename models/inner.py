@@ -1,4 +1,4 @@
-"""Finds values inside a network that are worth more than its scores to some: its embedding.
+"""Finds values inside a network that some clients need more than its scores, such as its embedding.
 
 The embedding is what the last linear layer reads, found from the scores back:
 
@@ -54,13 +54,13 @@ class Inner:
 
     @property
     def size(self) -> int:
-        """Return the length of the vector that `as_vectors` makes of it."""
+        """Return the length of the vector that `as_vectors` makes of this value."""
         return self.shape[_axis(self.shape)]
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Says why a network has no such value."""
+    """Says why a network has no value of the kind that was looked for."""
 
     reason: str
 
@@ -69,7 +69,7 @@ UNSOUGHT = Absent("none was looked for")
 
 
 def as_vectors(value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return n vectors of a value of n images: of channels, as their mean over all positions.
+    """Return n vectors from a value of n images; a value with positions is averaged over them.
 
     C×H×W has positions, and so have T tokens of C channels, T×C.
     """
@@ -82,12 +82,12 @@ def as_vectors(value: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _axis(shape: Shape) -> int:
-    """Return the axis of the channels."""
+    """Return the index of the value's channel axis."""
     return 1 if len(shape) == 2 and shape[1] > 1 else 0
 
 
 def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Absent:
-    """Return what the last linear layer reads, or the value of the node that is `named`.
+    """Return the value that the last linear layer reads, or that of the node called `named`.
 
     NONE names none.
 
@@ -119,14 +119,14 @@ def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Ab
 
 
 def why_shut(network: LoadedModel) -> str:
-    """Return why no value inside a network can be read; empty where some can."""
+    """Return why no value inside a network can be read; empty if some can."""
     if network.is_opaque:
         return _AS_IT_IS
     return _IN_BYTES if network.quantised else ""
 
 
 def last_linear(graph: Graph) -> Gemm | Conv | None:
-    """Return the linear layer that the scores are made by: a Gemm, or a Conv of one position."""
+    """Return the linear layer that computes the scores: a Gemm, or a 1×1 Conv."""
     for node in from_scores(graph):
         if isinstance(node, Gemm):
             return node
@@ -136,13 +136,13 @@ def last_linear(graph: Graph) -> Gemm | Conv | None:
 
 
 def is_of_one_position(node: Conv) -> bool:
-    """Return whether a Conv is a linear layer that is applied at each position."""
+    """Return whether a Conv is a linear layer applied at each position."""
     problem = node.problem
     return problem.groups == 1 and problem.window.kernel_volume == 1
 
 
 def from_scores(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes from the scores back, as long as each computes them of one value alone."""
+    """Yield the nodes from the scores back, while each computes its output from a single value."""
     writers = {node.output: node for node in graph.nodes}
     value: str | None = graph.outputs[0]
     while value is not None and (node := writers.get(value)) is not None:
@@ -166,7 +166,7 @@ def _only_value(graph: Graph, node: Node) -> str | None:
 
 
 def origin(graph: Graph, name: str) -> str:
-    """Return the value whose elements those of `name` are, in the same order."""
+    """Return the first value that has the same elements as `name` in the same order."""
     writers = {node.output: node for node in graph.nodes}
     while isinstance(node := writers.get(name), Reshape | Identity) and node.x in graph.values:
         name = node.x
@@ -187,7 +187,7 @@ def _named(graph: Graph, named: str) -> str:
 
 
 def in_onnx(network: LoadedModel, name: str) -> Inner | Absent:
-    """Return the value, or that from which it only differs in shape if ONNX has no such value."""
+    """Return the value as ONNX has it: the one called `name`, or one that differs only in shape."""
     graph = network.graph
     if origin(graph, name) == origin(graph, graph.outputs[0]):
         return Absent("its value is the scores")

@@ -1,4 +1,5 @@
-"""Computes a quantised network's whole numbers: filters and biases in units of their scales."""
+"""Computes the whole numbers of a quantised network's filters and biases, in units of their
+scales."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,15 +10,15 @@ from models.graph import Grid, Weight
 
 
 def is_quantised(stored: Storage) -> bool:
-    """Return whether a value is stored in bytes, which stand for numbers by a scale."""
+    """Return whether a value is stored as bytes that mean numbers by a scale."""
     return stored.dtype == BYTE.dtype
 
 
 def operands_of(
     grid: Grid, bias: Weight | None, bias_grid: Grid | None, x: Storage, y: Storage
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return `requantization` of a filter and a bias, which is in units of x's scale and the
-    filter's, or rounded to those.
+    """Return `requantization` of a filter and its bias, which is rounded to multiples of x's scale
+    times the filter's.
 
     Raises ValueError where a sum may pass 32 bits.
     """

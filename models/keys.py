@@ -1,4 +1,4 @@
-"""Defines the keys of `model.toml`: how each value is read, and what it must be."""
+"""Defines the keys of `model.toml`, how each is read, and which values it may have."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -195,7 +195,7 @@ def parse_keys(source: str, table: Mapping[str, object], folder: Path = Path()) 
 
 
 def _meant(word: str, names: Collection[str]) -> str:
-    """Return a question about the nearest name, for the end of a message; empty if none is near."""
+    """Return a question that suggests the nearest name, to end a message; empty if none is near."""
     longer = (name for name in names if name.startswith(f"{word}."))
     near = [*longer, *get_close_matches(word, names, n=1)]
     return f". Did you mean {near[0]}?" if near else ""

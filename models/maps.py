@@ -1,4 +1,4 @@
-"""Finds how a network's scores are means over the positions of an image: class activation maps.
+"""Makes class activation maps of networks whose scores are means over an image's positions.
 
 A map says how much each position adds to the score of a class (Zhou et al. 2016):
 
@@ -50,7 +50,7 @@ _NEEDS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Maps:
-    """Makes class activation maps of `features`, C×H×W."""
+    """Makes class activation maps from the value `features`, C×H×W."""
 
     features: Inner
     weight: _Array  # classes×C
@@ -59,7 +59,7 @@ class Maps:
     beside: _Array  # added to the mean over the positions, one a class
 
     def of(self, features: _Array, classes: Sequence[int]) -> _Array:
-        """Return the maps of some classes: classes×H×W."""
+        """Return the maps of the given classes, classes×H×W."""
         channels, *positions = features.shape
         kept = list(classes)
         maps = self.weight[kept] @ features.reshape(channels, -1) + self.inside[kept, np.newaxis]
@@ -69,7 +69,7 @@ class Maps:
 
 
 def find_maps(network: LoadedModel) -> Maps | Absent:
-    """Return how a network's maps are made, or why it has none."""
+    """Return how to make a network's maps, or why it has none."""
     if reason := why_shut(network):
         return Absent(reason)
     graph = rewrite(network.graph, (global_pool,)).graph
@@ -98,7 +98,7 @@ def find_maps(network: LoadedModel) -> Maps | Absent:
 def _of_positions(
     network: LoadedModel, graph: Graph, pool: GlobalPool, linear: Conv, *, rectified: bool
 ) -> Maps | Absent:
-    """Return the maps of a network that scores each position, and averages the scores."""
+    """Return the maps of a network that scores each position and then averages the scores."""
     weight, bias = _linear(graph, linear)
     if weight is None or pool.kind is not PoolKind.AVERAGE:
         return Absent(_NEEDS)
@@ -109,13 +109,14 @@ def _of_positions(
 
 
 def _last_computing(graph: Graph) -> list[Node]:
-    """Return the last nodes from the scores back, without those that only move numbers."""
+    """Return the last nodes, from the scores back, that do more than move numbers."""
     passed = (node for node in from_scores(graph) if not isinstance(node, _SKIPPED))
     return list(islice(passed, _LENGTH))
 
 
 def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
-    """Return the weight, classes×C, and bias of a linear layer; another has no weight."""
+    """Return the weight, classes×C, and the bias of a linear layer; any other node has no
+    weight."""
     weight = graph.weights[node.weight]
     bias = np.zeros(len(weight), np.float32) if node.bias is None else graph.weights[node.bias]
     is_linear = isinstance(node, Gemm) or (
@@ -125,7 +126,7 @@ def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
 
 
 def _added(graph: Graph, add: Binary, linear: Gemm | Conv) -> _Array | None:
-    """Return the weight that is added to scores, one number a class."""
+    """Return the weight that is added to the scores, with one number per class."""
     weight = graph.weights.get(add.a, graph.weights.get(add.b))
     if add.op is not BinaryOp.ADD or weight is None:
         return None

@@ -1,11 +1,12 @@
-"""Opens a GPU, for the engine and for tuning."""
+"""Opens GPUs for the engine and for tuning."""
 
 from kernels.device.device import Device, DeviceError
 from models.errors import NoGpuError
 
 
 def open_gpu(advice: str, number: int = 0) -> Device:
-    """Return the GPU with CUDA's `number`. Raises NoGpuError, ending in `advice`, without one."""
+    """Return the GPU with CUDA's `number`. Raises NoGpuError, which ends in `advice`, if there is
+    none."""
     from kernels.device.cuda_device import CudaDevice  # noqa: PLC0415  only where a GPU is asked for
 
     try:
@@ -15,7 +16,7 @@ def open_gpu(advice: str, number: int = 0) -> Device:
 
 
 def count_gpus(advice: str) -> int:
-    """Return how many GPUs CUDA_VISIBLE_DEVICES shows. Raises NoGpuError as `open_gpu` does."""
+    """Return how many GPUs CUDA_VISIBLE_DEVICES shows. Raises NoGpuError like `open_gpu`."""
     from kernels.device.cuda_device import count_devices  # noqa: PLC0415  as above
 
     try:

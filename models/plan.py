@@ -1,4 +1,4 @@
-"""Plans every launch of a network for one batch size, and where every operand lies.
+"""Plans every launch of a network for one batch size, and the memory of every operand.
 
 `build_plan` is pure: the same graph, N and choices give the same plan, without a device.
 
@@ -41,7 +41,7 @@ Pays = Callable[[Sequence[TapeStep], After], bool]
 
 @unique
 class Region(Enum):
-    """Names a part of device memory by its contents."""
+    """Names a part of device memory by what it holds."""
 
     INPUT = "input"  # the images, in the plan's form (models/lowering/context.py, INPUT)
     OUTPUT = "output"  # results (kernels/operations/top_k.py), read by the host
@@ -52,9 +52,7 @@ class Region(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Locates an operand's first byte: `offset` into its region, or into the weight of that
-    name.
-    """
+    """Locates an operand's first byte by its `offset` into a region or into the named weight."""
 
     region: Region
     offset: int
@@ -63,7 +61,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One launch, for the node `name`."""
+    """Describes one launch, which computes a part of the node `name`."""
 
     name: str
     launch: Launch
@@ -72,20 +70,21 @@ class Step:
     chosen: PlannedConv | None  # of a convolution
 
     def arguments(self, address: Callable[[Location], int]) -> tuple[Argument, ...]:
-        """Return the kernel's arguments, with each operand's address from `address`."""
+        """Return the kernel's arguments, in which `address` gives each operand's address."""
         return self.launch.bind({name: address(at) for name, at in self.operands.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Locates a value that the host may read after the last step: `offset` bytes into the arena."""
+    """Locates a value that the host may read after the last step, `offset` bytes into the arena."""
 
     offset: int
     nbytes: int  # of the buffer that it lies in
     place: Place
 
     def array(self, buffer: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return the value of n images as a view of the buffer, in the type it is stored in."""
+        """Return a view of the buffer as the value of n images, in the type that it is stored
+        in."""
         strided = self.place.strided
         elements = buffer.view(strided.stored.dtype)[self.place.offset :]
         strides = [stride * strided.stored.itemsize for stride in strided.strides]
@@ -94,7 +93,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Plan:
-    """A network for n images. Its weights are made on demand, once for all plans that share them.
+    """Holds a network's launches for n images; weights are made on demand and shared between plans.
 
     Only its first step reads INPUT, and only its last writes OUTPUT: both may be the host's memory.
     """
@@ -114,7 +113,7 @@ class Plan:
 
     @property
     def arena_bound(self) -> int:
-        """Return a lower bound on the bytes of an arena that keeps these buffers' windows apart."""
+        """Return a lower bound on the arena's bytes, given when each buffer is in use."""
         return lower_bound(self.buffers)
 
 
@@ -180,7 +179,7 @@ def build_plan(
 
 
 def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
-    """Return when each buffer may be in use: during the windows of its steps.
+    """Return the steps from and to which each buffer may be in use.
 
     Where steps run in parallel, it includes which steps have always ended before. What is kept is
     in use until the end, as if by one step more.

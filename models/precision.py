@@ -1,4 +1,4 @@
-"""Applies a precision to a network: how it multiplies, and in which type each value is stored.
+"""Applies a precision to a network, which sets how it multiplies and how values are stored.
 
 In fp16 everything is stored as halves but for what `kept_in_float` names. Where the two meet, an
 Identity converts: its output is stored otherwise than its input.
@@ -49,7 +49,7 @@ def at_precision(graph: Graph, precision: Precision) -> Graph:
 
 
 def kept_in_float(graph: Graph, precision: Precision) -> Mapping[str, str]:
-    """Return the nodes of a rewritten graph that fp16 leaves in float32: name → reason."""
+    """Return the nodes of a rewritten graph that fp16 leaves in float32, each with the reason."""
     if precision.stored == FLOAT:
         return {}
     scores = _scores(graph)
@@ -64,7 +64,8 @@ def _at(node: Node, precision: Precision) -> Node:
 
 
 class _Halves:
-    """Converts one graph to fp16: which values exist in which type, and the nodes so far."""
+    """Converts one graph to fp16: records the types in which each value exists, and the new
+    nodes."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph, between = graph, _between_bytes(graph)
@@ -119,7 +120,7 @@ class _Halves:
             self._as_stored(value.name)
 
     def _as_float(self, name: str) -> str:
-        """Return the name of a value's float32 form, which is made by conversion if missing."""
+        """Return the name of a value's float32 form, after adding a conversion if it is missing."""
         value = self._values[name]
         if value.stored != HALF:
             return name
@@ -130,7 +131,7 @@ class _Halves:
         return self._floats[name]
 
     def _as_stored(self, name: str) -> None:
-        """Convert a value to float16 that so far exists only as float32."""
+        """Convert to float16 a value that exists only as float32 so far."""
         if name in self._unwritten:
             self._unwritten.remove(name)
             self._convert(self._floats[name], name, HALF)
@@ -140,9 +141,8 @@ class _Halves:
 
 
 def beyond_half(graph: Graph) -> dict[str, str]:
-    """Return the nodes with a weight that float16 makes infinite, or a constant 0: name →
-    reason.
-    """
+    """Return the nodes with a weight that float16 makes infinite, or a constant 0, with the
+    reasons."""
     reasons = {node.name: _obstacle(graph, node) for node in graph.nodes}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
@@ -181,7 +181,7 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
 
 
 def _scores(graph: Graph) -> set[str]:
-    """Return what is kept in float32 of the scores: the last Gemm or Dequantize, and what follows.
+    """Return the nodes that compute the scores in float32: from the last Gemm or Dequantize on.
 
     Without one, it starts from the first Softmax or activation of the chain, each node with one
     reader, that ends in the output.
@@ -203,7 +203,8 @@ def _scores(graph: Graph) -> set[str]:
 
 
 def _between_bytes(graph: Graph) -> dict[str, str]:
-    """Return the nodes whose numbers go to Quantize alone, by nodes of this kind: with the reason.
+    """Return the nodes whose output is only quantised, perhaps after more such nodes, with the
+    reason.
 
     As halves they would be rounded twice. A product is not among them: it is on tensor cores.
     """
@@ -222,7 +223,7 @@ def _between_bytes(graph: Graph) -> dict[str, str]:
 
 
 def _within(graph: Graph, name: str) -> Iterator[str]:
-    """Yield a value's name, and those of the values that it lies in."""
+    """Yield a value's name, and the names of the values inside which it lies."""
     yield name
     while (inside := graph.values[name].inside) is not None:
         name = inside.parent
@@ -230,7 +231,8 @@ def _within(graph: Graph, name: str) -> Iterator[str]:
 
 
 def _inputs_to_quantise(graph: Graph) -> set[str]:
-    """Return the network's inputs that only Quantize reads: halves would be rounded twice."""
+    """Return the network's inputs that only Quantize reads; as halves they would be rounded
+    twice."""
     others = {
         name for node in graph.nodes if not isinstance(node, Quantize) for name in node.operands()
     }

@@ -1,4 +1,4 @@
-"""Describes the pixels that a model expects, and the meaning of its scores.
+"""Describes the pixels that a model expects, and what its scores mean.
 
 A clip is a sequence of frames: its pixels are D×H×W×C, those of an image H×W×C.
 """
@@ -28,7 +28,7 @@ class ChannelOrder(Enum):
 
 @unique
 class Layout(Enum):
-    """Names the order of the axes of the model's input, batch first; a clip's D comes before H."""
+    """Names the order of the input's axes after the batch; a clip's D comes before H."""
 
     NCHW = "nchw"
     NHWC = "nhwc"
@@ -36,7 +36,7 @@ class Layout(Enum):
 
 @unique
 class CropMode(Enum):
-    """Names how an image becomes height × width: resized, then its centre is cut out."""
+    """Names how an image is made height × width, by resizing, cropping or padding."""
 
     CROP = "crop"  # the shorter side becomes `resize`
     SQUASH = "squash"  # both sides become `resize`, so the aspect ratio changes
@@ -45,7 +45,7 @@ class CropMode(Enum):
 
 @unique
 class Sampling(Enum):
-    """Names which frames of a longer clip a model gets; of a shorter one, some are repeated."""
+    """Names which frames of a longer clip a model gets; frames of a shorter clip are repeated."""
 
     UNIFORM = "uniform"  # the middles of as many equal parts
     FIRST = "first"
@@ -54,7 +54,7 @@ class Sampling(Enum):
 
 @unique
 class OutputKind(Enum):
-    """Names what a model's scores are."""
+    """Names the kind of a model's scores."""
 
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
@@ -62,7 +62,7 @@ class OutputKind(Enum):
 
 @unique
 class Form(Enum):
-    """Names what a batch's places hold."""
+    """Names the form in which a batch's images are given."""
 
     PIXELS = "pixels"  # of the network's size
     TENSORS = "tensors"  # normalised already
@@ -71,7 +71,8 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """Describes the input: x = (pixel · scale - mean[c]) / std[c], pixel in 0..255, by channel.
+    """Describes the input x = (pixel · scale - mean[c]) / std[c] for channel c, with pixel in
+    0..255.
 
     `mean` and `std` follow `channels` (so BGR models give BGR means) and have 1 entry for GREY, 3
     otherwise.
@@ -96,7 +97,8 @@ class Preprocessing:
     stride: int = 1  # of STRIDE
 
     def chosen(self, frames: int) -> list[int]:
-        """Return the frames that a model of clips gets of a clip that has so many, in order."""
+        """Return the indices of the frames that the model gets of a clip with `frames` frames, in
+        order."""
         wanted = range(self.frames or 1)
         if self.sampling is Sampling.UNIFORM:
             return [(2 * place + 1) * frames // (2 * len(wanted)) for place in wanted]
@@ -105,43 +107,45 @@ class Preprocessing:
 
     @property
     def resized(self) -> tuple[int, int]:
-        """Return the width and height that SQUASH makes of an image, and PAD fits it into."""
+        """Return the width and height to which SQUASH resizes an image and into which PAD
+        fits it."""
         longer = max(self.height, self.width)
         return self.width * self.resize // longer, self.height * self.resize // longer
 
     @property
     def mean_colour(self) -> tuple[int, ...]:
-        """Return the pixel that normalises to about 0, its channels as the model reads them."""
+        """Return the pixel whose normalised value is about 0, in the model's order of channels."""
         return tuple(min(255, max(0, round(mean / self.scale))) for mean in self.mean)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Return one image's shape as an engine takes it: H×W×C, a clip's D×H×W×C."""
+        """Return the shape in which engines take one image, H×W×C, or D×H×W×C for a clip."""
         depth = () if self.frames is None else (self.frames,)
         return (*depth, self.height, self.width, len(self.mean))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Return one image's shape as the model takes it, channels first or last by `layout`."""
+        """Return the shape in which the model takes one image, with channels first or last by
+        `layout`."""
         *spatial, channels = self.image_shape
         return self.image_shape if self.layout is Layout.NHWC else (channels, *spatial)
 
     @property
     def resizable(self) -> bool:
-        """Return whether a device can make the pixels of decoded images, which clips are not."""
+        """Return whether a device can resize decoded images for this model, which it cannot for
+        clips."""
         return self.frames is None and prod(self.image_shape) <= MIDDLE_BYTES
 
     @property
     def forms(self) -> Mapping["np.dtype[Any]", tuple[int, ...]]:
-        """Return one image's shape by type: uint8 pixels, or a normalised float32 tensor."""
+        """Return one image's shape by type, as uint8 pixels and as a normalised float32 tensor."""
         return {np.dtype(np.uint8): self.image_shape, np.dtype(np.float32): self.input_shape}
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Describes the preprocessing of models from one origin; `resize` scales with the model's
-    size.
-    """
+    """Describes the preprocessing of models from one source; `resize` scales with the model's
+    size."""
 
     size: int
     resize: int
@@ -154,11 +158,11 @@ class Preset:
     interpolation: Interpolation = Interpolation.BILINEAR
 
     def resized(self, height: int, width: int) -> int:
-        """Return `resize` for a model of this height and width."""
+        """Return the value of `resize` for a model of this height and width."""
         return round(max(height, width) * self.resize / self.size)
 
     def at(self, height: int, width: int) -> Preprocessing:
-        """Return the preprocessing of a model that takes N×C×H×W and whose labels are unknown."""
+        """Return the preprocessing for a model of this size in N×C×H×W without known labels."""
         return Preprocessing(
             height=height,
             width=width,
@@ -211,7 +215,8 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
-    """Return the same model's preprocessing by every preset with as many channels: name → it."""
+    """Return this preprocessing changed to each preset with as many channels, by the preset's
+    name."""
     return {
         name: replace(
             preprocessing,
@@ -243,13 +248,13 @@ def check_labels(preprocessing: Preprocessing, classes: int, source: str = "") -
 def normalisation(
     preprocessing: Preprocessing,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return (multiplier, offset), one entry a channel: x = pixel · multiplier + offset."""
+    """Return multiplier and offset, by channel, such that x = pixel · multiplier + offset."""
     mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
     return (preprocessing.scale / std).astype(np.float32), (-mean / std).astype(np.float32)
 
 
 def normalised(images: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
-    """Return pixels N×H×W×C as the model takes them: normalised, channels first or last."""
+    """Return pixels N×H×W×C normalised as the model takes them, with channels first or last."""
     multiplier, offset = normalisation(preprocessing)
     tensors = images * multiplier + offset
     if preprocessing.layout is Layout.NCHW:

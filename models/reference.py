@@ -1,4 +1,4 @@
-"""Runs a typed graph in NumPy, node by node: the reference for every engine."""
+"""Runs a typed graph node by node in NumPy, as the reference for every engine."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -61,7 +61,7 @@ def run_reference(
     *,
     all_values: bool = False,
 ) -> dict[str, Array]:
-    """Return the graph's outputs by name, each n×(its shape), for inputs of n×(their shapes).
+    """Return the graph's outputs by name, each n×(its shape), for inputs that are n×(their shape).
 
     Weights and inputs are converted to `dtype` and every node computes in it. With `all_values`
     every value is returned, inputs included; otherwise each is freed after its last reader. Values
@@ -96,9 +96,8 @@ def _batch_size(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _home(graph: Graph, name: str) -> tuple[str, int]:
-    """Return the outermost value that `name` lives inside, perhaps itself, and the channel
-    offset.
-    """
+    """Return the outermost value inside which `name` lies (perhaps itself), and its channel offset
+    there."""
     offset = 0
     while (inside := graph.values[name].inside) is not None:
         name, offset = inside.parent, offset + inside.offset
@@ -106,7 +105,8 @@ def _home(graph: Graph, name: str) -> tuple[str, int]:
 
 
 def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
-    """Return, by a node's index, the outermost values that no later node uses and none returns."""
+    """Return, by index of each node, the outermost values that neither later nodes nor the caller
+    need."""
     last: dict[str, int] = {}
     for index, node in enumerate(graph.nodes):
         for name in (node.output, *node.operands()):
@@ -121,7 +121,8 @@ def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
 
 
 class _Memory:
-    """Holds the arrays of one run: each outermost value's, with the values inside it as slices."""
+    """Holds the arrays of one run: one for each outermost value, sliced for the values inside
+    it."""
 
     def __init__(self, graph: Graph, n: int, dtype: Float) -> None:
         self.graph = graph
@@ -130,7 +131,7 @@ class _Memory:
         self._arrays: dict[str, Array] = {}
 
     def read(self, name: str) -> Array:
-        """Return a value, n×(its shape), or a weight, in the run's type."""
+        """Return a value, n×(its shape), or a weight, in the type of the run."""
         if name in self.graph.weights:
             return self.graph.weights[name].astype(self.dtype)
         root, offset = _home(self.graph, name)
@@ -140,7 +141,7 @@ class _Memory:
         return array[:, offset : offset + self.graph.shape(name)[0]]
 
     def write(self, name: str, array: Array) -> None:
-        """Keep `array` as the value `name`, in its place if that is inside another value."""
+        """Keep `array` as the value `name`, inside another value if it lies there."""
         expected = (self.n, *self.graph.shape(name))
         if array.shape != expected or array.dtype != self.dtype:
             raise GraphError(
@@ -163,11 +164,11 @@ class _Memory:
         del self._arrays[root]
 
     def read_optional(self, name: str | None) -> Array | None:
-        """Return what `read` does, or None for an operand that is absent."""
+        """Return the result of `read`, or None for an absent operand."""
         return None if name is None else self.read(name)
 
     def read_aligned(self, name: str, rank: int) -> Array:
-        """Read a value, with axes of size 1 inserted after the batch until an image has `rank`
+        """Return a value with axes of size 1 inserted after the batch, so that an image has `rank`
         axes.
 
         So operands of different rank broadcast within an image, never across the batch.
@@ -178,14 +179,14 @@ class _Memory:
 
 
 def _rounded_to(stored: Storage, array: Array) -> Array:
-    """Return the nearest numbers that can be stored so, in the array's own type."""
+    """Return the nearest numbers that `stored` has, in the array's own type."""
     if is_quantised(stored):
         return ops.quantized(array, stored)
     return array.astype(HALF).astype(array.dtype) if stored == HALF else array
 
 
 def _factor(precision: Precision, array: Array) -> Array:
-    """Return the factors that tensor cores multiply for `array`; TF32X3 uses all of a float32."""
+    """Return the numbers that tensor cores multiply in place of `array`; TF32X3 keeps all bits."""
     if precision is Precision.TF32:
         return to_tf32(array.astype(np.float32)).astype(array.dtype)
     if precision is Precision.INT8:  # of quantised values

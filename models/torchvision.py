@@ -1,4 +1,4 @@
-"""Lists how torchvision evaluates each of its weights for classification, as presets by name."""
+"""Lists, as presets by name, how torchvision evaluates each of its classification weights."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -23,14 +23,14 @@ _SPLIT_SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Handwriting:
-    """n images of 8×8 pixels 0..255, light on dark, and the digits 0..9 they show."""
+    """Holds n images of 8×8 pixels 0..255, light on dark, and the digits 0..9 that they show."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
 def handwriting() -> tuple[Handwriting, Handwriting]:
-    """Return the 1437 images to train on and the 360 to test with, always the same."""
+    """Return 1437 images to train on and 360 to test with; they are the same in every call."""
     # Importing scikit-learn takes two seconds, and drawing digits does not need it.
     from sklearn.datasets import load_digits  # noqa: PLC0415
     from sklearn.model_selection import train_test_split  # noqa: PLC0415
@@ -44,7 +44,8 @@ def handwriting() -> tuple[Handwriting, Handwriting]:
 
 
 def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Image.Image:
-    """Return an 8×8 digit, cut to its ink, with sharp strokes; their edges are 1 / sharpness wide.
+    """Return an 8×8 digit cropped to its ink and enlarged; its strokes' edges are 1 / sharpness
+    wide.
 
     The lower the threshold (0..1), the thicker the strokes.
     """
@@ -94,7 +95,7 @@ def coverage_maps(
 
 
 def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
-    """Return the 8×8 pixels as they fill the image in a request, slightly moved."""
+    """Return the 8×8 pixels scaled to the whole image, as in a request, and moved slightly."""
     placement = Placement(
         height=rng.uniform(0.85, 1.1),
         aspect=1.0,
@@ -114,7 +115,8 @@ def _small(coverage: Coverage) -> Coverage:
 
 
 def photograph(maps: Coverage, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Turn n coverage maps into n images 0..1: ink on paper, lit unevenly, blurred, with noise."""
+    """Return n images 0..1 made of n coverage maps: ink on paper, lit unevenly, blurred, with
+    noise."""
     n = len(maps)
 
     def per_image(low: float, high: float) -> NDArray[np.float32]:

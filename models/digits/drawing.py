@@ -1,4 +1,4 @@
-"""Draws digits with a pen or a typeface, as coverage maps to train on and to make images of.
+"""Draws digits with a pen or a typeface, as coverage maps for training and for sample images.
 
 A coverage map is a float32 array, 0 for paper and 1 for ink. The pen follows splines through a few
 points that are moved at random, so that no two digits are alike.
@@ -64,7 +64,7 @@ _HANDS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Places a digit in its image, whose axes run 0..1 rightwards and downwards."""
+    """Places a digit in its image, whose axes run from 0 to 1 rightwards and downwards."""
 
     height: float  # of the digit, as a fraction of the image's
     aspect: float  # width : height of the digit
@@ -75,9 +75,8 @@ class Placement:
 
     @classmethod
     def random(cls, rng: np.random.Generator) -> Self:
-        """Return a random placement: roughly centred, a third to nearly all of the height, tilted a
-        little.
-        """
+        """Return a random placement, roughly centred, a third to nearly all of the height, slightly
+        tilted."""
         height = rng.uniform(0.33, 0.92)
         aspect = rng.uniform(0.45, 0.85)
         room = min(0.5 - height / 2, 0.18)
@@ -144,7 +143,8 @@ def pen_digit(digit: int, placement: Placement, side: int, rng: np.random.Genera
 def printed_digit(
     digit: int, placement: Placement, side: int, rng: np.random.Generator
 ) -> Coverage:
-    """Return a square image, side × side, of a digit in Pillow's own typeface, light to heavy."""
+    """Return a square image, side × side, of a digit in Pillow's typeface, at a light to heavy
+    weight."""
     font = ImageFont.load_default(side)
     stroke = int(rng.integers(0, side // 16 + 1))
     left, top, right, bottom = font.getbbox(str(digit), stroke_width=stroke)
@@ -155,9 +155,8 @@ def printed_digit(
 
 
 def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) -> Coverage:
-    """Return a square image, side × side, with the grey image of a digit, of proportions
-    `aspect`.
-    """
+    """Return a square image, side × side, in which a digit's grey image of proportions `aspect` is
+    placed."""
     matrix = np.vstack([replace(placement, aspect=aspect).matrix(), [0, 0, 1]])
     # Pillow needs the inverse: for each pixel of the result, its place in the glyph.
     back = np.diag([glyph.width, glyph.height, 1]) @ np.linalg.inv(
@@ -211,7 +210,7 @@ def _move(
 
 
 def _spline(points: NDArray[np.float64], steps: int = 8) -> NDArray[np.float64]:
-    """Return a Catmull-Rom spline through the points, `steps` samples a piece."""
+    """Return a Catmull-Rom spline through the points, with `steps` samples between neighbours."""
     p = np.vstack([points[:1], points, points[-1:]])
     t = np.linspace(0, 1, steps, endpoint=False)[:, None]
     pieces = [

@@ -1,4 +1,4 @@
-"""Describes the digits model once: PyTorch trains it, and it is written as ONNX.
+"""Describes the digits model once, both to train it by PyTorch and to write it as ONNX.
 
     1×32×32   conv 3×3, BatchNormalization, ReLU; max pool 2
     16×16×16  squeeze 1×1, ReLU; expand 1×1 and 3×3, ReLU, concatenated; max pool 2
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConvLayer:
-    """A convolution padded to keep its size; a normalised one has BatchNormalization, no bias."""
+    """A convolution padded to keep its size, with either BatchNormalization or a bias."""
 
     inputs: int
     outputs: int
@@ -49,7 +49,8 @@ CONVS: Mapping[str, ConvLayer] = {
 
 
 class Operations(Protocol[T]):
-    """Lists the network's operations, on values of any kind."""
+    """Lists the operations that the network uses; each implementation has values of its own
+    type."""
 
     def conv(self, name: str, x: T) -> T:
         """Return the output of layer CONVS[name], its BatchNormalization included."""
@@ -61,17 +62,17 @@ class Operations(Protocol[T]):
         """Return the largest value of each 2×2 window."""
 
     def concat(self, a: T, b: T) -> T:
-        """Return the channels of a, then those of b."""
+        """Return a with b's channels appended."""
 
     def add(self, a: T, b: T) -> T:
         """Return a + b."""
 
     def classify(self, x: T) -> T:
-        """Return the CLASSES logits of FEATURES numbers."""
+        """Return CLASSES logits computed of FEATURES numbers."""
 
 
 def network(op: Operations[T], x: T) -> T:
-    """Return the logits N×10 of grey images N×1×32×32, pixels 0..1."""
+    """Return the logits N×10 of grey images N×1×32×32 with pixels 0..1."""
     x = op.pool(op.relu(op.conv("stem", x)))
     x = op.relu(op.conv("squeeze", x))
     x = op.concat(op.relu(op.conv("expand1", x)), op.relu(op.conv("expand3", x)))
@@ -111,7 +112,7 @@ def to_onnx(
 
 
 class _OnnxWriter:
-    """Implements the operations on names of values; every call adds nodes."""
+    """Implements the operations on names of ONNX values; each call adds nodes."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []

@@ -1,4 +1,4 @@
-"""Writes the sample images: `python -m models.digits.samples`.
+"""Writes the sample images by `python -m models.digits.samples`.
 
 They show one of each digit, from handwriting that is not in the training set, in ten styles.
 """

@@ -133,7 +133,7 @@ def _fit(
     epochs: int,
     rng: np.random.Generator,
 ) -> None:
-    """Train the layers in place, every epoch on new photographs of the same coverage maps."""
+    """Train the layers in place, with new photographs of the same coverage maps in each epoch."""
     steps = len(maps) // _BATCH
     optimiser = torch.optim.AdamW(layers.parameters(), weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(

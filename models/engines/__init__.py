@@ -1,1 +1,1 @@
-"""Engines, which run a classifier: their protocol, CUDA, ONNX Runtime, and which one to open."""
+"""Contains the engines that run a classifier, their protocol, and the choice of one to open."""

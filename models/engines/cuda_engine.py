@@ -1,4 +1,4 @@
-"""The engine on Convoy's own kernels: a plan and a captured graph for every N.
+"""Implements the engine on Convoy's own kernels, with a plan and a captured graph for every N.
 
     images ─ pinned ─┬─ graph of plan n ────────────────┬─ pinned ─ scores, ranking (replay.py)
                      └─ copy or first kernel … last one ┘
@@ -71,7 +71,7 @@ _TYPES: Mapping[Form, "np.dtype[Any]"] = {
 
 
 class _Weights:
-    """Holds weights on a device until the last engine that uses them releases them."""
+    """Holds weights on a device until the last engine that shares them releases them."""
 
     def __init__(self, device: Device, stream: Stream, arrays: Mapping[str, NDArray[Any]]) -> None:
         sizes = [aligned(array.nbytes) for array in arrays.values()]
@@ -84,14 +84,14 @@ class _Weights:
         stream.synchronize()
 
     def release(self) -> None:
-        """Count one engine less; free the memory with the last one."""
+        """Release one engine's share; the last release frees the memory."""
         self.users -= 1
         if not self.users:
             self._buffer.free()
 
 
 class CudaEngine:
-    """Runs a classifier at its precision on a device; one thread at a time may call `run`.
+    """Runs a classifier on a device at its precision; one thread at a time may call `run`.
 
     Raises DeviceLostError where the device is lost.
 
@@ -118,7 +118,8 @@ class CudaEngine:
         fallback: Fallback | None = None,
         resizes: bool = False,
     ) -> None:
-        """Share plans, kernels and weights with `beside`, an open engine of the same classifier.
+        """Share plans, kernels and weights with `beside`, an open engine of this classifier, if
+        given.
 
         `warm_up` ends with `prove`; where either fails, `fallback`'s engine serves, if there is
         one. Branches of a plan run in parallel where `pays` says so, by default the model of time.
@@ -173,7 +174,7 @@ class CudaEngine:
 
     @property
     def max_batch(self) -> int:
-        """Return the largest N that `run` takes."""
+        """Return the largest N that `run` accepts."""
         return self._max_batch
 
     @property
@@ -192,7 +193,7 @@ class CudaEngine:
         return {n: plan for (form, n), plan in self._plans.items() if form is Form.PIXELS}
 
     def warm_up(self) -> Engine:
-        """Run every N, the largest first: step by step, then captured. Then prove the engine.
+        """Run every N, the largest first, by single steps and then captured, and prove the engine.
 
         Returns the engine that serves: this one, or the fallback where one of these failed.
         """
@@ -241,7 +242,7 @@ class CudaEngine:
         return self._run(images, inner, step_by_step=False)
 
     def run_step_by_step(self, images: Batch) -> Results:
-        """Run as `run` does, but without the captured graph, so that an error names its step."""
+        """Do the same as `run` without the captured graph, so that an error names its step."""
         return self._run(images, (), step_by_step=True)
 
     def early_launches(self, n: int) -> tuple[int, int]:
@@ -255,7 +256,7 @@ class CudaEngine:
         return planned, self._device.early_launches(self._replays[key].graph)
 
     def timeline(self, n: int, runs: int = 20) -> Timeline:
-        """Return when each launch on n images' pixels runs, as medians over `runs`.
+        """Return when each launch on n images' pixels runs, as medians of `runs` runs.
 
         It runs on the images of the last batch. Raises EngineError.
         """
@@ -272,7 +273,8 @@ class CudaEngine:
         return Timeline(self._name, n, self._device.name, bars, replay_us)
 
     def _times_ms(self, plan: Plan, graph: Graph) -> list[float]:
-        """Return a replay's ms, then each step's begin and end in ms after the first begin."""
+        """Return the ms of a replay, and then each step's begin and end in ms after the first
+        begin."""
         begin, end = self._device.event(), self._device.event()
         for _ in range(_AHEAD):
             graph.replay(self._stream)
@@ -333,7 +335,7 @@ class CudaEngine:
             raise _failure(error, f"{self._name} failed on a batch of {key[1]}") from error
 
     def _read(self, key: _PlanKey, name: str) -> NDArray[np.float32]:
-        """Return a value inside the network, of the batch that ran last."""
+        """Return a value inside the network, computed for the batch that ran last."""
         kept, shape = self._plans[key].kept[self._origins[name]], self._inner[name].shape
         try:
             data = self._kept[: kept.nbytes]
@@ -344,7 +346,7 @@ class CudaEngine:
         return kept.array(data).astype(np.float32, order="C").reshape(key[1], *shape)
 
     def close(self) -> None:
-        """Free the device's memory; a second call does nothing."""
+        """Free the device's memory; further calls do nothing."""
         try:
             if self._buffer is not None:
                 self._stream.synchronize()
@@ -415,7 +417,7 @@ class CudaEngine:
     def _launch_side_by_side(
         self, plan: Plan, *, timed: bool = False
     ) -> tuple[list[Event], list[Event]]:
-        """Launch every step on its stream, after those that it waits for.
+        """Launch every step on its stream, after the steps that it waits for.
 
         An event is recorded only after a step that another stream's step waits for: elsewhere it
         might keep launches from overlapping. If `timed`, launches do not overlap, and the events
@@ -474,14 +476,13 @@ class CudaEngine:
 
 
 def _in_order(parts: Sequence[NDArray[np.float32]], order: Sequence[int]) -> NDArray[np.float32]:
-    """Return the rows of the parts, one after another, at their places in `order`."""
+    """Return the rows of all parts as one array, each row at its index in `order`."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)[np.argsort(order)]
 
 
 def _reads_host(plan: Plan) -> bool:
-    """Return whether the first kernel reads the images from pinned memory: places always, of which
-    it reads what they hold.
-    """
+    """Return whether the first kernel reads images from pinned memory: if small, or to be
+    resized."""
     return plan.form is Form.PLACES or kernel_reads_host(plan.input_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Defines the protocol of engines, which run batches of images."""
+"""Defines the interface of engines, which run batches of images."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, unique
@@ -26,7 +26,7 @@ Scores = NDArray[np.float32]  # N×classes, one row an image
 
 
 class TopClasses(NamedTuple):
-    """The classes of each image with the largest scores, n×k, the largest first.
+    """Holds the classes with the largest scores of each image, n×k, the largest first.
 
     Of equal scores the lower index comes first.
     """
@@ -49,7 +49,7 @@ class Engine(Protocol):
 
     @property
     def max_batch(self) -> int:
-        """Return the largest N that `run` takes; warming up may lower it."""
+        """Return the largest N that `run` accepts; warming up may lower it."""
 
     @property
     def classes(self) -> int:
@@ -57,31 +57,31 @@ class Engine(Protocol):
 
     @property
     def device(self) -> str:
-        """Return the device and the software on it, for display: "cpu (ONNX Runtime 1.23)"."""
+        """Return the device and its software for display, such as "cpu (ONNX Runtime 1.23)"."""
 
     @property
     def precision(self) -> Precision:
-        """Return the precision at which it computes convolutions."""
+        """Return the precision at which the engine computes convolutions."""
 
     @property
     def fallback_reason(self) -> str:
-        """Return why it runs on the CPU though `auto` looked for a GPU; empty where the CPU was
-        asked for.
-        """
+        """Return why `auto` chose the CPU and no GPU; empty if a GPU runs, or the CPU was asked
+        for."""
 
     @property
     def resizes(self) -> bool:
-        """Return whether it resizes decoded images on its device, not by this machine's CPU."""
+        """Return whether the engine resizes decoded images on its device instead of this machine's
+        CPU."""
 
     def warm_up(self) -> "Engine":
-        """Do the work that no request should wait for, and return the engine that serves.
+        """Do the work that no request should wait for, and return the engine that will serve.
 
         Engines from `open_engine` run every N and are proved. The engine returned is this one, or a
         warm replacement where this one failed and is closed.
         """
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the results of n images, 1 <= n <= max_batch, with those `inner` values.
+        """Return the results of n images, 1 <= n <= max_batch, with those values in `inner`.
 
         The classifier's `inner` has the names that may be asked for. `images` may change once this
         returns. Raises EngineError where the device failed, DeviceLostError where it takes no more
@@ -89,7 +89,7 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Free the device's memory; the engine may not be used again."""
+        """Free the device's memory; the engine cannot be used any more."""
 
 
 Proof = Callable[[Engine], int]
@@ -100,14 +100,15 @@ Fallback = Callable[[EngineError], Engine]
 
 
 def unproved(engine: Engine) -> int:
-    """Return the engine's own largest batch; it is the proof where none is required."""
+    """Return the engine's own largest batch, as the proof does that tries nothing."""
     return engine.max_batch
 
 
 def batch_size(
     images: Batch, forms: Mapping["np.dtype[Any]", tuple[int, ...]], max_batch: int
 ) -> int:
-    """Return N. Raises EngineError unless `images` are 1 to `max_batch` in a form of the model."""
+    """Return N. Raises EngineError unless there are 1 to `max_batch` images of a shape in
+    `forms`."""
     n = len(images)
     if not 1 <= n <= max_batch or any(image.shape != forms.get(image.dtype) for image in images):
         got = ", ".join(sorted({f"{image.dtype}{image.shape}" for image in images}))
@@ -120,7 +121,7 @@ def batch_size(
 
 @unique
 class DeviceKind(Enum):
-    """The devices that an engine may run on."""
+    """Names the kinds of device that an engine may run on."""
 
     AUTO = "auto"  # a CUDA GPU where one answers and passes the self-test, else the CPU
     CUDA = "cuda"

@@ -1,4 +1,4 @@
-"""Adds normalisation to a network as ONNX: x = pixel · multiplier + offset."""
+"""Adds the normalisation x = pixel · multiplier + offset to a network as ONNX nodes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ TENSORS = "convoy/tensors"  # float32, M×C×H×W or M×H×W×C, as the model ta
 
 
 def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
-    """Return a copy of `model` that takes PIXELS and normalises them."""
+    """Return a copy of `model` whose input is PIXELS, which it normalises."""
     nodes = _normalise(preprocessing, model.graph.input[0].name)
     return _before(model, preprocessing, nodes, [_pixels(preprocessing)])
 
@@ -20,7 +20,8 @@ def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> Model
 def with_either_input(
     model: ModelProto, preprocessing: Preprocessing, inner: Iterable[Inner] = ()
 ) -> ModelProto:
-    """Return a copy of `model` with inputs PIXELS and TENSORS, N and M images; one may be empty.
+    """Return a copy of `model` with two inputs, N images of PIXELS and M of TENSORS; N or M may be
+    0.
 
     The scores are those of the pixels, then those of the tensors. One session serves both: without
     tensors, the copy that joins them is not made. The `inner` values are outputs, too.
@@ -81,9 +82,8 @@ def _before(
     nodes: Sequence[NodeProto],
     inputs: Sequence[ValueInfoProto],
 ) -> ModelProto:
-    """Return a copy of `model` with the inputs `inputs`, and `nodes` that make its own input of
-    them.
-    """
+    """Return a copy of `model` with other `inputs`, from which `nodes` compute the original
+    input."""
     multiplier, offset = normalisation(preprocessing)
     result = ModelProto()
     result.CopyFrom(model)

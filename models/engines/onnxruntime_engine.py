@@ -1,4 +1,4 @@
-"""The engine for machines without a GPU: ONNX Runtime on the loader's normal form."""
+"""Implements the engine for machines without a GPU, by ONNX Runtime on the loader's normal form."""
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -37,7 +37,7 @@ _TRIES = 3
 
 
 class OnnxRuntimeEngine:
-    """Runs a classifier on the CPU; `threads` = 0 leaves their number to ONNX Runtime.
+    """Runs a classifier on the CPU; with `threads` = 0 ONNX Runtime chooses their number.
 
     Normalisation runs inside the session, so `run` takes the decoder's bytes as they are. Pixels
     and tensors of one batch run together. The caller ranks the scores.
@@ -101,7 +101,7 @@ class OnnxRuntimeEngine:
 
     @property
     def max_batch(self) -> int:
-        """Return the largest N that `run` takes."""
+        """Return the largest N that `run` accepts."""
         return self._max_batch
 
     @property
@@ -111,16 +111,16 @@ class OnnxRuntimeEngine:
 
     @property
     def device(self) -> str:
-        """Return the device for display, with ONNX Runtime's version."""
+        """Return the device and ONNX Runtime's version for display."""
         return f"cpu (ONNX Runtime {ort.__version__})"
 
     @property
     def resizes(self) -> bool:
-        """Return False: decoded images become pixels as they are copied."""
+        """Return False, because this engine resizes decoded images on the CPU as it copies them."""
         return False
 
     def warm_up(self) -> Engine:
-        """Measure whether parallel images are faster; then prove the engine."""
+        """Measure whether running images in parallel is faster, and prove the engine."""
         if self._single is not None:
             images = np.zeros((self._threads, *self._image_shape), np.uint8)
             side_by_side = partial(self._run_side_by_side, self._single, images, self._outputs())
@@ -139,8 +139,7 @@ class OnnxRuntimeEngine:
         return self
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the scores of N pixels or tensors. Raises EngineError where their shape is
-        another.
+        """Return the scores of N pixels or tensors. Raises EngineError where their shape is wrong.
 
         The session computes the `inner` values in any case, and returns those asked for.
         """
@@ -172,14 +171,14 @@ class OnnxRuntimeEngine:
         return [self._scores_name, *inner]
 
     def _empty(self, n: int, outputs: Sequence[str]) -> "_Arrays":
-        """Return arrays for the outputs of n images."""
+        """Return arrays with room for the outputs of n images."""
         shapes = [(self._classes,), *(self._inner[name].shape for name in outputs[1:])]
         return [np.empty((n, *shape), np.float32) for shape in shapes]
 
     def _run_side_by_side(
         self, session: ort.InferenceSession, images: Batch, outputs: Sequence[str]
     ) -> "_Arrays":
-        """Return the outputs of images that threads run one by one, in parallel.
+        """Return the outputs of images that are run one by one on parallel threads.
 
         Each thread takes the next image until none is left, so a delayed thread takes fewer.
         """
@@ -204,7 +203,7 @@ class OnnxRuntimeEngine:
     def _arrays(
         self, session: ort.InferenceSession, images: Batch, outputs: Sequence[str]
     ) -> "_Arrays":
-        """Return the outputs of images, which one call of the session computes."""
+        """Return the outputs of images that one call of the session computes."""
         if self._one_by_one and len(images) > 1:
             singles = (images[i : i + 1] for i in range(len(images)))
             return _joined([self._arrays(session, single, outputs) for single in singles])
@@ -242,7 +241,7 @@ class OnnxRuntimeEngine:
         ]
 
     def _gather(self, images: Images | Sequence[Pixels]) -> Images:
-        """Return the images as one array; several are copied into a buffer that is reused."""
+        """Return the images as one array; if there are several, it is a buffer that is reused."""
         if isinstance(images, np.ndarray):
             return images
         if len(images) == 1:
@@ -259,14 +258,15 @@ _Arrays = list[NDArray[np.float32]]  # the scores, then the inner values: n rows
 
 
 def _joined(parts: Sequence[_Arrays]) -> _Arrays:
-    """Return the rows of several parts as one."""
+    """Return the rows of several parts as one array."""
     if len(parts) == 1:
         return parts[0]
     return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 def _precision(classifier: Classifier) -> Precision:
-    """Return what the file computes in, whatever a GPU was to compute in."""
+    """Return the precision in which the file computes; the precision set for GPUs has no effect
+    here."""
     if classifier.network.quantised:
         return Precision.INT8
     # The loader turns a model's float16 into float32, but of one that is served as it is.
@@ -275,7 +275,7 @@ def _precision(classifier: Classifier) -> Precision:
 
 
 def open_session(model: bytes, threads: int) -> ort.InferenceSession:
-    """Return a session on the CPU; `threads` = 0 leaves their number to ONNX Runtime."""
+    """Return a session on the CPU; with `threads` = 0 ONNX Runtime chooses their number."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -34,7 +34,7 @@ class DeviceChoice:
 
 
 def every_gpu() -> Sequence[DeviceChoice]:
-    """Return all GPUs. Raises EngineError where there is none."""
+    """Return the choices of all GPUs. Raises EngineError where there is none."""
     return [DeviceChoice(DeviceKind.CUDA, number) for number in range(count_gpus(_NO_GPU))]
 
 
@@ -48,7 +48,7 @@ def open_engines(
     progress: Progress = iter,
     resizes: bool = False,
 ) -> Sequence[Engine]:
-    """Return an engine for each place, opened as by `open_engine`; each has `threads` threads.
+    """Return an engine for each device choice, opened by `open_engine` with `threads` threads.
 
     Engines in the same place share weights, plans and kernels. AUTO may be the place of one engine
     only.
@@ -74,7 +74,7 @@ def open_engine(
     progress: Progress = iter,
     resizes: bool = False,
 ) -> Engine:
-    """Return an engine for batches of 1..max_batch images, not yet warm.
+    """Return an engine for batches of 1..max_batch images; it is not warm yet.
 
     `threads` is for the CPU; 0 leaves their number to ONNX Runtime. A GPU's engine chooses its
     convolutions by the measurements in `tuning`, or by those in the default file if there is one;
@@ -98,7 +98,8 @@ def _open(
     resizes: bool,
     beside: Engine | None = None,
 ) -> Engine:
-    """Open an engine; `beside` is one of this classifier in the same place that is not warm yet."""
+    """Open an engine; it shares with `beside`, an engine of this classifier and device not yet
+    warm."""
 
     def on_cpu(reason: str = "") -> Engine:
         return OnnxRuntimeEngine(

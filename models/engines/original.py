@@ -1,4 +1,4 @@
-"""Runs a model file by ONNX Runtime alone, as the reference for Convoy's engines."""
+"""Runs a model file by ONNX Runtime alone, as a reference for Convoy's engines."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from models.preprocessing import normalised
 
 
 class Original:
-    """Runs the file without Convoy's loader: its own opset and nodes, one image at a time.
+    """Runs a file without Convoy's loader, in its own opset and nodes, one image at a time.
 
     Its types are its own too, but float16 is read as float32, which has all of its numbers: ONNX
     Runtime would round to float16 after every node, by more than Convoy's engines may err in

@@ -1,4 +1,4 @@
-"""Proves an engine at the end of its warm-up: only what this shows on the device is served.
+"""Proves at the end of warming up that an engine's scores are right on its device.
 
 warm up ─┬─ N = 1 ─ on a GPU: scores as ONNX Runtime's ── else the fallback serves, or it raises
          └─ N > 1 ─ each image's scores are those of it alone ── else the batch is one
@@ -22,7 +22,7 @@ _log = logging.getLogger("convoy")
 
 
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
-    """Return n images or clips of coarse squares, which networks tell apart, unlike noise."""
+    """Return n images or clips of coarse squares; networks tell these apart, unlike noise."""
     *spatial, channels = image_shape
     images = np.random.default_rng(seed).integers(0, 256, (n, *[4] * len(spatial), channels))
     for axis, size in enumerate(spatial, 1):
@@ -33,7 +33,7 @@ def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
 def prove(
     engine: Engine, classifier: Classifier, choose: Choose | None = None, threads: int = 0
 ) -> int:
-    """Run a warm engine on every N, and return the largest batch that it may be given.
+    """Run a warm engine on every N, and return the largest batch in which scores proved right.
 
     That is its own, or 1, with a line in the log, where an image's scores depend on the others in
     its batch or on its place there: they must be those of the image alone, up to rounding. So must
@@ -74,7 +74,7 @@ def prove(
 
 
 def _twice_as_large(pixels: Pixels) -> DecodedImage:
-    """Return a decoded image of which the device makes these pixels, exactly."""
+    """Return a decoded image of twice the size which the device resizes to exactly these pixels."""
     height, width, channels = pixels.shape
     resize = Resize(
         size=(width, height),
@@ -92,7 +92,7 @@ def _twice_as_large(pixels: Pixels) -> DecodedImage:
 
 
 def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose: str) -> str:
-    """Return an error in an engine's scores of a batch as text; empty where there is none."""
+    """Return a message about a wrong score of a batch; empty if all are right."""
     try:
         error = relative_error(engine.run(images).scores, expected)
     except DeviceLostError:

@@ -1,4 +1,4 @@
-"""Runs a captured graph for one form of batch: images in, one replay, results out.
+"""Runs a captured graph on batches of one form: copies images in, replays, and returns results.
 
 The graph's last kernel writes each image's results to pinned memory, then sets the image's flag
 there. Where the last batch was short, the engine's thread polls the flags: it sees the end at once,
@@ -34,7 +34,7 @@ COPY_NODE_US = 1.8
 
 
 def kernel_reads_host(nbytes: int) -> bool:
-    """Return whether the first kernel reads images faster from pinned memory than after a copy.
+    """Return whether the first kernel is faster if it reads pinned memory than after a copy.
 
     It estimates by the rates above: True up to 60 kB. A kernel reads each byte once.
     """
@@ -43,7 +43,7 @@ def kernel_reads_host(nbytes: int) -> bool:
 
 
 class Replay:
-    """A captured graph with its pinned memory; one thread at a time may run it."""
+    """Holds a captured graph and its pinned memory; one thread at a time may run it."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class Replay:
     def run(
         self, images: Sequence[Image], start: Callable[[], None] | None = None
     ) -> NDArray[np.float32]:
-        """Return n rows of results, computed by the graph or by what `start` launches instead.
+        """Return n rows of results, computed by the graph, or by what `start` launches in its
+        place.
 
         Raises DeviceError.
         """
@@ -85,7 +86,7 @@ class Replay:
         return self._results.copy()
 
     def _spin(self, until: float) -> bool:
-        """Poll the flags; return whether every image's flag is set before the time `until`."""
+        """Poll every image's flag, and return whether all were set before the time `until`."""
         for place in range(len(self._seen)):
             while not self._seen[place]:
                 if perf_counter() > until:

@@ -11,7 +11,7 @@ from models.tuning.measured import choose_for
 
 
 def measure_timeline(classifier: Classifier, n: int, tuning: Path | None = None) -> Timeline:
-    """Return when the engine's launches run for n images, its convolutions chosen as in serving.
+    """Return when the engine's launches run for n images, with convolutions chosen as for serving.
 
     Raises EngineError where there is no GPU, or it lacks the precision.
     """

@@ -1,4 +1,5 @@
-"""Bounds the rounding error that correct scores may have, from the arithmetic, not measured."""
+"""Bounds the rounding error that correct scores may have, computed from the network's
+arithmetic."""
 
 from math import log, prod, sqrt
 
@@ -75,7 +76,7 @@ def network_tolerance(graph: Graph, choose: Choose | None = None) -> float:
 
 
 def _terms(graph: Graph, node: Node) -> int:
-    """Return how many numbers each of a node's results sums; 1 where it sums none."""
+    """Return how many numbers a node sums into each of its results; 1 if it sums none."""
     match node:
         case Pool():
             return node.problem.window.kernel_volume
@@ -102,8 +103,8 @@ def _terms(graph: Graph, node: Node) -> int:
 def score_tolerance(
     classifier: Classifier, smallest: float, choose: Choose | None = None, n: int = 1
 ) -> float:
-    """Return how far scores of n images may lie from ONNX Runtime's, relative to an image's
-    largest.
+    """Return how far n images' scores may be from ONNX Runtime's, relative to an image's largest
+    score.
 
     Both sides round. An error of δ in the logits z becomes one of at most 2δ·p in a softmax. δ is
     relative to the largest |z|, for which this takes the largest |ln p|, that of `smallest`.
@@ -116,8 +117,8 @@ def score_tolerance(
 
 
 def repeat_tolerance(classifier: Classifier, smallest: float) -> float:
-    """Return how far two results of ONNX Runtime for one image may differ, relative as in
-    score_tolerance.
+    """Return how far two runs of ONNX Runtime may differ for one image, relative to its largest
+    score.
 
     It may sum in another order in a batch than for the image alone.
     """
@@ -132,7 +133,7 @@ def _of_scores(classifier: Classifier, smallest: float, bound: float) -> float:
 
 
 def _conv_error(problem: ConvProblem, choose: Choose | None) -> float:
-    """Return the rounding error of a convolution's sums, in units of u."""
+    """Return the rounding error of a convolution's sums in units of float32's eps / 2."""
     if choose is None:
         return direct_rounding(problem)
     choice = choose(problem)

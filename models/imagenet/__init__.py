@@ -1,6 +1,4 @@
-"""Lists the 1000 classes of ImageNet's challenge (ILSVRC 2012), in the order that models have
-them.
-"""
+"""Lists the 1000 classes of ImageNet's challenge (ILSVRC 2012) in the order that models use."""
 
 from functools import cache
 from pathlib import Path
@@ -10,6 +8,6 @@ CLASSES = 1000
 
 @cache
 def labels() -> tuple[str, ...]:
-    """Return one label for each class; a few classes have the same."""
+    """Return one label for each class; a few classes have equal labels."""
     text = Path(__file__).with_name("labels.txt").read_text(encoding="utf-8")
     return tuple(text.splitlines())

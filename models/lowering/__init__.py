@@ -43,7 +43,7 @@ __all__ = [
 def lower(
     graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, form: Form = Form.PIXELS
 ) -> Tape:
-    """Return the launches for n images in the given form, from INPUT to OUTPUT.
+    """Return the launches for n images in the given form, which compute OUTPUT from INPUT.
 
     The graph's first output are the scores; its others are kept where they are computed.
     """

@@ -1,4 +1,5 @@
-"""Holds the state of a lowering: where values lie, what may be overwritten, and the tape so far."""
+"""Holds the state of a lowering: where values lie, what may be overwritten, and the launches so
+far."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,7 +38,7 @@ OUTPUT = "convoy/results"
 
 
 class Context:
-    """Lowers one graph for n images; nodes are lowered in their order."""
+    """Lowers the nodes of one graph in their order, for n images."""
 
     def __init__(self, graph: Graph, n: int, choose: Choose) -> None:
         self.graph, self.n, self.choose = graph, n, choose
@@ -56,20 +57,21 @@ class Context:
         return place
 
     def fresh(self, root: str, shape: tuple[int, ...], stored: Storage) -> Place:
-        """Return a place in a new buffer."""
+        """Make a new buffer, and return its place."""
         made = placement.new_buffer(root, self.n, shape, stored)
         self.tape.buffer(root, made.nbytes)
         return made.place
 
     def row_major(self, like: Place, shape: tuple[int, ...]) -> Place:
-        """Return a place in a new buffer for a copy of `like`, its last axis fastest."""
+        """Make a new buffer for a row-major copy of `like`, and return its place."""
         root = f"{like.root}/rows/{len(self.tape.steps)}/{len(self.tape.buffers)}"
         stored = like.strided.stored
         self.tape.buffer(root, stored.itemsize * prod(shape))
         return Place(root, 0, StridedTensor.contiguous(shape, stored), None)
 
     def output(self, value: str, over: str | None = None, reads: Sequence[Place] = ()) -> Place:
-        """Return the place to write a value to: inside its parent, over `over`, or in a new buffer.
+        """Return the place to write a value to: inside its parent, in place of `over`, or in a new
+        buffer.
 
         A thread may read an element of `reads` just before it writes the same element of the
         output: a place of `reads` in the output's buffer must be the output's own place.
@@ -85,7 +87,8 @@ class Context:
         return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
 
     def may_overwrite(self, over: str, value: str, reads: Sequence[Place]) -> bool:
-        """Return whether `value` can be written over `over`: laid out alike, and not read later."""
+        """Return whether `value` can be written over `over`, which must have its layout and no
+        later reader."""
         place = self.places.get(over)
         if place is None or self.graph.shape(over) != self.graph.shape(value):
             return False
@@ -98,9 +101,8 @@ class Context:
         )
 
     def view(self, value: str, place: Place) -> None:
-        """Make `value` the content of `place`, by a copy if it must lie elsewhere or in another
-        type.
-        """
+        """Make `value` the content of `place`, by a copy if it must lie elsewhere or have another
+        type."""
         settled = self.graph.values[value]
         if settled.inside is None and settled.stored == place.strided.stored:
             self.settle(value, place)
@@ -108,7 +110,7 @@ class Context:
             self.copy(place, self.output(value))
 
     def copy(self, x: Place, y: Place) -> None:
-        """Emit a copy y = x, element by element."""
+        """Emit a launch that copies x to y element by element."""
         self.tape.copy(x.strided, at(x), y.strided, at(y))
 
     def pixels(self, value: str) -> tuple[Place, Pixels]:
@@ -122,9 +124,8 @@ class Context:
         return place, pixels_of(place)
 
     def tensor(self, name: str, stored: Storage) -> tuple[StridedTensor, Operand]:
-        """Return an operand's layout and address: a value's, or those of a weight in type
-        `stored`.
-        """
+        """Return the layout and address of an operand, either a value's or those of a weight as
+        `stored`."""
         if name in self.graph.weights:
             return StridedTensor.contiguous(self.graph.shape(name), stored), self.weight(
                 name, stored
@@ -132,20 +133,21 @@ class Context:
         return self.places[name].strided, at(self.places[name])
 
     def weight(self, name: str, stored: Storage = FLOAT) -> WeightOperand:
-        """Return a weight of the graph unchanged, in type `stored`."""
+        """Return the operand for a weight of the graph, unchanged, in the type `stored`."""
         weight = self.graph.weights[name]
         form = "" if stored == FLOAT else str(stored)
         made = self.tape.weight(name, lambda: weight.astype(stored, copy=False), form)
         return replace(made, stored=stored)
 
     def vectors(self, name: str) -> WeightOperand:
-        """Return a weight of one axis, padded with zeros to whole vectors."""
+        """Return the operand for a weight with one axis, padded with zeros to whole vectors."""
         weight = self.graph.weights[name]
         filled = np.pad(weight, (0, -weight.size % VECTOR))
         return replace(self.tape.weight(name, lambda: filled, "in vectors"), stored=FLOAT)
 
     def dense(self, value: str) -> Place:
-        """Return a place where each image's elements of a value are contiguous in one axis."""
+        """Return a place at which each image's elements of a value are contiguous, by a copy if
+        needed."""
         lies, classes = self.places[value], (prod(self.graph.shape(value)),)
         place = placement.with_single_axes(lies, classes)
         if place is None or place.strided.strides[1] != 1:
@@ -155,7 +157,7 @@ class Context:
         return place
 
     def rank(self, value: str, kind: ScoreKind) -> None:
-        """Emit the launch that computes every image's results, from its scores or their logits."""
+        """Emit the launch that computes every image's results from its scores or their logits."""
         x = self.dense(value)
         results = Results(*x.strided.shape)
         elements = self.n * results.classes
@@ -166,7 +168,8 @@ class Context:
         self.tape.emit(top_k_launch(x.strided, kind), x=at(x), y=results_at)
 
     def preprocess(self, p: Preprocessing, form: Form = Form.PIXELS) -> None:
-        """Emit what turns uint8 images into the network's input: x = pixel · multiplier + offset.
+        """Emit the launches that turn uint8 images into the network's input, pixel · multiplier +
+        offset.
 
         Tensors are the input already, and are at most copied into another layout. Of places pixels
         are made first. What Quantize would make of pixels is made at once.
@@ -214,7 +217,8 @@ class Context:
         )
 
     def _quantize_of_pixels(self, p: Preprocessing) -> Quantize | None:
-        """Return the node that alone reads the images, if it quantises pixels of few channels."""
+        """Return the Quantize that alone reads the images, if these have few channels, else
+        None."""
         (value,) = self.graph.inputs
         readers = [node for node in self.graph.nodes if value in node.operands()]
         *spatial, channels = p.image_shape
@@ -224,7 +228,8 @@ class Context:
         return readers[0]
 
     def _images(self, p: Preprocessing, form: Form) -> Operand:
-        """Return the batch's pixels, which a device makes of its places."""
+        """Return the operand for the batch's pixels, and emit the launches that resize if there are
+        any."""
         nbytes = self.n * prod(p.image_shape)
         if form is Form.PIXELS:
             return self.tape.buffer(INPUT, nbytes)
@@ -256,7 +261,8 @@ class Context:
         )
 
     def reshape_copy(self, x: StridedTensor, x_at: Operand, y: Place) -> None:
-        """Copy elements in their logical order to `y`, which has another shape."""
+        """Emit a launch that copies elements in their logical order to `y`, which has another
+        shape."""
         axes = placement.common_refinement(x.shape[1:], y.strided.shape[1:])
         if axes is not None:
             into = placement.refined(y.strided, axes)
@@ -271,7 +277,8 @@ class Context:
 
 
 def pixels_of(place: Place) -> Pixels:
-    """Return the layout of a place's pixels. Raises ValueError where it has none."""
+    """Return the layout of the pixels at a place. Raises ValueError where it has no pixel
+    layout."""
     if place.pixels is None:
         raise ValueError(f"{place.root} was not placed as pixels")
     return place.pixels

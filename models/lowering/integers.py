@@ -1,4 +1,5 @@
-"""Makes operands of products of bytes; a fully connected layer becomes a 1-pixel convolution."""
+"""Makes operands for products of bytes, and lowers a fully connected layer as a 1-pixel
+convolution."""
 
 from functools import partial
 
@@ -27,7 +28,8 @@ _PIXEL = Window(
 def integer_operands(
     to: Context, node: Conv | Gemm, problem: ConvProblem, choice: ConvChoice
 ) -> dict[str, Operand]:
-    """Return a product's weight, offset and scale: whole numbers, and what makes bytes of sums."""
+    """Return a product's operands: weight in whole numbers, and offset and scale that turn sums to
+    bytes."""
     graph, grid = to.graph, to.graph.grids[node.weight]
     algorithm, config = choice.algorithm, choice.config
     bias = None if node.bias is None else graph.weights[node.bias]
@@ -52,13 +54,13 @@ def integer_operands(
 
 
 def added_to(residual: Pixels, rounded: Storage) -> Addend:
-    """Return the pixels of a residual that is added to sums which are rounded first."""
+    """Return the pixels of a residual that is added to sums after these have been rounded."""
     r = residual
     return Addend(r.channels, r.pitch, r.offset, r.stored, rounded)
 
 
 def lower_integer_gemm(to: Context, node: Gemm) -> None:
-    """Add the launch of a convolution of one pixel an image."""
+    """Emit a fully connected layer as a convolution with one pixel per image."""
     k, c = to.graph.shape(node.weight)
     problem = ConvProblem(to.n, c, k, _PIXEL, precision=Precision.INT8)
     choice = to.choose(problem)

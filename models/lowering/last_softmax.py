@@ -1,4 +1,4 @@
-"""Leaves a network's last softmax to the kernel that ranks, which saves its launch.
+"""Leaves a network's last softmax to the kernel that ranks scores, which saves a launch.
 
     logits ─ Softmax ─ scores ─ top_k   becomes   logits ─ top_k
 
@@ -13,7 +13,7 @@ from models.graph import Dequantize, Graph, Softmax, last_nodes
 
 
 def without_last_dequantize(graph: Graph) -> Graph:
-    """Return the graph up to the bytes of its scores, where its last node dequantises them.
+    """Return the graph without its last node if that dequantises the scores, else the graph itself.
 
     The ranking reads bytes as the numbers that they stand for.
     """
@@ -30,7 +30,7 @@ def without_last_dequantize(graph: Graph) -> Graph:
 
 
 def without_last_softmax(graph: Graph) -> Graph | None:
-    """Return the graph up to the logits if the output is their softmax over all classes, else None.
+    """Return the graph up to the logits if its output is their softmax over all classes, else None.
 
     Reshapes may follow the softmax. None also where anything else reads it.
     """

@@ -1,4 +1,4 @@
-"""Emits the launches of each node, one function per type."""
+"""Emits the launches of each node, with one function for each type of node."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Places values in memory: buffer, first element, strides.
+"""Places values in memory, by buffer, first element and strides.
 
 A value of shape C×H×W (C×D×H×W) lies as pixels: N·H·W·C, a pixel's channels contiguous and padded
 to a vector. A vector of C lies as N pixels. Anything else lies row-major. A value may be a view of
@@ -32,14 +32,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NewBuffer:
-    """A buffer made for one value, and that value's place in it."""
+    """Holds a buffer made for one value, and the value's place in it."""
 
     place: Place
     nbytes: int
 
 
 def new_buffer(root: str, n: int, shape: Shape, stored: Storage = FLOAT) -> NewBuffer:
-    """Return a buffer for n images of `shape`."""
+    """Return a new buffer for n images of `shape`."""
     if len(shape) not in PIXEL_RANKS:
         place = Place(root, 0, StridedTensor.contiguous((n, *shape), stored), None)
         return NewBuffer(place, stored.itemsize * n * prod(shape))
@@ -55,13 +55,13 @@ def aligned_elements(stored: Storage) -> int:
 
 
 def pixels_place(root: str, offset: int, n: int, spatial: Sequence[int], pixels: Pixels) -> Place:
-    """Return the place of n images of pixels, `offset` elements into a buffer."""
+    """Return the place of n images' pixels that begin `offset` elements into a buffer."""
     pixels = replace(pixels, offset=offset % aligned_elements(pixels.stored))
     return Place(root, offset, pixels.strided(n, spatial), pixels)
 
 
 def cut(place: Place, axis: int, start: int, stop: int, step: int = 1) -> Place:
-    """Return the place of start:stop:step along `axis`, where axis 0 is the batch."""
+    """Return the place of the slice start:stop:step along `axis`, where axis 0 is the batch."""
     strided = place.strided
     offset = place.offset + start * strided.strides[axis]
     size = len(range(start, stop, step))
@@ -76,7 +76,7 @@ def cut(place: Place, axis: int, start: int, stop: int, step: int = 1) -> Place:
 
 
 def flattened(place: Place, n: int) -> Place | None:
-    """Return the place of each image's elements as one vector, in their order in memory.
+    """Return the place with each image's elements as one vector, in their order in memory.
 
     None where they are not contiguous: padded channels, or channels of a wider pixel.
     """
@@ -91,7 +91,7 @@ def flattened(place: Place, n: int) -> Place | None:
 
 
 def with_single_axes(place: Place, shape: Shape) -> Place | None:
-    """Return the place under `shape`, which may differ only in axes of size 1; else None.
+    """Return the place under a `shape` that differs only in axes of size 1, else None.
 
     `shape` is one image's.
     """
@@ -120,7 +120,7 @@ def with_single_axes(place: Place, shape: Shape) -> Place | None:
 
 
 def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
-    """Return axes from which both shapes result by merging neighbours, or None.
+    """Return axes which give either shape when neighbours are merged, or None if there are none.
 
     (6, 4) and (2, 12) → (2, 3, 4); (4, 9) and (6, 6) → None.
     """
@@ -139,7 +139,7 @@ def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | N
 
 
 def refined(strided: StridedTensor, axes: tuple[int, ...]) -> StridedTensor:
-    """Return the tensor with an image's axes split into `axes`; the batch stays first.
+    """Return the tensor with each image's axes split into `axes`; the batch remains the first axis.
 
     `axes` is a common refinement. Axes of size 1 are dropped.
     """

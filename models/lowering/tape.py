@@ -1,4 +1,4 @@
-"""Records the result of lowering: launches on named buffers, and the weights they read."""
+"""Records the result of lowering: launches on named buffers, and the weights that they read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ MakeWeight = Callable[[], NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class BufferOperand:
-    """Addresses `offset` bytes into buffer `root`; `stored` is the type there, if known.
+    """Addresses `offset` bytes into buffer `root`; `stored` is the type of numbers there, if known.
 
     Where `pitch` is not 0, no more than `width` bytes of every `pitch` are touched.
     """
@@ -32,7 +32,7 @@ class BufferOperand:
 
     @property
     def part(self) -> Part:
-        """Return the part of the buffer that is touched."""
+        """Return the part of the buffer that the operand touches."""
         begin = self.offset % self.pitch if self.pitch else 0
         if not self.pitch or begin + self.width > self.pitch:
             return Part(self.root)
@@ -41,7 +41,7 @@ class BufferOperand:
 
 @dataclass(frozen=True, slots=True)
 class WeightOperand:
-    """Addresses the first byte of the weight of that name; `stored` is its type, if known."""
+    """Addresses the first byte of the weight `name`; `stored` is its type of numbers, if known."""
 
     weight: str
     stored: Storage | None = None
@@ -53,7 +53,7 @@ _TYPES = {FLOAT.element, HALF.element, BYTE.element}
 
 
 def at(place: Place) -> BufferOperand:
-    """Return the operand that begins at a place's first element."""
+    """Return the operand whose address is a place's first element."""
     stored = place.strided.stored
     offset, pixels = stored.itemsize * place.offset, place.pixels
     if pixels is None:
@@ -64,7 +64,7 @@ def at(place: Place) -> BufferOperand:
 
 @dataclass(frozen=True, slots=True)
 class TapeStep:
-    """A launch for the node `name`, its buffers not yet laid out."""
+    """A launch for the node `name`, on buffers that have no addresses yet."""
 
     name: str
     launch: Launch
@@ -75,7 +75,7 @@ class TapeStep:
 
 @dataclass
 class Tape:
-    """Collects steps in order, the sizes of their buffers, and the makers of their weights."""
+    """Collects steps in order, their buffers' sizes, and functions that make their weights."""
 
     steps: list[TapeStep] = field(default_factory=list)
     buffers: dict[str, int] = field(default_factory=dict)  # root: bytes
@@ -130,7 +130,7 @@ class Tape:
         return BufferOperand(root)
 
     def scratch(self, workspace: Mapping[str, int], counter_bytes: int) -> dict[str, Operand]:
-        """Add the workspace that a node's launches share, and return it by operand name.
+        """Add the workspace that a node's launches share, and return its operands by name.
 
         `workspace` has bytes by operand; `counter_bytes` are for the counters of blocks.
         """
@@ -144,13 +144,12 @@ class Tape:
         return operands
 
     def weight(self, name: str, make: MakeWeight, form: str = "") -> WeightOperand:
-        """Add a weight unless it is there; its name is the graph's with the form that the kernel
-        reads.
-        """
+        """Add a weight if it is missing; its name joins the graph's name and the kernel's
+        layout."""
         key = f"{name}@{form}" if form else name
         self.weights.setdefault(key, make)
         return WeightOperand(key)
 
     def copy(self, x: StridedTensor, x_at: Operand, y: StridedTensor, y_at: Operand) -> None:
-        """Emit a copy y = x, element by element, of any strides."""
+        """Emit a launch that copies x to y element by element, with any strides."""
         self.emit(map_launch(x, y), x=x_at, y=y_at)

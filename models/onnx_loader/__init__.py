@@ -1,4 +1,4 @@
-"""The only package that reads ONNX: its output has typed nodes, no operator strings.
+"""Reads ONNX, as the only package that does: it turns operator names into typed nodes.
 
 path ─ file ─ ModelProto ─ normalise ─ one plain form ─┬─ operators ─ Graph (typed)
        limits, checker     float32, opset, folding     └─ batch ─ ModelProto for any N
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in both of its forms, which compute the same."""
+    """Holds a model in both of its forms, which compute the same."""
 
     name: str
     graph: Graph  # typed nodes as exported, before any rewriting
@@ -51,7 +51,7 @@ class LoadedModel:
 
 
 def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
-    """Return one image's shape as the model's only input declares it; None for an open size."""
+    """Return the shape of one image that the model's only input declares, None for an open size."""
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in initializers]
     if len(inputs) != 1:
@@ -86,7 +86,8 @@ def load_model(
 def load_proto(
     name: str, proto: ModelProto, input_shape: Shape | None = None, *, opaque: bool = False
 ) -> LoadedModel:
-    """Return a checked ModelProto in both forms. NoKernelsError lists every unsupported node.
+    """Return a checked ModelProto in both forms. Raises NoKernelsError, which lists all unsupported
+    nodes.
 
     With `opaque`, a model that typed nodes cannot express is loaded as it is, for ONNX Runtime.
     """

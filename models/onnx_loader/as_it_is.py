@@ -1,4 +1,5 @@
-"""Loads a model that typed nodes cannot express for ONNX Runtime: its own nodes, opset and types.
+"""Loads a model that typed nodes cannot express, with its own nodes, opset and types, for ONNX
+Runtime.
 
 Only what engines need is put around it: a float32 image in, float32 scores out, sizes known. Its
 nodes may work along the batch axis, so engines run it on one image at a time.
@@ -21,7 +22,7 @@ _UNBOUNDED = {"Loop", "Scan"}
 def as_it_is(
     name: str, proto: ModelProto, model: ir.Model, reason: str
 ) -> tuple[Graph, ModelProto]:
-    """Return a graph with the whole model as one node, and the ONNX model to run.
+    """Return a graph with one node for the whole model, and the ONNX model that the node runs.
 
     `model` is its normal form, whose shapes are known. Raises UnsupportedModelError, with `reason`,
     where ONNX Runtime could not run it image by image in bounded time.
@@ -62,8 +63,7 @@ def as_it_is(
 
 
 def _terms(node: ir.Node) -> int:
-    """Return how many terms are summed into one number of a node's result, at most, for most
-    operators.
+    """Return the most terms that most operators sum into one number of the node's result.
 
     These are the terms of a filter, or of the last axis (MatMul, Gemm, Softmax,
     LayerNormalization), or as many as become one number (reductions, pooling).
@@ -76,7 +76,7 @@ def _terms(node: ir.Node) -> int:
 
 
 def _take_floats(proto: ModelProto, image: str) -> None:
-    """Make the image the model's only input, read as float32."""
+    """Make the image the only input of the model, and have it read as float32."""
     graph = proto.graph
     (taken,) = (value for value in graph.input if value.name == image)
     kept = type(taken)()

@@ -85,7 +85,7 @@ def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _resize_without_batch(graph: ir.Graph, node: ir.Node) -> None:
-    """Give a Resize by sizes only the axes and sizes that are resized, never the first two."""
+    """Give a Resize by sizes only the axes that change; these never include the first two."""
     sizes = node.inputs[3] if len(node.inputs) > 3 else None
     if sizes is None:
         return

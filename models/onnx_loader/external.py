@@ -1,4 +1,4 @@
-"""Reads weights that a model keeps in other files, which must be inside its own folder.
+"""Reads weights that a model keeps in other files, which must lie inside its folder.
 
 Files directly in the folder are always read, as exporters write them (`model.onnx.data`); those in
 folders inside it only where that is allowed.
@@ -43,7 +43,7 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
 
 
 def external_names(model: ModelProto) -> set[str]:
-    """Return the names of the files that `model` keeps weights in, unchecked."""
+    """Return the names of the files in which `model` keeps weights; the names are not checked."""
     entries = (entry for tensor in _external(model) for entry in tensor.external_data)
     names = (entry.value for entry in entries if entry.key == "location")
     return {name for name in names if isinstance(name, str)}  # text that is not UTF-8 is bytes
@@ -54,9 +54,8 @@ def _external(model: ModelProto) -> list[TensorProto]:
 
 
 def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int:
-    """Return how many bytes `tensor` keeps in another file. Raises ModelFileError where it is
-    unsafe.
-    """
+    """Return how many bytes `tensor` keeps in another file. Raises ModelFileError if reading is
+    unsafe."""
     info = ExternalDataInfo(tensor)
     offset, length = info.offset or 0, info.length
     where = f"{path}: external data of {tensor.name} in {shortened(ascii(info.location))}"

@@ -1,4 +1,4 @@
-"""Reads a path into a checked ModelProto, refusing early whatever a hostile file could do.
+"""Reads a file as a checked ModelProto, and refuses hostile files before they cost much.
 
 read_model   size → fields, names → parse → opset → nodes, tensors → external data → onnx.checker
 """
@@ -29,7 +29,7 @@ _Checked = TypeVar("_Checked", bytes, ModelProto)
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """Bounds a model file.
+    """Sets the limits on the size of a model file.
 
     `external_data` allows weights in folders inside the model's own, not only directly in it;
     `max_bytes` bounds the model and its external data together.
@@ -57,7 +57,7 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
 
 
 def external_files(path: Path) -> set[str]:
-    """Return the files in which the model in `path` keeps weights, as it names them.
+    """Return the names of the files in which the model in `path` keeps weights.
 
     Raises ModelFileError where it is no model.
     """
@@ -95,7 +95,7 @@ def _parse(path: Path, data: bytes) -> ModelProto:
 
 
 def _refuse(path: Path, check: Callable[[_Checked], None], what: _Checked) -> None:
-    """Run a check of a file's content, and name the file in its error."""
+    """Run a check of a file's content, and add the file's name to its error."""
     try:
         check(what)
     except ModelError as error:

@@ -1,4 +1,4 @@
-"""Constants folded and nodes that change nothing removed, by onnxscript's and onnx-ir's passes.
+"""Folds constants and removes nodes that change nothing, by passes of onnxscript and onnx-ir.
 
 This is onnxscript.optimizer.optimize_ir without the parts that a small file can make slow or large:
 rules that compare every node with every other, the history of every folded constant, constants of
@@ -34,7 +34,7 @@ _ITERATIONS = 4
 
 
 class _OfInference(_FuseBatchNormBase):
-    """Applies the library's rule only where the node is not for training."""
+    """Applies the library's rule except to nodes that are in training mode."""
 
     @override
     def check(
@@ -127,7 +127,7 @@ _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 def fold(model: ir.Model, room: int) -> None:
-    """Fold `model` in place; it calls no functions and its input shapes are static.
+    """Fold `model` in place; it must not call functions, and its input shapes must be static.
 
     At most `room` numbers are computed of constants. Raises UnsupportedModelError where folding
     needs more, or where a shape is too large.
@@ -154,7 +154,7 @@ def fold(model: ir.Model, room: int) -> None:
 
 
 def _keep_batch(node: ir.Node) -> None:
-    """Name the axes of a Squeeze that names none, so that it never drops the batch.
+    """Give a Squeeze without axes the axes that it drops, so that it never drops the batch.
 
     Without axes it would drop every axis of size 1, and the batch's size is not fixed.
     """
@@ -172,9 +172,8 @@ def _keep_batch(node: ir.Node) -> None:
 
 
 def _undo_strides(node: ir.Node) -> None:
-    """Turn a Gather of all of a flattened tensor in its order (PyTorch's as_strided) into a
-    Reshape.
-    """
+    """Turn a Gather that copies a flattened tensor in order (PyTorch's as_strided) into a
+    Reshape."""
     if node.op_type != "Gather" or len(node.inputs) != 2:
         return
     flat, indices = node.inputs
@@ -199,7 +198,7 @@ def _undo_strides(node: ir.Node) -> None:
 
 
 def _check_divisor(node: ir.Node) -> None:
-    """Refuse a division of integers by 0, which NumPy would fold to 0."""
+    """Refuse an integer division by 0, which NumPy would fold to 0."""
     divisor = node.inputs[1] if node.op_type in ("Div", "Mod") and len(node.inputs) > 1 else None
     if divisor is None or divisor.const_value is None:
         return
@@ -221,8 +220,8 @@ def _is_standardisation(node: ir.Node) -> bool:
 
 
 def _standardise(node: ir.Node) -> None:
-    """Compute weight standardisation (Qiao et al. 2019) of constants in float64; the node copies
-    it.
+    """Compute weight standardisation (Qiao et al. 2019) of constants in float64; the node then
+    copies it.
 
     The library does not fold nodes of several outputs.
     """
@@ -282,7 +281,7 @@ class _Folding(FoldConstantsPass):
 
     @override
     def process_node(self, node: ir.Node, is_function: bool) -> Replacement | None:
-        """Check the shapes inferred for the node before another node uses them."""
+        """Check the node's inferred shapes before another node uses them."""
         _keep_batch(node)
         _undo_strides(node)
         _check_divisor(node)
@@ -300,7 +299,8 @@ class _Folding(FoldConstantsPass):
     def replace_node(
         self, node: ir.Node, replacement: Replacement, root: ir.Graph | ir.Function
     ) -> None:
-        """Drop the history of a folded constant: a chain of n nodes would record n²/2 names."""
+        """Drop the history of a folded constant, because a chain of n nodes would record n²/2
+        names."""
         super().replace_node(node, replacement, root)
         for value in replacement.new_outputs:
             value.meta.pop(FOLDED_FROM_KEY, None)

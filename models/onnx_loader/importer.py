@@ -1,4 +1,4 @@
-"""Holds the state of one import: the tensors known and the nodes written so far."""
+"""Holds the state of one import, which is the known tensors and the nodes written so far."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -14,15 +14,15 @@ from models.onnx_loader.integers import constant_of, dequantised_constant
 
 
 class RefusedError(Exception):
-    """Says why one ONNX node cannot become typed nodes; the loader collects all of them."""
+    """Says why one ONNX node cannot become typed nodes; the loader collects these errors."""
 
 
 class ImpossibleError(RefusedError):
-    """Refuses a node, as RefusedError does, that ONNX Runtime could not run either."""
+    """A RefusedError for a node that ONNX Runtime could not run either."""
 
 
 class UnknownShapeError(RefusedError):
-    """Names a value whose shape cannot be inferred, mostly because a node before it is unknown."""
+    """Names a value without a shape, in most cases because an earlier node is unknown."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Importer:
     grids: dict[str, Grid] = field(default_factory=dict)
 
     def declare(self, value: ir.Value) -> str:
-        """Record a computed value's shape without axis 0, the batch, and return its name."""
+        """Record a computed value's shape without its batch axis, and return its name."""
         name = str(value.name)
         shape = static_shape(value)
         if not shape:
@@ -45,18 +45,19 @@ class Importer:
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
-        """Add a value between two of the nodes that one ONNX node becomes, and return its name."""
+        """Add a value between typed nodes that come from the same ONNX node, and return its
+        name."""
         name = next(n for n in numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of a value (one image's) or of a weight."""
+        """Return the shape of a value (for one image) or of a weight."""
         return self.values[name].shape if name in self.values else self.weights[name].shape
 
     def weight(self, name: str, array: NDArray[np.generic], grid: Grid | None = None) -> str:
-        """Keep a weight as contiguous float32, and return its name: `name`, numbered where it is
-        taken.
+        """Keep a weight as contiguous float32, and return its name, which is `name` or `name` with
+        a number.
 
         `grid` has the integers that the weight is in the file.
         """
@@ -74,7 +75,8 @@ class Importer:
         return name
 
     def keep_storage(self, first: int) -> None:
-        """Store what the nodes from `first` on write as what they read: they only move it."""
+        """Give outputs of nodes from `first` on, which only move numbers, the storage of their
+        inputs."""
         for node in self.nodes[first:]:
             read = {self.values[name].stored for name in node.operands() if name in self.values}
             if len(read) != 1 or any(name in self.weights for name in node.operands()):
@@ -96,13 +98,13 @@ class Importer:
         return name in self.reserved or name in self.values
 
     def graph(self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
-        """Return the graph of all that was collected."""
+        """Return the graph of all nodes, values and weights collected so far."""
         nodes = tuple(self.nodes)
         return Graph(name, inputs, outputs, self.values, nodes, self.weights, self.grids)
 
 
 def numbered(stem: str) -> Iterator[str]:
-    """Yield a name, then the same name with a number, from 1."""
+    """Yield a name, and then the name followed by 1, 2 and so on."""
     yield stem
     yield from (f"{stem}.{number}" for number in itertools.count(1))
 
@@ -113,13 +115,14 @@ def _same(a: Weight, b: Weight) -> bool:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """Reads an ONNX node of the normal form, with the defaults of its attributes."""
+    """Reads a node of the normal form, with defaults for absent attributes."""
 
     node: ir.Node
 
     @property
     def name(self) -> str:
-        """Return the node's own name or its first output's; it is unique in the graph."""
+        """Return the node's name, or its first output's if it has none; it is unique in the
+        graph."""
         return self.node.name or str(self.node.outputs[0].name)
 
     @property
@@ -163,7 +166,8 @@ class OnnxNode:
         return array
 
     def grid(self, index: int, *, transposed: bool = False) -> Grid | None:
-        """Return the integers of constant input `index`; None where none or not one scale a row."""
+        """Return constant input `index` as whole numbers and scales; None unless it has one scale,
+        or one a row."""
         kept = dequantised_constant(self.input(index))
         if kept is None:
             return None
@@ -182,7 +186,7 @@ class OnnxNode:
         return float(self.constant(index).item()) if self.has(index) else default
 
     def gives(self, index: int) -> bool:
-        """Return whether output `index` is read by another node or is an output of the model."""
+        """Return whether output `index` is used by another node or as an output of the model."""
         outputs = self.node.outputs
         return index < len(outputs) and bool(
             outputs[index].uses() or outputs[index].is_graph_output()
@@ -199,7 +203,7 @@ class OnnxNode:
         return default if attribute is None else attribute.as_float()
 
     def text(self, name: str, default: str) -> str:
-        """Return a text attribute."""
+        """Return a string attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_string()
 
@@ -209,9 +213,8 @@ class OnnxNode:
         return tuple(default if attribute is None else attribute.as_ints())
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return `axis` of a tensor of `rank` axes, counted without the batch. Refuses the
-        batch's.
-        """
+        """Return `axis` of a tensor of `rank` axes, counted without the batch. Refuses the batch
+        axis."""
         axis = axis + rank if axis < 0 else axis
         if axis == 0:
             raise RefusedError("it works along the batch axis; axis 0 must stay the batch")
@@ -219,7 +222,7 @@ class OnnxNode:
 
 
 def extends(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Return whether a constant of this shape broadcasts to the shape `to`."""
+    """Return whether a constant of this shape can be broadcast to the shape `to`."""
     last = to[len(to) - len(shape) :]
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape, last, strict=True))
 
@@ -251,7 +254,7 @@ def static_shape(value: ir.Value) -> Shape:
 
 
 def attributes_only(node: OnnxNode, allowed: Mapping[str, object]) -> None:
-    """Refuse a node whose attributes have other values than those `allowed`."""
+    """Refuse a node with an attribute whose value is not in `allowed`."""
     for name, value in allowed.items():
         attribute = node.node.attributes.get(name)
         if attribute is not None and attribute.value != value:

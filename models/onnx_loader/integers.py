@@ -1,4 +1,4 @@
-"""Quantised models: operators on integers spelled out, and constants that stay integers.
+"""Rewrites operators on integers with float ones, and keeps quantised constants as integers.
 
     QLinearConv(x, w, bias) = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), ...))
 
@@ -23,7 +23,7 @@ Parameters = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class _Spelling:
-    """The operator on floats that an operator on integers stands for."""
+    """Describes the float operator that replaces an operator on integers."""
 
     operator: str
     reads: tuple[Parameters, ...]
@@ -58,7 +58,7 @@ _INTEGERS = {
 
 
 def spell_out_integers(model: ir.Model) -> None:
-    """Edit `model`, of the normal form's opset; a node with no spelling stays as it is."""
+    """Edit `model`, which has the normal form's opset; operators without a replacement stay."""
     for node in list(model.graph):
         if node.domain == _CONTRIB and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             node.domain = ""
@@ -108,7 +108,8 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
 
 
 def _axis(node: ir.Node, spelling: _Spelling, index: int) -> int:
-    """Return the axis that operand `index` may have a scale an entry of: its output channels."""
+    """Return the output channels' axis of operand `index`, along which it may have several
+    scales."""
     transposed = node.attributes.get("transB")
     if spelling.operator == "Conv" or (transposed is not None and transposed.as_int()):
         return 0 if index else 1
@@ -152,7 +153,8 @@ def _constant(value: ir.Value | None) -> NDArray[np.generic] | None:
 
 
 def stays_integer(node: ir.Node) -> bool:
-    """Return whether a node dequantises a constant for nodes that ONNX Runtime runs on integers."""
+    """Return whether a node dequantises a constant only for nodes that ONNX Runtime runs on
+    integers."""
     (output,) = node.outputs[:1] or (None,)
     return (
         node.op_type == "DequantizeLinear"
@@ -167,7 +169,7 @@ def stays_integer(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class Dequantised:
-    """Holds constants behind a DequantizeLinear: q stands for scale · (q - zero_point)."""
+    """Holds constants that a DequantizeLinear reads; q means scale · (q - zero_point)."""
 
     integers: NDArray[np.integer]
     scale: NDArray[np.float32]  # of one number, or one an entry of `axis`
@@ -176,13 +178,13 @@ class Dequantised:
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """Return the factors of the scale."""
+        """Return the integers minus the zero point, which the scale multiplies."""
         numbers: NDArray[np.int64] = self.integers.astype(np.int64) - self._along(self.zero_point)
         return numbers
 
     @property
     def floats(self) -> NDArray[np.float32]:
-        """Return the numbers, computed as ONNX Runtime does: one product, in float32."""
+        """Return the numbers as one product in float32, like ONNX Runtime."""
         floats: NDArray[np.float32] = self.numbers.astype(np.float32) * self._along(self.scale)
         return floats
 
@@ -194,7 +196,7 @@ class Dequantised:
 
 
 def dequantised(node: ir.Node) -> Dequantised | None:
-    """Return what a DequantizeLinear of constants gives; None where it is of other things.
+    """Return the constants that a DequantizeLinear reads, or None if it has other inputs.
 
     Those are computed tensors, types but 8 bits and int32, and scales of blocks.
     """
@@ -225,7 +227,8 @@ def dequantised(node: ir.Node) -> Dequantised | None:
 
 
 def constant_of(value: ir.Value) -> NDArray[np.generic] | None:
-    """Return the numbers of a constant, dequantised where it is kept as integers; else None."""
+    """Return a constant's numbers, dequantised if it is kept as integers, or None for a computed
+    value."""
     if value.const_value is not None:
         return _constant(value)
     constant = dequantised_constant(value)
@@ -233,7 +236,7 @@ def constant_of(value: ir.Value) -> NDArray[np.generic] | None:
 
 
 def dequantised_constant(value: ir.Value) -> Dequantised | None:
-    """Return the integers that a constant is kept as; None where it is none."""
+    """Return the integers as which a constant is kept, or None if it is not kept so."""
     node = value.producer()
     if node is None or node.op_type != "DequantizeLinear" or node.domain != "":
         return None
@@ -244,7 +247,7 @@ _QUANTISED = re.compile("^QLinear|QuantizeLinear$|Integer$")
 
 
 def on_integers(nodes: Iterable[ir.Node]) -> list[str]:
-    """Return the operators that quantise, or that compute on integers; empty for a model of floats.
+    """Return the operators that quantise or compute on integers; a float model has none.
 
     A model that only keeps its weights as integers is one of floats.
     """

@@ -1,4 +1,4 @@
-"""Operators that only move elements: slices, gathers, expansions, blocks of pixels."""
+"""Imports operators that only move elements, such as slices, gathers and expansions."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -37,7 +37,8 @@ def slice_(to: Importer, node: OnnxNode) -> None:
 
 
 def gather(to: Importer, node: OnnxNode) -> None:
-    """Import a Gather by constant indices as a Slice for each run of them (PyTorch's x[:, 0])."""
+    """Import a Gather by constant indices as one Slice for each run of indices (PyTorch's
+    x[:, 0])."""
     shape, indices = node.input_shape(0), np.asarray(node.constant(1))
     rank, given = len(shape), node.integer("axis", 0)
     if not -rank <= given < rank:
@@ -99,7 +100,7 @@ def _cut(to: Importer, node: OnnxNode, cuts: Sequence[Cut]) -> None:
 
 
 def reshape(to: Importer, node: OnnxNode) -> None:
-    """Import Reshape, Flatten, Squeeze and Unsqueeze: each image's elements in another shape."""
+    """Import Reshape, Flatten, Squeeze and Unsqueeze, which give each image another shape."""
     before, after = node.input_shape(0), node.output_shape
     if not after or before[0] != after[0] or prod(before[1:]) != prod(after[1:]):
         raise RefusedError(f"it turns {before} into {after}: axis 0, the batch, must stay")
@@ -130,14 +131,14 @@ def expand(to: Importer, node: OnnxNode) -> None:
 
 
 def space_to_depth(to: Importer, node: OnnxNode) -> None:
-    """Import SpaceToDepth: blocks of pixels become channels."""
+    """Import SpaceToDepth, which turns blocks of pixels into channels."""
     _, c, h, w = node.input_shape(0)
     b = _block(node, h, w)
     _moved(to, node, (c, h // b, b, w // b, b), (2, 4, 0, 1, 3))
 
 
 def depth_to_space(to: Importer, node: OnnxNode) -> None:
-    """Import DepthToSpace: channels become blocks of pixels."""
+    """Import DepthToSpace, which turns channels into blocks of pixels."""
     _, c, h, w = node.input_shape(0)
     b = _block(node, c)
     if node.text("mode", "DCR") == "DCR":

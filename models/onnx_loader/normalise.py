@@ -1,5 +1,4 @@
-"""Turns a checked ModelProto into one plain form: float32, one opset, constants folded, shapes
-known.
+"""Turns a checked ModelProto into one form: float32, one opset, constants folded, shapes known.
 
     inline → to_float32 → convert_opset → spell_out_integers → fix_shapes → fold → infer shapes
 
@@ -45,7 +44,7 @@ _CONTRADICTIONS = (
 
 
 def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
-    """Return the normal form, with static shapes at the model's own batch size (1 if symbolic).
+    """Return the normal form with static shapes, for the model's own batch size (1 if symbolic).
 
     `input_shape` is one image's shape, without the batch axis, for a model whose input leaves axes
     open. Raises UnsupportedModelError where it is missing or contradicts the model, and for a model
@@ -107,7 +106,7 @@ def _inlined(proto: ModelProto) -> ModelProto:
 
 
 def _open_sizes(model: ir.Model) -> None:
-    """Treat a declared size below 0 as unknown, as ONNX Runtime does: Paddle writes -1."""
+    """Make sizes below 0 unknown, as ONNX Runtime does, because Paddle writes -1."""
     for graph in model.graphs():
         outputs = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *outputs):
@@ -140,7 +139,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the libraries' progress notes and NumPy's warnings within this block."""
+    """Silence the libraries' progress messages and NumPy's warnings within this block."""
     loggers = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -154,7 +153,7 @@ def _quiet() -> Iterator[None]:
 
 
 def to_float32(model: ir.Model) -> None:
-    """Convert float16 to float32, which has every float16 number, so weights stay exact."""
+    """Convert float16 to float32, which represents every float16 number exactly."""
     for graph in model.graphs():
         for initializer in graph.initializers.values():
             tensor = initializer.const_value

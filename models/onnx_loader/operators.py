@@ -1,4 +1,4 @@
-"""Imports ONNX operators of the normal form as typed nodes, one function each."""
+"""Imports ONNX operators of the normal form as typed nodes, with one function for each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -77,7 +77,7 @@ def _gelu(to: Importer, node: OnnxNode) -> None:
 
 
 def _broadcast_operands(to: Importer, node: OnnxNode) -> list[str]:
-    """Return the inputs of an elementwise node. Refuses one broadcast along the batch axis."""
+    """Return an elementwise node's inputs. Refuses a node that broadcasts one along the batch."""
     rank = len(node.output_shape)
     for index in range(len(node.node.inputs)):
         if constant_of(node.input(index)) is None and len(node.input_shape(index)) != rank:
@@ -97,7 +97,7 @@ def _binary(op: BinaryOp) -> Operator:
 
 
 def _all_of(op: BinaryOp) -> Operator:
-    """Return the import of an operation on any number of tensors, as a chain of pairs.
+    """Return a function that imports an operator on any number of tensors as a chain of pairs.
 
     One tensor alone is its own result.
     """
@@ -145,7 +145,7 @@ def _selu(to: Importer, node: OnnxNode) -> None:
 
 
 def _pow(to: Importer, node: OnnxNode) -> None:
-    """Import a power by 1/2 as a square root, by 2 or 3 as products."""
+    """Import a power of 1/2 as a square root, and one of 2 or 3 as products."""
     exponents = np.unique(node.constant(1))
     exponent = float(exponents[0]) if exponents.size == 1 else None
     output, x = to.declare(node.output), node.x()
@@ -162,7 +162,7 @@ def _pow(to: Importer, node: OnnxNode) -> None:
 
 
 def _with_number(op: BinaryOp, number: float, *, first: bool = False) -> Operator:
-    """Return the import of `x op number`, or `number op x` if `first`."""
+    """Return a function that imports `x op number`, or `number op x` if `first`."""
 
     def read(to: Importer, node: OnnxNode) -> None:
         weight = to.weight(f"{node.name}/number", np.array(number))
@@ -197,7 +197,7 @@ def _matmul(to: Importer, node: OnnxNode) -> None:
 
 
 def _linear(to: Importer, node: OnnxNode, weight: np.ndarray, grid: Grid | None) -> None:
-    """Add a Gemm whose `weight` is K×C, one row an output."""
+    """Add a Gemm whose `weight` is K×C, with one row for each output."""
     bias = None
     if node.has(2):
         beta = node.number("beta", 1.0)
@@ -282,7 +282,7 @@ _SHIFTS = {ir.DataType.UINT8: 0, ir.DataType.INT8: 128}
 
 
 def _storage(node: OnnxNode, integers: ir.Value) -> Storage:
-    """Return how the integers of QuantizeLinear or DequantizeLinear are stored."""
+    """Return how a QuantizeLinear's or DequantizeLinear's integers are stored."""
     if integers.dtype not in _SHIFTS:
         raise RefusedError(f"its integers are {integers.dtype}; only int8 and uint8 are supported")
     attributes_only(node, {"block_size": 0})

@@ -1,4 +1,4 @@
-"""Imports reductions and normalisations: ONNX's axes resolved, constants as weights."""
+"""Imports reductions and normalisations, with ONNX's axes resolved and constants as weights."""
 
 from math import prod
 
@@ -57,7 +57,7 @@ def instance_normalization(to: Importer, node: OnnxNode) -> None:
 
 
 def group_normalization(to: Importer, node: OnnxNode) -> None:
-    """Import GroupNormalization, which normalises over all axes, the channels in groups."""
+    """Import GroupNormalization, which normalises over all axes in groups of channels."""
     rank, groups = len(node.output_shape), node.integer("num_groups", 1)
     channels = node.output_shape[1]
     if groups < 1 or channels % groups:

@@ -1,4 +1,4 @@
-"""Imports Resize and Pad: where each output position reads, resolved into tables of taps.
+"""Imports Resize and Pad by computing tables of the input positions that each output reads.
 
 A table is P×T×2: for each of P output positions along an axis the T input positions that it reads,
 and their factors. Positions are computed in float32, as ONNX Runtime does.
@@ -24,7 +24,7 @@ Table = NDArray[np.float64]
 
 
 def resize(to: Importer, node: OnnxNode) -> None:
-    """Import a Resize of an image's spatial axes, to the nearest pixel or linearly."""
+    """Import a Resize of an image's spatial axes, by the nearest pixel or linear interpolation."""
     attributes_only(
         node, {"antialias": 0, "keep_aspect_ratio_policy": "stretch", "exclude_outside": 0}
     )
@@ -56,7 +56,7 @@ def _check_left(shape: Sequence[int]) -> None:
 
 
 def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
-    """Return output size / input size along each axis, or the scales that the node gives."""
+    """Return output size / input size along each axis, or the node's own scales."""
     factors = [wanted / size for size, wanted in zip(before, after, strict=True)]
     given = node.constant(2).reshape(-1) if node.has(2) else np.zeros(0)
     if given.size:
@@ -68,7 +68,7 @@ def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> lis
 
 
 def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Positions:
-    """Return the input position of each output position, by coordinate_transformation_mode."""
+    """Return each output's position in the input, according to coordinate_transformation_mode."""
     mode = node.text("coordinate_transformation_mode", "half_pixel")
     half, i = np.float32(0.5), np.arange(wanted, dtype=np.float32)
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and wanted > 1):
@@ -129,7 +129,7 @@ _INSIDE: Mapping[str, Callable[[Index, int], Index]] = {
 
 
 def pad(to: Importer, node: OnnxNode) -> None:
-    """Import a Pad with a number or with the image's own elements; a negative pad cuts."""
+    """Import a Pad with a number or with elements of the image; negative pads crop."""
     rank = len(node.output_shape)
     pads = node.constant_integers(1)
     axes = node.constant_integers(3) if node.has(3) else list(range(rank))
@@ -164,7 +164,7 @@ def pad(to: Importer, node: OnnxNode) -> None:
 
 
 def _cut(to: Importer, node: OnnxNode, begin: Sequence[int], end: Sequence[int]) -> str:
-    """Return the part of the input that negative pads leave."""
+    """Return the part of the input that remains after negative pads crop it."""
     x, shape = node.x(), list(node.input_shape(0)[1:])
     for axis, (first, last) in enumerate(zip(begin, end, strict=True)):
         if min(first, last) >= 0:

@@ -31,7 +31,7 @@ from models.onnx_loader.operators import OPERATORS
 
 
 class Translation(NamedTuple):
-    """The fields of a `LoadedModel` after its name."""
+    """Holds the fields of a `LoadedModel` except its name."""
 
     graph: Graph
     proto: ModelProto
@@ -118,7 +118,7 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
 
 
 def _holds_integers(value: ir.Value | None) -> bool:
-    """Return whether a value is computed, and is of integers."""
+    """Return whether a value is computed and consists of 8-bit integers."""
     return (
         value is not None
         and value.const_value is None
@@ -141,7 +141,7 @@ _REASONS = 50
 
 
 def _report(problems: list[_Problem]) -> str:
-    """Return a message with all causes, leaving out unknown shapes that follow from them."""
+    """Return a message with all causes, except unknown shapes that follow from another cause."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
     return "\n".join(
         [
@@ -154,7 +154,7 @@ def _report(problems: list[_Problem]) -> str:
 
 
 def _lines(causes: list[_Problem]) -> list[str]:
-    """Return a line for each reason, naming its nodes."""
+    """Return one line for each reason, which names its nodes."""
     grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for problem in causes:
         reason = shortened(str(problem.error))

@@ -1,4 +1,4 @@
-"""Imports convolution and pooling: ONNX's window attributes resolved into an explicit Window."""
+"""Imports convolution and pooling, with ONNX's window attributes resolved into a Window."""
 
 from operator import ge
 
@@ -56,7 +56,7 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
 
 
 def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
-    """Return the names of the values to read and to write.
+    """Return the names of the values that the node must read and write.
 
     Rows, C×W, become images of height 1, between a Reshape here and one that `_end` adds.
     """
@@ -70,7 +70,7 @@ def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
 
 
 def _end(to: Importer, node: OnnxNode, written: str) -> None:
-    """Reshape the images of height 1 that `_ends` made back into rows."""
+    """Reshape the images of height 1 that `_ends` made back to rows."""
     if written != node.output.name:
         to.nodes.append(Reshape(name=f"{node.name}/rows", output=str(node.output.name), x=written))
 

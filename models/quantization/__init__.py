@@ -1,1 +1,1 @@
-"""Makes an 8-bit model of a float model, and measures what that changes."""
+"""Makes an 8-bit model of a float model, and measures how the results change."""

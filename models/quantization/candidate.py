@@ -1,4 +1,4 @@
-"""Builds quantised models: ranges by ONNX Runtime's calibrators, nodes by its quantiser.
+"""Builds quantised models with ranges from ONNX Runtime's calibrators and nodes from its quantiser.
 
     photographs ─ calibrate ─ ranges ─┬─ quantise ─ QDQ model
                        layers in float ┘
@@ -59,7 +59,7 @@ _CALIBRATORS = {
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Silence ONNX Runtime's library, which prints its steps and advises on models."""
+    """Silence ONNX Runtime's library, which prints its steps and advice about models."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)
@@ -71,7 +71,7 @@ def _quietly() -> Iterator[None]:
 
 
 def calibrate(proto: ModelProto, images: Tensors, method: Method) -> Ranges:
-    """Return the range of each activation over images, which are normalised."""
+    """Return the range of each activation over normalised images."""
     from onnxruntime.quantization import calibrate as library  # noqa: PLC0415  it takes 0.5 s
 
     name, options = _CALIBRATORS[method]
@@ -109,7 +109,8 @@ def _reader(proto: ModelProto, images: Tensors) -> Any:
 
 
 def quantised(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -> ModelProto:
-    """Return the model with uint8 activations and int8 weights, one scale an output channel.
+    """Return the model with uint8 activations and int8 weights, which have a scale per output
+    channel.
 
     Nodes named `in_float` are left as they are.
     """
@@ -147,9 +148,8 @@ def quantised(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
 
 
 def layers(proto: ModelProto) -> Mapping[str, tuple[str, ...]]:
-    """Return the names of each product's nodes: its own, and what is computed from it until the
-    next product.
-    """
+    """Return, by name of each product, its nodes: itself, and all that depends on it up to the
+    next."""
     order: dict[str, int] = {}  # by value: the last product that it depends on
     found: list[list[str]] = []
     for node in proto.graph.node:
@@ -171,7 +171,7 @@ class _Product:
 
 
 def with_corrected_biases(proto: ModelProto, ranges: Ranges, images: Tensors) -> ModelProto:
-    """Return the float model with biases that make up for the rounding of the weights.
+    """Return the float model with biases that compensate for the rounding of the weights.
 
     A filter that errs by ΔW shifts its outputs by ΔW·E[x] on average (Nagel et al. 2019,
     "Data-Free Quantization Through Weight Equalization and Bias Correction", section 4.2): this is
@@ -215,7 +215,7 @@ def with_corrected_biases(proto: ModelProto, ranges: Ranges, images: Tensors) ->
 
 
 def _find_means(proto: ModelProto, products: Sequence[_Product], images: Tensors) -> None:
-    """Set each product's mean of its input's channels."""
+    """Compute, for each product, the mean of each channel of its input over the images."""
     means = ModelProto()
     means.CopyFrom(proto)
     del means.graph.output[:]

@@ -1,4 +1,4 @@
-"""Keeps what a long run has measured, so that another run goes on where it was interrupted."""
+"""Records what a long run has measured, so that a later run continues after an interruption."""
 
 import json
 import os
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class Journal:
-    """Results by name, in a JSON file of their own that belongs to one question."""
+    """Records results by name in a JSON file, which belongs to one question."""
 
     def __init__(self, path: Path, question: str) -> None:
-        """Read what a run for the same `question` has left; another's results are dropped."""
+        """Read the results of earlier runs for the same `question`; drop those for any other."""
         self._path, self._question = path, question
         self._results: dict[str, Any] = {}
         try:
@@ -22,7 +22,7 @@ class Journal:
             self._results = kept["results"]
 
     def result(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return the result of that name, found now where no earlier run did."""
+        """Return the result called `name` from an earlier run, or compute and record it."""
         if name not in self._results:
             self._results[name] = find()
             content = {"question": self._question, "results": self._results}
@@ -32,5 +32,5 @@ class Journal:
         return self._results[name]
 
     def remove(self) -> None:
-        """Delete the file: the question is answered."""
+        """Delete the file after the question is answered."""
         self._path.unlink(missing_ok=True)

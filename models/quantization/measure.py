@@ -1,4 +1,4 @@
-"""Measures what quantisation changes: labels, accuracy, probabilities and time."""
+"""Measures how quantisation changes labels, accuracy, probabilities and time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Goal:
-    """Says how many labels must stay where the two best probabilities are `margin` apart."""
+    """Says how many labels must stay, of images whose two best probabilities are `margin` apart."""
 
     keep: float = 0.99
     margin: float = 0.1
@@ -51,7 +51,7 @@ class Comparison:
     divergence: float  # Kullback and Leibler's, mean over the images
 
     def shortfall(self, goal: Goal) -> str:
-        """Return what keeps it from the goal; empty where nothing does."""
+        """Return why the goal is not reached; empty if it is."""
         if self.kept_clear < ceil(goal.keep * self.clear - 1e-9):
             return (
                 f"{self.kept_clear} of {self.clear} labels are kept where the two best"
@@ -68,7 +68,7 @@ class Comparison:
 
 
 def _chance(lost: int, changed: int) -> float:
-    """Return how probable at least `lost` losses are if each change is a loss half the time."""
+    """Return the probability of at least `lost` losses, if each change is a loss half the time."""
     ways = sum(comb(changed, k) for k in range(lost, changed + 1))
     return float(ways / 2**changed)
 
@@ -76,7 +76,8 @@ def _chance(lost: int, changed: int) -> float:
 def compare(
     before: Probabilities, after: Probabilities, right: Sequence[frozenset[int]], margin: float
 ) -> Comparison:
-    """Compare probabilities of the same images; `right` has the classes of each image's label."""
+    """Compare two models' probabilities of the same images; `right` has each image's true
+    classes."""
     best = np.sort(before, axis=1)
     clear = best[:, -1] - best[:, -2] >= margin
     was, is_ = before.argmax(axis=1), after.argmax(axis=1)
@@ -100,7 +101,7 @@ def compare(
 
 
 def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Probabilities:
-    """Run a model on one thread, so that the result is always the same."""
+    """Run a model on one thread, because its result is then always the same."""
     try:
         session = open_session(proto.SerializeToString(), 1)
     except Exception as error:  # its own exceptions share no base class but this
@@ -124,7 +125,7 @@ def _run(session: ort.InferenceSession, images: Tensors) -> Tensors:
 def time_in_turn(
     models: Sequence[ModelProto], images: Tensors, threads: int, rounds: int
 ) -> list[float]:
-    """Return each model's least seconds for a batch of all images.
+    """Return each model's shortest time in seconds for a batch of all images; models take turns.
 
     They run in turn, so that other work on the machine slows all alike, and it only ever slows: of
     several tries the least is nearest to the model's own time.

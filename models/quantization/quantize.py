@@ -1,4 +1,4 @@
-"""Quantises a classifier, and refuses where its labels would change.
+"""Quantises a classifier, and refuses if too many of its labels would change.
 
     half of the photographs ─ ranges by three methods ─┐
     the other half ─ the best method; the error and time of each layer ─ layers in float ─ the goal?
@@ -67,7 +67,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Photographs:
-    """Images as the decoder gives them, with the classes of each one's label, where it has one."""
+    """Holds decoded images, with the classes of each one's label if there are labels."""
 
     names: tuple[str, ...]
     pixels: NDArray[np.uint8]
@@ -76,7 +76,7 @@ class Photographs:
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """One layer: how much of the divergence it causes, and of the time it saves, in 8 bits."""
+    """Reports how much of the divergence one layer causes in 8 bits, and how much time it saves."""
 
     name: str
     divergence: float
@@ -86,7 +86,7 @@ class LayerReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchTime:
-    """Seconds for a batch on this machine."""
+    """Holds the seconds that a batch takes on this machine."""
 
     n: int
     before: float
@@ -95,7 +95,7 @@ class BatchTime:
 
 @dataclass(frozen=True, slots=True)
 class QuantisationReport:
-    """Says what a quantised model changes."""
+    """Reports what changes in a quantised model."""
 
     model: str
     method: str
@@ -111,7 +111,7 @@ class QuantisationReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A way to choose ranges."""
+    """Holds the ranges found by one method, and how the model then differs."""
 
     method: Method
     corrected: bool
@@ -129,7 +129,7 @@ def quantize(
     journal: Path,
     progress: Progress,
 ) -> tuple[ModelProto, QuantisationReport]:
-    """Return a quantised model that reaches the goal, and what it changes.
+    """Return a quantised model that reaches the goal, and a report of what changes.
 
     `journal` is a file that keeps what is measured until that is done. Raises QuantisationError
     where the goal cannot be reached, UnsupportedModelError for a model that cannot be quantised.
@@ -161,7 +161,7 @@ def _check(classifier: Classifier, images: int) -> None:
 
 
 class _Run:
-    """One quantisation, step by step."""
+    """Carries out one quantisation step by step."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _Run:
             )
 
     def result(self) -> tuple[ModelProto, QuantisationReport]:
-        """Choose, judge and report."""
+        """Choose the ranges and layers, check the goal, and return the model with its report."""
         best = self._best()
         if best.compared.clear == 0:
             raise QuantisationError(
@@ -238,7 +238,7 @@ class _Run:
         )
 
     def _best(self) -> _Candidate:
-        """Return the ranges that reach the goal and change least; or that change least."""
+        """Return the ranges that change least, of those that reach the goal if any does."""
         candidates: list[_Candidate] = []
         steps = 2 * len(Method)
         for method in Method:
@@ -266,7 +266,7 @@ class _Run:
         return min(candidates, key=by_error)
 
     def _layer_reports(self, best: _Candidate) -> list[LayerReport]:
-        """Return for each layer what changes if it alone is left in float."""
+        """Return, for each layer, how the result changes if only that layer is left in float."""
         held, before = self._held[:_PROBED], self._before[:_PROBED]
         right = self._right[:_PROBED]
 
@@ -293,7 +293,7 @@ class _Run:
     def _in_float(
         self, best: _Candidate, found: Sequence[LayerReport]
     ) -> tuple[tuple[str, ...], Comparison]:
-        """Return the layers to leave in float, and what the model then changes."""
+        """Return the layers to leave in float, and how the model's results then differ."""
         names: tuple[str, ...] = ()
         compared = best.compared
         # The most error for the least time first; a layer that float makes faster costs nothing.
@@ -335,7 +335,7 @@ class _Run:
         return BatchTime(n, before, after)
 
     def _portable(self, proto: ModelProto, images: NDArray[np.float32]) -> tuple[ModelProto, int]:
-        """Return the model at the oldest opset that gives the same scores to the bit."""
+        """Return the model at the oldest opset that gives exactly the same scores."""
         expected = probabilities(proto, images, self._output)
         for opset in _OPSETS:
             older = ModelProto()
@@ -354,7 +354,7 @@ class _Run:
 
 
 def _question(classifier: Classifier, photographs: Photographs, goal: Goal, threads: int) -> str:
-    """Return a hash of all that decides the answer."""
+    """Return a hash of everything on which the answer depends."""
     digest = sha256(classifier.network.proto.SerializeToString(deterministic=True))
     digest.update(photographs.pixels.tobytes())
     said: Mapping[str, Any] = {

@@ -1,4 +1,4 @@
-"""Reads the files that lie beside a model as other programs write them, one reader a kind of file.
+"""Reads files of other programs that lie beside a model, with one reader for each kind of file.
 
 Each reader takes a path and returns a `Reading`, or None where the file is another program's.
 """
@@ -20,7 +20,7 @@ __all__ = ["FILES", "READERS", "Reading", "files_beside", "places_beside", "read
 
 
 def read_labels(path: Path) -> Reading:
-    """Read a file that is known by its name to have one label a line."""
+    """Read a file whose name says that it has one label on each line."""
     return Reading(path, labels=lambda: read_label_file(path))
 
 
@@ -41,9 +41,8 @@ FILES = tuple(dict.fromkeys(name for name, _ in READERS))
 
 
 def places_beside(model_path: _Path) -> list[_Path]:
-    """Return the model's folder, and the one above where its own is a part of an export: `onnx` as
-    optimum writes, a version's number or `model.onnx` as Triton has.
-    """
+    """Return the model's folder, and the one above if the model's is part of an export: `onnx` by
+    optimum, a version's number or `model.onnx` by Triton."""
     places = [model_path.parent]
     while places[-1].name in ("onnx", "model.onnx") or places[-1].name.isdecimal():
         places.append(places[-1].parent)
@@ -51,7 +50,7 @@ def places_beside(model_path: _Path) -> list[_Path]:
 
 
 def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
-    """Return the files that are read beside a model, and text files, which these may name."""
+    """Return the files that are read beside a model, and the text files that these may name."""
     places = places_beside(model_path)
     return [
         file
@@ -61,7 +60,7 @@ def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
 
 
 def read_beside(model_path: Path) -> Iterator[Reading]:
-    """Yield what is read beside a model, or one folder up, in the order of READERS.
+    """Yield what is read beside a model, or in the folder above, in the order of READERS.
 
     Raises PreprocessingError.
     """

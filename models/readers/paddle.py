@@ -1,4 +1,4 @@
-"""Reads PaddleClas' `inference.yml`, and the `inference_cls.yaml` that was used before it."""
+"""Reads PaddleClas' `inference.yml` and the older `inference_cls.yaml`."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -27,7 +27,8 @@ _OTHERWISE = (
 
 
 def read_paddle(path: Path) -> Reading | None:
-    """Read the transforms before the network and its labels; None of another program's file."""
+    """Read the transforms before the network and the labels; None if another program wrote the
+    file."""
     try:
         config = yaml.safe_load(read_text(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a long number
@@ -117,7 +118,7 @@ def _geometry(path: Path, resize: Mapping[str, object], crop: Mapping[str, objec
 
 
 def _sides(path: Path, step: str, size: object) -> tuple[int, int]:
-    """Return width and height of one number or of two."""
+    """Return width and height from one number for both, or from two."""
     pair = size if isinstance(size, list) else [size, size]
     width, height = pair if len(pair) == 2 else (None, None)
     if not is_side(width) or not is_side(height):
@@ -129,7 +130,7 @@ def _sides(path: Path, step: str, size: object) -> tuple[int, int]:
 
 
 def _number(scale: object) -> object:
-    """Return a number, written as one or as a quotient, such as 1.0/255.0; else the text."""
+    """Return a number or a quotient such as 1.0/255.0 as a number; any other text unchanged."""
     if not isinstance(scale, str):
         return scale
     above, _, below = scale.partition("/")

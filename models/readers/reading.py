@@ -1,4 +1,4 @@
-"""Defines what a reader returns of one file, and what readers share."""
+"""Defines the result of reading one file, and functions that several readers use."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Keys = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Holds what one file says.
+    """Holds what one file says about a model.
 
     `pixels` and `labels` are called only where they may be used. They raise PreprocessingError for
     what Convoy does not do, or cannot read.
@@ -33,7 +33,7 @@ class Reading:
 
 
 def read_text(path: Path, what: str = "") -> str:
-    """Return the text of a file. Raises PreprocessingError, which says `what` cannot be read."""
+    """Return a file's text. Raises PreprocessingError saying that `what` cannot be read."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(_LONGEST + 1)
@@ -46,7 +46,7 @@ def read_text(path: Path, what: str = "") -> str:
 
 
 def named_by(source: Path, name: str) -> Path:
-    """Return the file that another one names, which must be in its folder or below.
+    """Return the file that another file names; it must lie in that file's folder or below.
 
     Raises PreprocessingError: a file that was downloaded must not show others as labels.
     """
@@ -59,7 +59,7 @@ def named_by(source: Path, name: str) -> Path:
 
 
 def read_json(path: Path) -> Mapping[str, object]:
-    """Return a JSON file's object; another value counts as an empty one."""
+    """Return the object in a JSON file, or an empty one if the file holds another value."""
     try:
         config = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -73,7 +73,7 @@ def is_side(value: object) -> TypeGuard[int]:
 
 
 def labels_by_number(path: Path, key: str, names: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the labels of a JSON object, whose keys are the numbers of classes."""
+    """Return the labels of a JSON object whose keys are the numbers of the classes."""
     labels = [names.get(str(number)) for number in range(len(names))]
     if not all(isinstance(label, str) for label in labels):
         raise PreprocessingError(f"{path}: {key} must have a label for each number from 0 on")
@@ -81,7 +81,7 @@ def labels_by_number(path: Path, key: str, names: Mapping[str, object]) -> tuple
 
 
 def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the labels of a file, one a line.
+    """Return the labels in a file with one label on each line.
 
     Where numbers 0, 1, 2, ... are before all of them, in any order, these are cut off and give the
     order. `source` is the file that names it, if one does.

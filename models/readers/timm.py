@@ -21,7 +21,8 @@ _CHANNELS = {1: "grey", 3: "rgb"}
 
 
 def read_timm(path: Path) -> Reading | None:
-    """Read `pretrained_cfg` and `label_names`, or their older form; None of another's file."""
+    """Read `pretrained_cfg` and `label_names`, or their older form; None if timm did not write the
+    file."""
     config = read_json(path)
     older = "architecture" in config and "input_size" in config  # all keys beside each other
     trained = config.get("pretrained_cfg", config if older else None)

@@ -66,7 +66,7 @@ _OTHERWISE = "; or replace what the file says by a preset: --preset, or in model
 
 
 def read_processor(path: Path) -> Reading | None:
-    """Read an image processor; None of the file of another kind of processor."""
+    """Read an image processor; None if the file describes another kind of processor."""
     config = read_json(path)
     if not config.keys() & {"size", "image_mean", "do_resize"}:
         return None
@@ -79,7 +79,7 @@ def read_processor(path: Path) -> Reading | None:
 
 
 def read_config(path: Path) -> Reading | None:
-    """Read the labels of `id2label`, unless they are transformers' own for labels unknown."""
+    """Read the labels in `id2label`, unless they are the names that transformers makes up."""
     config = read_json(path)
     names = config.get("id2label")
     if not isinstance(names, dict) or not names:
@@ -219,7 +219,7 @@ def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -
 
 
 def _sides(size: object) -> tuple[int, int] | None:
-    """Return height and width; None where `size` does not have both."""
+    """Return height and width, or None if `size` lacks one of them."""
     if is_side(size):
         return size, size
     if isinstance(size, dict):

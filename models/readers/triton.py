@@ -1,4 +1,4 @@
-"""Reads Triton's `config.pbtxt`: labels, the largest batch, a deadline and a priority."""
+"""Reads labels, the largest batch, a deadline and a priority from Triton's `config.pbtxt`."""
 
 import re
 from collections import defaultdict
@@ -43,7 +43,8 @@ _CLOSES = {"{": "}", "<": ">"}
 
 
 def read_triton(path: Path) -> Reading | None:
-    """Read a model's configuration in protobuf's text format; what is not used is listed."""
+    """Read a model's configuration in protobuf's text format, and list the entries that are not
+    used."""
     tokens = _tokens(path, read_text(path))
     try:
         config = _message(tokens, "")
@@ -130,7 +131,7 @@ def _tokens(path: Path, text: str) -> Iterator[str]:
 
 
 def _message(tokens: Iterator[str], end: str) -> Message:
-    """Return the values of each field up to `end`, which is a bracket or the end of the file."""
+    """Return the values of each field up to `end`, which is a bracket or the file's end."""
     fields: Message = defaultdict(list)
     for name in tokens:
         if name == end:

@@ -1,3 +1,1 @@
-"""Makes the reports of `convoy inspect`: a network's nodes and their cost, its plan and
-launches.
-"""
+"""Makes the reports of `convoy inspect` on a network's nodes and cost, and on its plan."""

@@ -1,4 +1,5 @@
-"""Makes the report of `convoy inspect --plan`: each launch of a plan, and its roofline on a GPU."""
+"""Makes the report of `convoy inspect --plan` on each launch of a plan and its roofline on a
+GPU."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from models.tuning.measured import conv_problems, find_on
 
 @dataclass(frozen=True, slots=True)
 class CodeReport:
-    """States limits on a kernel's speed, counted in its machine code, not measured.
+    """Reports limits on a kernel's speed that are counted in its machine code, not measured.
 
     Shares are of its main loop, None for a kernel without one.
     """
@@ -39,9 +40,8 @@ class CodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Reports on one launch; `roofline_us` is the longer of arithmetic and traffic at peak
-    rates.
-    """
+    """Reports on a launch; `roofline_us` is the longer of its arithmetic and traffic at peak
+    rates."""
 
     name: str
     kernel: str
@@ -62,7 +62,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Loser:
-    """Says why an algorithm that can compute a Conv does not."""
+    """Says why an algorithm that can compute a Conv was not chosen."""
 
     node: str
     algorithm: str
@@ -71,7 +71,8 @@ class Loser:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """Reports on a plan for a GPU. Times are modelled or from its data sheet, not measured."""
+    """Reports on a plan for a GPU, whose times are modelled or from its data sheet, not
+    measured."""
 
     name: str
     n: int
@@ -154,7 +155,7 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
 def _losers(
     problem: ConvProblem, chosen: ConvChoice, gpu: Gpu, *, measured: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield the names of the other algorithms that can compute the problem, each with why one does.
+    """Yield the other algorithms that can compute the problem, each with why it was not chosen.
 
     An algorithm's time is that of the configuration that the heuristic would choose.
     """
@@ -185,7 +186,7 @@ def _losers(
 
 
 class _KernelChoice(NamedTuple):
-    """Names the kernel, or for a Conv the algorithm, that runs a node."""
+    """Names the kernel that runs a node, or for a Conv the algorithm."""
 
     name: str
     measured: bool

@@ -1,6 +1,4 @@
-"""Makes the report of `convoy inspect`: each node of a rewritten network, its cost, its
-algorithms.
-"""
+"""Makes the report of `convoy inspect` on a rewritten network's nodes, costs and algorithms."""
 
 from dataclasses import dataclass
 
@@ -24,7 +22,7 @@ from models.rewrite import RewriteResult
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Names an algorithm for a Conv; `refusal` says why it cannot run it, None where it can."""
+    """Names an algorithm for a Conv; `refusal` says why it cannot run the Conv, or is None."""
 
     algorithm: str
     refusal: str | None
@@ -32,7 +30,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Reports on a node for N images: what it is, what it costs, and what was made of it."""
+    """Reports on a node for N images: its kind, its cost, and the rewrites that made it."""
 
     name: str
     operation: str
@@ -60,7 +58,7 @@ class NetworkReport:
 
     @property
     def kept(self) -> tuple[tuple[str, str], ...]:
-        """Return the nodes that the precision leaves in float32, each with the reason."""
+        """Return the nodes that stay in float32 at this precision, each with the reason."""
         return tuple(
             (node.name, reason)
             for node in self.nodes
@@ -95,7 +93,8 @@ def report(classifier: Classifier, n: int = 1) -> NetworkReport:
 
 
 def _weight_bytes(graph: Graph) -> int:
-    """Return the bytes of all weights; a Conv's and a Gemm's are stored as the values they read."""
+    """Return the bytes of all weights; those of a Conv or Gemm are stored in the type of its
+    input."""
     stored = {
         node.weight: graph.values[node.x].stored
         for node in graph.nodes

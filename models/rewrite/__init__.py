@@ -107,7 +107,7 @@ class RewriteStep:
 
 @dataclass(frozen=True, slots=True)
 class RuleRefusal:
-    """Records why a rule left `node` as it is, or why it inserted `node`."""
+    """Records why a rule left `node` unchanged, or why it inserted `node`."""
 
     rule: str
     node: str
@@ -116,14 +116,14 @@ class RuleRefusal:
 
 @dataclass(frozen=True)
 class RewriteResult:
-    """A rewritten graph and its history."""
+    """Holds a rewritten graph and its history."""
 
     graph: Graph
     applied: tuple[RewriteStep, ...]
     refused: tuple[RuleRefusal, ...]
 
     def made_by(self, node: str) -> tuple[RewriteStep, ...]:
-        """Return the rewrites that made a node, oldest first; none where it is as loaded."""
+        """Return the rewrites that made a node, oldest first; none if it is as it was loaded."""
         return tuple(self.applied[index] for index in sorted(self._made.get(node, ())))
 
     @cached_property
@@ -140,7 +140,7 @@ class RewriteResult:
 
 
 def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> RewriteResult:
-    """Apply rules until none applies. Raises GraphError where one breaks the graph: a defect."""
+    """Apply rules until none applies. Raises GraphError if a rule is wrong and breaks the graph."""
     editor = Editor(graph)
     applied: list[RewriteStep] = []
     caveats: list[RuleRefusal] = []

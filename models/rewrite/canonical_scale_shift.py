@@ -48,7 +48,7 @@ def canonical_scale_shift(view: GraphView, node: Node) -> Outcome:
 
 
 def _per_channel(weight: Weight, shape: Shape) -> Float64 | None:
-    """Return `weight` as one number per channel of an x of that shape, or None.
+    """Return `weight` as one number per channel of an x of this shape, or None if it is not that.
 
     None means that it varies along another axis, or has more axes than x.
     """

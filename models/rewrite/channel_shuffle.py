@@ -1,4 +1,4 @@
-"""ShuffleNet's channel shuffle, spelled out by exporters in three nodes, becomes one.
+"""Three nodes by which exporters write ShuffleNet's channel shuffle become one.
 
     reshape(C×H×W → g × C/g × H×W), swap the first two axes, reshape back: channel j·(C/g) + i
     moves to i·g + j

@@ -1,4 +1,4 @@
-"""A Concat along channels disappears: its parts are written to their places in its output.
+"""A Concat of channels disappears, because its parts are written into its output directly.
 
     y = concat(x1, ..., xn):   x_i lives inside y, at channel offset_i = Σ_{j<i} C_j
 
@@ -62,7 +62,8 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
 
 
 def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]:
-    """Return the parts of a Concat, and how many channels of the first precede the Concat's output.
+    """Return a Concat's parts, and how many of the first part's channels precede the Concat's
+    output.
 
     Where the first part is the last of merged siblings, the siblings' whole output replaces it; the
     channels before that part do not belong to the Concat.
@@ -102,7 +103,7 @@ def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) ->
 
 
 def _view_of_one_run(view: GraphView, part: str) -> str | None:
-    """Return why `part` must be contiguous, or None.
+    """Return why `part` must be contiguous in memory, or None if it need not be.
 
     Inside a larger value there would be gaps between its pixels.
     """

@@ -1,4 +1,4 @@
-"""An operation that broadcasts needs no operand expanded first.
+"""An Expand is dropped if the operation that reads it broadcasts anyway.
 
     expand(x) op y = x op y   where y has the output's shape, or x and y broadcast to it
 

@@ -1,4 +1,4 @@
-"""Nodes that change nothing are dropped: y = x.
+"""Nodes that change nothing, y = x, are dropped.
 
 Identity (Dropout too); Reshape and Transpose to the same shape and order; Pad by nothing; Slice of
 everything; Pool over a 1×1 window; Concat of one part; ChannelShuffle of one group, or of groups of
@@ -41,7 +41,7 @@ def drop_identity(view: GraphView, node: Node) -> Outcome:
 
 
 def _same(view: GraphView, node: Node) -> str | None:
-    """Return the value that `node` copies; None where it does more."""
+    """Return the value that `node` copies, or None if it does more."""
     match node:
         case Identity(x=x):
             return x
@@ -66,7 +66,7 @@ def _same(view: GraphView, node: Node) -> str | None:
 
 
 def _cannot_be_called(view: GraphView, x: str) -> str | None:
-    """Return why x cannot take the name of a network output, or None."""
+    """Return why x cannot be given the name of a network output, or None if it can."""
     if x in view.inputs:
         return "is an input"
     if x in view.outputs:

@@ -16,7 +16,8 @@ class Change:
 
 
 class Editor(GraphView):
-    """A graph being edited. Nodes without readers are dropped at once, so no rule sees them."""
+    """Holds a graph being edited; nodes without readers are dropped at once, so no rule sees
+    them."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -24,7 +25,7 @@ class Editor(GraphView):
         self._drop_unread(self._nodes)
 
     def apply(self, node: Node, rewrite: Rewrite) -> Change:
-        """Put `rewrite` in the place of `node`."""
+        """Replace `node` by `rewrite`."""
         for value in rewrite.values:
             self._set_value(value)
         self._weights.update(rewrite.weights)
@@ -105,9 +106,8 @@ class Editor(GraphView):
             place[place.index(name)] = new_name
 
     def _drop_unread(self, names: Iterable[str]) -> list[Node]:
-        """Remove and return the writers of those `names` that no node reads, and all that this
-        frees.
-        """
+        """Remove and return the nodes that write those `names` that no node reads, and then their
+        unread inputs."""
         dropped = []
         pending = list(names)
         while pending:

@@ -1,4 +1,4 @@
-"""Flattening C×H×W moves nothing in an NHWC buffer when it reads H×W×C; Gemm columns follow.
+"""Flattening an NHWC buffer as H×W×C instead of C×H×W moves nothing; Gemms' columns are permuted.
 
     Σ_j W[k,j] · flat_CHW(x)[j] = Σ_i W'[k,i] · flat_HWC(x)[i],   W'[k, (h,w,c)] = W[k, (c,h,w)]
 
@@ -40,7 +40,7 @@ def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
 
 
 def _is_of_floats(view: GraphView, gemm: Gemm) -> bool:
-    """Return whether a Gemm reads one row an image, whose weights are not whole numbers."""
+    """Return whether a Gemm reads one row per image and its weights are not quantised."""
     return len(view.shape(gemm.x)) == 1 and not is_quantised(view.value(gemm.x).stored)
 
 
@@ -52,7 +52,7 @@ def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:
 
 
 def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
-    """Return the Gemms that read a vector, directly or through activations.
+    """Return the Gemms that read a vector directly or through activations.
 
     A Refusal says why the order of its elements must stay.
     """

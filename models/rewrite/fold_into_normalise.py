@@ -1,4 +1,4 @@
-"""A scale and shift of a normalised value is folded into the normalisation.
+"""A scale and shift after a normalisation is folded into it.
 
     (n·g + b)·s + t = n·(g·s) + (b·s + t),   s and t a number a channel, or constants that broadcast
 
@@ -45,7 +45,7 @@ def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
 
 
 def _found(view: GraphView, node: ScaleShift | Binary) -> tuple[str, Float64, Float64] | None:
-    """Return (x, s, t) where the node computes x·s + t before its activation, or None."""
+    """Return (x, s, t) if the node computes x·s + t before its activation, else None."""
     if isinstance(node, ScaleShift):
         axes = len(view.shape(node.x))
         s, t = (along_first(weight64(view, name), axes) for name in (node.scale, node.shift))

@@ -1,4 +1,4 @@
-"""A ScaleShift is folded into the Conv or Gemm after it, where none before it can take it.
+"""A ScaleShift that no node before it can take is folded into the Conv or Gemm after it.
 
     W∗(s·x + t) + b = W'∗x + b',   W'[k,c] = W[k,c]·s[c],   b'[k] = b[k] + Σ_c Σ_taps W[k,c]·t[c]
 

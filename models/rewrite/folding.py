@@ -1,4 +1,4 @@
-"""Builds nodes with computed weights: arithmetic in float64, stored in float32."""
+"""Builds nodes with weights computed in float64 and stored in float32."""
 
 from dataclasses import replace
 from typing import TypeAlias
@@ -27,21 +27,23 @@ def weight64(view: GraphView, name: str) -> Float64:
 
 
 def bias64(view: GraphView, node: Conv | Gemm) -> Float64:
-    """Return the bias of a node, K numbers; zeros where it has none."""
+    """Return the K numbers of a node's bias, zeros if it has none, in float64."""
     if node.bias is None:
         return np.zeros(view.shape(node.weight)[0])
     return weight64(view, node.bias)
 
 
 def along_first(vector: Float64, axes: int) -> Float64:
-    """Return `vector` with `axes` axes, all but the first of size 1, ready to be broadcast."""
+    """Return `vector` reshaped to `axes` axes, of which only the first is longer than 1, to
+    broadcast."""
     return vector.reshape(-1, *(1,) * (axes - 1))
 
 
 def with_scale_shift(
     view: GraphView, node: Node, x: str, scale: Float64, shift: Float64, act: Activation | None
 ) -> Rewrite:
-    """Replace `node` by act(x · scale + shift), with one scale and one shift a channel."""
+    """Return `node` changed to compute act(x · scale + shift), with one scale and shift per
+    channel."""
     names = view.fresh(f"{node.output}.scale"), view.fresh(f"{node.output}.shift")
     new = ScaleShift(
         name=node.name, output=node.output, x=x, scale=names[0], shift=names[1], activation=act

@@ -1,4 +1,4 @@
-"""A 1×1 Conv normalises, or scales and shifts, its input while it loads it.
+"""A 1×1 Conv applies a normalisation, or a scale and shift, to its input as it loads it.
 
     conv(n(x)) = conv with prologue n on x,   n a ScaleShift or a Normalise over the channels
 

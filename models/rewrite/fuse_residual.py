@@ -1,4 +1,4 @@
-"""The sum of a Conv's value and another of the same shape is computed by the Conv.
+"""A Conv adds another value of the same shape to its output, which replaces a sum.
 
     f(conv(x) + r) = conv(x) with residual r and activation f
 

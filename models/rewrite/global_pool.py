@@ -1,4 +1,4 @@
-"""A Pool whose one window covers the whole image, and a Reduce of all of it, is a GlobalPool.
+"""A Pool with a single window over the image, or a Reduce of all of it, becomes a GlobalPool.
 
 Padding does not count in a maximum, nor in an average over the positions inside the image; an
 average that counts padding must have none.

@@ -1,4 +1,4 @@
-"""Channels normalised in groups, spelled out by exporters in three nodes, become one.
+"""Three nodes by which exporters write group normalisation become one.
 
     reshape(C×H×W → g × C/g·H·W), normalise along the last axes, reshape back
 

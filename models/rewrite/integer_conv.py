@@ -1,4 +1,4 @@
-"""A convolution of quantised values that is quantised at once multiplies bytes.
+"""A convolution of quantised values multiplies bytes if its result is quantised at once.
 
     quantize(f(conv(dequantize(x), w) + b + dequantize(r)))  →  conv of the bytes of x and w,
                                                                 to which those of r are added
@@ -35,7 +35,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_conv(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at Quantize."""
+    """Apply the rule at the Quantize."""
     if not isinstance(node, Quantize):
         return None
     product = view.producer(node.x)
@@ -69,7 +69,7 @@ def integer_conv(view: GraphView, node: Node) -> Outcome:
 
 
 def _in_bytes(grid: Grid) -> Grid:
-    """Return a filter of signed bytes: the same, or two of them for each number of 9 bits.
+    """Return the filter in signed bytes; a filter of 9-bit numbers gets two bytes for each.
 
     The two of a channel are side by side, and so in one group.
     """
@@ -83,7 +83,8 @@ def _in_bytes(grid: Grid) -> Grid:
 
 
 def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite:
-    """Return what makes each channel of the bytes of x two side by side, and the filter."""
+    """Return a rewrite that repeats each channel of x twice in a row, to multiply two bytes a
+    number."""
     shape, stored = (2 * view.shape(x)[0], *view.shape(x)[1:]), view.value(x).stored
     joined, pairs = (
         Value(view.fresh(f"{product.output}/{stem}"), shape, stored=stored)
@@ -102,7 +103,7 @@ def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite
 
 
 def behind(view: GraphView, name: str) -> str | None:
-    """Return the quantised value whose numbers are the value `name`; None where there is none."""
+    """Return the quantised value that the value `name` was dequantised from, or None."""
     node = view.producer(name)
     return node.x if isinstance(node, Dequantize) else None
 

@@ -1,4 +1,4 @@
-"""What only moves or chooses numbers, between values that are quantised alike, moves bytes.
+"""An operation that only moves or selects numbers works on bytes if they are quantised alike.
 
     quantize(move(dequantize(x)))  →  move(x)
 
@@ -27,7 +27,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite, listed
 
 
 def integer_move(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at Quantize."""
+    """Apply the rule at the Quantize."""
     if not isinstance(node, Quantize):
         return None
     move = view.producer(node.x)

@@ -1,4 +1,4 @@
-"""A first convolution of bytes, of stride 2, reads 2×2 pixels of few channels as one pixel.
+"""A first convolution on bytes with stride 2 reads blocks of 2×2 pixels as one pixel.
 
     conv(x, w, stride 2) = conv(blocks(x), v, stride 1),
     v[k, (i, j, c), r, s] = w[k, c, 2r+i, 2s+j]
@@ -61,12 +61,12 @@ def integer_stem(view: GraphView, node: Node) -> Outcome:
 
 
 def _ahead(window: Window) -> tuple[int, ...]:
-    """Return the zeros that a filter begins with, so that its padding is of whole blocks."""
+    """Return how many zeros to put before the filter, so that its padding is whole blocks."""
     return tuple(-pad % _BLOCK for pad in window.pads_begin)
 
 
 def _in_blocks(window: Window) -> Window:
-    """Return the window over blocks, of stride 1."""
+    """Return the window over blocks, which has stride 1."""
     input_ = tuple(size // _BLOCK for size in window.input)
     kernel = tuple(
         -(-(taps + ahead) // _BLOCK)
@@ -81,7 +81,7 @@ def _in_blocks(window: Window) -> Window:
 
 
 def _filter(numbers: NDArray[np.int32], window: Window, blocks: Window) -> NDArray[np.int32]:
-    """Return K×C×R×S as K×16×R'×S'."""
+    """Return the filter over blocks, K×C×R×S as K×16×R'×S'."""
     (k, c, r, s), (down, right) = numbers.shape, _ahead(window)
     rows, columns = blocks.kernel
     whole = np.zeros((k, _PIXEL, rows * _BLOCK, columns * _BLOCK), np.int32)

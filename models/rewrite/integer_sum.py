@@ -1,4 +1,5 @@
-"""A sum of quantised values that is quantised at once adds bytes, where it can in a convolution.
+"""A sum of quantised values adds bytes if it is quantised at once, inside a convolution if
+possible.
 
     quantize(f(dequantize(a) + dequantize(b)))  →  a + b, of bytes
     of a = conv(x), which nothing else reads    →  conv(x), rounded as a is, with residual b
@@ -19,7 +20,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_sum(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at Quantize."""
+    """Apply the rule at the Quantize."""
     if not isinstance(node, Quantize):
         return None
     add = view.producer(node.x)
@@ -60,7 +61,8 @@ def integer_sum(view: GraphView, node: Node) -> Outcome:
 
 
 def _takes_the_sum(view: GraphView, bytes_: str, floats: str, add: Binary) -> Conv | None:
-    """Return the convolution that writes the bytes, if it can add what the sum adds to them."""
+    """Return the convolution that writes the bytes and can add the other operand itself, else
+    None."""
     conv, between = view.producer(bytes_), view.producer(floats)
     if not isinstance(conv, Conv) or conv.problem.precision is not Precision.INT8:
         return None

@@ -1,4 +1,4 @@
-"""Reductions along one axis after another are one reduction along all of them.
+"""Successive reductions along one axis each become one reduction along all these axes.
 
     mean_h(mean_w(x)) = mean_hw(x), and likewise sums, maxima, minima and L2 norms
 

@@ -1,4 +1,4 @@
-"""1×1 convolutions that read the same value become one, and their outputs its channels.
+"""1×1 convolutions that read the same value become one, and their outputs ranges of its channels.
 
     y_i = f(conv(x, w_i) + b_i)  →  m = f(conv(x, w) + b),  y_i = m[c_i : c_{i+1}],
     w = concat_i(w_i),  b = concat_i(b_i)
@@ -60,7 +60,7 @@ def _concats(view: GraphView, conv: Conv) -> list[Concat]:
 
 
 def _is_first(view: GraphView, concat: Concat, part: str) -> bool:
-    """Return whether `part` occurs once, as the first part of a Concat that can be placed around
+    """Return whether `part` occurs once in a Concat, as the first part, and the Concat can contain
     it.
 
     The Concat must join channels, and be neither an output of the network nor part of another.

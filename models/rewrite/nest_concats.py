@@ -1,4 +1,4 @@
-"""A Concat of channels that begins with all parts of another one takes its value instead.
+"""A Concat of channels takes another Concat's value in place of its first parts if these are equal.
 
     concat(x1, ..., xm, ..., xn) = concat(concat(x1, ..., xm), ..., xn)
 
@@ -24,7 +24,7 @@ def nest_concats(view: GraphView, node: Node) -> Outcome:
 
 
 def _longest_beginning(view: GraphView, node: Concat) -> Concat | None:
-    """Return the Concat with the most parts among those whose parts begin `node`'s parts, or None.
+    """Return the longest other Concat whose parts are the first parts of `node`, or None.
 
     It has fewer parts than `node` and precedes it.
     """

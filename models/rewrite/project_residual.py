@@ -1,4 +1,4 @@
-"""The 1×1 convolution that computes a residual becomes a part of the one that adds it.
+"""A 1×1 convolution that computes a residual is merged with the convolution that adds it.
 
     f(W·x + b + (V·x'[::u, ::v] + c)) = f([W V]·[x x'[::u, ::v]] + b + c)
 

@@ -1,4 +1,4 @@
-"""Activations that exporters spell out in arithmetic are recognised.
+"""Arithmetic by which exporters write an activation becomes one Activate.
 
     x · Sigmoid(x)                        = SiLU(x)
     x · HardSigmoid(x)                    = HardSwish(x)      with slope 1/6 and offset 1/2
@@ -56,7 +56,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Product:
-    """The product coefficient · Π factors."""
+    """Holds the product coefficient · Π factors."""
 
     coefficient: float
     factors: tuple[str, ...]
@@ -68,7 +68,7 @@ def _of_one_factor(view: GraphView, coefficient: float, y: str) -> _Found | None
 
 
 def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Found | None:
-    """Return the activation that coefficient · x · y computes, y being computed from x; or None."""
+    """Return the activation equal to coefficient · x · y, where y is computed from x, or None."""
     if _hard_sigmoid_input(view, coefficient, y) == x:
         return _Found(x, Activation(ActivationKind.HARD_SWISH))
     producer = view.producer(y)
@@ -87,7 +87,7 @@ def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Fou
 
 
 def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | None:
-    """Return x where coefficient · y = Clip(x + 3, 0, 6) / 6, else None."""
+    """Return x if coefficient · y = Clip(x + 3, 0, 6) / 6, else None."""
     clip = view.producer(y)
     if not isinstance(clip, Activate) or not _near(coefficient, 1 / 6):
         return None
@@ -98,7 +98,7 @@ def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | No
 
 
 def _one_plus_erf_input(view: GraphView, y: str) -> str | None:
-    """Return x where y = 1 + Erf(x / √2), else None."""
+    """Return x if y = 1 + Erf(x / √2), else None."""
     erf_output, slope, offset = _affine(view, y)
     erf = view.producer(erf_output)
     if (slope, offset) != (1, 1) or not isinstance(erf, Activate):
@@ -134,7 +134,7 @@ def _is_one_plus_tanh(view: GraphView, y: str, x: str) -> bool:
 
 
 def _polynomial(view: GraphView, y: str, x: str, depth: int = 8) -> NDArray[np.float64] | None:
-    """Return the coefficients of y as a polynomial of x, the constant first; None if it is none."""
+    """Return y's coefficients as a polynomial in x, the constant first; None if it is none."""
     if y == x:
         return np.array([0.0, 1.0])
     number = _scalar(view, y)
@@ -160,7 +160,7 @@ def _is_hard_sigmoid(activation: Activation) -> bool:
 
 
 def _product(view: GraphView, node: Binary) -> _Product | None:
-    """Return the node's value as a product, opening inner products that only it reads."""
+    """Return the node's value as a product, including inner products that only this node reads."""
     coefficient, factors = 1.0, []
     pending: list[tuple[Node, str]] = []
 
@@ -195,7 +195,8 @@ def _product(view: GraphView, node: Binary) -> _Product | None:
 
 
 def _affine(view: GraphView, name: str) -> tuple[str, float, float]:
-    """Return (x, a, b) where the value is a·x + b by one Add, Sub, Mul or Div with a number.
+    """Return (x, a, b) if the value is a·x + b by one Add, Sub, Mul or Div with a number, else
+    None.
 
     Otherwise x is the value itself, a is 1 and b is 0.
     """
@@ -216,11 +217,11 @@ def _affine(view: GraphView, name: str) -> tuple[str, float, float]:
 
 
 def _scalar(view: GraphView, name: str) -> float | None:
-    """Return the number in a weight of one element; None for any other operand."""
+    """Return the number in a weight with one element, or None for any other operand."""
     weight = view.weight(name)
     return float(weight.item()) if weight is not None and weight.size == 1 else None
 
 
 def _near(number: float, exact: float) -> bool:
-    """Return whether `number` equals `exact` up to float32's rounding."""
+    """Return whether `number` equals `exact` within float32's rounding."""
     return isclose(number, exact, rel_tol=1e-6)

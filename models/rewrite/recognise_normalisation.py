@@ -1,4 +1,4 @@
-"""Normalisations that exporters spell out in arithmetic are recognised.
+"""Arithmetic by which exporters write a normalisation becomes one Normalise.
 
     c / Sqrt(mean(c·c) + epsilon), c = x - mean(x)  =  Normalise(x), scale 1 and shift 0
 
@@ -53,7 +53,7 @@ def recognise_normalisation(view: GraphView, node: Node) -> Outcome:
 
 
 def _mean_of(view: GraphView, name: str) -> tuple[str, tuple[int, ...]] | None:
-    """Return (x, axes) where the value is a mean of x over `axes`, which are kept; else None."""
+    """Return (x, axes) if the value is the mean of x over `axes` and keeps them, else None."""
     match view.producer(name):
         case Reduce(x=x, kind=ReduceKind.MEAN, axes=axes):
             return x, axes
@@ -68,7 +68,7 @@ def _mean(view: GraphView, name: str, of: str) -> tuple[int, ...] | None:
 
 
 def _plus_number(view: GraphView, name: str) -> tuple[str, float] | None:
-    """Return (v, number) where the value is v + number, else None."""
+    """Return (v, number) if the value is v + number, else None."""
     total = view.producer(name)
     if not isinstance(total, Binary) or total.op is not BinaryOp.ADD:
         return None

@@ -1,4 +1,4 @@
-"""A rewrite rule: a stateless function from a node and its graph to an outcome.
+"""Defines a rewrite rule as a stateless function of a node and its graph.
 
     rule(view, node) -> Rewrite    what replaces the node
                       | Refusal    the pattern matches, but rewriting would be wrong or useless
@@ -16,7 +16,7 @@ from models.graph import Graph, Grid, Node, Shape, Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
-    """Describes what replaces a node; afterwards every node without readers is dropped.
+    """Describes the replacement of a node; afterwards every node without readers is dropped.
 
     A node in `nodes` replaces the current writer of its output, if there is one; otherwise it takes
     the rewritten node's place. `rename` turns a value into another: its readers read the new name,
@@ -35,7 +35,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Says why a rule left a node that it matches unchanged; `reason` names the tensors."""
+    """Says why a rule left a matching node unchanged; `reason` names the tensors."""
 
     reason: str
 
@@ -44,7 +44,7 @@ Outcome: TypeAlias = Rewrite | Refusal | None
 
 
 class GraphView:
-    """Shows a graph to rules, with its edges indexed both ways. Built in linear time."""
+    """Shows a graph to rules, with its edges indexed in both directions in linear time."""
 
     def __init__(self, graph: Graph) -> None:
         self.inputs = graph.inputs
@@ -70,7 +70,7 @@ class GraphView:
                 self._readers.setdefault(name, []).append(node.output)
 
     def nodes(self) -> Iterator[Node]:
-        """Yield every node in order; one replaced meanwhile is yielded in its new form."""
+        """Yield every node in order; a node replaced meanwhile is yielded in its new form."""
         for place in self._places:
             for output in tuple(place):
                 if output in self._nodes:
@@ -84,7 +84,8 @@ class GraphView:
         return self._nodes.get(name)
 
     def readers(self, name: str) -> tuple[Node, ...]:
-        """Return the nodes that read a value or weight, each as often as it reads it."""
+        """Return the nodes that read a value or weight; a node that reads it twice is there
+        twice."""
         return tuple(self._nodes[output] for output in self._readers.get(name, ()))
 
     def value(self, name: str) -> Value:
@@ -92,15 +93,15 @@ class GraphView:
         return self._values[name]
 
     def weight(self, name: str) -> Weight | None:
-        """Return the weight of that name, or None where the name is a value's."""
+        """Return the weight of that name, or None if the name is that of a value."""
         return self._weights.get(name)
 
     def grid(self, name: str) -> Grid | None:
-        """Return the whole numbers and scales of a weight that was quantised; None for others."""
+        """Return a quantised weight's whole numbers and scales, or None for other weights."""
         return self._grids.get(name)
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of a value (one image's) or of a weight."""
+        """Return the shape of a value (for one image) or of a weight."""
         value = self._values.get(name)
         return value.shape if value is not None else tuple(self._weights[name].shape)
 
@@ -118,7 +119,7 @@ class GraphView:
         return self._position(first) < self._position(second)
 
     def fresh(self, stem: str) -> str:
-        """Return `stem` as a name, numbered where a value or a weight has it already."""
+        """Return `stem`, with a number if a value or a weight has that name already."""
         name, count = stem, 1
         while name in self._values or name in self._weights:
             name, count = f"{stem}.{count}", count + 1
@@ -144,15 +145,15 @@ class GraphView:
 
 
 class Rule(Protocol):
-    """A rewrite rule, named as its function is."""
+    """A rewrite rule, whose name is its function's."""
 
     __name__: str
 
     def __call__(self, view: GraphView, node: Node, /) -> Outcome:
-        """Return what the rule makes of `node`."""
+        """Return the outcome of applying the rule to `node`."""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the names joined for a message, each once: "a, b and c"."""
+    """Return the names joined for a message, such as "a, b and c", each only once."""
     *others, last = dict.fromkeys(names)
     return f"{', '.join(others)} and {last}" if others else last

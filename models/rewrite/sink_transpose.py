@@ -1,4 +1,4 @@
-"""A Transpose moves behind the node that reads it, until it meets one that undoes it.
+"""A Transpose moves behind the node that reads it, until it meets another that undoes it.
 
     f(transpose(x)) = transpose(f'(x))   where f' is f with its axes, and its constants, moved
 
@@ -68,7 +68,8 @@ def _one_transpose(view: GraphView, node: Transpose) -> Outcome:
 
 
 def _axes_read(view: GraphView, node: Node) -> Axes | None:
-    """Return the axes by which every value that the node reads is transposed, or None."""
+    """Return the axes by which all values that the node reads are transposed, or None if they
+    differ."""
     found = set()
     for name in node.operands():
         if view.weight(name) is None:

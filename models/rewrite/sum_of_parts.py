@@ -1,4 +1,4 @@
-"""A sum over parts that were joined, or that channels were cut into, needs neither joined nor cut.
+"""A sum over the parts of a Concat or Reshape adds the parts without joining or cutting them first.
 
     Σ_i concat(x_0, ..., x_r)_i = Σ_i x_i,   Σ_i reshape(x: r·C → r×C)_i = Σ_i x[i·C : i·C + C]
 
@@ -53,7 +53,7 @@ def sum_of_parts(view: GraphView, node: Node) -> Outcome:
 
 
 def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
-    """Return the value's parts along axis 0, each without that axis; None where that would copy."""
+    """Return the parts of a value along axis 0, without that axis, or None if that needs a copy."""
     view = made.view
     producer, shape = view.producer(name), view.shape(name)
     rest = shape[1:]
@@ -81,7 +81,8 @@ def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
 
 
 def _factors(made: _Made, name: str, product: Node) -> list[str] | None:
-    """Return a factor's parts as `_parts` does, but copy where it has one number a channel."""
+    """Return a factor's parts like `_parts`, but copied if the factor has one number per
+    channel."""
     view, shape = made.view, made.view.shape(product.output)
     mine = view.shape(name)
     if view.weight(name) is not None or len(mine) != len(shape) or mine[0] != shape[0]:

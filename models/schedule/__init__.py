@@ -1,1 +1,1 @@
-"""Decides the order in which steps may run, and models when each runs."""
+"""Decides the order in which steps may run, and estimates when each runs."""

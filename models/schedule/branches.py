@@ -16,9 +16,8 @@ After = tuple[frozenset[int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes `begin` to `end` of every `pitch` bytes of a buffer; the whole buffer where `pitch` is
-    0.
-    """
+    """Bytes `begin` to `end` of every `pitch` bytes of a buffer; the whole buffer if `pitch`
+    is 0."""
 
     root: str
     begin: int = 0
@@ -26,7 +25,7 @@ class Part:
     pitch: int = 0
 
     def meets(self, other: "Part") -> bool:
-        """Return whether the two may overlap."""
+        """Return whether the two parts may overlap."""
         if self.root != other.root:
             return False
         alike = self.pitch == other.pitch != 0
@@ -47,7 +46,7 @@ def in_order(count: int) -> After:
 
 
 def dependencies(accesses: Sequence[Access]) -> After:
-    """Return the direct predecessors of each step: the transitive reduction.
+    """Return the direct predecessors of each step, which is the transitive reduction.
 
     The first step precedes all others, as streams fork there; the last follows all.
     """
@@ -89,7 +88,7 @@ def _reduced(before: Sequence[Collection[int]]) -> After:
 
 
 def all_before(after: After) -> list[int]:
-    """Return for each step a bit set of all steps that it must follow."""
+    """Return, for each step, a bit set of all steps that must come before it."""
     ancestors = [0] * len(after)
     for step, awaited in enumerate(after):
         for other in awaited:
@@ -98,7 +97,7 @@ def all_before(after: After) -> list[int]:
 
 
 def windows(before: Sequence[int]) -> list[tuple[int, int]]:
-    """Return for each step its first and last possible place in an allowed order.
+    """Return the first and the last position that each step can have in an allowed order.
 
     `before` is what `all_before` returns. Of two steps whose windows are apart, the earlier always
     ends before the later begins.
@@ -129,7 +128,7 @@ def streams(after: After) -> list[int]:
 
 
 def dependents(after: After) -> list[bool]:
-    """Return whether each step waits only for the step right before it on its stream.
+    """Return for each step whether it waits for nothing but the previous step on its stream.
 
     Its launch may then overlap with that one (kernels/src/dependent.cuh).
     """

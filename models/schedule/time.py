@@ -1,4 +1,4 @@
-"""Models time: how long a plan's steps take, and when each runs. Estimates, not measurements.
+"""Estimates how long a plan's steps take, and when each runs.
 
 A convolution takes what the cost model says (kernels/tuning/heuristic.py), divided equally among
 its launches. Any other step takes OTHER_US plus the longer of its operations and its bytes at the
@@ -34,7 +34,8 @@ _CLEARLY = 0.95
 
 
 class Machine(Protocol):
-    """Gives the properties that times depend on, of a `Device` or from a GPU's data sheet."""
+    """Gives the properties of a GPU on which times depend, known from a `Device` or a data
+    sheet."""
 
     @property
     def multiprocessors(self) -> int:
@@ -58,12 +59,12 @@ class Machine(Protocol):
 
     @property
     def overlaps(self) -> bool:
-        """Return whether a launch may overlap with the one before (kernels/src/dependent.cuh)."""
+        """Return whether a launch may overlap with the previous one (kernels/src/dependent.cuh)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Holds the least work of a step: its FLOPs, and the bytes it moves."""
+    """Holds the least work of a step, which is its FLOPs and the bytes that it moves."""
 
     flops: int = 0
     bytes: int = 0
@@ -74,7 +75,7 @@ NO_COST = Cost()
 
 @dataclass(frozen=True, slots=True)
 class PlannedConv:
-    """A convolution, and the algorithm that computes it."""
+    """Holds a convolution and the algorithm that computes it."""
 
     problem: ConvProblem
     choice: ConvChoice
@@ -98,7 +99,8 @@ class TimedStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimates a step that runs alone: its µs, and its share of the multiprocessors."""
+    """Holds the estimated µs of a step that runs alone, and the share of multiprocessors that it
+    uses."""
 
     us: float
     share: float = 1.0
@@ -106,7 +108,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The start and end of a step, in µs from the first step's start."""
+    """Holds the start and end of a step in µs from the first step's start."""
 
     start_us: float
     end_us: float
@@ -128,7 +130,7 @@ def estimate(step: TimedStep, machine: Machine) -> Estimate:
 
 
 def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> list[float]:
-    """Return the µs between each step and the last that it waits for.
+    """Return the µs between the start of each step and the end of the last step that it waits for.
 
     `overlaps` says whether launches may overlap.
     """
@@ -146,7 +148,7 @@ def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> lis
 def spans(
     estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
 ) -> list[Span]:
-    """Return the start and end of each step; it starts its gap after the last that it waits for.
+    """Return the start and end of each step; a gap follows the last step that it waits for.
 
     The gap is GAP_US, unless `gaps_us` gives one a step.
     """

@@ -1,4 +1,4 @@
-"""Shows when each launch of a batch runs: by the model of time, or measured on a GPU."""
+"""Shows when each launch of a batch runs, as estimated or as measured on a GPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The start and end of a launch, in µs from the first launch's start."""
+    """Holds the start and end of a launch in µs from the first launch's start."""
 
     name: str
     start_us: float
@@ -35,7 +35,7 @@ class Timeline:
 
     @property
     def gaps_us(self) -> float:
-        """Return how long no launch runs, in µs."""
+        """Return for how many µs no launch runs."""
         idle = end = 0.0
         for bar in sorted(self.bars, key=lambda bar: bar.start_us):
             idle += max(0.0, bar.start_us - end)

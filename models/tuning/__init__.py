@@ -1,3 +1,1 @@
-"""Decides which kernels a network runs: measured on the device, read back, compiled ahead of
-time.
-"""
+"""Measures, reads and compiles ahead of time which kernels a network runs."""

@@ -1,4 +1,4 @@
-"""Reads measurements of a network's convolutions, and makes the choices that follow from them."""
+"""Reads measurements of a network's convolutions, and chooses algorithms by them."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ _log = logging.getLogger("convoy")
 
 
 def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, list[str]]:
-    """Return every problem of a rewritten graph at every N, with the names of its nodes.
+    """Return every convolution problem of a rewritten graph at every N, with its nodes' names.
 
     A layer's problems for all N are adjacent.
     """
@@ -31,7 +31,7 @@ def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, lis
 
 
 def read_measurements(tuning: Path | None) -> Measurements:
-    """Return the measurements in a file; None is the default file, which may be missing.
+    """Return the measurements in a file; None means the default file, which may be missing.
 
     Raises EngineError where a named file is missing, or is not a file of measurements.
     """
@@ -44,8 +44,7 @@ def read_measurements(tuning: Path | None) -> Measurements:
 
 
 def find_on(gpu: str, tuning: Path) -> Find:
-    """Return the winners in a file for a GPU by its short name ("H200"), under the latest
-    conditions.
+    """Return a file's winners for a GPU by its short name ("H200"), under the latest conditions.
 
     Raises EngineError where it has none, or as `read_measurements` does.
     """
@@ -59,7 +58,7 @@ def find_on(gpu: str, tuning: Path) -> Find:
 
 
 def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None) -> Choose:
-    """Return a function that chooses what was fastest on this device, or else by the estimate.
+    """Return a function that chooses the fastest measured on this device, else the best estimate.
 
     Measures nothing; logs how many choices were measured. Raises EngineError as `read_measurements`
     does, and where the device has no compiler.

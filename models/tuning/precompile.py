@@ -1,4 +1,4 @@
-"""Compiles a model's kernels ahead of time, on a machine that needs no GPU."""
+"""Compiles a model's kernels ahead of time, on a machine without a GPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -26,7 +26,7 @@ def precompile(
     cache: Path = DEFAULT_CACHE,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Fill the cache with the kernels for N = 1..max_batch, and return their number.
+    """Fill the cache with the kernels for N = 1..max_batch, and return how many there are.
 
     The winners in `tuning`, if given, are compiled too. Calls `progress(done, total)`. Raises
     EngineError for an unknown architecture, one that lacks the precision, a missing compiler, or a
@@ -62,9 +62,7 @@ def precompile(
 
 
 def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:
-    """Yield, for each measured device of these architectures, a function that chooses the
-    fastest.
-    """
+    """Yield a function that chooses the fastest for each measured device of these architectures."""
     if tuning is None:
         return
     measurements = read_measurements(tuning)
@@ -76,7 +74,7 @@ def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Cho
 
 
 def _gpus_of(name: str) -> Iterator[Facts]:
-    """Yield the facts of an architecture's GPUs that plans depend on."""
+    """Yield the properties of an architecture's GPUs on which plans depend."""
     architecture = ARCHITECTURES[name]
     for multiprocessors in architecture.multiprocessors:
         yield Facts(multiprocessors, architecture.block_bytes, name)

@@ -1,4 +1,4 @@
-"""Implements `convoy tune`: measures a network's convolutions at every N, and reports on each."""
+"""Implements `convoy tune`, which measures a network's convolutions at every N and reports them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from models.tuning.measured import conv_problems
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCandidate:
-    """Holds a candidate's medians, warm and cold, and their mean `us`, which decides."""
+    """Holds a candidate's medians, warm and cold, and their mean `us`, which is compared."""
 
     name: str
     us: float
@@ -29,7 +29,7 @@ class MeasuredCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ProblemReport:
-    """Reports on one problem and its nodes; `ranked` has the fastest first."""
+    """Reports on one problem and its nodes; `ranked` lists the fastest candidate first."""
 
     nodes: tuple[str, ...]
     problem: str
@@ -41,9 +41,8 @@ class ProblemReport:
 
     @property
     def effective_tflops(self) -> float:
-        """Return direct convolution's operations over the winner's time; Winograd may exceed the
-        peak.
-        """
+        """Return direct convolution's operations over the winner's time, which Winograd may raise
+        above the peak."""
         return self.flops / self.ranked[0].us / 1e6
 
     @property
@@ -54,7 +53,7 @@ class ProblemReport:
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """Lists the measurements of a network's convolutions on a device, made now or before."""
+    """Lists measurements of a network's convolutions on a device, from this run or earlier ones."""
 
     name: str
     device: str
@@ -71,7 +70,7 @@ def tune(
     top: int | None = TOP_CANDIDATES,
     anew: bool = False,
 ) -> TuningReport:
-    """Measure every convolution for N = 1..max_batch: `top` candidates each, or all if None.
+    """Measure every convolution for N = 1..max_batch, `top` candidates each, or all if it is None.
 
     Measurements in the file `tuning` are not repeated unless `anew`; None is the default file.
     Calls `progress(task, done, total)`. Raises EngineError where there is no GPU, the file cannot

@@ -1,4 +1,4 @@
-"""Bounds on a hostile model: each is checked before the model can cost time or memory.
+"""Sets limits on hostile models, checked before a model can cost time or memory.
 
 `bounds` has every limit; `wire` counts a file's fields before it is parsed, `census` its nodes
 before functions are inlined; `ranks` and `sizes` bound axes and numbers, `structure` the graph.

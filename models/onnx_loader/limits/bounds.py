@@ -1,4 +1,4 @@
-"""Every bound of the loader, with the reason for its size.
+"""Lists every limit of the loader with the reason for its size.
 
 They hold for any file, so that a file costs time and memory in proportion to its size.
 The largest published classifiers stay far below all of them.
@@ -63,7 +63,7 @@ WINDOW_LIMIT = 2**14
 
 
 def shown(number: int) -> str:
-    """Return a number for a message, as a power of two where it has too many digits."""
+    """Return a number for a message, as a power of two if it has too many digits."""
     if abs(number) < 10**15:
         return f"{number:,}"
     power = number.bit_length() - 1
@@ -71,7 +71,7 @@ def shown(number: int) -> str:
 
 
 def shortened(text: str, limit: int = 300) -> str:
-    """Return the text on one line, at most `limit` characters of it, unprintable ones as "?"."""
+    """Return the text on one line, cut to `limit` characters, with "?" for unprintable ones."""
     line = " ".join(text[: 2 * limit].split())
     line = "".join(letter if letter.isprintable() else "?" for letter in line)
     return line if len(line) <= limit else f"{line[:limit]}..."

@@ -156,7 +156,7 @@ def _check_depth(model: ModelProto) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Counts nodes together with all that they call."""
+    """Counts nodes including those of all functions that they call."""
 
     nodes: int = 0
     edges: int = 0  # names read and written

@@ -30,7 +30,7 @@ _Types = dict[ir.Value, TypeProto]
 
 
 def check_ranks(model: ir.Model) -> None:
-    """Refuse a model in which a value has too many axes; sizes need not be known yet."""
+    """Refuse a model in which a value has too many axes; their sizes need not be known yet."""
     basic_constant_propagation(model.graph.all_nodes())
     types: _Types = {}
     ranks: dict[ir.Value, int] = {}
@@ -52,7 +52,7 @@ def check_ranks(model: ir.Model) -> None:
 
 
 def _inner_first(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Yield all nodes in order, those of a subgraph before the node that holds it."""
+    """Yield all nodes in order, a subgraph's before the node that holds the subgraph."""
     for node in graph:
         for inner in _subgraphs(node):
             yield from _inner_first(inner)
@@ -68,7 +68,7 @@ def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def _note(value: ir.Value, types: _Types) -> None:
-    """Record the type that the model declares for an input or a constant."""
+    """Record the type that the model declares for an input or for a constant."""
     kind: ir.TypeProtocol | None = value.type
     shape: ir.ShapeProtocol | None = value.shape
     if value.const_value is not None:
@@ -82,7 +82,8 @@ def _note(value: ir.Value, types: _Types) -> None:
 
 
 def _inferred(node: ir.Node, types: _Types, opsets: Mapping[str, int]) -> dict[str, TypeProto]:
-    """Return the types of the node's outputs by name, where onnx can infer them from its inputs."""
+    """Return the types of the node's outputs by name, as far as onnx infers them from its
+    inputs."""
     given = [value for value in node.inputs if value is not None]
     if any(value not in types for value in given) or any(True for _ in _subgraphs(node)):
         return {}
@@ -113,7 +114,7 @@ def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int 
 
 
 def _entries(value: ir.Value | None, types: _Types) -> int:
-    """Return how many entries a shape tensor has, which is a rank; 0 where it is unknown."""
+    """Return the number of entries of a shape tensor, which is a rank; 0 if it is unknown."""
     if value is None or value not in types:
         return 0
     return prod(dim.dim_value for dim in types[value].tensor_type.shape.dim)

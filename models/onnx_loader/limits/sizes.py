@@ -1,4 +1,4 @@
-"""Bounds on the sizes of a graph's values, and on how much its nodes read of constants."""
+"""Checks the sizes of a graph's values, and how many constant numbers its nodes read."""
 
 from math import prod
 
@@ -32,7 +32,7 @@ def known_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def check_value(value: ir.Value) -> None:
-    """Refuse a value with too many axes, or too many numbers an image or in its only axis."""
+    """Refuse a value with too many axes, or with too many numbers per image or in its only axis."""
     if value.shape is None:
         return
     if len(value.shape) > RANK_LIMIT:
@@ -82,7 +82,7 @@ def check_attributes(model: ir.Model) -> None:
 
 
 def check_flat(model: ir.Model) -> None:
-    """Refuse a model whose one-dimensional integer values have too many entries together."""
+    """Refuse a model whose one-dimensional integer values have too many entries in total."""
     entries = 0
     for node in model.graph.all_nodes():
         for value in node.outputs:
@@ -118,7 +118,7 @@ def check_reads(model: ir.Model, room: int) -> None:
 
 
 def _read(value: ir.Value) -> int:
-    """Return how many numbers a reader of a value copies: a constant's, dequantised or not."""
+    """Return how many numbers of a constant, perhaps dequantised, each reader copies; else 0."""
     if value.const_value is not None:
         return value.const_value.size
     node = value.producer()

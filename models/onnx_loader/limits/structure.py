@@ -1,4 +1,4 @@
-"""Bounds a typed graph, so that the rewrite rules take little time on it.
+"""Limits a typed graph so that rewrite rules take little time on it.
 
 A rule looks at all readers of a value, and back from a node through nodes that only move, pool,
 activate or scale. Real networks have few of either; other graphs are refused here.
@@ -42,9 +42,8 @@ _FACTORS = (BinaryOp.MUL, BinaryOp.DIV)
 
 
 def check_structure(graph: Graph) -> None:
-    """Refuse a graph with too many readers of a value, or too many nodes that rules look back
-    through.
-    """
+    """Refuse a graph with too many readers of a value, or too many nodes for rules to search
+    backwards."""
     readers: Counter[str] = Counter()
     moves: dict[str, int] = {}  # nodes in a row that end in this value
     pieces: dict[str, int] = {}  # computed values that this value joins

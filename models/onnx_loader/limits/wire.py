@@ -1,4 +1,4 @@
-"""Counts what a file costs once parsed, before it is parsed.
+"""Counts what a serialised model will cost in memory, before it is parsed.
 
 A protobuf message of two bytes becomes an object of some hundred: 20 MB of empty nodes are 3.5 GB.
 So one walk over the file's bytes counts its fields and looks at its names first. It follows the
@@ -41,14 +41,14 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Lists the fields of a message that the walk looks into, by number; it skips all others."""
+    """Lists, by number, the fields of a message that the count enters; it skips all others."""
 
     fields: dict[int, "_Message | _Kind"] = field(default_factory=dict)
 
 
 @cache
 def _model() -> _Message:
-    """Return the fields of a ModelProto that the walk looks into."""
+    """Return the fields of a ModelProto that the count enters."""
     known: dict[str, _Message] = {}
     pending: list[Descriptor] = [ModelProto.DESCRIPTOR]
     known[ModelProto.DESCRIPTOR.full_name] = _Message()
@@ -70,7 +70,7 @@ def _model() -> _Message:
 
 
 def check_wire(data: bytes) -> None:
-    """Refuse a serialised ModelProto that would cost too much; other errors are left to the parser.
+    """Refuse a serialised ModelProto that would cost too much; the parser reports other errors.
 
     Raises ModelFileError with the bound, MalformedError where it is not a protobuf message.
     """
@@ -121,7 +121,7 @@ def check_wire(data: bytes) -> None:
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Return the number that starts at `position`, and the position behind it."""
+    """Return the number that starts at `position`, and the position after it."""
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]
