@@ -1,4 +1,4 @@
-"""Calls callbacks so that their errors are logged and end nothing else."""
+"""Calls callbacks and logs their errors, so that an error ends nothing else."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Defines the service's exceptions, each with a code that every protocol maps to its own.
+"""Defines the service's errors, each with a code that every protocol maps to its own.
 
 The message becomes the answer's `error`: it says what was wrong and what to do. The router itself
 answers 405, and 404 for unknown paths, in the same JSON format; errors that only HTTP has are in
@@ -11,9 +11,7 @@ from typing import ClassVar
 
 @unique
 class Code(IntEnum):
-    """Says how a request without a result ended; metrics show the number, which is HTTP's
-    status.
-    """
+    """Says how a request without a result ended; its number, HTTP's status, is shown in metrics."""
 
     MALFORMED = 400
     UNAUTHENTICATED = 401
@@ -45,7 +43,7 @@ class ServiceError(Exception):
 
 
 class BadRequestError(ServiceError, code=Code.MALFORMED):
-    """Says that a request is malformed: no body, broken multipart."""
+    """Says that a request is malformed, for example without a body."""
 
 
 class ImageError(BadRequestError):
@@ -57,7 +55,7 @@ class UnauthorizedError(ServiceError, code=Code.UNAUTHENTICATED):
 
 
 class ForbiddenError(ServiceError, code=Code.FORBIDDEN):
-    """Says that a known client asks for what it may not have."""
+    """Says that a known client may not have what it asks for."""
 
 
 class ModelNotFoundError(ServiceError, code=Code.NOT_FOUND):
@@ -77,7 +75,7 @@ class TooManyImagesError(PayloadTooLargeError):
 
 
 class UnsupportedMediaTypeError(ServiceError, code=Code.UNSUPPORTED_TYPE):
-    """Says that a Content-Type or image format is unsupported, or an image animated."""
+    """Says that a Content-Type or an image format is unsupported, or that an image is animated."""
 
 
 class InvalidParameterError(ServiceError, code=Code.INVALID):
@@ -85,7 +83,7 @@ class InvalidParameterError(ServiceError, code=Code.INVALID):
 
 
 class InvalidTensorError(ServiceError, code=Code.INVALID):
-    """Says that the model has no finite scores for a client's own tensor."""
+    """Says that the model's scores for a client's own tensor are not finite."""
 
 
 class NotLoadedError(ServiceError, code=Code.INVALID):
@@ -100,9 +98,8 @@ class DeadlineError(ServiceError, code=Code.TOO_LATE):
     """Says that a request cannot meet its deadline; any work on it has stopped."""
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
-        """State the seconds from now to the expected end and to the deadline, negative if that
-        passed.
-        """
+        """Take the seconds from now to the expected end and to the deadline, negative if that has
+        passed."""
         ms = allowed_s * 1e3
         due = f"is in {ms:.1f} ms" if ms > 0 else f"passed {-ms:.1f} ms ago"
         super().__init__(
@@ -125,24 +122,23 @@ class DecoderLostError(ServiceError):
     """Says that a process that decoded an image hung or died."""
 
     def __init__(self, how: str) -> None:
-        """State `how` the process ended: "was ended by signal 11"."""
+        """Take `how` the process ended, such as "was ended by signal 11"."""
         super().__init__(
             f"given up: the process that decoded the image {how}; the image may be the cause"
         )
 
 
 class BrokenModelError(ServiceError, code=Code.UNAVAILABLE):
-    """Says that one of several models could not be opened; another server may have it."""
+    """Says that one of several models could not be opened here; another server may have it."""
 
 
 class EngineFailedError(ServiceError):
-    """Says that the engine raised, hung or gave scores that are not finite; a later request may
-    pass.
-    """
+    """Says that the engine raised, hung or returned scores that are not finite; a retry may
+    succeed."""
 
 
 class RetryableError(ServiceError, code=Code.UNAVAILABLE):
-    """The base of temporary conditions; the answer says when to try again."""
+    """The base of errors from temporary conditions; the answer says when to try again."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -162,7 +158,7 @@ class TooManyConnectionsError(RetryableError):
 
 
 class DecodersBusyError(RetryableError):
-    """Says that large images wait for memory or a decode thread; small ones are still accepted."""
+    """Says that large images wait for memory or a thread; small ones are still accepted."""
 
 
 class NotReadyError(RetryableError):
@@ -170,4 +166,4 @@ class NotReadyError(RetryableError):
 
 
 class ShuttingDownError(RetryableError):
-    """Says that the server is draining: accepted requests finish, new ones are refused."""
+    """Says that the server is draining, which finishes accepted requests and refuses new ones."""

@@ -1,4 +1,4 @@
-"""Lets clients take turns in a queue: start-time fair queueing between their lines.
+"""Lets clients take turns in a queue, by start-time fair queueing between their lines.
 
     client ── its line ─┐
     client ── its line ─┴─ the line that has had the least service, by its weight, goes next
@@ -57,10 +57,11 @@ _Place = tuple[float, bool, int, Line[E]]  # of equal service, those that just f
 
 
 class FairQueue(Generic[E]):
-    """Holds the lines of one queue. Levels, the lowest number first, are the owner's priorities."""
+    """Holds one line for each client; levels, lowest first, are priorities that the owner sets."""
 
     def __init__(self, due: Callable[[Line[E]], float] = lambda line: line.level) -> None:
-        """Use `due` for when a line's head is due: among several levels the earliest goes first."""
+        """Set `due`, which gives when a line's first entry is due; of several levels the earliest
+        due goes first."""
         self._due = due
         self._lines: dict[str, Line[E]] = {}
         self._levels: dict[int, list[_Place[E]]] = {}  # each by service
@@ -73,18 +74,18 @@ class FairQueue(Generic[E]):
         return bool(self._levels)
 
     def size(self, client: Client) -> float:
-        """Return the cost of a client's line, 0 where it has none."""
+        """Return the cost of a client's line, or 0 if it has none."""
         line = self._lines.get(client.name)
         return line.size if line else 0.0
 
     def lines(self) -> Iterator[Line[E]]:
-        """Yield the lines that wait, in no order."""
+        """Yield the lines that wait, in any order."""
         for level in self._levels.values():
             for *_, line in level:
                 yield line
 
     def line(self, client: Client) -> Line[E]:
-        """Return a client's line for the owner to add to, and then to `place`."""
+        """Return a client's line, which the owner adds to and then gives to `place`."""
         line = self._lines.get(client.name)
         if line is None:
             if len(self._lines) >= self._most_lines:
@@ -93,7 +94,8 @@ class FairQueue(Generic[E]):
         return line
 
     def ahead(self, client: Client, own: float) -> Iterator[tuple[Line[E], float]]:
-        """Yield the other lines that go before a client's new entry, behind `own` of its cost.
+        """Yield the lines that go before a client's new entry, which comes behind `own` of its
+        cost.
 
         With each line comes how much of its cost goes first, assuming that the line has so much and
         that its entries are small.
@@ -106,7 +108,7 @@ class FairQueue(Generic[E]):
                 yield line, share
 
     def place(self, line: Line[E], level: int = 0) -> None:
-        """Put a line into its place; `level` is that of its head, if it has one."""
+        """Put a line into the queue; its `level` is that of its first entry, if it has any."""
         waited = line.key is not None
         if line.key is not None:
             places = self._levels[line.level]
@@ -128,7 +130,7 @@ class FairQueue(Generic[E]):
                 self._clock = self._weight = 0.0
 
     def next(self) -> tuple[Line[E], float]:
-        """Return the line whose turn it is, and how much service that turn is worth.
+        """Return the line whose turn it is, and how much service this turn allows.
 
         After that service the line has had at least as much as the next line.
         """
@@ -141,7 +143,7 @@ class FairQueue(Generic[E]):
         return min((places[0][-1] for places in self._levels.values()), key=self._due), 1.0
 
     def served(self, line: Line[E], cost: float, entries: int = 1) -> None:
-        """Count service to the line whose turn it was; the owner then has to `place` it.
+        """Count service to the line whose turn it was; the owner must then call `place`.
 
         Of several entries of equal cost the clock shows the service at which the last one began: a
         line that forms then is not owed what this one got before.
@@ -153,7 +155,7 @@ class FairQueue(Generic[E]):
         line.service += cost / line.client.weight
 
     def copy(self) -> "FairQueue[E]":
-        """Return a queue with the same lines, for finding out who would go when."""
+        """Return a queue with the same lines, to find out who would go when."""
         other: FairQueue[E] = FairQueue(self._due)
         other._clock, other._weight, other._numbers = self._clock, self._weight, self._numbers
         for line in self.lines():
@@ -168,7 +170,7 @@ class FairQueue(Generic[E]):
         return other
 
     def _forget(self) -> None:
-        """Delete the lines that neither wait nor owe the others their turn."""
+        """Delete lines that neither wait nor have had more service than others."""
         lines = self._lines.values()
         kept = [line for line in lines if line.key is not None or line.service > self._clock]
         self._lines = {line.client.name: line for line in kept}

@@ -1,4 +1,4 @@
-"""Draws the progress of what takes long, on standard error."""
+"""Shows the progress of long work on standard error."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,7 +12,8 @@ Show = Callable[[str, int, int], None]
 
 @contextmanager
 def progress(*columns: ProgressColumn) -> Iterator[Show]:
-    """Draw a bar on standard error from its first update on; an earlier error is one line alone."""
+    """Draw a bar on standard error from the first update on; an error before that has its own
+    line."""
     with ExitStack() as shown:
         bar = Progress(*columns, console=Console(stderr=True))
         task = bar.add_task("", total=None)
@@ -26,5 +27,5 @@ def progress(*columns: ProgressColumn) -> Iterator[Show]:
 
 
 def download_progress() -> AbstractContextManager[Show]:
-    """Draw a bar of bytes, with how fast they come."""
+    """Draw a bar that shows bytes and their rate."""
     return progress(*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())

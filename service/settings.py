@@ -45,7 +45,7 @@ class SettingsError(ValueError):
 
 @unique
 class ResizedBy(Enum):
-    """Names what resizes decoded images."""
+    """Names the processor that resizes decoded images."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -315,7 +315,7 @@ def load_settings(
 
 @dataclass(frozen=True)
 class HubAccess:
-    """Says how a hub of models is reached, by the variables that its own programs have."""
+    """Says how to reach a hub of models, by the variables that the hub's own programs use."""
 
     endpoint: str = "https://huggingface.co"
     token: str = field(default="", repr=False)

@@ -1,1 +1,1 @@
-"""Defines questions and answers: the routes of v1 and V2, the pages, JSON schemas."""
+"""Defines the API: the routes of v1 and V2, the pages, and the JSON schemas."""

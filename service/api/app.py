@@ -1,6 +1,4 @@
-"""Assembles the application: the interfaces `v1` and `v2` of a repository's models; pages,
-metrics.
-"""
+"""Assembles the application: `v1` and `v2` for a repository's models, the pages, and metrics."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -48,7 +46,7 @@ _DEFAULTS = {v1.CLASSIFY_PATH: v1.model_path, embeddings.PATH: embeddings.embedd
 
 
 class App(FastAPI):
-    """Extends FastAPI with HEAD, and with headers that protect browsers."""
+    """Extends FastAPI with HEAD requests and with headers that protect browsers."""
 
     endpoints: Mapping[str, Endpoint]
     """Those of the models by path: a server may answer their requests itself, without a route.
@@ -57,7 +55,7 @@ class App(FastAPI):
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; answer HEAD as GET, without the body, which the server does not send.
+        """Answer one request; HEAD is answered like GET, and the server leaves out the body.
 
         Every answer but those to POST has the headers that protect a browser.
         """
@@ -72,7 +70,7 @@ class App(FastAPI):
 
     @override
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document, with V2's request schemas, which FastAPI does not parse."""
+        """Return the OpenAPI document with V2's request schemas, which FastAPI does not know."""
         document = super().openapi()
         document["components"]["schemas"].update(v2.REQUEST_SCHEMAS)
         return document
@@ -85,8 +83,8 @@ def create_app(
     metrics_port: int | None = None,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> App:
-    """Return the application over the repository's models; the caller warms up, drains and closes
-    it.
+    """Return the application for the repository's models, which the caller warms up, drains and
+    closes.
 
     Without `metrics`, or with a port of their own, /metrics answers 404, which names the port for
     the page. `lifespan` is what an
@@ -135,7 +133,8 @@ def create_app(
 
 
 def _endpoints(repository: Repository) -> Mapping[str, Endpoint]:
-    """Return the models' endpoints by path, which always are those of the versions served now."""
+    """Return the endpoints by path of the models' current versions; the mapping follows every
+    change."""
     endpoints: dict[str, Endpoint] = {}
 
     def change(old: Pipeline | None, new: Pipeline | None) -> None:
@@ -187,5 +186,5 @@ async def _on_invalid_request(_: Request, error: RequestValidationError) -> Resp
 
 
 async def _on_crash(_: Request, __: Exception) -> Response:
-    """Answer a defect with 500: the server logs its traceback, which the client must not see."""
+    """Answer 500 after an unexpected error; only the server's log has its traceback."""
     return error_response(500, CRASHED)

@@ -1,4 +1,4 @@
-"""Implements embeddings: images in, a vector of each out, as OpenAI's clients speak of text."""
+"""Answers images with their embeddings, in the format of OpenAI's embeddings API."""
 
 import base64
 import binascii
@@ -47,7 +47,7 @@ Encoding = Literal["float", "base64"]
 
 
 class EmbeddingsJson(msgspec.Struct, forbid_unknown_fields=True):
-    """Holds a request in JSON, as OpenAI's clients send it, of images instead of text."""
+    """Holds a JSON request as OpenAI's clients send it, with images in place of text."""
 
     input: Annotated[str | list[str], Meta(description=f"one image or a list of them, {_HOW}")]
     model: Annotated[str, Meta(description="the model's name, or empty")] = ""
@@ -86,14 +86,14 @@ class EmbeddingsAnswer(TypedDict):
 
 
 class _Form(NamedTuple):
-    """Says how vectors are answered."""
+    """Says in which form vectors are answered."""
 
     encoding: Encoding
     normalised: bool
 
 
 class _Head(NamedTuple):
-    """Holds what the head of a request says."""
+    """Holds the options in a request's head."""
 
     form: _Form
     urgency: Urgency
@@ -106,12 +106,12 @@ def embeddings_path(name: str) -> str:
 
 
 def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
-    """Return a model's endpoint by its path."""
+    """Return a model's endpoint, by its path."""
     return {embeddings_path(pipeline.info.name): Embed(pipeline)}
 
 
 def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Endpoint]) -> None:
-    """Add the routes, which answer by the models' endpoints."""
+    """Add the routes, whose requests the models' endpoints answer."""
 
     async def embed(request: Request) -> Response:
         """Return the embedding of one image, or of several at once.
@@ -172,9 +172,8 @@ class Embed:
         self.pipeline = pipeline
 
     def check(self, record: RequestRecord) -> _Head:
-        """Return what query and headers say. Raises ServiceError where they are invalid, and
-        UnsupportedError where the model has no embedding.
-        """
+        """Return the options in query and headers. Raises ServiceError where they are invalid, and
+        UnsupportedError where the model has no embedding."""
         embedding(self.pipeline.info)
         headers = record.headers
         media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -201,7 +200,8 @@ class Embed:
         )
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Return whether a body of `length` bytes is read sooner than it is handed to a thread."""
+        """Return whether reading a body of `length` bytes takes less time than handing it to a
+        thread."""
         return not takes_long(headers, length)
 
     def read(self, head: _Head, body: bytes) -> ImageRequest:
@@ -279,7 +279,7 @@ def _files(images: Sequence[str]) -> list[bytes]:
 
 
 def _file(image: str, which: str) -> bytes:
-    """Return the file in a data URL or in base64. Raises BadRequestError."""
+    """Return the file that a data URL or base64 text encodes. Raises BadRequestError."""
     if image[:8].lower().startswith(("http://", "https://")):
         raise BadRequestError(f"{which}addresses are not fetched; send the image itself, {_HOW}")
     data = image

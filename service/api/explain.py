@@ -1,4 +1,4 @@
-"""Reads which maps a request asks for, and makes them of what its images ran to."""
+"""Reads which class activation maps a request asks for, and makes them."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ _BY_NUMBER = "class:"
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Says which maps are wanted of each image."""
+    """Says which maps a request asks for of each image."""
 
     classes: Sequence[int | None]  # None: the likeliest
     as_overlay: bool
@@ -52,7 +52,7 @@ class Explained:
 
 
 def maps_of(info: ModelInfo) -> Maps:
-    """Return how the model's maps are made. Raises InvalidParameterError where it has none."""
+    """Return what makes the model's maps. Raises InvalidParameterError where it has none."""
     if isinstance(info.maps, Maps):
         return info.maps
     raise InvalidParameterError(f"the model '{info.name}' has no maps: {info.maps.reason}")
@@ -61,9 +61,8 @@ def maps_of(info: ModelInfo) -> Maps:
 def read_explain(
     query: Mapping[str, Sequence[str]], info: ModelInfo, classes: int
 ) -> Explained | None:
-    """Return which maps a query asks for. Raises InvalidParameterError, also where the model has
-    none.
-    """
+    """Return which maps a query asks for. Raises InvalidParameterError for a bad query, or if the
+    model has none."""
     kind = query.get(EXPLAIN_AS, ["numbers"])[-1]
     if kind not in ("numbers", "overlay"):
         raise InvalidParameterError(f"{EXPLAIN_AS} must be numbers or overlay; got {kind[:20]!r}")
@@ -78,7 +77,7 @@ def read_explain(
 
 
 def check_number(explained: Explained, images: int) -> None:
-    """Raise InvalidParameterError where a request asks for too many maps."""
+    """Raise InvalidParameterError if a request asks for too many maps."""
     if (count := images * len(explained.classes)) > MOST_MAPS:
         raise InvalidParameterError(
             f"{count} maps in one request; at most {MOST_MAPS} are allowed, one an image and class"
@@ -118,7 +117,7 @@ def _likeliest(row: ScoreRow, info: ModelInfo) -> int:
 
 
 def _class(asked: str, info: ModelInfo, classes: int) -> int | None:
-    """Return the class that is asked for; None: the likeliest. Raises InvalidParameterError."""
+    """Return the class asked for, or None for the likeliest. Raises InvalidParameterError."""
     if asked == _LIKELIEST:
         return None
     number = asked.removeprefix(_BY_NUMBER)

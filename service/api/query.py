@@ -10,7 +10,7 @@ _MAX_BYTES = 1024
 
 
 def read_query(query: bytes, names: Collection[str]) -> dict[str, list[str]]:
-    """Return the values of the parameters that there are, by name.
+    """Return the values of the parameters that the query has, by name.
 
     Raises InvalidParameterError where the query is long, or one has none of `names`.
     """

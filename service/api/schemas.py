@@ -1,4 +1,4 @@
-"""Defines the JSON that v1 answers with, and every error, as the OpenAPI document shows them.
+"""Defines the JSON of v1's answers and of every error, as the OpenAPI document shows them.
 
 Typed dictionaries: mypy checks them, FastAPI documents them, msgspec encodes them unvalidated.
 """
@@ -168,5 +168,5 @@ _ERRORS = {
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the errors of an operation, as FastAPI documents them."""
+    """Return an operation's errors in the form in which FastAPI documents them."""
     return {status: {"description": _ERRORS[status], "model": ErrorAnswer} for status in statuses}

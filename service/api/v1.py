@@ -1,4 +1,4 @@
-"""Implements Convoy's own interface: images in, labels out."""
+"""Implements Convoy's own API, which answers images with labels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -76,18 +76,18 @@ def model_path(name: str) -> str:
 
 
 def pixels_path(name: str) -> str:
-    """Return the path that answers with the pixels which the model of that name gets."""
+    """Return the path that answers with the pixels that the model of that name gets."""
     return f"/v1/models/{name}/pixels"
 
 
 def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
-    """Return a model's endpoints by path."""
+    """Return a model's endpoints, by path."""
     name = pipeline.info.name
     return {model_path(name): Classify(pipeline), pixels_path(name): ShowPixels(pipeline)}
 
 
 def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Endpoint]) -> None:
-    """Add the routes, which answer by the models' endpoints."""
+    """Add the routes, whose requests the models' endpoints answer."""
     default = repository.default
 
     async def classify(request: Request) -> Response:
@@ -182,14 +182,14 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
 
 
 class _Form(NamedTuple):
-    """Says what is answered of each image."""
+    """Says what to answer for each image."""
 
     classes: int
     explained: Explained | None = None
 
 
 class _ClassifyParameters(NamedTuple):
-    """Holds the parameters in a request's head."""
+    """Holds the options in a request's head."""
 
     form: _Form
     urgency: Urgency
@@ -206,9 +206,7 @@ class Classify:
         self._read_query = query_parser(pipeline.info, classes)
 
     def check(self, record: RequestRecord) -> _ClassifyParameters:
-        """Return the parameters in query and headers. Raises ServiceError where they are
-        invalid.
-        """
+        """Return the options in query and headers. Raises ServiceError where they are invalid."""
         query, headers = record.query, record.headers
         return _ClassifyParameters(
             self._read_query(query) if query else self._few,
@@ -217,7 +215,8 @@ class Classify:
         )
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Return whether a body of `length` bytes is read sooner than it is handed to a thread."""
+        """Return whether reading a body of `length` bytes takes less time than handing it to a
+        thread."""
         return not takes_long(headers, length)
 
     def read(self, asked: _ClassifyParameters, body: bytes) -> ImageRequest:
@@ -232,7 +231,7 @@ class Classify:
         return wanted._replace(inner=[features], views=explained.views)
 
     def answer(self, form: _Form, scored: Scored, count: Callable[[], Phases]) -> Response:
-        """Return the likeliest classes of each image, and its maps."""
+        """Return the likeliest classes of each image, with maps if asked for."""
         info = self.pipeline.info
         results = [
             ImageResult(predictions=top_k(row, form.classes, info.output, info.labels))
@@ -255,7 +254,7 @@ class Classify:
 
 
 class ShowPixels(Classify):
-    """An image in, and the pixels that the model gets of it out."""
+    """Reads an image, and answers with the pixels that the model gets of it."""
 
     @override
     def check(self, record: RequestRecord) -> _ClassifyParameters:
@@ -281,7 +280,7 @@ class ShowPixels(Classify):
 
 
 def files_of(body: bytes, boundary: bytes, pipeline: Pipeline) -> Sequence[bytes | Frames]:
-    """Return the images of a body, or the clips of which several images are one.
+    """Return a body's images, or for a model of clips its clips; several images make one clip.
 
     Raises what `images_of` and `clips_of` raise.
     """
@@ -291,7 +290,7 @@ def files_of(body: bytes, boundary: bytes, pipeline: Pipeline) -> Sequence[bytes
 
 
 def takes_long(headers: Headers, length: int) -> bool:
-    """Return whether a body takes long to parse: a long one that is no image."""
+    """Return whether a body takes long to parse: it is long, and not simply an image."""
     if length <= _LONG_FORM:
         return False
     media_type = headers.get(b"content-type", b"").lower()
@@ -324,15 +323,14 @@ def _top_k(classes: int | None) -> TypeAdapter[int]:
 
 
 def _parameters(classes: int | None) -> list[dict[str, Any]]:
-    """Return the parameters that `Classify.check` reads as OpenAPI describes them."""
+    """Return the parameters that `Classify.check` reads, described for OpenAPI."""
     fewest = min(DEFAULT_TOP_K, classes or DEFAULT_TOP_K)
     return parameters_of({"top_k": (_top_k(classes).json_schema(), fewest), **QUERY})
 
 
 def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
-    """Return parameters as OpenAPI describes them: those of the query, each with its schema and
-    default, then the headers that `urgency_from` reads.
-    """
+    """Return the parameters in OpenAPI's form: the query's with their schemas and defaults, then
+    the headers that `urgency_from` reads."""
     described = [
         ("query", name, schema | {"default": default}) for name, (schema, default) in query.items()
     ]
@@ -351,7 +349,7 @@ def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[
 
 
 def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
-    """Return the urgency of a request that began to arrive at `started` (clock seconds).
+    """Return the urgency of a request that began to arrive at `started`, in clock seconds.
 
     Raises InvalidParameterError where a header's value is not what `_Timeout` or `_Priority`
     allows.
@@ -370,9 +368,8 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
 
 
 def validated(validate: Callable[[bytes | str], T], value: bytes | str, rule: str) -> T:
-    """Return a parameter's parsed value. Raises InvalidParameterError, stating `rule`, if
-    invalid.
-    """
+    """Return a parameter's parsed value. Raises InvalidParameterError, which states `rule`, if it
+    is invalid."""
     try:
         return validate(value)
     except ValidationError:

@@ -1,1 +1,1 @@
-"""Forms batches: the queue and its policy decide which items go, and when. No HTTP, no device."""
+"""Forms batches by a queue and a policy, which know neither HTTP nor devices."""

@@ -1,4 +1,4 @@
-"""Calls back at a moment of a clock, as exactly as an event loop can."""
+"""Calls back at a given moment as exactly as an event loop can."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,19 +8,21 @@ _SOON_S = 1e-6
 
 
 class Alarm:
-    """Rings once at the moment that was set last; used from one event loop."""
+    """Calls back once, at the moment that was set last; used from one event loop."""
 
     def __init__(
         self, ring: Callable[[float], None], clock: Callable[[], float], error_s: float
     ) -> None:
-        """Call `ring` with the time; the event loop's timers are off by at most `error_s`."""
+        """Set the function `ring` to call with the time; the loop's timers are off by at most
+        `error_s`."""
         self._ring = ring
         self._clock = clock
         self._error_s = error_s
         self.timer: asyncio.Handle | None = None  # while it is set
 
     def set(self, moment: float, *, exact: bool) -> None:
-        """Ring at about `moment`. If `exact`, poll the clock in the end, once per iteration."""
+        """Ring at about `moment`; if `exact`, poll the clock once per loop iteration shortly before
+        it."""
         loop = asyncio.get_running_loop()
         delay = moment - self._clock()
         delay = delay - self._error_s if exact else max(delay, self._error_s)

@@ -1,4 +1,4 @@
-"""Batches dynamically: combines items of separate requests into batches. No HTTP, no device.
+"""Combines items of separate requests into batches, and knows neither HTTP nor devices.
 
     post ── waiting (in turns) ── policy ─┬─ run on engine 0 ─┬─ outcomes
                            refuse ┘  └ look │        ...        │
@@ -47,7 +47,7 @@ _TURNS = 8
 
 
 class Batcher(Generic[T, R]):
-    """Collects items into batches of at most `max_batch` for engines, numbered from 0.
+    """Collects items into batches of at most `max_batch` for engines numbered from 0.
 
     Each of `runs` is an engine, called with one batch at a time: it takes items in the order in
     which they are due and returns one result for each, in the same order. The caller bounds how
@@ -98,13 +98,14 @@ class Batcher(Generic[T, R]):
 
     @property
     def busy_until(self) -> float:
-        """Return when an engine should be free, in clock seconds; 0 where one is free."""
+        """Return when an engine should be free, in clock seconds, or 0 if one is free now."""
         if self._any_free():
             return 0.0
         return self._dispatcher.ends(self._dispatcher.first_free(self._clock()))
 
     def ran(self, engine: int = 0) -> tuple[int, int, float]:
-        """Return how many batches an engine has ended, their items and their seconds."""
+        """Return the number of batches that an engine has ended, of their items and of their
+        seconds."""
         return self._consumers[engine].ran
 
     def latency(self, engine: int = 0) -> Latency:
@@ -112,11 +113,11 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.latency(engine)
 
     def learn(self, latency: Latency, engine: int = 0) -> None:
-        """Replace an engine's latency."""
+        """Replace what is known of an engine's latency."""
         self._dispatcher.learn(latency, engine)
 
     def serve(self, engine: int, *, serves: bool) -> None:
-        """Let an engine take batches, or none after the one it runs."""
+        """Let an engine take batches, or else none after the one that it runs."""
         self._dispatcher.serve(engine, serves=serves)
         consumer = self._consumers[engine]
         consumer.serves = serves
@@ -133,7 +134,8 @@ class Batcher(Generic[T, R]):
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
     ) -> Request[T, R]:
-        """Queue `items`, all or none; `then` is called once with the outcome, after this returns.
+        """Queue `items`, all or none; `then` is called once with the outcome, after `post` has
+        returned.
 
         Raises DeadlineError if they cannot be expected to meet their deadline, and
         ShuttingDownError after `close`. If a batch with some of the items fails, the rest is not
@@ -171,7 +173,7 @@ class Batcher(Generic[T, R]):
                 self._fail(request, failure())
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Refuse new requests, finish accepted ones, then stop.
+        """Refuse new requests, finish the accepted ones, and stop.
 
         After `timeout_s` seconds (None: no limit) the rest fails with ShuttingDownError, and `run`
         is cancelled. A second call may shorten the wait of the first.
@@ -193,7 +195,8 @@ class Batcher(Generic[T, R]):
             self._stop()
 
     def forget(self) -> None:
-        """Let go of the engines, once it is closed; the garbage collector may find the rest."""
+        """Drop references to the engines after closing, before the garbage collector finds the
+        batcher."""
         for consumer in self._consumers:
             consumer.run = _run_nothing
 
@@ -253,7 +256,8 @@ class Batcher(Generic[T, R]):
                     del self._idle[self._idle.index(consumer)]
 
     async def _gather(self, limit: int) -> None:
-        """Let the event loop read what has arrived before a short batch of at most `limit` begins.
+        """Let the event loop read what has arrived before a batch of fewer than `limit` items
+        begins.
 
         During the batch it would compete with the engine's thread for the GIL, at a multiple of the
         cost. It runs at least once: short batches may otherwise leave the event loop no turn. Where
@@ -267,7 +271,7 @@ class Batcher(Generic[T, R]):
             await asyncio.sleep(0)
 
     def _look(self, now: float, consumer: Consumer[T, R]) -> int:
-        """Carry out the policy, and return how many items an idle consumer's engine should run."""
+        """Apply the policy, and return how many items an idle consumer's engine should run."""
         turn = consumer.turn if consumer.turn and not consumer.turn.alone else None
         if consumer.turn or len(self._consumers) > 1:
             self._see_others(taking=consumer)
@@ -292,7 +296,7 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.decide(now, waiting.depth, waiting.claims(now), consumer.number)
 
     def _obey(self, now: float, decision: Decision, size: int = 0) -> None:
-        """Carry out the policy's refusals, and set its timer where nothing is dispatched."""
+        """Refuse what the policy refuses, and set a timer if nothing is dispatched."""
         stretches = self._waiting.in_order(now) if decision.refused else ()
         for request in dict.fromkeys(stretches[place][0] for place in decision.refused):
             done = self._dispatcher.completion(now, 0, request.left)
@@ -302,7 +306,8 @@ class Batcher(Generic[T, R]):
             self._alarm.set(decision.look_again, exact=self._any_free())
 
     def _see_others(self, taking: Consumer[T, R] | None = None) -> None:
-        """Record which devices other models use; that of the consumer `taking` counts as free."""
+        """Note which devices other models use; the device of the consumer `taking` counts as
+        free."""
         for consumer in self._consumers:
             if consumer.turn:
                 until = None if consumer is taking else consumer.turn.busy_until
@@ -324,7 +329,7 @@ class Batcher(Generic[T, R]):
         return any(consumer.free for consumer in self._consumers)
 
     def _wake(self) -> None:
-        """Make the consumer that has been idle longest look at the queue."""
+        """Make the consumer that has been idle longest check the queue."""
         if self._idle:
             self._idle[0].changed.set()
 
@@ -380,7 +385,7 @@ class Batcher(Generic[T, R]):
                 self._tell(request, answered)
 
     def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
-        """Fail a request, unless it has its outcome already."""
+        """Fail a request that has no outcome yet."""
         self._waiting.leave(request)
         self._tell(request, failure)
 
@@ -390,13 +395,13 @@ class Batcher(Generic[T, R]):
             call_safely(then, outcome)
 
     def _running(self) -> Iterator[Part[T, R]]:
-        """Return the parts of requests in running batches."""
+        """Return, for requests in running batches, their parts there."""
         return chain.from_iterable(
             consumer.batch.parts for consumer in self._consumers if consumer.batch
         )
 
     def _stop(self) -> None:
-        """Refuse new requests, and fail all that wait or run, each with its own exception."""
+        """Refuse new requests, and fail all that wait or run, each with an exception of its own."""
         self._closing = True
         for request in [*self._waiting.all(), *(part[0] for part in self._running())]:
             self._fail(request, ShuttingDownError("the server shut down before this was done"))
@@ -406,7 +411,7 @@ class Batcher(Generic[T, R]):
         self._stopped.set()
 
     def _end(self, consumer: Consumer[T, R], _: asyncio.Task[None]) -> None:
-        """Note that a consumer and its last `run` have ended: the engine's device is free.
+        """Note that a consumer and its last `run` have ended, which frees the engine's device.
 
         The last one, or one that did not end because of `close`, ends the batcher.
         """

@@ -1,4 +1,4 @@
-"""Counts the requests inside at once of a transport that receives each in several steps.
+"""Counts concurrent requests of a transport that receives each request in several steps.
 
 One read of a connection by HTTP usually has a whole request, and one turn of the event loop reads
 all connections. By gRPC a request takes several turns, in which others follow it: a short batch
@@ -24,7 +24,7 @@ class Company:
         self._inside -= 1
 
     def look(self) -> bool:
-        """Return whether two requests were inside at once since the last look but one."""
+        """Return whether two requests were inside at once since the second last call."""
         most = max(self._before, self._most)
         self._before, self._most = self._most, self._inside
         return most > 1

@@ -1,4 +1,4 @@
-"""Defines consumers of the queue, one an engine, and the batches that they run."""
+"""Defines consumers, each of which takes batches from the queue and runs them on one engine."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,7 +31,7 @@ class Batch(Generic[T, R]):
     def answers(
         self, results: list[R], compute_s: float
     ) -> list[tuple[Request[T, R], BatchResult[R]]]:
-        """Return the requests whose last results this batch has, with their answers."""
+        """Return the requests that are complete with this batch's results, each with its answer."""
         answers: list[tuple[Request[T, R], BatchResult[R]]] = []
         begins, size = 0, len(self.items)
         for request, first, count in self.parts:
@@ -75,7 +75,8 @@ class Consumer(Generic[T, R]):
         return self.task is not None and self.task.cancelling() > 0
 
     def ends_by(self, error: BaseException) -> bool:
-        """Return whether an error from `run` is for the consumer or the process, not the batch."""
+        """Return whether an error from `run` should end the consumer or the process, not only the
+        batch."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)

@@ -1,4 +1,4 @@
-"""Decides which model runs next on a shared device, by start-time fair queueing.
+"""Decides which model may run next on a shared device, by start-time fair queueing.
 
 Each model's finish tag is its service over its weight, on a clock that all share. When it wants the
 device it gets a start tag: its finish tag or the clock, whichever is later. The device goes to the
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class Turns:
-    """Gives the turns of one device; used from one event loop."""
+    """Gives models access to one device in turn; used from one event loop."""
 
     def __init__(self) -> None:
         self.members = 0
@@ -21,7 +21,7 @@ class Turns:
         self.waiting: list[Turn] = []
 
     def join(self, on_granted: Callable[[], None], weight: float = 1.0) -> "Turn":
-        """Return a new model's turn; `on_granted` is called when a wait for the device ends."""
+        """Return a new model's `Turn`; `on_granted` is called when its wait for the device ends."""
         if not weight > 0:
             raise ValueError(f"a weight must be above 0, not {weight}")
         self.members += 1
@@ -29,7 +29,7 @@ class Turns:
 
 
 class Turn:
-    """Gives one model access to the device: call `take` until it returns True, run a batch, call
+    """Gives one model access to the device: call `take` until it is True, run a batch, call
     `spent`.
 
     `let_go` gives the device back.
@@ -47,7 +47,7 @@ class Turn:
 
     @property
     def alone(self) -> bool:
-        """Return whether no other model uses the device, so that it may run without asking."""
+        """Return whether no other model uses the device, so that asking for it is unnecessary."""
         return self._turns.members == 1
 
     @property
@@ -60,7 +60,7 @@ class Turn:
 
     @property
     def share(self) -> float:
-        """Return the model's part of the device while the models that want it now continue to."""
+        """Return the model's part of the device's time if the models that want it now still do."""
         holder, others = self._turns.holder, self._turns.waiting
         if not others and (holder is None or holder is self):
             return 1.0
@@ -68,7 +68,7 @@ class Turn:
         return self.weight / sum(active.values())
 
     def take(self) -> bool:
-        """Return whether the model may run a batch now; if not, `on_granted` is called later."""
+        """Return whether the model may run a batch now; if False, `on_granted` is called later."""
         turns = self._turns
         if turns.holder is self:
             if not self._used:
@@ -91,7 +91,7 @@ class Turn:
         return False
 
     def spent(self, seconds: float) -> None:
-        """Count the seconds of a batch that has run."""
+        """Count the seconds of a batch that ran."""
         self._finish = self._start + seconds / self.weight
         self._used = True
 
@@ -104,7 +104,7 @@ class Turn:
             self.waits = False
 
     def leave(self) -> None:
-        """Give the device back for good; a second call does nothing."""
+        """Give the device back for good; further calls do nothing."""
         turns = self._turns
         self.let_go()
         turns.members -= self._member
@@ -113,7 +113,8 @@ class Turn:
             turns.holder = None
 
     def _grant(self) -> None:
-        """Give the device to the waiting model with the earliest start tag, the first of equals."""
+        """Give the device to the waiting model with the earliest start tag, or the first of
+        equals."""
         turns = self._turns
         turns.holder = None
         if turns.waiting:

@@ -1,4 +1,4 @@
-"""Applies the policy, with a memory of arrivals and batches.
+"""Applies the policy, given recent arrivals and batches.
 
 The batcher reports events and asks for decisions; the simulator does the same with its own clock.
 """
@@ -31,7 +31,7 @@ _ONE = Decision(dispatch=1)
 
 
 class _Engine:
-    """Holds the known state of one engine."""
+    """Holds what is known about one engine."""
 
     __slots__ = ("held", "items", "latency", "least", "pause", "serves", "short", "started")
 
@@ -47,20 +47,18 @@ class _Engine:
 
     @property
     def ends(self) -> float | None:
-        """Return when the running batch, of this or another model, should end; None if none
-        runs.
-        """
+        """Return when the running batch, of this or another model, should end, or None if none
+        runs."""
         return self.started + self.latency.of(self.items) if self.items else self.held
 
     def free(self, now: float) -> float:
-        """Return when it should be free; an overdue batch is expected to be overdue as long
-        again.
-        """
+        """Return when the engine should be free; a late batch is expected to take as long again as
+        it is late."""
         ends = self.ends
         return now if ends is None else max(ends, 2 * now - ends)
 
     def learn(self, latency: Latency) -> bool:
-        """Take a new L(n), and return whether that changes if batches are short.
+        """Replace L(n), and return whether that changes if batches count as short.
 
         The shortest time decides: a busy event loop adds to the time of most batches.
         """
@@ -70,12 +68,12 @@ class _Engine:
 
 
 class Dispatcher:
-    """Decides for the engines of one queue, by number. Times are seconds of one clock."""
+    """Decides for the engines of one queue, by number; times are seconds of one clock."""
 
     __slots__ = ("_batches", "_engines", "_rivalry", "_short", "_traffic")
 
     def __init__(self, *latencies: Latency) -> None:
-        """Take the known latency of each engine."""
+        """Take each engine's known latency."""
         self._engines = [_Engine(latency) for latency in latencies]
         self._traffic = Traffic(len(latencies))
         self._rivalry = Rivalry()
@@ -87,7 +85,7 @@ class Dispatcher:
 
     @property
     def short(self) -> bool:
-        """Return whether batches are too short to wait for more items."""
+        """Return whether batches are so short that waiting for more items never pays."""
         return self._short
 
     def latency(self, engine: int = 0) -> Latency:
@@ -95,7 +93,7 @@ class Dispatcher:
         return self._engines[engine].latency
 
     def learn(self, latency: Latency, engine: int = 0) -> None:
-        """Replace an engine's latency."""
+        """Replace what is known of an engine's latency."""
         if self._engines[engine].learn(latency):
             short = all(state.short for state in self._engines)
             if short and not self._short:
@@ -103,15 +101,16 @@ class Dispatcher:
             self._short = short
 
     def serve(self, engine: int, *, serves: bool) -> None:
-        """Count on an engine, or not: one that restarts takes no batches."""
+        """Note whether an engine takes batches; one that restarts does not."""
         self._engines[engine].serves = serves
 
     def hold(self, engine: int, until: float | None) -> None:
-        """Note until when another model's batch has the engine's device; None if none has."""
+        """Note until when another model's batch occupies the engine's device, or None if none
+        does."""
         self._engines[engine].held = until
 
     def arrived(self, now: float, items: int, client: str = "", inside: int = 0) -> None:
-        """Note that items of a client arrived, of which `inside` wait or run."""
+        """Note that a client's items arrived; `inside` of that client's items now wait or run."""
         if not self._short:
             self._traffic.arrived(now, items, self._engines[0].latency.seconds[0])
             self._rivalry.asked(now, client, inside)
@@ -128,7 +127,8 @@ class Dispatcher:
             self._rivalry.served(now, clients)
 
     def answered(self, now: float, depth: int, engine: int = 0, *, failed: bool = False) -> None:
-        """Note that the batch ended while `depth` items wait; failed ones do not count for L(n)."""
+        """Note that the batch ended while `depth` items wait; failed batches do not count for
+        L(n)."""
         state = self._engines[engine]
         items, took_s = state.items, now - state.started
         state.items = 0
@@ -149,7 +149,7 @@ class Dispatcher:
         self._traffic.answered(now, items, took_s, shortest_s, alone=not depth, engine=engine)
 
     def ends(self, engine: int = 0) -> float:
-        """Return when the engine's batch should end, 0 where none runs."""
+        """Return when the engine's batch should end, or 0 if none runs."""
         return self._engines[engine].ends or 0.0
 
     def first_free(self, now: float) -> int:
@@ -162,7 +162,7 @@ class Dispatcher:
     def decide(
         self, now: float, depth: int, claims: Sequence[Claim] = (), engine: int = 0
     ) -> Decision:
-        """Return what this engine, the first that is free, does with `depth` waiting items.
+        """Return what this engine, which is the first to be free, does with `depth` waiting items.
 
         `claims` is empty if none has a deadline.
         """
@@ -181,7 +181,7 @@ class Dispatcher:
         return decision
 
     def completion(self, now: float, ahead: int, items: int) -> float:
-        """Return when `items` that arrive now would be done, behind `ahead` items."""
+        """Return when `items` that arrive now would be done, with `ahead` items before them."""
         return completion(self._view(now, ahead, (), self.first_free(now)), ahead, items)
 
     def wait_s(self, now: float, depth: int) -> float:
@@ -201,7 +201,7 @@ class Dispatcher:
         return max(slots[0].free + seconds_of(slots, depth), slots[-1].free) - now
 
     def _counted(self) -> Iterator[tuple[int, _Engine]]:
-        """Return the engines that serve; all where none does, because they will again."""
+        """Return the engines that serve, or all if none does, because they will serve again."""
         none = not any(engine.serves for engine in self._engines)
         return ((n, engine) for n, engine in enumerate(self._engines) if engine.serves or none)
 

@@ -1,4 +1,4 @@
-"""Keeps L(n): how long a batch of n takes, measured at start-up and updated while serving.
+"""Keeps L(n), the time that a batch of n takes, measured at start-up and updated while serving.
 
 The policy, the deadlines and Retry-After all use this table.
 """
@@ -25,7 +25,7 @@ _MARGIN = 2.0
 
 
 class Latency(NamedTuple):
-    """Holds the seconds of batches of 1..max_batch, which never fall with n; all 0 while unknown.
+    """Holds the seconds of batches of 1..max_batch, which never decrease with n; all 0 if unknown.
 
     Immutable: `observed` returns a new one.
     """
@@ -46,7 +46,7 @@ class Latency(NamedTuple):
 
     @staticmethod
     def measured(seconds: Mapping[int, float], max_batch: int) -> "Latency":
-        """Return a table from the times of some sizes, the others interpolated linearly.
+        """Return a table made of the times of some sizes, with linear interpolation between them.
 
         A single known size gives its time to all.
         """
@@ -62,30 +62,31 @@ class Latency(NamedTuple):
 
     @property
     def max_batch(self) -> int:
-        """Return the most items of a batch."""
+        """Return the size of the largest batch."""
         return len(self.seconds)
 
     @property
     def most_rivals(self) -> float:
-        """Return how many times L(1) two largest batches take, 0 while unknown.
+        """Return two largest batches' time divided by L(1), or 0 if that is unknown.
 
         With at least so many clients, each can bear to wait for the largest batch.
         """
         return 2 * self.seconds[-1] / self.seconds[0] if self.known else 0.0
 
     def of(self, items: int) -> float:
-        """Return the seconds to run `items` in the fewest batches, one after another."""
+        """Return the seconds to run `items` in as few batches as possible, one after another."""
         if items <= len(self.seconds):
             return self.seconds[items - 1] if items else 0.0
         full, rest = divmod(items, len(self.seconds))
         return full * self.seconds[-1] + self.of(rest)
 
     def within(self, items: int) -> float:
-        """Return the seconds that nearly always suffice for `items`, by the errors so far."""
+        """Return seconds in which `items` are nearly always done, given earlier errors of the
+        estimate."""
         return self.of(items) * (1 + _MARGIN * self.error)
 
     def observed(self, n: int, took_s: float) -> "Latency":
-        """Return the table after a batch of `n` that took `took_s` seconds."""
+        """Return the table updated by a batch of `n` that took `took_s` seconds."""
         if not self.known:
             return Latency((max(took_s, 0.0),) * len(self.seconds))
         if took_s <= 0:
@@ -107,7 +108,7 @@ class Latency(NamedTuple):
 def measure(
     run: Callable[[int], float], max_batch: int, *, budget_s: float, rounds: int = 5
 ) -> Latency:
-    """Return L(n) as the median of `rounds` of `run(n)`, which runs a batch and returns its
+    """Return L(n) as the median of `rounds` calls of `run(n)`, which runs a batch and returns its
     seconds.
 
     The sizes that tell most (1, max_batch, their middle, ...) come first; a run that would exceed
@@ -128,9 +129,8 @@ def measure(
 
 
 def _spread(max_batch: int) -> list[int]:
-    """Return 1, max_batch, then the middle of every gap, wide gaps first: 1, 8, 4, 2, 6, 3,
-    5, 7.
-    """
+    """Return sizes in the order to measure, ends first, then middles of gaps: 1, 8, 4, 2, 6, 3, 5,
+    7."""
     order = [1, max_batch] if max_batch > 1 else [1]
     gaps = [(1, max_batch)]
     for low, high in gaps:  # a breadth-first search, as the list grows while it is iterated
@@ -142,7 +142,7 @@ def _spread(max_batch: int) -> list[int]:
 
 
 def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> float:
-    """Return the time of n on the line through its neighbours in `known`, which is sorted."""
+    """Return the time of n on the line between its neighbours in `known`, which is sorted."""
     if len(known) == 1:
         return seconds[known[0]]
     above = min(max(bisect_left(known, n), 1), len(known) - 1)
@@ -152,14 +152,15 @@ def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> floa
 
 
 def _around(seconds: Sequence[float], n: int) -> tuple[float, ...]:
-    """Return `seconds` made non-decreasing: n's entry stays, and the others give way."""
+    """Return `seconds` made non-decreasing by changing all entries except n's."""
     below = list(accumulate(reversed(seconds[:n]), min))
     _, *above = accumulate(seconds[n - 1 :], max)
     return (*reversed(below), *above)
 
 
 def _rising(seconds: Sequence[float]) -> tuple[float, ...]:
-    """Return `seconds` made non-decreasing: the mean of running maximum and remaining minimum."""
+    """Return `seconds` made non-decreasing, as the mean of running maximum and remaining
+    minimum."""
     most = accumulate(seconds, max)
     least = reversed(list(accumulate(reversed(seconds), min)))
     return tuple((high + low) / 2 for high, low in zip(most, least, strict=True))

@@ -1,4 +1,5 @@
-"""Decides when to dispatch how many items, and which to refuse: pure functions of a batcher's view.
+"""Decides when to dispatch how many items and which to refuse, by pure functions of a batcher's
+state.
 
     View ── decide ── Decision: dispatch n now | look again at a time | refuse these
 
@@ -82,7 +83,8 @@ class Urgency(NamedTuple):
 
     @property
     def level(self) -> int:
-        """Return the priority: the default for 0, and the lowest for everything below it."""
+        """Return the priority; 0 gives the default, and numbers below the lowest give the
+        lowest."""
         return min(self.priority or DEFAULT_PRIORITY, LOWEST_PRIORITY)
 
 
@@ -90,7 +92,7 @@ NO_HURRY = Urgency()
 
 
 class Claim(NamedTuple):
-    """Describes waiting items of one request that go one after another."""
+    """Describes consecutive waiting items of one request."""
 
     items: int
     deadline: float  # clock seconds; inf: none
@@ -99,14 +101,15 @@ class Claim(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Describes one engine; in order, the engine that is free first is the first."""
+    """Describes one engine; slots are in the order in which their engines are free."""
 
     free: float  # clock seconds when its batch should end; not before now
     latency: Latency
 
 
 class View(NamedTuple):
-    """Shows a batcher to the engine that is free first; times are seconds of its clock."""
+    """Shows the state of a batcher to the engine that is free first; times are seconds of its
+    clock."""
 
     now: float
     depth: int  # items that wait
@@ -122,12 +125,12 @@ class View(NamedTuple):
 
     @property
     def slots(self) -> list[Slot]:
-        """Return all engines, the one that takes the next batch first."""
+        """Return all engines, with the one that takes the next batch first."""
         return [Slot(_free(self), self.latency), *self.others]
 
 
 class Decision(NamedTuple):
-    """Says what to do now; `refused` are indices into `View.claims`."""
+    """Says what to do now; `refused` are indices of `View.claims`."""
 
     dispatch: int = 0  # items, the first that are not refused
     look_again: float = inf
@@ -136,16 +139,15 @@ class Decision(NamedTuple):
 
 
 def urgency_of(started: float, timeout_s: float | None, priority: int) -> Urgency:
-    """Return the urgency of a request that began to arrive at `started`; None and 0 mean not
-    given.
-    """
+    """Return the urgency of a request that began to arrive at `started`; None or 0 means not
+    given."""
     if timeout_s is None and not priority:
         return NO_HURRY
     return Urgency(inf if timeout_s is None else started + timeout_s, priority)
 
 
 def due(now: float, urgency: Urgency = NO_HURRY) -> float:
-    """Return when an item that arrives now is due."""
+    """Return the time by which an item that arrives now should be served."""
     if urgency is NO_HURRY:
         return now + PATIENCE_S
     level = urgency.level - DEFAULT_PRIORITY
@@ -153,12 +155,12 @@ def due(now: float, urgency: Urgency = NO_HURRY) -> float:
 
 
 def completion(view: View, ahead: int, items: int) -> float:
-    """Return when `items` that arrive now would be done, behind `ahead` items."""
+    """Return when `items` that arrive now would be done, with `ahead` items before them."""
     return _free(view) + seconds_of(view.slots, ahead + items)
 
 
 def seconds_of(slots: Sequence[Slot], items: int) -> float:
-    """Return the seconds until `items` are done, after the first of `slots`, the earliest, is free.
+    """Return the seconds until `items` are done, counted from when the first of `slots` is free.
 
     Each batch goes to the engine that is free first.
     """
@@ -194,7 +196,7 @@ def _free(view: View) -> float:
 
 
 def _bearable(view: View) -> int:
-    """Return the largest batch that the lightest client can bear to wait for."""
+    """Return the largest batch for which the client that asks for least can be made to wait."""
     latency, (clients, lightest) = view.latency, view.rivals
     seconds = latency.seconds
     if clients == 1 or latency.most_rivals <= clients:
@@ -242,7 +244,8 @@ def _size(view: View, most: int) -> int:
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
-    """Return until when waiting pays, or None, and how many items should wait then."""
+    """Return until when it pays to wait (None if it does not), and how many items should wait
+    then."""
     latency = view.latency
     most = _bearable(view)
     best, moment, enough = _GAIN, None, 0
@@ -268,7 +271,7 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
 
 
 def _by_deadlines(view: View) -> Decision:
-    """Decide as `decide` does, where an item has a deadline."""
+    """Return the decision of `decide` if an item has a deadline."""
     slots, latency = view.slots, view.latency
     free, busy = slots[0].free, view.busy_until is not None
     claims = [
@@ -305,7 +308,7 @@ def _places_of(requests: Set[int], claims: Sequence[Claim]) -> tuple[int, ...]:
 
 
 def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
-    """Return the requests in front to drop, and the size of the batch then.
+    """Return which of the first requests to refuse, and the size of the batch that then follows.
 
     It begins the plan by which the most items meet their deadlines, of those that wait and those
     that are expected at the recent rate, each with as much time as the most patient has left.
@@ -334,7 +337,7 @@ def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
 
 
 class _Plan(NamedTuple):
-    """Describes how the first of some parts are served."""
+    """Describes a way to serve the first of several parts."""
 
     free: tuple[float, ...]  # clock seconds at which each engine can begin, the earliest first
     first: tuple[int, int] | None = None  # dropped, and in the first batch
@@ -343,7 +346,7 @@ class _Plan(NamedTuple):
 def _first_batch(
     slots: Sequence[Slot], part: int, comes: Sequence[float], deadlines: Sequence[float]
 ) -> tuple[int, int]:
-    """Return how many parts in front to drop, and how many the first batch has.
+    """Return how many of the first parts to drop, and how many make the first batch.
 
     A part is so many items, with the moment the last comes and the nearest deadline. A plan serves
     the parts in order, each batch on the engine that is free first, as the fastest would. By this
@@ -385,7 +388,7 @@ def _first_batch(
 
 
 def _fitting(latency: Latency, deadlines: Sequence[float], start: float) -> int:
-    """Return how many of the first items fit in one batch from `start`, all in time."""
+    """Return how many of the first items fit into one batch that begins at `start`, all in time."""
     earliest = inf
     for n, deadline in enumerate(deadlines[: latency.max_batch], 1):
         earliest = min(earliest, deadline)

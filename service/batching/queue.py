@@ -1,4 +1,4 @@
-"""Queues requests: clients take turns, each with its requests in the order in which they are due.
+"""Queues requests; clients take turns, and each client's requests go in the order they are due.
 
 Among clients whose next requests have the same priority, the client that has had the fewest items
 goes next (`service/fair_queue.py`). Among priorities the request that is due first goes next; it
@@ -24,7 +24,7 @@ _due = attrgetter("due")
 
 
 class BatchResult(NamedTuple, Generic[R]):
-    """Holds a request's results, one an item, in order, and the times of its last batch."""
+    """Holds a request's results in the order of its items, and the times of its last batch."""
 
     results: list[R]
     batch_size: int  # items in that batch, of all requests
@@ -52,11 +52,12 @@ class Request(Generic[T, R]):
 
     @property
     def deadline(self) -> float:
-        """Return the deadline in clock seconds, inf where there is none."""
+        """Return the deadline in clock seconds, or inf if there is none."""
         return self.urgency.deadline
 
     def gather(self, first: int, results: list[R]) -> list[R]:
-        """Keep the results from item `first` on; return all results once complete, else none.
+        """Keep results from item `first` on, and return all results if they are complete, else
+        none.
 
         Parts that run on several engines may end in any order.
         """
@@ -66,7 +67,7 @@ class Request(Generic[T, R]):
         return [result for _, part in sorted(self.parts.items()) for result in part]
 
     def withdraw(self) -> None:
-        """Never call `then`, and never dispatch the items that still wait."""
+        """Drop the items that still wait, and never call `then`."""
         self.then = None
         self.waiting.leave(self)
 
@@ -79,7 +80,7 @@ Stretch = tuple[Request[T, R], int]
 
 
 class Backlog(Generic[T, R]):
-    """Holds requests with items that are not dispatched."""
+    """Holds requests that have items not yet dispatched."""
 
     def __init__(self) -> None:
         self._queue: FairQueue[Request[T, R]] = FairQueue(_due_by_turns)
@@ -94,14 +95,13 @@ class Backlog(Generic[T, R]):
         return self.depth > 0
 
     def all(self) -> Sequence[Request[T, R]]:
-        """Return all requests, each client's in order."""
+        """Return all requests, with each client's in order."""
         self._join()
         return [request for line in self._queue.lines() for request in line.entries]
 
     def ahead_of(self, items: int, client: Client, due: float, urgency: Urgency) -> int:
-        """Return how many items go before the last of a request that comes now and has this due
-        time.
-        """
+        """Return how many items would go before the last item of a request that comes now and is
+        due then."""
         if not self.depth:
             return 0
         self._join()
@@ -117,7 +117,7 @@ class Backlog(Generic[T, R]):
         return int(own + better + alike)
 
     def enter(self, request: Request[T, R]) -> int:
-        """Insert a request behind those of its client that are due no later.
+        """Insert a request behind its client's requests that are due no later.
 
         Returns how many items of its client wait.
         """
@@ -133,7 +133,7 @@ class Backlog(Generic[T, R]):
         return self._add(request)
 
     def _join(self) -> None:
-        """Put the requests of a client that waited alone into the queue."""
+        """Move the requests of a client that was the only one into the queue."""
         if self._alone:
             requests, self._alone = self._alone, []
             for request in requests:
@@ -156,7 +156,7 @@ class Backlog(Generic[T, R]):
         return int(line.size)
 
     def leave(self, request: Request[T, R]) -> None:
-        """Remove the items of a request that still wait."""
+        """Remove those items of a request that still wait."""
         if request.left:
             self._join()
             line = self._queue.line(request.client)
@@ -170,7 +170,8 @@ class Backlog(Generic[T, R]):
                 self._queue.place(line, _level(line))
 
     def take(self, limit: int, now: float) -> tuple[list[T], list[Part[T, R]]]:
-        """Take up to `limit` items in order of turns; return them, and the requests' parts."""
+        """Take up to `limit` items in order of turns, and return them and the parts of requests
+        they are."""
         items: list[T] = []
         parts: list[Part[T, R]] = []
         counts = self._counts(min(limit, self.depth), now)
@@ -185,7 +186,7 @@ class Backlog(Generic[T, R]):
         return items, parts
 
     def _counts(self, limit: int, now: float) -> dict[Request[T, R], int]:
-        """Serve `limit` items, and return how many of them each request has."""
+        """Take `limit` items, and return how many of them are of each request."""
         counts: dict[Request[T, R], int] = {}
         if alone := self._alone:
             for request in alone:
@@ -201,12 +202,12 @@ class Backlog(Generic[T, R]):
         return counts
 
     def in_order(self, now: float) -> Sequence[Stretch[T, R]]:
-        """Return all items in the order in which they would go if none were added."""
+        """Return all items in the order in which they would be served if no more were added."""
         self._join()
         return list(_stretches(self._queue.copy(), self.depth, now))
 
     def claims(self, now: float) -> Sequence[Claim]:
-        """Return the requests' claims in order, none where no request has a deadline."""
+        """Return the requests' claims in order, or nothing if no request has a deadline."""
         if not self.deadlines:
             return ()
         numbers: dict[Request[T, R], int] = {}
@@ -220,7 +221,8 @@ class Backlog(Generic[T, R]):
 
 
 def _goes_behind(last: Request[T, R], request: Request[T, R]) -> bool:
-    """Return whether a request without urgency may follow `last`: same client, due no sooner."""
+    """Return whether a request without urgency may follow `last`, of the same client and due no
+    later."""
     return (
         request.urgency is NO_HURRY
         and request.client.name == last.client.name
@@ -229,7 +231,7 @@ def _goes_behind(last: Request[T, R], request: Request[T, R]) -> bool:
 
 
 def _stretches(queue: FairQueue[Request[T, R]], limit: int, now: float) -> Iterator[Stretch[T, R]]:
-    """Yield how `limit` items of the queue would be served, leaving the requests unchanged."""
+    """Yield how `limit` items of the queue would be served, without changing any request."""
     left: dict[Request[T, R], int] = {}  # of those that are served in part
     while limit > 0:
         line, worth = queue.next()
@@ -260,6 +262,6 @@ def _level(line: Line[Request[T, R]]) -> int:
 
 
 def _due_by_turns(line: Line[Request[T, R]]) -> float:
-    """Return when a line's head is due, counted from the line's last turn."""
+    """Return when a line's first request is due, counted from the line's last turn."""
     head = line.entries[0]
     return due(max(head.submitted, line.since), head.urgency)

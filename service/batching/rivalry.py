@@ -1,4 +1,4 @@
-"""Tracks who shares the engines: the last second's clients, and how much the lightest asks.
+"""Tracks which clients asked in the last second, and how much the one that asks least asks.
 
 A batch that has begun holds up who comes next, so what is known of the clients bounds how long a
 batch may last (`service/batching/policy.py`).
@@ -13,7 +13,7 @@ _RECENT_S = 1.0
 
 
 class Rivals(NamedTuple):
-    """Describes the clients that share the engines now."""
+    """Describes the clients that share the engines at present."""
 
     clients: int = 1
     lightest: int = 1  # images that the lightest has inside at most
@@ -23,7 +23,7 @@ ALONE = Rivals()
 
 
 class Rivalry:
-    """Remembers the clients of the last second; has no clock."""
+    """Remembers the clients of the last second; callers pass the time."""
 
     def __init__(self) -> None:
         # Of each client when it asked last, the most that it had inside, and since when.
@@ -43,7 +43,8 @@ class Rivalry:
                 self._clients[client] = (now, *self._clients.pop(client)[1:])
 
     def rivals(self, now: float, most: float) -> Rivals:
-        """Return the clients of the last second; from `most` clients on, only how many they are."""
+        """Return the clients of the last second, or only their number if they are `most` or
+        more."""
         clients = self._clients
         while clients and next(iter(clients.values()))[0] < now - _RECENT_S:
             clients.popitem(last=False)

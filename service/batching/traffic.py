@@ -1,4 +1,4 @@
-"""Predicts which arrivals to expect, from which the policy knows that waiting can pay.
+"""Predicts arrivals, by which the policy decides whether waiting pays.
 
 Arrivals follow two events: answers, whose clients send their next request, and the first arrival of
 a burst. After each event, arrivals are counted over one window (a little less than L(1), the
@@ -38,7 +38,7 @@ _NEWEST_BATCH = 0.005
 
 
 class Prospect(NamedTuple):
-    """Describes the arrivals expected after an event."""
+    """Describes the arrivals that are expected after an event."""
 
     since: float  # clock seconds of the event
     more: float  # items still expected in its window
@@ -70,7 +70,8 @@ class Echo:
         return now < self._opened + self._window
 
     def happened(self, now: float, weight: int, window_s: float) -> None:
-        """Begin a window; `weight` is the number of arrivals if each is followed by one."""
+        """Begin a window after an event; `weight` is how many arrivals it has if each answer causes
+        one."""
         self._learn()
         self._opened, self._weight, self._window = now, weight, window_s
 
@@ -81,12 +82,12 @@ class Echo:
             self._counts[int((now - self._opened) / self._window * _BINS)] += items
 
     def forget(self) -> None:
-        """Discard the window, learning nothing from it."""
+        """Discard the window without learning from it."""
         self._opened, self._total = -inf, 0
         self._counts = [0] * _BINS
 
     def prospect(self, now: float) -> Prospect | None:
-        """Return the arrivals to expect, or None without evidence."""
+        """Return the arrivals to expect, or None if there is no evidence of any."""
         if not self._sure or not self.is_open(now):
             return None
         passed = int((now - self._opened) / self._window * _BINS)
@@ -129,7 +130,7 @@ class Echo:
 
 
 class Traffic:
-    """Tracks recent arrivals and batches, as the dispatcher reports them; has no clock.
+    """Tracks the arrivals and batches that the dispatcher reports; callers pass the time.
 
     Each engine has its own echo of answers: windows after answers of several would overlap.
     """
@@ -146,18 +147,18 @@ class Traffic:
 
     @property
     def idle(self) -> float:
-        """Return the recent share of an engine's time with nothing to do."""
+        """Return the share of recent time in which an engine had nothing to do."""
         both = self._busy_s + self._idle_s
         return self._idle_s / both if both else 0.0
 
     @property
     def rate(self) -> float:
-        """Return how many items recently came in a second."""
+        """Return how many items a second arrived recently."""
         both = self._busy_s + self._idle_s
         return len(self._answers) * self._items / both if both else 0.0
 
     def expecting(self, engine: int = 0) -> bool:
-        """Return whether arrivals are expected after this engine's answer, or in bursts."""
+        """Return whether arrivals are expected after this engine's answers, or in bursts."""
         return self._answers[engine].expecting or self._bursts.expecting
 
     def arrived(self, now: float, items: int, shortest_s: float) -> None:
@@ -201,7 +202,8 @@ class Traffic:
             self._answers[engine].happened(now, items, _WINDOW * shortest_s)
 
     def failed(self, now: float, engine: int = 0) -> None:
-        """Note that a batch failed; retries are neither a burst nor the clients' usual pace."""
+        """Note that a batch failed, because retries are neither a burst nor the clients' usual
+        pace."""
         self._free_since[engine] = now
         for answers in self._answers:
             answers.forget()

@@ -32,7 +32,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 
 
 class _Commands(TyperGroup):
-    """Lists the commands without their modules, and imports the one that is wanted."""
+    """Lists the commands without importing their modules, and imports the one that is called."""
 
     @override
     def list_commands(self, ctx: Any) -> list[str]:
@@ -69,7 +69,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; expected errors become one line and an exit status."""
+    """Run the command line; expected errors are printed as one line and set the exit status."""
     try:
         app()
     except Exception as error:

@@ -1,6 +1,5 @@
-"""Implements `convoy check`: compares a model's answers with ONNX Runtime's, and by every
-preset.
-"""
+"""Implements `convoy check`, which compares a model's answers with ONNX Runtime's and tries all
+presets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +46,7 @@ _CLEARLY_MORE = 0.1
 
 @dataclass(frozen=True)
 class _ImageComparison:
-    """Compares one image in Convoy and in ONNX Runtime."""
+    """Holds one image's scores from Convoy and from ONNX Runtime."""
 
     file: Path
     ours: Prediction  # the likeliest class
@@ -163,7 +162,7 @@ def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -
 
 
 def _allowed(classifier: Classifier, engine: Engine, compared: Sequence[_ImageComparison]) -> float:
-    """Return how much scores may differ in the precision that the engine really computes in."""
+    """Return how much scores may differ at the precision in which the engine computes."""
     if engine.device.startswith("cpu"):
         classifier = replace(classifier, precision=Precision.FP32)
     smallest = min((image.smallest for image in compared), default=1.0)
@@ -197,7 +196,7 @@ def _show_presets(
     files: Sequence[Path],
     read: Callable[[Path, Preprocessing], Pixels],
 ) -> None:
-    """Print the results of every preset that fits, and which one is right more often."""
+    """Print the results of every preset that fits, and which is right more often."""
     names = names_of_labels(classifier.preprocessing.labels)
     images = {file: expected_of(file, names) for file in files}
     trials = try_presets(classifier, engine, images, read)

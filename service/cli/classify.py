@@ -1,4 +1,4 @@
-"""Implements `convoy classify`: labels for image files, without a server."""
+"""Implements `convoy classify`, which labels image files without a server."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -78,13 +78,13 @@ def classify(
 
 
 def read_image(file: Path, settings: Settings) -> bytes:
-    """Return a file's bytes, at most one more than a request may have."""
+    """Return a file's bytes, cut to one more than a request may have."""
     with file.open("rb") as opened:
         return opened.read(settings.max_body_bytes + 1)
 
 
 def with_folders(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield files as given, and for a folder its image files and its folders', sorted by name."""
+    """Yield files unchanged, and for a folder all image files in and below it, sorted by name."""
     for path in paths:
         if path.is_dir():
             inside = (*path.iterdir(), *path.glob("*/*"))

@@ -1,4 +1,4 @@
-"""Implements `convoy compile`: compiles a model's CUDA kernels ahead of time."""
+"""Implements `convoy compile`, which compiles a model's CUDA kernels ahead of time."""
 
 from functools import partial
 from typing import Annotated

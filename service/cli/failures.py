@@ -1,4 +1,4 @@
-"""The exit status of each error that a command may end with."""
+"""Defines the exit status for each error that may end a command."""
 
 from loadtest import LoadTestError, OptionsError
 from models import DeviceLostError, ModelError
@@ -19,7 +19,7 @@ _EXPECTED = (
 
 
 def status_of(error: Exception) -> int | None:
-    """Return the exit status, or None for a defect, whose traceback is wanted."""
+    """Return the exit status, or None for an unexpected error, which needs a traceback."""
     if isinstance(error, DeviceLostError):
         return DEVICE_LOST
     if isinstance(error, SettingsError | OptionsError):

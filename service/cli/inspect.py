@@ -1,4 +1,4 @@
-"""Implements `convoy inspect`: a network, or its plan on a GPU, as a table or as JSON."""
+"""Implements `convoy inspect`, which shows a network, or its plan on a GPU, as a table or JSON."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -118,7 +118,7 @@ def _to_json(report: NetworkReport | PlanReport) -> str:
 
 
 def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
-    """Return the totals, then a row per node that fits into 80 columns."""
+    """Return the totals and then one row for each node, at most 80 columns wide."""
     chosen = {step.name: step.chosen for step in plan.steps if step.chosen}
     rows = (
         (
@@ -136,7 +136,7 @@ def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
 
 
 def _totals(report: NetworkReport) -> Iterator[str]:
-    """Yield the totals, and what the model is described by."""
+    """Yield the totals, and which files describe the model."""
     yield (
         f"{report.name}, N = {report.n}: {report.nodes_loaded} nodes became {len(report.nodes)}; "
         f"{report.flops / 1e9:,.3f} GFLOP, {report.bytes / 1e6:,.1f} MB moved, "
@@ -155,7 +155,7 @@ _MEANING = {
 
 
 def _precision(report: NetworkReport) -> Iterator[str]:
-    """Yield how a precision other than fp32 computes, and which nodes stay in float32, and why."""
+    """Yield how a precision other than fp32 computes, and which nodes stay in float32 and why."""
     if report.precision in _MEANING:
         yield f"{report.precision}: {_MEANING[report.precision]}"
     for reason, kept in groupby(sorted(report.kept, key=itemgetter(1)), itemgetter(1)):
@@ -165,7 +165,7 @@ def _precision(report: NetworkReport) -> Iterator[str]:
 
 
 def _network_table(report: NetworkReport) -> RenderableType:
-    """Return one row per node, the totals, and every refusal with its reason."""
+    """Return one row for each node, the totals, and every refusal with its reason."""
     columns = [
         *left("node", "operation", "output", "fused"),
         *right("MFLOP", "kB"),
@@ -195,7 +195,7 @@ def _network_table(report: NetworkReport) -> RenderableType:
 
 
 def _refusals(report: NetworkReport, plan: PlanReport | None = None) -> list[RenderableType]:
-    """Return why algorithms and rules refused, one row per reason.
+    """Return why algorithms and rules refused, with one row for each reason.
 
     With a plan, also why algorithms that could run do not.
     """
@@ -216,7 +216,7 @@ def _refusals(report: NetworkReport, plan: PlanReport | None = None) -> list[Ren
 
 
 def _plan_table(report: PlanReport) -> RenderableType:
-    """Return one row per launch, and the totals."""
+    """Return one row for each launch, and the totals."""
     columns = [
         *left("node", "precision", "algorithm", "kernel"),
         *right("grid", "threads", "MFLOP", "kB", "roofline us", "bound by"),
@@ -248,7 +248,7 @@ def _plan_table(report: PlanReport) -> RenderableType:
 
 
 def _code_table(report: PlanReport) -> RenderableType:
-    """Return one row per kernel whose machine code was counted."""
+    """Return one row for each kernel whose machine code was counted."""
 
     def percent(share: float | None) -> str:
         return "" if share is None else f"{share:.0%}"

@@ -1,4 +1,4 @@
-"""Finds labels in file names: `tench/1.jpg`, `tench_1.jpg`, `n01440764_tench.JPEG`."""
+"""Finds labels in file names such as `tench/1.jpg`, `tench_1.jpg`, `n01440764_tench.JPEG`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,8 @@ _NUMBERED = re.compile(r"^n\d{8}[ _-]")
 
 
 def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
-    """Return the label of each name in plain words; a name of two labels is the first's."""
+    """Return the label for each name in plain words; a name shared by two labels gives the
+    first."""
     names: dict[str, str] = {}
     for label in labels:
         for name in label_names(label):
@@ -19,7 +20,7 @@ def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
 
 
 def expected_of(file: Path, names: Mapping[str, str]) -> list[str]:
-    """Return the names of the label that a file's folder has, or with which its own name begins.
+    """Return the names of the label that is a file's folder or the beginning of its own name.
 
     Empty where neither is a label. The longest name counts: `tiger_cat.jpg` is no tiger.
     """

@@ -24,7 +24,8 @@ Expectations = Annotated[
 def with_settings(
     *names: str, model_required: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command on `settings`: Typer sees a flag for each of the named settings instead.
+    """Return a decorator that replaces a command's `settings` by one flag for each of the named
+    settings.
 
     `model` is an argument rather than a flag.
     """
@@ -47,7 +48,7 @@ def with_settings(
 
 
 def _parameter(name: str, *, required: bool) -> inspect.Parameter:
-    """Return a setting as a parameter of a Typer command, None where it is not given."""
+    """Return a setting as a parameter of a Typer command, which is None if it is not given."""
     field = Settings.model_fields[name]
     option: Any
     annotation: Any = field.annotation

@@ -1,4 +1,4 @@
-"""Plots for `convoy inspect`: the time of each layer, and when each launch of a batch runs."""
+"""Plots for `convoy inspect` each layer's time, and when each launch of a batch runs."""
 
 from collections import defaultdict
 from importlib.util import find_spec
@@ -13,12 +13,12 @@ _NAME = 32
 
 
 def shortened(name: str) -> str:
-    """Return a name, only its end where it is long, since names differ there."""
+    """Return a name, cut to its end if it is long, because names differ at the end."""
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
 def times_of(timeline: Timeline) -> dict[str, float]:
-    """Return the µs of each node's launches, which may overlap with others'."""
+    """Return the µs of each node's launches, which may overlap with other nodes'."""
     us: dict[str, float] = defaultdict(float)
     for bar in timeline.bars:
         us[bar.name] += bar.end_us - bar.start_us
@@ -26,7 +26,7 @@ def times_of(timeline: Timeline) -> dict[str, float]:
 
 
 def plot_times(plan: PlanReport, file: Path) -> None:
-    """Plot a bar per node to a PNG. Raises SettingsError without matplotlib."""
+    """Plot one bar for each node to a PNG. Raises SettingsError without matplotlib."""
     us = times_of(plan.timeline)
     figure = _figure("--plot", 8, 1 + 0.2 * len(us))
     panel = figure.add_subplot()
@@ -41,7 +41,7 @@ def plot_times(plan: PlanReport, file: Path) -> None:
 
 
 def plot_timeline(timeline: Timeline, file: Path) -> None:
-    """Draw a bar for each launch, from its start to its end, to an SVG or PNG by the file's suffix.
+    """Plot a bar for each launch from its start to its end, as SVG or PNG by the file's suffix.
 
     A thin line leads to it from the end of what it waits for. The drawing says whether times are
     modelled or measured. Raises SettingsError without matplotlib, and for another suffix.
@@ -76,9 +76,8 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
 
 
 def _figure(flag: str, width: float, height: float) -> Any:
-    """Return an empty figure, in inches. Raises SettingsError, naming `flag`, without
-    matplotlib.
-    """
+    """Return an empty figure of a size in inches. Raises SettingsError, naming `flag`, without
+    matplotlib."""
     if find_spec("matplotlib") is None:
         raise SettingsError(f"{flag}: matplotlib is not installed; {how_to_install('loadtest')}")
     from matplotlib.figure import Figure  # noqa: PLC0415  in the extra `loadtest`

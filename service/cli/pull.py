@@ -1,4 +1,4 @@
-"""Implements `convoy pull` and `convoy models`: models of the catalogue, and those of a hub."""
+"""Implements `convoy pull` and `convoy models`, for models of the catalogue and of a hub."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`convoy quantize`: an 8-bit model, what it changes, or why there is none."""
+"""Implements `convoy quantize`, which makes an 8-bit model or says why it cannot."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -96,7 +96,7 @@ def quantize(
 
 
 def _photographs(classifier: Classifier, settings: Settings, images: Sequence[Path]) -> Photographs:
-    """Read and decode the files, at most MOST_PHOTOGRAPHS; one that cannot be read is an error."""
+    """Read and decode the files, at most MOST_PHOTOGRAPHS; an unreadable one is an error."""
     prepare = decoder(classifier, settings)
     labels = classifier.preprocessing.labels
     names = names_of_labels(labels)

@@ -1,4 +1,4 @@
-"""Implements `convoy serve`: opens the models, and serves them from one process or several."""
+"""Implements `convoy serve`, which serves models from one process or several."""
 
 import logging
 import os
@@ -55,7 +55,7 @@ def demo(settings: Settings, expectations: Expectations = None) -> None:
 def _serve(
     settings: Settings, expectations: list[str] | None, *, verbose: bool, browse: bool
 ) -> None:
-    """Serve until a signal; with `browse`, a browser shows the page as soon as there is one."""
+    """Serve until a signal; with `browse`, open the page in a browser once the server is ready."""
     configure = partial(configure_logging, verbose=verbose, log_format=settings.log_format)
     configure()
     keys = _keys(settings)

@@ -1,4 +1,4 @@
-"""Implements `convoy tune`: a progress bar while it measures, then a table of winners."""
+"""Implements `convoy tune`, which shows a progress bar while it measures, and then the winners."""
 
 from itertools import groupby
 from operator import attrgetter
@@ -66,7 +66,7 @@ def tune(
 
 
 def tuning_table(report: TuningReport) -> RenderableType:
-    """Return one row per problem, and the totals of each batch size."""
+    """Return one row for each problem, and the totals for each batch size."""
     columns = [
         *left("layers", "problem", "winner"),
         *right("us warm", "us cold"),
@@ -96,7 +96,7 @@ def _row(problem: ProblemReport) -> list[str]:
 
 
 def _total(n: int, problems: list[ProblemReport]) -> str:
-    """Return a line on all convolutions of a batch; problems count once per node."""
+    """Return a line on all convolutions of a batch, in which a problem counts once per node."""
     measured = [problem for problem in problems if problem.ranked]
     us = sum(len(problem.nodes) * problem.ranked[0].us for problem in measured)
     flops = sum(len(problem.nodes) * problem.flops for problem in measured)

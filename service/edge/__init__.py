@@ -1,1 +1,1 @@
-"""Controls access to the server: API keys, connection limits, request rates, time limits."""
+"""Controls access to the server by API keys and limits on connections, rates and time."""

@@ -1,4 +1,5 @@
-"""Limits open connections, in all and from one address, and the rate of a client's images.
+"""Limits open connections, in total and from one address, and how many images a client sends a
+second.
 
     open ── address over its limit? ─┬─ close the longest silent connection of it, or refuse
             server over its limit? ──┴─ close the longest silent of all, or answer health only
@@ -25,19 +26,19 @@ _IPV6_PREFIX = 64
 
 
 class Connection(Protocol):
-    """Describes a connection as the edge sees it."""
+    """Describes what the edge knows of a connection."""
 
     address: str  # the client's, see `network_of`
 
     @property
     def silent_since(self) -> float | None:
-        """Return since when, in loop time, the client owes a request; None if it owes none.
+        """Return since when, in loop time, the client owes a request, or None if it owes none.
 
         None also where the connection is closing.
         """
 
     def hang_up_on(self) -> None:
-        """Close the connection, because another needs its place."""
+        """Close the connection because another one needs its place."""
 
     def inspect(self, now: float) -> None:
         """Close the connection if its client is too slow at the time `now`."""
@@ -47,13 +48,14 @@ class Connections:
     """Counts a server's connections by address; used from one event loop."""
 
     def __init__(self, max_open: int, max_an_address: int) -> None:
-        """Allow `max_open` connections, plus `SPARE`, and `max_an_address` from one address."""
+        """Allow `max_open` connections, plus `SPARE`, and `max_an_address` of them from one
+        address."""
         self._max_open = max_open
         self._max_an_address = max_an_address
         self._by_address: Counter[str] = Counter()
 
     def open(self, new: Connection, all_open: Collection[Connection], now: float) -> bool:
-        """Count a new connection, already in `all_open`; return True if it may ask for health only.
+        """Count a new connection in `all_open`; return True if it may ask for nothing but health.
 
         Raises TooManyConnectionsError where it must be closed.
         """
@@ -80,14 +82,14 @@ class Connections:
             del self._by_address[old.address]
 
     def full(self) -> TooManyConnectionsError:
-        """Return the error for a connection beyond the server's limit."""
+        """Return the error for a connection that exceeds the server's limit."""
         return TooManyConnectionsError(
             f"all {self._max_open} connections of the server are in use; try again in a second"
         )
 
 
 def _displace(among: Iterable[Connection], before: float) -> bool:
-    """Close the connection that has been silent longest, of those silent since `before`.
+    """Close the connection that has been silent longest, if it has been since before `before`.
 
     Return whether there was one.
     """
@@ -102,7 +104,8 @@ def _displace(among: Iterable[Connection], before: float) -> bool:
 
 
 def network_of(host: str) -> str:
-    """Return the address that limits apply to: an IPv4 address, or an IPv6 network of 64 bits."""
+    """Return the address that limits apply to: an IPv4 address, or the first 64 bits of an IPv6
+    one."""
     if ":" not in host:
         return host
     try:
@@ -115,7 +118,7 @@ def network_of(host: str) -> str:
 
 
 class RateLimit:
-    """Gives each client a token bucket; used from one event loop.
+    """Limits each client's rate by a token bucket; used from one event loop.
 
     A bucket holds the tokens of one second, at least one. Full buckets are deleted, so memory is
     bounded by the number of recent clients.

@@ -1,4 +1,4 @@
-"""Holds the state that a server's connections share: limits, keys, requests inside, the sweep.
+"""Holds what all connections of a server share: limits, keys, running requests, periodic checks.
 
 Every request of every route passes through here, so it has to cost a few microseconds.
 """
@@ -57,7 +57,7 @@ _FEW_FILES = 64  # open files, where the system does not list them
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits how long a client may make the server wait, and how much it may make it hold."""
+    """Limits how long a client may make the server wait, and how much memory it may make it use."""
 
     head_s: float = 10.0  # from a connection or the first byte of a head to its last
     body_s: float = 60.0  # from a head to the end of its body; 20 MB in this time is 2.7 Mbit/s
@@ -80,7 +80,8 @@ class Edge:
     def __init__(
         self, limits: Limits | None = None, keys: Keys | None = None, on_end: Collection[OnEnd] = ()
     ) -> None:
-        """Call each of `on_end` with every request that was answered or whose client left."""
+        """Set `on_end`, functions to call with every request that was answered or whose client
+        left."""
         self.limits = limits = limits or Limits()
         self.keys = keys
         self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
@@ -95,18 +96,19 @@ class Edge:
         self._numbers = count(1)
 
     def client_of(self, address: str) -> Client:
-        """Return the client at an address, which holds until an API key identifies another."""
+        """Return the client at an address, used until an API key identifies another."""
         return Client(address, 1.0, self.limits.highest_priority)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
-        """Return the client's request id if it is sane, else a new one that no server repeats."""
+        """Return the client's request id if it is valid, else a new one that is unique among
+        servers."""
         given = headers.get(b"x-request-id")
         if given is not None and _SANE_ID(given):
             return given
         return b"%b-%x" % (self._prefix, next(self._numbers))
 
     def admit(self, record: RequestRecord, *, health_only: bool) -> ServiceError | None:
-        """Count a request as inside, or return the error to refuse it with."""
+        """Count a request as inside, or return the error that refuses it."""
         if health_only and not (record.path in _HEALTH and record.method in _READS):
             return self.connections.full()
         if self.keys is None and self._rates is None and not self.limits.per_client:
@@ -127,8 +129,8 @@ class Edge:
                 call(record)
 
     def open(self, new: Connection, connections: Collection[Connection]) -> bool:
-        """Count a new connection, already in `connections`; return True if it may ask for health
-        only.
+        """Count a new connection in `connections`; return True if it may ask for nothing but
+        health.
 
         Raises TooManyConnectionsError where it must be closed.
         """
@@ -143,7 +145,7 @@ class Edge:
             raise
 
     def _watch(self, connections: Collection[Connection]) -> None:
-        """Start the sweep over the connections, which goes on while there are any."""
+        """Start to check the connections periodically, for as long as there are any."""
         if not self.sweeping:
             self.sweeping = True
             asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep, connections)
@@ -197,7 +199,7 @@ class Edge:
         return None
 
     def _charge(self, record: RequestRecord, images: int) -> None:
-        """Count all images of a request that was admitted as one image.
+        """Count all images of a request that was admitted as if it had one image.
 
         Raises TooManyImagesError or TooManyFromClientError where they are too many.
         """
@@ -240,7 +242,8 @@ class Edge:
 
 
 def allowed(limits: Limits) -> Limits:
-    """Raise the limit on open files as the connections need; return the limits that fit it."""
+    """Raise the limit on open files to what the connections need, and return the limits that it
+    allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""Reads API keys from a file with one key a line, and compares them in constant time.
+"""Reads API keys from a file with one key on each line, and compares them in constant time.
 
     correct-horse
     battery-staple weight=4 priority=1
@@ -32,7 +32,7 @@ _log = logging.getLogger("convoy")
 
 
 class Keys:
-    """Holds the API keys of a file."""
+    """Holds the API keys in a file."""
 
     def __init__(self, file: Path) -> None:
         """Read the file. Raises SettingsError if it is unreadable, has no key, or has an invalid
@@ -42,7 +42,7 @@ class Keys:
         self._digests = _read(file)
 
     def find(self, presented: bytes) -> Client | None:
-        """Return the client with this key, named by the key's line, or None if there is none."""
+        """Return the client with this key, named by the key's line, or None if no client has it."""
         digest = sha256(presented).digest()  # equally long for every key
         found = None
         for client, expected in self._digests:  # no early exit: time must not depend on the key
@@ -61,7 +61,7 @@ class Keys:
 
 
 def _read(file: Path) -> list[tuple[Client, bytes]]:
-    """Return the client and digest of each key."""
+    """Return the client and the digest of each key."""
     try:
         text = file.read_text("utf-8")
         mode = file.stat().st_mode
@@ -85,7 +85,7 @@ def _read(file: Path) -> list[tuple[Client, bytes]]:
 
 
 def _client(name: str, rights: Sequence[str], where: str) -> Client:
-    """Return the client of a key from the words behind it.
+    """Return the client that the words after a key describe.
 
     Raises SettingsError, its message beginning with `where`.
     """

@@ -1,3 +1,1 @@
-"""Runs engines: their thread and watchdog, a pool of threads, the cores they may use, and
-ranking.
-"""
+"""Runs engines on threads with watchdogs, limits the cores they may use, and ranks scores."""

@@ -22,22 +22,23 @@ _FILES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 
 
 def cpu_quota(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Return the processor time allowed, in cores; inf without a limit."""
+    """Return the allowed processor time in cores, or inf if there is no limit."""
     return min(_limits("cpu", groups, mount), default=inf)
 
 
 def memory_limit(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Return the memory allowed, in bytes; inf without a limit."""
+    """Return the allowed memory in bytes, or inf if there is no limit."""
     return min(_limits("memory", groups, mount), default=inf)
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that this process may use: the machine's, or a group's limit."""
+    """Return the bytes that this process may use: the machine's memory, or its groups' limit if
+    lower."""
     return int(min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit()))
 
 
 def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
-    """Yield the limits of the process's own groups and of each group above them."""
+    """Yield the limits of this process's groups and of each group above them."""
     version_2, version_1 = _FILES[controller]
     try:
         lines = groups.read_text().splitlines()
@@ -62,9 +63,8 @@ def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
 
 
 def _limit(text: str) -> float:
-    """Return the first number in the text, divided by the second if any; inf where there is no
-    limit.
-    """
+    """Return the first number in the text divided by the second if there are two, or inf if there
+    is no limit."""
     try:
         limit, period = map(float, f"{text} 1".split()[:2])
     except ValueError:

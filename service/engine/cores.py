@@ -1,4 +1,4 @@
-"""Finds how many processor cores this process may use, and which one a thread runs on.
+"""Finds how many processor cores this process may use, and on which one a thread runs.
 
 The number is limited by the CPU affinity and by the quota: with a quota of two cores, 64 threads
 would use up each period's time at its start and then all be throttled until its end.
@@ -23,7 +23,7 @@ def available_cores() -> int:
 
 
 def cpu_model() -> str:
-    """Return the processor's name, as the kernel states it."""
+    """Return the processor's name as the kernel states it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -40,13 +40,13 @@ if hasattr(os, "sched_setaffinity"):
 
 
 def this_core() -> int | None:
-    """Return the core that the calling thread runs on, or None where unknown or of no use."""
+    """Return the core on which this thread runs, or None if it is unknown or of no use."""
     core = _getcpu() if _getcpu is not None else -1
     return core if core >= 0 else None
 
 
 def keep_on(core: int | None, thread: int) -> None:
-    """Pin a thread, by its native id, to a core; for None give it the calling thread's affinity.
+    """Pin a thread, given its native id, to a core, or give it this thread's affinity for None.
 
     Raises OSError where the thread has ended, or the core is no longer available.
     """

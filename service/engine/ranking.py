@@ -1,4 +1,4 @@
-"""Ranks scores: the k likeliest classes of an image, with their probabilities."""
+"""Ranks scores into the k likeliest classes of an image, with their probabilities."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from service.errors import EngineFailedError
 
 
 class Prediction(TypedDict):
-    """One class that the image may show."""
+    """Holds a class that the image may show, with its probability."""
 
     index: Annotated[int, Field(ge=0, description="the class, counted from 0", examples=[3])]
     label: Annotated[str, Field(description="its name; the index if it has none", examples=["3"])]
@@ -40,7 +40,7 @@ Ranking = tuple[Sequence[int], Sequence[float]]
 
 
 class _Batch:
-    """Holds the scores of images that ran together, ranked on first use."""
+    """Holds the scores of images that ran together; they are ranked on first use."""
 
     def __init__(self, results: Results, output: OutputKind) -> None:
         self._scores, self._ranked, self.inner = results
@@ -48,7 +48,7 @@ class _Batch:
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
-        """Return each image's likeliest classes, ranked by the engine, or else RANKED of them here.
+        """Return each image's likeliest classes as ranked by the engine, or else RANKED of them.
 
         None where scores are unusual, so that each image has to be ranked alone.
         """
@@ -58,13 +58,13 @@ class _Batch:
 
     @cached_property
     def is_finite(self) -> bool:
-        """Return whether every score is a finite number, which costs less than a ranking."""
+        """Return whether every score is finite, which costs less to find than a ranking."""
         return bool(np.isfinite(self._scores).all())
 
 
 @dataclass(eq=False, slots=True)
 class ScoreRow:
-    """Holds one image's scores, one a class; row `place` of its `batch`, if it has one."""
+    """Holds one image's scores, one for each class; it is row `place` of `batch`, if it has one."""
 
     scores: NDArray[np.float32]
     batch: _Batch | None = None
@@ -72,13 +72,13 @@ class ScoreRow:
 
     @property
     def ranking(self) -> Ranking | None:
-        """Return the likeliest classes, or None where the batch has no rankings."""
+        """Return the likeliest classes, or None if the batch has no rankings."""
         rankings = None if self.batch is None else self.batch.rankings
         return None if rankings is None else rankings[self.place]
 
     @property
     def inner(self) -> Mapping[str, NDArray[np.float32]]:
-        """Return this image's values inside the network that were asked for, by name.
+        """Return the requested values inside the network for this image, by name.
 
         The same batch may have more, for other requests.
         """
@@ -88,12 +88,12 @@ class ScoreRow:
 
     @property
     def is_known_finite(self) -> bool:
-        """Return whether the batch's scores are all finite; otherwise this row's may be."""
+        """Return whether all of the batch's scores are finite; if not, this row's may still be."""
         return self.batch is not None and self.batch.is_finite
 
 
 def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
-    """Return a batch's rows, which are all ranked when the first of them is asked for its ranking.
+    """Return a batch's rows, all of which are ranked when the first is asked for its ranking.
 
     An engine's own ranking is only read then, and more classes than it has are ranked here.
 
@@ -106,7 +106,7 @@ def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
 
 
 def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> list[Prediction]:
-    """Return the k likeliest classes, likeliest first; of equals, the lower index first.
+    """Return the k likeliest classes, likeliest first, equals in order of their index.
 
     1 <= k <= classes. Logits become probabilities by softmax in float64. A class without a label is
     named by its index. Raises EngineFailedError where a score is NaN or infinite.
@@ -127,7 +127,7 @@ def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> l
 
 
 def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
-    """Return the rankings of a batch, or None where a score or its exponential is not finite."""
+    """Return a batch's rankings, or None if a score or its exponential is not finite."""
     n, classes = scores.shape
     rows = scores.astype(np.float64)
     if not math.isfinite(np.add.reduce(rows, axis=None)):  # see `finite`
@@ -152,7 +152,7 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
 
 
 def _read(ranked: TopClasses) -> Sequence[Ranking] | None:
-    """Return an engine's rankings, or None where it had scores that are not finite."""
+    """Return the rankings that an engine made, or None if some of its scores are not finite."""
     probabilities = ranked.probabilities.astype(np.float64)
     if not math.isfinite(np.add.reduce(probabilities, axis=None)):
         return None
@@ -182,7 +182,7 @@ def probabilities(scores: NDArray[np.float32], output: OutputKind) -> NDArray[np
 
 
 def _rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the nearest multiples of a power of ten, as Python's `round` gives."""
+    """Return the nearest multiples of a power of ten, as Python's `round` computes them."""
     scale = 10.0**_DECIMALS
     rounded: NDArray[np.float64] = np.rint(probabilities * scale) / scale
     return rounded
@@ -203,7 +203,8 @@ def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def largest(row: NDArray[np.float64], k: int) -> NDArray[np.intp]:
-    """Return the indices of the k largest, largest first; of equals, the lower index first."""
+    """Return the indices of the k largest numbers, largest first, equals in order of their
+    index."""
     if len(row) <= _FEW or k == len(row):
         return np.argsort(-row, kind="stable")[:k]
     # A partition picks arbitrarily among equals: take them all, and sort those few.

@@ -1,4 +1,4 @@
-"""Runs one model's engines, from decoded images to scores: one queue, a thread for each engine.
+"""Runs one model's engines, from decoded images to scores, with one queue and a thread per engine.
 
 A batch goes to an idle engine. While one restarts (`service/engine/supervised_engine.py`), the
 others serve:
@@ -49,7 +49,7 @@ class EngineStatus(NamedTuple):
 
 
 class EngineRunner:
-    """Batches requests for engines of one model, and restarts them."""
+    """Batches requests for the engines of one model, and restarts these."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class EngineRunner:
         reopen: Callable[[int], Engine] | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
-        """Take the `turns` of each engine's device, which models share.
+        """Take the `turns` of each engine's device, which all models on it share.
 
         `measure_s` and `bounds` as in SupervisedEngine; `reopen` takes the number of the engine to
         replace. `on_failure` is called when the runner is FAILED.
@@ -99,17 +99,17 @@ class EngineRunner:
 
     @property
     def max_batch(self) -> int:
-        """Return the largest batch that an engine takes."""
+        """Return the size of the largest batch that an engine takes."""
         return max(engine.engine.max_batch for engine in self._engines)
 
     @property
     def device(self) -> str:
-        """Return the names of the engines' devices, each once."""
+        """Return the names of the engines' devices without repetition."""
         return ", ".join(dict.fromkeys(engine.device for engine in self.engines))
 
     @property
     def precision(self) -> str:
-        """Return the precisions of the engines, each once."""
+        """Return the engines' precisions without repetition."""
         return ", ".join(dict.fromkeys(engine.precision for engine in self.engines))
 
     @property
@@ -119,7 +119,7 @@ class EngineRunner:
 
     @property
     def engines(self) -> Sequence[EngineStatus]:
-        """Return the current status of each engine, in the order of the devices."""
+        """Return each engine's current status, in the order of the devices."""
         return [
             EngineStatus(
                 engine.engine.device,
@@ -141,7 +141,7 @@ class EngineRunner:
         client: Client = ANYONE,
         inner: Collection[str] = (),
     ) -> Request[Item, ScoreRow]:
-        """Score images as `Batcher.post` runs items, with those `inner` values.
+        """Queue images for scoring like `Batcher.post`, and ask for those `inner` values as well.
 
         Raises NotReadyError where no engine serves.
         """
@@ -151,12 +151,13 @@ class EngineRunner:
         return self.batcher.post(items, then, urgency, client)
 
     async def try_out(self, image: Image) -> ScoreRow:
-        """Return the scores of an image by the first engine, past the queue: none may serve."""
+        """Return the first engine's scores of an image without queueing it, even if no engine
+        serves."""
         (row,) = await self._engines[0].run([image])
         return row
 
     async def warm_up(self) -> None:
-        """Warm up the engines and measure them, one after another; raise what they raise."""
+        """Warm up the engines and measure them one after another. Raises what they raise."""
         for number, engine in enumerate(self._engines):
             try:
                 await engine.warm_up()
@@ -179,7 +180,8 @@ class EngineRunner:
         await self.batcher.close(timeout_s=0)
 
     async def close(self, timeout_s: float) -> bool:
-        """Fail all requests and close the engines; return False if a call does not return in time.
+        """Fail all requests and close the engines; return False if an engine's call does not return
+        in time.
 
         The thread of that call cannot be ended, so the process has to exit without it.
         """
@@ -197,7 +199,7 @@ class EngineRunner:
         return self.batcher.latency(number)
 
     def _follow(self, engine: SupervisedEngine) -> None:
-        """Handle an engine that stopped serving, or serves again.
+        """React to an engine that stopped serving or serves again.
 
         While none serves, waiting requests fail at once and can go elsewhere, since a restart may
         take any time.

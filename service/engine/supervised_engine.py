@@ -1,4 +1,4 @@
-"""Supervises one engine with its thread and its watchdog.
+"""Supervises one engine by a thread that calls it and a watchdog.
 
     WARMING ── READY ── RESTARTING ── READY, or FAILED
 
@@ -44,7 +44,7 @@ _log = logging.getLogger("convoy")
 
 
 class Probe(NamedTuple):
-    """An image of which values inside the network are wanted beside its scores."""
+    """An image of which values inside the network are requested beside its scores."""
 
     image: Image
     inner: Collection[str]
@@ -56,7 +56,7 @@ Item = Image | Probe
 
 @unique
 class State(Enum):
-    """Says whether a model or an engine takes requests, and why not; used in error messages."""
+    """Says whether a model or an engine takes requests and why not, for error messages."""
 
     WARMING = "warming up"
     READY = "ready"
@@ -76,7 +76,7 @@ class State(Enum):
 
 
 class SupervisedEngine:
-    """Restarts an engine where it hangs or keeps failing; used from one event loop."""
+    """Restarts an engine that hangs or keeps failing; used from one event loop."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class SupervisedEngine:
         bounds: Bounds | None = None,
         reopen: Callable[[], Engine] | None = None,
     ) -> None:
-        """Log under `name`, and judge batches by `latency`, how long they take now.
+        """Log as `name`, and judge how long batches take by `latency`.
 
         Warming up measures L(n) for about `measure_s` seconds. `reopen` opens a new engine after
         one that exceeds the `bounds` or fails repeatedly; without it the former is FAILED, and the
@@ -119,7 +119,7 @@ class SupervisedEngine:
         self.measured = Latency.unknown(engine.max_batch)  # by the last warm-up
 
     async def warm_up(self) -> None:
-        """Warm up the engine and measure it; raise what the engine raises."""
+        """Warm up the engine and measure it. Raises what the engine raises."""
         bound_s, started = self._bounds.warm_up_s or inf, monotonic()
         opened = self.engine
         try:
@@ -133,7 +133,7 @@ class SupervisedEngine:
         self.state = State.READY
 
     async def run(self, images: Sequence[Item]) -> Sequence[ScoreRow]:
-        """Return the scores of a batch, and for all of it the inner values that some want."""
+        """Return a batch's scores, with the inner values that any of its images asks for."""
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
         thread, size = self._thread, len(images)
@@ -156,19 +156,18 @@ class SupervisedEngine:
         return rows
 
     def close(self) -> "list[asyncio.Future[None]]":
-        """Close the engine and all abandoned ones, each once it is free."""
+        """Close the engine, and abandoned engines when they return from their calls."""
         if self._restarting:
             self._restarting.cancel()
         return [thread.close() for thread in self._threads]
 
     def forget(self) -> None:
-        """Let go of what it belongs to, once it is closed: otherwise its memory, and the file of
-        its thread, would stay until the garbage collector runs.
-        """
+        """Drop references after closing; otherwise memory and the thread's file descriptor would
+        wait for the garbage collector."""
         self._on_change, self._latency, self._reopen = _ignore, _unknown, None
 
     async def _start(self, thread: "_Thread", opened: Callable[[], Engine], bound_s: float) -> None:
-        """Let a thread open an engine, warm it up and measure L(n); raise what that raises."""
+        """Have a thread open an engine, warm it up and measure L(n). Raises what these raise."""
         starting = thread.pool.run(
             partial(thread.start, self._blank, self._measure_s), opened, bound_s
         )
@@ -178,7 +177,7 @@ class SupervisedEngine:
         self.engine, self.measured = starting.result()
 
     def _replace(self, thread: "_Thread", why: str, *, lost: bool = False) -> None:
-        """Abandon a thread, which closes its engine once free; unless `lost`, start another."""
+        """Abandon a thread, which will close its engine; start another thread unless `lost`."""
         thread.close()
         if self.given_up:
             self._fail(EngineError(f"{self._name} is given up: {why}"))
@@ -224,7 +223,7 @@ def _unknown() -> Latency:
 
 
 class _Thread:
-    """The only thread that calls an engine; `start`, `run` and `_close` are called in it.
+    """Calls an engine from the only thread that does, which runs `start`, `run` and `_close`.
 
     A call that exceeds its bound, or whose thread dies, raises ThreadLostError. Later calls wait
     until the thread is free, which may be never.
@@ -240,7 +239,8 @@ class _Thread:
     def start(
         self, blank: Pixels, measure_s: float, opened: Callable[[], Engine]
     ) -> tuple[Engine, Latency]:
-        """Open and warm up an engine; return the one that serves, and L(n) of blank images."""
+        """Open and warm up an engine; return the one to serve with, and L(n) measured on blank
+        images."""
         self._engine = opened()
         self._engine = engine = self._engine.warm_up()
 

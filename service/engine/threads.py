@@ -44,12 +44,12 @@ _log = logging.getLogger("convoy")
 
 
 class StrayError(Exception):
-    """Says that a job raised what is meant to end a process, a task or an iteration."""
+    """Says that a job raised an exception meant to end a process, a task or an iteration."""
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Holds a posted call of a function."""
+    """Holds a function call that was posted."""
 
     function: Callable[[Any], Any]
     argument: Any
@@ -62,12 +62,12 @@ class Job:
     ended: LockType | None = None  # released at its end, while the event loop blocks on it
 
     def withdraw(self) -> None:
-        """Never call `then`, nor the function if its turn has not come."""
+        """Never call `then`, nor the function if it has not begun."""
         self.then = None
 
 
 class _Jobs:
-    """Queues jobs, and wakes a thread more quickly than SimpleQueue.
+    """Queues jobs, and wakes a thread faster than SimpleQueue.
 
     SimpleQueue wakes a thread while the caller holds the GIL, for which the thread has to sleep
     again. Writing to an eventfd releases the GIL first.
@@ -79,7 +79,7 @@ class _Jobs:
         weakref.finalize(self, os.close, self._count).atexit = False
 
     def put(self, job: Job | None) -> None:
-        """Add a job; None ends one thread."""
+        """Add a job; None ends a thread."""
         self._jobs.append(job)
         os.eventfd_write(self._count, 1)
 
@@ -90,7 +90,7 @@ class _Jobs:
 
 
 class _Thread(threading.Thread):
-    """Does jobs of the pool; the event loop reads its `job`."""
+    """Does the pool's jobs; the event loop reads its `job`."""
 
     def __init__(self, pool: "ThreadPool", number: int) -> None:
         super().__init__(name=f"{pool.name}-{number}", daemon=True)
@@ -125,7 +125,7 @@ class _Thread(threading.Thread):
 
 
 class ThreadPool:
-    """Runs a fixed number of threads, which start jobs in order; used from one event loop.
+    """Runs a fixed number of threads that start jobs in order; used from one event loop.
 
     With no threads `post` does each job itself: for jobs shorter than a handover. A job may take
     `bound_s` seconds from when a thread starts it.
@@ -134,7 +134,7 @@ class ThreadPool:
     def __init__(
         self, name: str, threads: int, *, bound_s: float = inf, replaced: bool = True, nice: int = 0
     ) -> None:
-        """Start the threads; `nice` lowers their priority, as nice(1) does.
+        """Start the threads; `nice` lowers their priority like nice(1).
 
         Unless `replaced`, jobs wait until a stuck thread is free.
         """
@@ -199,7 +199,7 @@ class ThreadPool:
         bound_s: float | None = None,
         patience_s: float = 0.0,
     ) -> "asyncio.Future[R]":
-        """Post as `post` does, but return a future; cancelling it withdraws the job."""
+        """Post like `post`, but return a future; cancelling it withdraws the job."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
         def settle(result: R, error: Exception | None) -> None:
@@ -216,13 +216,13 @@ class ThreadPool:
         return future
 
     def close(self) -> None:
-        """End every thread after its last job, without waiting for it."""
+        """End every thread after its last job, without waiting."""
         self._closed = True
         for _ in self._threads:
             self.jobs.put(None)
 
     def look(self, passed_s: float) -> None:
-        """Give up jobs that exceed their bound, `passed_s` seconds after the last look."""
+        """Give up jobs that exceed their time bound, `passed_s` seconds after the last look."""
         for number, thread in enumerate(self._threads):
             job = thread.job
             if not thread.is_alive():
@@ -239,7 +239,7 @@ class ThreadPool:
                     self._lose(number, job, stuck, replaced=self._replaced)
 
     def settle(self, job: Job, result: Any, error: Exception | None) -> None:
-        """Report the end of a job, or its loss, whichever comes first."""
+        """Report that a job ended or was lost, whichever happens first."""
         if not job.open:
             return
         job.open = False
@@ -248,7 +248,7 @@ class ThreadPool:
             call_safely(job.then, result, error)
 
     def _keep_on(self, core: int | None) -> None:
-        """Pin the threads to the event loop's core while that blocks on them, or unpin them if
+        """Pin the threads to the event loop's core while the loop waits for them, or unpin them for
         None.
 
         Waking a thread on another core takes several times as long as switching threads on one.
@@ -288,7 +288,7 @@ def _period(bound_s: float) -> float:
 
 
 def _outcome(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:
-    """Return a function's result, or the error that it raised."""
+    """Return a function's result or the exception that it raised."""
     try:
         return function(argument), None
     except BaseException as error:  # noqa: BLE001  passed on to `then`

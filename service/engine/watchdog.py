@@ -1,6 +1,5 @@
-"""Decides when an engine counts as hung, and when another restart is futile. No threads, no
-clock.
-"""
+"""Decides when an engine counts as hung and when restarts are futile, without threads or a
+clock."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -24,30 +23,30 @@ _WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds how long an engine's calls may take, in seconds; 0 means unbounded."""
+    """Bounds how long an engine's calls may take, in seconds; 0 means no bound."""
 
     batch_s: float | None = None  # None: derived from how long such batches take
     warm_up_s: float = 0.0
 
     def batch(self, latency: Latency, size: int) -> float:
-        """Return the bound for a batch of `size`, inf where it is unbounded."""
+        """Return the bound for a batch of `size` images, or inf if there is none."""
         if self.batch_s is not None:
             return self.batch_s or inf
         return max(_LEAST_S, _TIMES * latency.of(size)) if latency.known else inf
 
     def restart(self, first_s: float) -> float:
-        """Return the bound for a restart, where the first warm-up took `first_s`."""
+        """Return the bound for a restart, given that the first warm-up took `first_s`."""
         return max(_RESTART_LEAST_S, _RESTART_TIMES * first_s)
 
 
 class Restarts:
-    """Remembers the times of the last restarts, in seconds of one clock."""
+    """Remembers when the last restarts were, in seconds of one clock."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=_TOO_MANY - 1)
 
     def another(self, now: float) -> bool:
-        """Return whether to restart once more now, and count that restart."""
+        """Return whether to restart once more now, and count the restart if so."""
         times = self._times
         if len(times) == times.maxlen and now - times[0] <= _WITHIN_S:
             return False

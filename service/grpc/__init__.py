@@ -14,7 +14,7 @@ _SHARE = 4
 
 
 def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
-    """Return the port that the settings ask for; ImportError: grpcio is not installed."""
+    """Return the port that the settings ask for. Raises ImportError if grpcio is not installed."""
     if settings.grpc_port is None:
         return None
     from service.grpc.port import GrpcPort  # noqa: PLC0415  needs the extra `grpc`

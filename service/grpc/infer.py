@@ -1,4 +1,4 @@
-"""Answers a ModelInferRequest, by the same call to the batcher as over HTTP."""
+"""Answers a ModelInferRequest by the same `Call` as over HTTP."""
 
 import asyncio
 from time import perf_counter
@@ -24,7 +24,7 @@ _Answer = message_class("inference.ModelInferResponse")
 async def infer(
     repository: Repository, record: RequestRecord, data: bytes, remaining_s: float | None
 ) -> Any:
-    """Return the answer's message; `remaining_s` is until the deadline, if the client set one.
+    """Return the answer's message; `remaining_s` is the time to the deadline if the client set one.
 
     Cancelled, it withdraws the request. Raises ServiceError.
     """
@@ -35,7 +35,7 @@ async def infer(
 
 
 class _Exchange:
-    """Takes a call by gRPC from its message to its answer."""
+    """Handles a call over gRPC from its message to its answer."""
 
     def __init__(self, pipeline: Pipeline, record: RequestRecord, deadline: float | None) -> None:
         self._pipeline, self._record, self._deadline = pipeline, record, deadline

@@ -1,4 +1,4 @@
-"""Makes the protobuf messages from the descriptors that protoc made of the .proto files here.
+"""Makes protobuf messages from descriptors that protoc compiled from the .proto files here.
 
 They have a pool of their own: a process may hold other copies of the same protocol.
 """
@@ -34,12 +34,12 @@ _CLASSES = {
 
 
 def message_class(name: str) -> Any:
-    """Return the class of a message that a method takes or gives, by its full name."""
+    """Return the class of the message with this full name."""
     return _CLASSES[name]
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """Return the message that the bytes are; BadRequestError if they are none."""
+    """Return the message in the bytes. Raises BadRequestError if they hold none."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
@@ -47,7 +47,7 @@ def parse(kind: Any, data: bytes) -> Any:
 
 
 def fill(kind: Any, fields: Any) -> bytes:
-    """Return a message with these fields, in bytes; those that it does not have are left out."""
+    """Return, in bytes, a message with these fields; fields that it does not have are left out."""
     message = kind()
     ParseDict(msgspec.to_builtins(fields), message, ignore_unknown_fields=True)
     encoded: bytes = message.SerializeToString()

@@ -1,4 +1,4 @@
-"""Answers every method but inference: the same facts as over HTTP, as messages have them."""
+"""Answers every method except inference with the same facts as over HTTP."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

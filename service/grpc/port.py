@@ -1,4 +1,4 @@
-"""Listens for gRPC: each request to its method, within the limits that HTTP's connections have.
+"""Listens for gRPC, and calls each request's method within the limits that HTTP has.
 
     metadata ── edge ── room to arrive ── message ─┬─ ModelInfer, ModelStreamInfer ── infer
                                                    └─ everything else ────────────── methods
@@ -83,12 +83,13 @@ _log = logging.getLogger("convoy")
 
 
 class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers for a repository's models at an address."""
+    """Serves a repository's models at an address."""
 
     def __init__(
         self, host: str, port: int, repository: Repository, max_arriving: int, *, shared: bool
     ) -> None:
-        """At most `max_arriving` messages arrive at once. `shared`: other processes listen too."""
+        """Let at most `max_arriving` messages arrive at once; `shared` means other processes listen
+        too."""
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._shared = shared
         self._stopping = False
@@ -107,11 +108,11 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @property
     def arriving(self) -> int:
-        """Return how many messages arrive now, or streams are open."""
+        """Return how many messages are arriving and streams are open."""
         return self._arrivals.images
 
     async def start(self, edge: Edge) -> None:
-        """Listen; requests are admitted by `edge`. OSError: the address is in use."""
+        """Listen; `edge` admits requests. Raises OSError if the address is in use."""
         self._edge = edge
         options = {
             "grpc.so_reuseport": int(self._shared),
@@ -131,14 +132,14 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new requests, and finish those inside within a time."""
+        """Refuse new requests, and finish those inside within a time limit."""
         self._stopping = True
         if self._server is not None:
             await self._server.stop(grace_s)
 
     @override
     def service(self, handler_call_details: Any) -> Any:
-        """Return what handles a method's requests; None: there is no such method."""
+        """Return the handler of a method, or None if there is no such method."""
         return self._handlers.get(handler_call_details.method)
 
     def _handlers_by_method(self) -> Mapping[str, Any]:
@@ -151,7 +152,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     # --- methods ----------------------------------------------------------------------------------
 
     def _unary(self, path: str) -> Callable[[Any, Context], Awaitable[bytes]]:
-        """Return what answers a method's one message."""
+        """Return the handler of a method with one message."""
 
         async def answer(_messages: Any, context: Context) -> bytes:
             try:
@@ -192,7 +193,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return fill(message_class(method.output_type.full_name), await fields)
 
     async def _stream(self, _messages: Any, context: Context) -> None:
-        """Answer a stream of requests for inference, in their order."""
+        """Answer a stream of inference requests in their order."""
         answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(_IN_FLIGHT)
 
         async def write() -> None:
@@ -206,7 +207,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             await answers.put(None)
 
     async def _streamed(self, data: bytes, context: Context) -> bytes:
-        """Return the answer to one message of a stream, which goes on after an error."""
+        """Return the answer to one message of a stream, which continues after an error."""
         try:
             with self._admitted(_STREAM, context) as record:
                 record.bytes_in = len(data)
@@ -221,7 +222,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return encoded
 
     async def _watch(self, _messages: Any, context: Context) -> None:
-        """Say how healthy a service is, now and whenever that changes."""
+        """Send a service's health now and whenever it changes."""
         async with self._opened(_WATCH, context):
             asked = _parse_short(_HealthRequest, await context.read())
             said = None
@@ -236,7 +237,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 await asyncio.sleep(_LOOK_S)
 
     async def _reflect(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        """Describe the services to tools."""
+        """Describe the services for tools that use server reflection."""
 
         async def asked() -> AsyncIterator[Any]:
             async for data in messages:
@@ -247,7 +248,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 await context.write(answer.SerializeToString())
 
     async def _health(self, asked: Any) -> Mapping[str, Any]:
-        """Return a service's health: that of the models, in name or not."""
+        """Return a service's health, which is that of the model it names, or of all models."""
         if asked.service in ("", INFERENCE):
             check_ready = self._repository.check_ready
         else:
@@ -262,7 +263,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @contextmanager
     def _admitted(self, path: str, context: Context) -> Iterator[RequestRecord]:
-        """Count a request while it runs. Raises ServiceError where it is refused or fails."""
+        """Count a request while it runs. Raises ServiceError if it is refused or fails."""
         headers = {
             name.encode(): value if isinstance(value, bytes) else value.encode()
             for name, value in context.invocation_metadata()
@@ -295,7 +296,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _opened(self, path: str, context: Context) -> AsyncIterator[None]:
-        """Let in a stream, which counts as one message that arrives for as long as it is open."""
+        """Count a stream as one arriving message for as long as it is open."""
         try:
             with self._admitted(path, context) as record:
                 pass
@@ -308,7 +309,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _arriving(self, record: RequestRecord, within_s: float | None) -> AsyncIterator[None]:
-        """Hold a place while a message arrives; QueueFullError where it has to give way.
+        """Reserve a place while a message arrives. Raises QueueFullError if it must give way.
 
         RequestTimeoutError: it has not arrived in time.
         """
@@ -335,7 +336,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _parse_short(kind: Any, data: Any) -> Any:
-    """Return a message that has no tensors."""
+    """Return a message without tensors."""
     if data is grpc.aio.EOF:
         raise BadRequestError("the request has no message; send one")
     if len(data) > _MOST_BYTES:
@@ -346,7 +347,8 @@ def _parse_short(kind: Any, data: Any) -> Any:
 
 
 def _host_of(peer: str) -> str:
-    """Return the address in grpcio's words for a client: ipv4:1.2.3.4:5, ipv6:%5B::1%5D:5."""
+    """Return the address in the form that grpcio gives a client, such as ipv4:1.2.3.4:5 or
+    ipv6:%5B::1%5D:5."""
     kind, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
 
@@ -360,7 +362,7 @@ _Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 
 
 def _refusal(error: ServiceError, context: Context) -> _Refusal:
-    """Return an error's status, its text and the trailers that go with it."""
+    """Return an error's status, text and trailers."""
     trailers = context.trailing_metadata()
     if isinstance(error, RetryableError):
         trailers = (*trailers, ("retry-after", str(max(1, ceil(error.retry_after_s)))))

@@ -1,4 +1,4 @@
-"""Reads a ModelInferRequest, however long, without keeping other threads from running.
+"""Reads a ModelInferRequest of any length while other threads go on running.
 
 A parser in C holds the interpreter's lock until it returns, and makes an object of every two bytes.
 So fields are counted first, and what may be long is cut out:
@@ -75,7 +75,7 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Iterator[_Field]:
-    """Yield the fields between two positions; PayloadTooLargeError if they are more than `most`."""
+    """Yield the fields between two positions. Raises PayloadTooLargeError beyond `most` fields."""
     for _ in range(most):
         if position == end:
             return
@@ -108,7 +108,7 @@ def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Itera
 
 
 class Message(NamedTuple):
-    """Holds a ModelInferRequest, parsed but for its tensors' elements."""
+    """Holds a ModelInferRequest, parsed except for its tensors' elements."""
 
     head: Any  # the message without them
     raw: Sequence[memoryview]
@@ -117,7 +117,7 @@ class Message(NamedTuple):
 
 
 def read_message(data: bytes) -> Message:
-    """Return a request whose elements are not read yet.
+    """Return a request whose elements have not been read.
 
     BadRequestError: malformed. PayloadTooLargeError: more than any request needs.
     """
@@ -219,7 +219,7 @@ def infer_request(
 
 
 def _plain(parameters: Any) -> dict[str, Any]:
-    """Return parameters as JSON has them."""
+    """Return parameters in the types that JSON has."""
     if not parameters:
         return {}
     plain = {}
@@ -238,19 +238,20 @@ class _TypedElements:
     most_files: int = 0
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
-        """Return the values as an array; BadRequestError unless they are in that type's field."""
+        """Return the values as an array. Raises BadRequestError unless they are in the type's own
+        field."""
         if kind is np.float32:
             return numbers_in_binary(self._packed(_FLOAT, _FOUR), shape, kind)
         return _small_numbers(self._packed(_WHOLE, _VARINT), prod(shape)).reshape(shape)
 
     def files(self, n: int) -> list[bytes]:
-        """Return the n files of bytes_contents."""
+        """Return the n files in bytes_contents."""
         found = self._found(_BYTES)
         check_size(len(found), n)
         return [copied(memoryview(self.data)[each.value : each.end]) for each in found]
 
     def _packed(self, number: int, single: int) -> bytes | memoryview:
-        """Return the encoded numbers of a field: all at once, or one by one, as they came."""
+        """Return a field's encoded numbers, which come in one piece or one by one."""
         found = self._found(number)
         if any(each.kind not in (_LENGTH, single) for each in found):
             raise BadRequestError(f"the message is malformed: {_NAMES[number]} are of another type")
@@ -258,7 +259,7 @@ class _TypedElements:
         return views[0] if len(views) == 1 else b"".join(views)
 
     def _found(self, number: int) -> list[_Field]:
-        """Return the parts of one field; BadRequestError if there are others."""
+        """Return the parts of one field. Raises BadRequestError if there are other fields."""
         most = _MOST_FIELDS + self.most_files
         found: defaultdict[int, list[_Field]] = defaultdict(list)
         for part in self.parts:
@@ -273,7 +274,7 @@ class _TypedElements:
 
 
 def _small_numbers(data: bytes | memoryview, expected: int) -> NDArray[np.uint8]:
-    """Return the numbers of varints, none above 255: of one byte, or of two for 128 and more."""
+    """Return the numbers in varints, none above 255; a varint has one byte, or two from 128 on."""
     encoded = np.frombuffer(data, np.uint8)
     check_size(int(np.count_nonzero(encoded < 0x80)), expected)
     parts, begin = [encoded[:0]], 0

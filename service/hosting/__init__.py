@@ -1,1 +1,1 @@
-"""Hosts models by name, from bytes to scores: repository, pipeline, bounds, loading."""
+"""Hosts models by name, from the bytes of images to scores."""

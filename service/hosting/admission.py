@@ -1,4 +1,4 @@
-"""Bounds what is inside at once, images and bytes of bodies; used from one event loop.
+"""Limits how many images and bytes of bodies are inside at once; used from one event loop.
 
 Where a bound is reached, the client with the most inside gives way: its newest requests are refused
 for those of a client that has less, and its own next request is. So a flood fills its own client's
@@ -16,7 +16,7 @@ from service.fair_queue import ANYONE, Client
 
 @dataclass(eq=False, slots=True)
 class ByteRoom:
-    """Counts the bytes of bodies that are being read or decoded, of all models together."""
+    """Counts the bytes of all models' bodies that are being read or decoded."""
 
     max_bytes: int
     taken: int = 0
@@ -25,7 +25,7 @@ class ByteRoom:
 
 @dataclass(eq=False)
 class Admission:
-    """Holds one model's bounds and current counts."""
+    """Holds one model's limits and what is inside at present."""
 
     max_images: int
     max_images_a_request: int
@@ -38,17 +38,16 @@ class Admission:
 
     @property
     def images(self) -> int:
-        """Return how many images are inside, from before they are decoded until they are
-        answered.
-        """
+        """Return the images inside, which count from before decoding until they are answered."""
         return self._images
 
     def add(self, images: int) -> None:
-        """Count more images as inside, or fewer."""
+        """Count more images as inside, or fewer if negative."""
         self._images += images
 
     def lacking(self, images: int) -> int:
-        """Return how many places are missing for `images` more; 0 or less if none is."""
+        """Return how many places are missing for `images` more images; 0 or less if there is
+        room."""
         return self.images + images - self.max_images
 
     async def emptied(self) -> None:
@@ -60,7 +59,7 @@ class Admission:
 
 
 class Reservation:
-    """Holds one request's share of an `Admission`, until `release`."""
+    """Holds what one request takes of an `Admission` until `release`."""
 
     __slots__ = ("_admission", "_bytes", "_images", "_on_given_way", "client")
 
@@ -70,7 +69,8 @@ class Reservation:
         client: Client = ANYONE,
         on_given_way: Callable[[ServiceError], None] = lambda _: None,
     ) -> None:
-        """Count the request; `on_given_way` gets the reason when it is refused for another's."""
+        """Count the request; `on_given_way` is called with the reason if it is refused for another
+        client."""
         self._admission = admission
         self.client = client
         self._on_given_way: Callable[[ServiceError], None] | None = on_given_way
@@ -80,7 +80,7 @@ class Reservation:
         admission.room.inside[self] = None
 
     def release(self) -> None:
-        """Release everything; a second call does nothing."""
+        """Release everything; further calls do nothing."""
         if self._on_given_way is None:
             return
         self._on_given_way = None  # breaks a reference cycle
@@ -109,7 +109,8 @@ class Reservation:
         self._bytes += count
 
     def _let_in(self, lacking: int, count: int) -> None:
-        """Make others' bodies give way to this one's. Raises QueueFullError where too few do."""
+        """Refuse other clients' bodies so that this one fits. Raises QueueFullError if it does not
+        even then."""
         room = self._admission.room
         amounts = {
             reservation: reservation._bytes for reservation in room.inside if reservation._bytes
@@ -123,7 +124,7 @@ class Reservation:
         _give_way(refused)
 
     def release_bytes(self) -> None:
-        """Release the body's bytes, which are no longer needed."""
+        """Release the body's bytes once they are not needed."""
         room = self._admission.room
         room.taken -= self._bytes
         self._bytes = 0
@@ -143,7 +144,7 @@ class Reservation:
         self._images += images
 
     def give_way(self) -> None:
-        """Release everything for another client, and report that to `on_given_way`."""
+        """Release everything in favour of another client, and call `on_given_way`."""
         wait_s = self._admission.expected_wait_s()
         error = QueueFullError(
             f"the queue is full, and of all clients you have the most in it; "
@@ -160,9 +161,8 @@ class Reservation:
             raise QueueFullError("this request has given way to another client's")
 
     def _images_giving_way(self, images: int) -> "Sequence[Reservation]":
-        """Return the requests that give way to so many images. Raises QueueFullError if too
-        few do.
-        """
+        """Return requests to refuse to make room for these images. Raises QueueFullError if that is
+        impossible."""
         admission = self._admission
         lacking = admission.lacking(images)
         if lacking <= 0:
@@ -190,7 +190,8 @@ class Reservation:
 def _giving_way(
     lacking: int, asking: "Reservation", count: int, amounts: "Mapping[Reservation, int]"
 ) -> "Sequence[Reservation] | None":
-    """Return the requests to refuse so that `lacking` is free for `count` more; None if too few.
+    """Return the requests to refuse so that `lacking` gets free for `count` more, or None if that
+    is impossible.
 
     They are always the newest of the client that holds the most for its weight, as long as that is
     more than the asking one's would hold. `amounts` are in the order in which the requests came.

@@ -1,5 +1,4 @@
-"""Handles one request to a model, without its protocol: admitted, read, scored, counted, ended
-once.
+"""Handles one request to a model, whatever its protocol, from admission to its single outcome.
 
     open ── hold ──── aside ────── infer ── then(scored) ── count ── end
       └───────┴─────────┴────────────┴───── then(error)
@@ -33,7 +32,7 @@ _log = logging.getLogger("convoy")
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """Handles one request; `then` gets its scores or error, once, unless the call is abandoned."""
+    """Handles one request; `then` gets its scores or error once, unless the call is abandoned."""
 
     pipeline: Pipeline
     record: RequestRecord
@@ -46,13 +45,13 @@ class Call:
     _received: float = 0.0  # perf_counter seconds at the end of the body
 
     def open(self) -> None:
-        """Begin, and refuse any request that cannot be accepted now. Raises ServiceError."""
+        """Begin the call, or refuse what cannot be accepted now. Raises ServiceError."""
         self._reservation = Reservation(self.pipeline.admission, self.record.caller, self._give_way)
         self.pipeline.runner.state.check_ready()
         self._reservation.expect_room()
 
     def hold(self, length: int, what: str) -> None:
-        """Reserve memory for a body of this length, or for more of it than before.
+        """Reserve memory for a body of this length, which may grow from call to call.
 
         Raises QueueFullError, and PayloadTooLargeError, which says `what` is too long.
         """
@@ -72,11 +71,11 @@ class Call:
         self._reservation.hold_bytes(count)
 
     def receive(self) -> None:
-        """Take note that the body is complete."""
+        """Note that the body is complete."""
         self._received = perf_counter()
 
     def aside(self, work: Callable[[B], T], body: B, then: Callable[[T], None]) -> None:
-        """Call `work` with the body in a thread, then `then` with its result."""
+        """Call `work` with the body in a thread, and then `then` with its result."""
 
         def done(result: T, error: Exception | None) -> None:
             if self.ended:
@@ -91,7 +90,7 @@ class Call:
         self.pipeline.reader.post(work, body, done)
 
     def infer(self, wanted: ImageRequest) -> None:
-        """Score the images, and charge them to their client.
+        """Score the images, and count them against their client's rate.
 
         The model's own deadline and priority apply. Raises what `Inference.start` and the charge
         raise, and ForbiddenError where the client may not use the priority.
@@ -117,7 +116,7 @@ class Call:
         self._inference.start(wanted)
 
     def count(self, scored: Scored) -> Phases:
-        """Count and record the request as answered, and return its phases."""
+        """Count and record the request as answered, and return the durations of its phases."""
         started = self.record.started
         total_s, receive_s = perf_counter() - started, self._received - started
         decode_s = self._inference.decoded_at - self._received if self._inference else 0.0
@@ -128,12 +127,12 @@ class Call:
         return phases
 
     def end(self) -> None:
-        """Release everything, because the answer is made."""
+        """Release everything after the answer was made."""
         self._inference = None  # it has ended: there is nothing to withdraw
         self._let_go()
 
     def fail(self, error: Exception) -> None:
-        """End with an error and count it; a defect is logged as well."""
+        """End the call with an error and count it; an unexpected error is logged too."""
         if self.ended:  # already failed, or abandoned
             return
         code = error.code if isinstance(error, ServiceError) else Code.FAILED
@@ -149,7 +148,7 @@ class Call:
             then(error)
 
     def abandon(self, code: Code) -> None:
-        """Stop, because the answer is no longer wanted, and count it under `code`."""
+        """Stop because no one waits for the answer, and count the request under `code`."""
         if self.ended:
             return
         self._let_go()
@@ -164,14 +163,13 @@ class Call:
             self._then(outcome)
 
     def _give_way(self, error: ServiceError) -> None:
-        """Stop for another client, and answer soon: an answer may begin this client's next
-        request.
-        """
+        """Stop in favour of another client; answer later, as an answer may begin this client's next
+        request."""
         self._withdraw()
         asyncio.get_running_loop().call_soon(self.fail, error)
 
     def _let_go(self) -> None:
-        """Release everything, and withdraw what is in progress."""
+        """Release everything and withdraw all work in progress."""
         self.ended = True
         self._then = None  # breaks a reference cycle
         self._withdraw()

@@ -1,4 +1,4 @@
-"""Finds models by name: where each file is, and the files that were pulled.
+"""Finds models by name in a catalogue, and the files that were downloaded by `pull`.
 
     name ─ catalogue.toml, --catalogue ─ Entry ─ download ─ PULLED/NAME/model.onnx
 
@@ -41,7 +41,7 @@ class Entry(BaseModel):
 
 
 def check_name(name: str, whose: object) -> None:
-    """Raise ModelFileError, beginning with `whose` name it is, unless a model may have it."""
+    """Raise ModelFileError, whose text begins with `whose`, unless a model may have this name."""
     if not _NAME.fullmatch(name):
         raise ModelFileError(
             f"{whose}: invalid model name; use letters, digits, dots, dashes and underscores, "
@@ -54,7 +54,7 @@ _ALIKE, _FEWEST_LETTERS = 0.8, 3
 
 
 def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
-    """Return all entries by name, those of the file `more` first. Raises ModelFileError."""
+    """Return all entries by name, with those of the file `more` first. Raises ModelFileError."""
     entries: dict[str, Entry] = {}
     for path in (_SHIPPED, more):
         if path is None:
@@ -74,14 +74,14 @@ def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
 
 
 def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
-    """Return the entry of that name. Raises ModelFileError, naming similar ones."""
+    """Return the entry with this name. Raises ModelFileError, which names similar ones."""
     if name in entries:
         return entries[name]
     raise ModelFileError(f"there is no model {name} in the catalogue; {near_names(name, entries)}")
 
 
 def near_names(name: str, names: Iterable[str]) -> str:
-    """Return a question or a hint for a name that is not among `names`.
+    """Return a question or a hint about a name that is not in `names`.
 
     Near are those that begin so; where there is none, the one that it may be a misspelling of.
     """
@@ -95,13 +95,13 @@ def near_names(name: str, names: Iterable[str]) -> str:
 
 
 def pulled(name: str, folder: Path = PULLED) -> Path | None:
-    """Return the file of a model that was pulled, or None."""
+    """Return a pulled model's file, or None if it was not pulled."""
     path = _file(name, folder) if _NAME.fullmatch(name) else None
     return path if path is not None and path.is_file() else None
 
 
 def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
-    """Download a model unless it is there, and return its file.
+    """Download a model unless it is here already, and return its file.
 
     Raises ModelFileError for a name that no model may have, where no server has the file, or where
     it sends another one.
@@ -123,13 +123,13 @@ def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
 
 
 def _file(name: str, folder: Path) -> Path:
-    """Return the path of the model of that name, which is never outside the folder."""
+    """Return the path of the model with that name; it is never outside the folder."""
     check_name(name, name)
     return folder.expanduser() / name / "model.onnx"
 
 
 def _advice(error: DownloadError, entry: Entry) -> str:
-    """Return advice after a download that failed."""
+    """Return advice for after a failed download."""
     if error.begun:
         return f"{error.begun:,} of {entry.bytes:,} bytes are here: pull it again to resume"
     if error.status is not None and error.status < 500:
@@ -141,7 +141,7 @@ def _advice(error: DownloadError, entry: Entry) -> str:
 
 
 def _describe(folder: Path, entry: Entry) -> None:
-    """Write the model's model.toml and its labels."""
+    """Write the model's model.toml and labels."""
     lines = [f"preset = {json.dumps(entry.preset)}"]
     if entry.labels:
         lines.append('labels = "labels.txt"')

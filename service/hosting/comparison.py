@@ -31,7 +31,7 @@ def compare(
 
 
 def _by_class(example: Example, info: ModelInfo) -> dict[str, float]:
-    """Return the probability of each class, by its name."""
+    """Return each class's probability by the class's name."""
     found = probabilities(example.scores, info.output).tolist()
     names = info.labels or [str(index) for index in range(len(found))]
     shared: dict[str, float] = {}

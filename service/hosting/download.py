@@ -1,4 +1,4 @@
-"""Downloads files by https or http, over a network that may break at any byte.
+"""Downloads files over https or http from networks that may fail at any byte.
 
     Source ─ fetch ─ TARGET.SUM.part ─ size and sum ─ TARGET
 
@@ -39,7 +39,7 @@ _Got = TypeVar("_Got")
 
 
 class DownloadError(ModelFileError):
-    """Says why a server did not send a file, or all of it.
+    """Says why a server did not send a file, or only part of it.
 
     `status` is the HTTP status, None where no answer came; `begun` how many bytes are here.
     """
@@ -51,7 +51,7 @@ class DownloadError(ModelFileError):
 
 @dataclass(frozen=True)
 class Source:
-    """Names a file on a server, and the size and sum that it must have.
+    """Names a file on a server, with the size and the checksum that it must have.
 
     `sum` is its SHA-256, or the SHA-1 of 40 digits that git names a file's content by.
     """
@@ -68,7 +68,7 @@ def fetch(
     progress: Callable[[int], None],
     before: Callable[[], None] = lambda: None,
 ) -> None:
-    """Download a file to `target` unless it is there; `progress` gets the bytes so far.
+    """Download a file to `target` unless it is there; `progress` gets the number of bytes so far.
 
     `before` is called once the file is complete, before it takes its place. Raises DownloadError
     where the server does not send it, and ModelFileError where it sends another one.
@@ -86,7 +86,7 @@ def fetch(
 
 
 def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Return whether a file still has that path, where others may rename and remove it."""
+    """Return whether an open file still has that path, which others may rename or remove."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[int], None]) -> None:
-    """Download what a file lacks. Raises DownloadError, or ModelFileError if it is another file."""
+    """Download what a file lacks. Raises DownloadError, or ModelFileError for wrong contents."""
     try:
         _try(lambda: _append(source, file, progress))
     except DownloadError as error:
@@ -111,7 +111,7 @@ def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[in
 
 
 def read(url: str, most: int, token: str = "") -> bytes:
-    """Return what a server answers, of at most `most` bytes. Raises DownloadError."""
+    """Return a server's answer of at most `most` bytes. Raises DownloadError."""
 
     def answer() -> bytes:
         with _open(url, token) as response:
@@ -126,7 +126,7 @@ def read(url: str, most: int, token: str = "") -> bytes:
 
 
 def _try(download: Callable[[], _Got]) -> _Got:
-    """Return what `download` returns, at last. Raises DownloadError."""
+    """Return the result of `download`, tried several times. Raises DownloadError."""
     for number in range(_TRIES):
         try:
             return download()
@@ -141,14 +141,14 @@ def _try(download: Callable[[], _Got]) -> _Got:
 
 
 def _pause(error: Exception, number: int) -> float:
-    """Return the seconds before the next try, at least those that the server asks for."""
+    """Return the seconds before the next try, no fewer than the server asks for."""
     pause: float = _PAUSE_S * 2**number
     asked = error.headers.get("retry-after", "") if isinstance(error, HTTPError) else ""
     return max(pause, int(asked)) if asked.isdecimal() else pause
 
 
 def _reason(error: Exception) -> str:
-    """Return the network's reason for the error, without urllib's brackets."""
+    """Return the reason for a network error, without urllib's brackets."""
     if isinstance(error, HTTPError):
         asked = error.headers.get("retry-after", "")
         later = f" and asks to wait {asked} s" if asked.isdecimal() else ""
@@ -158,9 +158,8 @@ def _reason(error: Exception) -> str:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirects from https to https alone, from http to either; urllib would also go to
-    ftp. Another server than the first gets no token.
-    """
+    """Follows redirects from https only to https, and from http to either, but not to ftp as urllib
+    would; only the first server gets the token."""
 
     @override
     def redirect_request(
@@ -186,7 +185,7 @@ def _open(url: str, token: str = "", **headers: str) -> Any:
 
 
 def _append(source: Source, file: BinaryIO, progress: Callable[[int], None]) -> None:
-    """Append the missing bytes. Raises OSError or HTTPException if the connection breaks before."""
+    """Append the missing bytes. Raises OSError or HTTPException if the connection breaks."""
     begin = file.seek(0, 2)
     if begin > source.bytes:
         begin = file.truncate(0)
@@ -218,7 +217,7 @@ def _append(source: Source, file: BinaryIO, progress: Callable[[int], None]) -> 
 
 
 def _sum(path: Path, source: Source) -> str:
-    """Return the sum of a file, of the kind that the source has."""
+    """Return a file's checksum, computed by the source's method."""
     with path.open("rb") as file:
         if len(source.sum) == hashlib.sha256().digest_size * 2:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Makes embeddings of what engines return: a vector an image, of finite numbers."""
+"""Makes embeddings, one vector of finite numbers for each image, of an engine's results."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ from service.hosting.pipeline import ModelInfo
 
 
 def embedding(info: ModelInfo) -> Inner:
-    """Return the value that is the model's embedding. Raises UnsupportedError where it has none."""
+    """Return the value that is the model's embedding. Raises UnsupportedError if it has none."""
     if isinstance(info.embedding, Inner):
         return info.embedding
     raise UnsupportedError(f"the model '{info.name}' has no embedding: {info.embedding.reason}")
 
 
 def embeddings_of(rows: Sequence[ScoreRow], info: ModelInfo) -> NDArray[np.float32]:
-    """Return the embedding of each image, which was asked for. Raises EngineFailedError."""
+    """Return the embedding of each image, which the request asked for. Raises EngineFailedError."""
     name = embedding(info).name
     vectors = as_vectors(np.stack([row.inner[name] for row in rows]))
     if not np.isfinite(vectors).all():
@@ -31,6 +31,6 @@ def embeddings_of(rows: Sequence[ScoreRow], info: ModelInfo) -> NDArray[np.float
 
 
 def normalise(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the vectors with a length of 1, so that their products are cosines; 0 stays 0."""
+    """Return the vectors scaled to length 1, so that products are cosines; zeros remain zeros."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

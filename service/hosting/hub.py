@@ -1,4 +1,4 @@
-"""Gets models by the addresses that Hugging Face's hub, or a mirror of it, has for them.
+"""Gets models by their addresses on Hugging Face's hub or on a mirror of it.
 
     hf://org/name@revision ─ commit, list of files ─ the model, its weights, what describes it
                              CACHE/org/name/COMMIT.json               CACHE/org/name/COMMIT/...
@@ -44,7 +44,7 @@ _FORM = (
 
 @dataclass(frozen=True)
 class Address:
-    """Names a repository of a hub, and perhaps one of its files."""
+    """Names a repository of a hub, and optionally one of its files."""
 
     org: str
     name: str
@@ -57,7 +57,7 @@ class Address:
 
 
 def parse_address(path: PurePath) -> Address | None:
-    """Return the address that a path was made of, or None where it is none.
+    """Return the address that a path was made from, or None if it is an ordinary path.
 
     A path has lost one slash of `hf://`. Raises ModelFileError for an address that is incomplete.
     """
@@ -85,7 +85,7 @@ _Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class _Large(msgspec.Struct):
-    """Holds what is said of a file that git has only a pointer to."""
+    """Holds the checksum and size of a file for which git has only a pointer."""
 
     sha256: _Sha256
     size: _Size
@@ -99,15 +99,15 @@ class _File(msgspec.Struct):
 
 
 class _Listing(msgspec.Struct):
-    """Holds what the hub says of a repository at a commit."""
+    """Holds the hub's description of a repository at a commit."""
 
     sha: _Sha1
     siblings: list[_File]
 
 
 def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -> Path:
-    """Return a model's file, with its weights and what describes it beside it, which are downloaded
-    where they are not here.
+    """Return a model's file; it, its weights and the files that describe it are downloaded if they
+    are missing.
 
     Raises ModelFileError where there is no model or several, where the repository or a file of it
     cannot be had, or is not what the hub says, or has a name that leads outside.
@@ -138,7 +138,7 @@ def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -
 
 
 def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
-    """Return the list of files of the address' commit: the hub's, or the one that is here."""
+    """Return the list of files at the address' commit, from the hub or as stored here."""
     last = home / f"{quote(address.revision, safe='')}.commit"  # what a branch or tag was
     if _COMMIT.fullmatch(address.revision):
         commit = address.revision
@@ -177,7 +177,7 @@ def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
 
 
 def _parsed(data: bytes) -> _Listing:
-    """Return a listing. Raises DownloadError where it is none."""
+    """Return the parsed listing. Raises DownloadError if the text is no listing."""
     try:
         return msgspec.json.decode(data, type=_Listing)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -191,7 +191,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _checked(address: Address, name: str) -> PurePosixPath:
-    """Return a file's name as a path. Raises ModelFileError for one that may lie outside."""
+    """Return a file's name as a path. Raises ModelFileError if it may lie outside the folder."""
     parts = name.split("/")
     if re.search(r"[\\\x00-\x1f]", name) or any(part in ("", ".", "..") for part in parts):
         raise ModelFileError(
@@ -204,7 +204,8 @@ def _checked(address: Address, name: str) -> PurePosixPath:
 
 
 def _choose(address: Address, files: Collection[PurePosixPath]) -> PurePosixPath:
-    """Return the model that is meant. Raises ModelFileError where that is none, or several."""
+    """Return the model that the address means. Raises ModelFileError if there is none, or
+    several."""
     every = sorted(file for file in files if file.suffix == ".onnx")
     if address.file:
         if PurePosixPath(address.file) in every:
@@ -234,7 +235,7 @@ def _shown(files: Collection[PurePosixPath], word: str) -> str:
 def _named(
     address: Address, model: PurePosixPath, name: str, files: Collection[PurePosixPath]
 ) -> PurePosixPath:
-    """Return the file that a model names. Raises ModelFileError where the repository lacks it."""
+    """Return the file that a model names. Raises ModelFileError if the repository lacks it."""
     path = model.parent / name
     if path not in files:
         raise ModelFileError(
@@ -287,7 +288,7 @@ _FINAL = {401, 403, 404}  # the hub's own word on the repository, which no other
 def _explained(
     address: Address, access: HubAccess, url: str, error: DownloadError
 ) -> ModelFileError:
-    """Return the error of a download, with what may be done about it."""
+    """Return a download's error with advice added."""
     advice = _REFUSED.get(error.status or 0) or (
         "is the network there? https_proxy names a proxy, HF_ENDPOINT a mirror of the hub "
         f"(it is {access.endpoint}); files that come by other ways are served by their path: "

@@ -1,4 +1,4 @@
-"""Takes one request's images to their scores, by callbacks, without a task.
+"""Takes one request's images to their scores by callbacks, without an asyncio task.
 
 wanted ── admit ─┬─ files ── headers ── decode pool ─┬─ batcher ── scores
                  └─ images ──────────────────────────┘
@@ -51,12 +51,12 @@ class Withdrawable(Protocol):
     """Work that can be withdrawn."""
 
     def withdraw(self) -> None:
-        """Discard the result, and do not begin if that has not happened."""
+        """Discard the result, and do not begin if that is still possible."""
 
 
 @dataclass(eq=False, slots=True)
 class Inference:
-    """Holds the work in flight for one request; `then` gets its outcome, unless it is withdrawn."""
+    """Holds one request's work in progress; `then` gets its outcome unless it is withdrawn."""
 
     _pipeline: Pipeline
     _reservation: Reservation
@@ -71,7 +71,7 @@ class Inference:
     decoded_at: float = field(default_factory=perf_counter)
 
     def start(self, wanted: ImageRequest) -> None:
-        """Decode the images, where they are files, and score them.
+        """Decode the images if they are files, and score them.
 
         Errors are raised here or passed to `then`: those of `Reservation.admit`, `prepare_image`,
         `DecodePool.admit` and `EngineRunner.post`; deadlines are checked before decoding, too.
@@ -96,13 +96,13 @@ class Inference:
             self._under_way = (job,)
 
     def withdraw(self) -> None:
-        """Cancel what has not begun; `then` will not be called."""
+        """Cancel what has not begun, and never call `then`."""
         self._then = None
         for work in self._under_way:
             work.withdraw()
 
     def _prepared(self, decodings: list[Decoding], error: Exception | None) -> None:
-        """Continue once the headers were read in a thread."""
+        """Continue after a thread has read the headers."""
         if error is not None:
             self._end(error)
             return
@@ -112,7 +112,7 @@ class Inference:
             self._end(failure)
 
     def _decode(self, decodings: list[Decoding]) -> None:
-        """Decode all images, or none."""
+        """Decode all images, or none if one is refused."""
         decoders = self._pipeline.decoders
         client = self._reservation.client
         decoders.admit(*decodings, client=client)
@@ -167,7 +167,7 @@ class Inference:
 
 
 def _prepare(files: Sequence[bytes | Frames], prepare: Callable[[Any], Decoding]) -> list[Decoding]:
-    """Read each file's header; return its decoding cost and function.
+    """Read each file's header, and return the cost and the function of decoding it.
 
     Raises the first error, with the image's number.
     """
@@ -181,7 +181,7 @@ def _prepare(files: Sequence[bytes | Frames], prepare: Callable[[Any], Decoding]
 
 
 def _named(error: Exception, place: int, images: int) -> Exception:
-    """Return the error with the image's number, where there are several images."""
+    """Return the error with the image's number added if there are several images."""
     if images == 1 or not isinstance(error, ServiceError):
         return error
     named = type(error)(f"image {place + 1} of {images}: {error}")

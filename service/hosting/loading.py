@@ -1,4 +1,4 @@
-"""Opens the models to serve: one file, a folder with a model, a folder of such folders, or a name.
+"""Finds and opens the models to serve: by file, by folder of a model or of models, or by name.
 
 models/                      convoy serve models, models/digits or models/flowers
     digits/
@@ -56,7 +56,7 @@ _log = logging.getLogger("convoy")
 
 @dataclass(frozen=True)
 class OpenModel:
-    """Holds a model with its engines, not warmed up."""
+    """Holds a model and its engines, which are not warm yet."""
 
     info: ModelInfo
     classifier: Classifier
@@ -73,7 +73,7 @@ Stamp = Sequence[tuple[str, int, int, int]]
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Locates a model to serve; if the file is missing, that is an error of the model."""
+    """Locates a model to serve; a missing file is reported when the model is opened."""
 
     name: str
     version: str
@@ -112,7 +112,7 @@ def open_models(
 
 
 def check_models(settings: Settings, expectations: Sequence[str] | None) -> "list[ModelFile]":
-    """Return the models that the settings name. Raises SettingsError as `open_models` does."""
+    """Return the models that the settings name. Raises SettingsError like `open_models`."""
     files = find_models(settings)
     names = [file.name for file in files]
     if settings.default_model not in (None, *names):
@@ -129,7 +129,7 @@ def check_models(settings: Settings, expectations: Sequence[str] | None) -> "lis
 
 
 def open_file(file: ModelFile, settings: Settings, expectations: Sequence[str] | None) -> OpenModel:
-    """Open one model. Raises ModelError, also where its files change while they are read."""
+    """Open one model. Raises ModelError, also if its files change while they are read."""
     before = stamp_of(file)
     opened = _open(partial(_load, file, settings, expectations), file, settings, before)
     if stamp_of(file) != before:
@@ -140,7 +140,7 @@ def open_file(file: ModelFile, settings: Settings, expectations: Sequence[str] |
 
 
 def find_models(settings: Settings) -> list[ModelFile]:
-    """Return the models that the settings name: one file, or the folders in a folder, by name.
+    """Return the models, by name, that the settings name: one file, or each folder in a folder.
 
     With `beside` the one model is there twice. Raises ModelFileError where there is no model, or a
     name cannot be part of a URL; in a folder of folders that is logged, and the folder left out,
@@ -156,7 +156,7 @@ def find_models(settings: Settings) -> list[ModelFile]:
 
 
 def _single(found: list[ModelFile], flag: str) -> ModelFile:
-    """Return the only model, beside folders that are none. Raises SettingsError for several."""
+    """Return the only model, ignoring folders without one. Raises SettingsError for several."""
     whole = [file for file in found if file.path.is_file()]
     if len(whole) > 1:
         names = ", ".join(file.name for file in whole)
@@ -165,7 +165,7 @@ def _single(found: list[ModelFile], flag: str) -> ModelFile:
 
 
 def _beside(file: ModelFile, assignment: str) -> ModelFile:
-    """Return the same model with one key set, under a name of its own."""
+    """Return the same model with another name and with one key set as `assignment` says."""
     overrides = parse_assignments([assignment], "--beside")
     value = re.sub(r"[^\w.-]+", "-", assignment.partition("=")[2], flags=re.ASCII)
     return replace(file, name=f"{file.name}-{value.strip('-')}", overrides=overrides)
@@ -211,7 +211,8 @@ def _find_models(settings: Settings) -> list[ModelFile]:
 
 
 def _folder_name(folder: Path, settings: Settings) -> str:
-    """Return a folder's name; ModelFileError if no model may have it and no other is set."""
+    """Return a folder's name. Raises ModelFileError if it is no valid model name and none is
+    set."""
     folder = folder.resolve()
     if settings.model_name is None:
         check_name(folder.name, folder)
@@ -219,9 +220,7 @@ def _folder_name(folder: Path, settings: Settings) -> str:
 
 
 def find_model(settings: Settings) -> ModelFile:
-    """Return the one model that the settings name. Raises ModelFileError where there are
-    several.
-    """
+    """Return the only model that the settings name. Raises ModelFileError if there are several."""
     first, *others = find_models(settings)
     if others:
         names = ", ".join(file.name for file in (first, *others))
@@ -235,7 +234,7 @@ def find_model(settings: Settings) -> ModelFile:
 def load(
     settings: Settings, expectations: Sequence[str] | None, file: ModelFile | None = None
 ) -> Classifier:
-    """Return the one model that the settings name, or the one of `file`, if it was found before."""
+    """Load `file`, or else the only model that the settings name."""
     return _load(file or find_model(settings), settings, expectations)
 
 
@@ -248,9 +247,7 @@ def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) 
 def open_places(
     classifier: Classifier, settings: Settings, max_batch: int, places: Sequence[DeviceChoice]
 ) -> Sequence[Engine]:
-    """Open an engine for each place, as `open_classifier` does. Raises EngineError where one
-    fails.
-    """
+    """Open an engine for each device like `open_classifier`. Raises EngineError if one fails."""
     return open_engines(
         classifier,
         places,
@@ -263,7 +260,7 @@ def open_places(
 
 
 def doubt_guess(classifier: Classifier, settings: Settings) -> str:
-    """Return why a guessed preset is probably wrong; empty where it is not.
+    """Return why a guessed preset is probably wrong, or nothing if it seems right.
 
     The test photographs run on the CPU, on an engine of their own that is closed again.
     """
@@ -301,7 +298,7 @@ def _preparing(meaning: Preprocessing) -> Callable[..., Decoding]:
 
 
 def _model_file(settings: Settings) -> Path:
-    """Return the one model's file, after it was downloaded if that is a model of the catalogue."""
+    """Return the file of the only model; a model of the catalogue is downloaded first."""
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
         return BUILT_IN_MODEL
@@ -320,7 +317,7 @@ def _model_file(settings: Settings) -> Path:
 
 
 def _highest(place: Path) -> ModelFile:
-    """Return a folder's own model file, or else that of its highest version."""
+    """Return a folder's own model file, or that of the version with the highest number."""
     versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
     version = str(max(versions, default=1))
     try:
@@ -333,7 +330,8 @@ def _highest(place: Path) -> ModelFile:
 
 
 def _model_in(folder: Path) -> Path | None:
-    """Return a folder's model: model.onnx, or the only *.onnx, also in a folder `onnx` in it.
+    """Return a folder's model, which is model.onnx or the only *.onnx, perhaps in a folder `onnx`
+    in it.
 
     Raises ModelFileError where there are several.
     """
@@ -399,7 +397,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def stamp_of(file: ModelFile) -> Stamp:
-    """Return the stamp of the files that a model is read from."""
+    """Return a stamp that changes with the files that a model is read from."""
     stamps = []
     for path in dict.fromkeys(files_of(file.path)):
         with suppress(OSError):  # it is not there
@@ -409,7 +407,7 @@ def stamp_of(file: ModelFile) -> Stamp:
 
 
 def info_of(classifier: Classifier, version: str, warning: str = "") -> ModelInfo:
-    """Return what a model is to clients."""
+    """Return the description of a model for clients."""
     meaning = classifier.preprocessing
     return ModelInfo(
         name=classifier.name,

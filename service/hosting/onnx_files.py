@@ -1,4 +1,4 @@
-"""Says which files of a folder, or of a repository elsewhere, may be its model."""
+"""Says which files of a folder or of a remote repository may be its model."""
 
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
@@ -7,9 +7,8 @@ FILE = "model.onnx"
 
 
 def model_files(files: Collection[PurePosixPath]) -> list[PurePosixPath]:
-    """Return the files that may be the model: model.onnx, or else each *.onnx; of a folder `onnx`
-    as well.
-    """
+    """Return the files that may be the model: model.onnx, or else each *.onnx, also in a folder
+    `onnx`."""
     return [*_in(PurePosixPath(), files), *_in(PurePosixPath("onnx"), files)]
 
 
@@ -23,7 +22,7 @@ def _in(place: PurePosixPath, files: Collection[PurePosixPath]) -> list[PurePosi
 
 
 def onnx_files_in(folder: Path) -> set[PurePosixPath]:
-    """Return the *.onnx in a folder where a model's may be, counted from the folder."""
+    """Return the paths, relative to the folder, of *.onnx files where a model may be."""
     places = (folder / inside for inside in ("", FILE, "onnx", f"onnx/{FILE}"))
     found = (path for place in places for path in place.glob("*.onnx") if path.is_file())
     return {PurePosixPath(path.relative_to(folder).as_posix()) for path in found}

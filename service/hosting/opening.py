@@ -1,4 +1,4 @@
-"""Builds the repository that the settings describe, with the models that they name."""
+"""Makes the repository and opens the models that the settings describe."""
 
 import logging
 from collections.abc import Sequence
@@ -33,7 +33,8 @@ def make_repository(
 
 
 def _default(settings: Settings) -> str | None:
-    """Return the default model: the one that is set, or of a model that is there twice the first.
+    """Return the default model's name if it is set, or the first one's if one model is served
+    twice.
 
     Otherwise the repository knows.
     """
@@ -45,7 +46,7 @@ def _default(settings: Settings) -> str | None:
 def add_models(
     repository: Repository, settings: Settings, expectations: Sequence[str] | None = None
 ) -> None:
-    """Open the models and add them to the repository, the broken ones as broken.
+    """Open the models and add them to the repository; those that fail are added as broken.
 
     Raises ModelError or SettingsError where `open_models` does not yield a broken model instead.
     Where the settings let the models change, `repository.changes` does that.

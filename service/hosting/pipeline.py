@@ -1,4 +1,4 @@
-"""Serves one model: from the bytes of images to their scores, with its bounds and metrics."""
+"""Serves one model, from the bytes of images to scores, with its limits and metrics."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -51,7 +51,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class FailedModel:
-    """Names one of several models that could not be opened, and says why."""
+    """Names a model that could not be opened, among several, and says why."""
 
     name: str
     version: str
@@ -60,7 +60,7 @@ class FailedModel:
 
 @dataclass(eq=False, slots=True)
 class Pipeline:
-    """Combines a runner with its decoders and bounds; used from one event loop."""
+    """Combines a model's runner, decoders and limits; used from one event loop."""
 
     info: ModelInfo
     runner: EngineRunner
@@ -91,13 +91,13 @@ class Pipeline:
 
     @property
     def leaves_resizing(self) -> bool:
-        """Return whether the engines resize the images that are decoded next: as long as few are
-        inside, since each is up to 3 MB until then.
-        """
+        """Return whether engines resize the next images: only while few are inside, as each takes
+        up to 3 MB until then."""
         return self.runner.resizes and self.admission.images <= _MOST_UNRESIZED
 
     async def drain(self, timeout_s: float | None) -> bool:
-        """Refuse new requests and finish those inside; return False if `timeout_s` was too short.
+        """Refuse new requests and finish those inside; return False if that took longer than
+        `timeout_s`.
 
         None: however long it takes.
         """

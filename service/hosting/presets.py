@@ -1,4 +1,4 @@
-"""Tests presets by their effects: how far a network tells images apart, and whether it names them.
+"""Tests presets by how well a network tells images apart, and whether it names them right.
 
 A guessed preset is tried on the built-in photographs, beside the others that fit. Confidence says
 little: a network made for `imagenet` is sure of everything where it gets the pixels of `caffe`,
@@ -58,7 +58,7 @@ Decode = Callable[[Path, Preprocessing], Pixels]
 
 @dataclass(frozen=True)
 class Trial:
-    """Holds the results of a preset on some images."""
+    """Holds the results of one preset on some images."""
 
     name: str
     used: bool  # by the model as it is set
@@ -73,7 +73,8 @@ def try_presets(
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
 ) -> list[Trial]:
-    """Run images through every preset that fits; `images` has the names expected of each image.
+    """Run images through every preset that fits; `images` come with the names that are right for
+    each.
 
     The model's own preprocessing comes first, where it is none of them. Raises what `decode` and
     the engine raise.
@@ -89,7 +90,7 @@ def try_presets(
 
 
 def doubt(classifier: Classifier, engine: Engine, decode: Decode) -> str:
-    """Return why a guessed preset is probably wrong, by the built-in photographs; else "".
+    """Return why a guessed preset is probably wrong, judged by built-in photographs, or "".
 
     Empty also where nothing was guessed, no other preset fits, or there are too few classes.
     """
@@ -106,9 +107,8 @@ def doubt(classifier: Classifier, engine: Engine, decode: Decode) -> str:
 
 
 def label_names(label: str) -> list[str]:
-    """Return the names in a label such as "n02123045 tabby, tabby cat" in plain words, number
-    included.
-    """
+    """Return the names in a label such as "n02123045 tabby, tabby cat", in plain words and with its
+    number."""
     number, _, rest = label.partition(" ")
     numbered = len(number) == 9 and number[0] == "n" and number[1:].isdecimal()
     names = [number, *rest.split(",")] if numbered else label.split(",")
@@ -116,7 +116,7 @@ def label_names(label: str) -> list[str]:
 
 
 def plain_words(text: str) -> str:
-    """Return the text's letters and digits in lower case, with single spaces for all else."""
+    """Return the text's letters and digits in lower case, with one space for all between."""
     return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
@@ -127,7 +127,8 @@ def _try(
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
 ) -> Trial:
-    """Return a trial; it is all zero where a score is not finite, as extreme pixels may cause."""
+    """Return a preset's trial, all zero if a score is not finite, which extreme pixels may
+    cause."""
     rows: list[NDArray[np.float64]] = []
     confidences, right = [], 0
     for file, expected in images.items():
@@ -144,7 +145,7 @@ def _try(
 
 
 def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
-    """Return logits up to a constant, which is subtracted: a softmax does not change by it."""
+    """Return logits up to a constant, which softmax ignores."""
     row = scores.astype(np.float64)
     if output is OutputKind.PROBABILITIES:
         row = np.log(np.maximum(row, np.finfo(np.float32).tiny))
@@ -153,7 +154,7 @@ def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
 
 
 def _share(rows: Sequence[NDArray[np.float64]]) -> float:
-    """Return 1 - n |mean of the rows|² / sum of |row|², 0 where all rows are the same or zero."""
+    """Return 1 - n |mean of the rows|² / sum of |row|², or 0 if all rows are equal or zero."""
     size = sum(float(row @ row) for row in rows)
     mean = np.mean(rows, axis=0)
     return max(0.0, 1 - len(rows) * float(mean @ mean) / size) if size else 0.0

@@ -1,4 +1,4 @@
-"""Remembers recent images with the scores that they got, to compare a model's new version on them.
+"""Keeps recent images and their scores, on which a model's new version is compared.
 
 An image is kept as it came: a file, which each version decodes in its own way, or pixels or a
 tensor.
@@ -23,7 +23,7 @@ _EVERY_S = 0.05
 
 
 class Example(NamedTuple):
-    """Holds an image, and the scores that a model gave it."""
+    """Holds an image and the scores that a model gave it."""
 
     image: bytes | Frames | Array
     scores: NDArray[np.float32]
@@ -45,13 +45,14 @@ class Recent:
 
     @property
     def examples(self) -> Sequence[Example]:
-        """Return the examples, the oldest first."""
+        """Return the examples, oldest first."""
         return tuple(self._examples)
 
     def chosen(
         self, images: Sequence[bytes | Frames | Array], now: float
     ) -> bytes | Frames | Array | None:
-        """Return a copy of a request's first image if it is to be kept at the time `now`."""
+        """Return a copy of a request's first image if it should be kept at the time `now`, else
+        None."""
         if now < self._next or not images:
             return None
         image = images[0]
@@ -65,7 +66,7 @@ class Recent:
         return image.copy() if isinstance(image, np.ndarray) else bytes(image)
 
     def add(self, image: "bytes | Frames | Array", scores: NDArray[np.float32]) -> None:
-        """Keep an image with its scores, in place of the oldest ones where there are too many."""
+        """Keep an image with its scores, and drop the oldest if there are too many."""
         example = Example(image, scores.copy())
         self._examples.append(example)
         self._bytes += example.bytes

@@ -1,4 +1,4 @@
-"""Holds system shared memory that clients on the same machine registered, by name.
+"""Holds the system shared memory that clients on this machine register by name.
 
 A region is part of a file in /dev/shm. It is read and written by calls rather than mapped: a client
 that shortens its file gets an error, where a mapping would end the process by SIGBUS; and what was
@@ -39,21 +39,21 @@ class RegionStatus(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """Holds a registered region, and its file, which is closed once nothing uses it."""
+    """Holds a registered region and its file, which is closed when nothing uses it any more."""
 
     status: RegionStatus
     file: io.FileIO
 
 
 class Place(NamedTuple):
-    """Names part of a region, for one tensor."""
+    """Locates one tensor in a region."""
 
     region: _Region
     offset: int  # in the region
     byte_size: int
 
     def read(self) -> bytes:
-        """Return a copy of the bytes. Raises BadRequestError where the file has become shorter."""
+        """Return a copy of the bytes. Raises BadRequestError if the file has become shorter."""
         self._check()
         data = os.pread(self.region.file.fileno(), self.byte_size, self._start)
         if len(data) != self.byte_size:
@@ -61,7 +61,7 @@ class Place(NamedTuple):
         return data
 
     def write(self, data: bytes) -> None:
-        """Write the bytes. Raises BadRequestError where they do not fit, or the file does not."""
+        """Write the bytes. Raises BadRequestError if they, or the file, are of the wrong length."""
         if len(data) > self.byte_size:
             raise BadRequestError(
                 f"shared memory size specified with the request for output should be at least "
@@ -88,12 +88,13 @@ class Regions:
     """Holds the regions of one server; used from its event loop."""
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` bounds what one tensor may have, as it bounds bodies."""
+        """Set `max_bytes`, the most that one tensor may have."""
         self._max_bytes = max_bytes
         self._regions: dict[str, _Region] = {}
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Register part of a file. Raises BadRequestError unless it is there and so long."""
+        """Register part of a file. Raises BadRequestError unless the file exists and is long
+        enough."""
         if not _NAME(name) or not _KEY(key):
             raise BadRequestError(
                 "a region's name has 1 to 256 characters; its key is a name of shared memory, "
@@ -118,21 +119,23 @@ class Regions:
         self._regions[name] = _Region(status, file)
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, or every region if none is named; one that is not there is no error."""
+        """Forget a region, or every region if none is named; an unknown name is no error."""
         if name:
             self._regions.pop(name, None)
         else:
             self._regions.clear()
 
     def status(self, name: str = "") -> list[RegionStatus]:
-        """Return a region, or every region. Raises ModelNotFoundError where it is not there."""
+        """Return a region, or every region if none is named. Raises ModelNotFoundError for an
+        unknown one."""
         regions: Iterable[_Region] = self._regions.values()
         if name:
             regions = [self._find(name, ModelNotFoundError)]
         return [region.status for region in regions]
 
     def place(self, name: str, offset: int, byte_size: int) -> Place:
-        """Return part of a region. Raises BadRequestError unless it is inside of it."""
+        """Return the place of a tensor in a region. Raises BadRequestError unless it lies
+        inside."""
         region = self._find(name, BadRequestError)
         if offset + byte_size > region.status["byte_size"]:
             raise BadRequestError(
@@ -153,7 +156,7 @@ class Regions:
 
 
 def _open(key: str) -> io.FileIO:
-    """Return the open file of a key. Raises BadRequestError unless it is shared memory."""
+    """Return the open file of a key. Raises BadRequestError if it is no shared memory."""
     # Not to wait, up to 45 s, for the end of a lease that a client has of its file.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:

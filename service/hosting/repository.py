@@ -50,7 +50,7 @@ _log = logging.getLogger("convoy")
 
 
 class Loaded(TypedDict):
-    """Says which version of a model is served, and how it compares with the one before."""
+    """Says which version of a model is served, and how it compares with the previous one."""
 
     name: str
     version: str
@@ -66,7 +66,7 @@ class Changes(Protocol):
     """Whether clients may ask for it."""
 
     async def load(self, name: str) -> Loaded:
-        """Serve a model as its files are now; nothing happens where they have not changed.
+        """Serve a model as its files are now; do nothing if they have not changed.
 
         Raises ModelNotFoundError where there are none, NotLoadedError where the new version cannot
         be served or agrees too little with the old one, which then stays, and RetryableError. It
@@ -74,13 +74,13 @@ class Changes(Protocol):
         """
 
     async def unload(self, name: str) -> None:
-        """Serve a model no longer; requests inside are answered. Raises ModelNotFoundError."""
+        """Stop serving a model; requests inside are answered. Raises ModelNotFoundError."""
 
     def start(self) -> None:
-        """Begin, because the models are warm."""
+        """Allow changes, since the models are warm."""
 
     def stop(self) -> None:
-        """Begin nothing more, because the server ends."""
+        """Allow no more changes, since the server ends."""
 
 
 class Repository:
@@ -102,7 +102,7 @@ class Repository:
         shared_memory: bool = False,
         swaps: bool = False,
     ) -> None:
-        """Set bounds for each model, except bytes and decode threads, which all models share.
+        """Set limits for each model; the limits on bytes and decode threads are shared by all.
 
         `max_queue` is in images; `default` names the model of `/v1/classify`; with `strict` warming
         up raises the first error, not only where no model can be served; it times batches for
@@ -143,7 +143,8 @@ class Repository:
         prepare: Callable[[Any], Decoding],
         reopen: Callable[[int], Engine] | None = None,
     ) -> Pipeline:
-        """Add a model; `close` will close it. `reopen` replaces an engine by its number."""
+        """Add a model, which `close` will close; `reopen` opens a replacement of an engine by its
+        number."""
         if info.name in self.models:
             raise ValueError(f"two models are named {info.name!r}")
         pipeline = self.open_aside(info, engines, prepare, reopen)
@@ -158,7 +159,7 @@ class Repository:
         reopen: Callable[[int], Engine] | None = None,
         measure_s: float | None = None,
     ) -> Pipeline:
-        """Return a model that is not served until `install`, or closed by `discard`.
+        """Return a model that is not served until `install`; `discard` closes it if it never is.
 
         `measure_s` replaces that of all.
         """
@@ -180,7 +181,7 @@ class Repository:
         return pipeline
 
     def install(self, new: Pipeline) -> None:
-        """Serve a model, from now on in place of its old version, if there is one."""
+        """Serve a model from now on, in place of its old version if there is one."""
         name = new.info.name
         old = self.models.get(name)
         shown = next((model for model in self.metrics.models if model.name == name), None)
@@ -192,9 +193,7 @@ class Repository:
         self._change(old, new)
 
     def remove(self, name: str) -> Pipeline | None:
-        """Serve a model no longer; return it, or None if it was broken. Raises
-        ModelNotFoundError.
-        """
+        """Stop serving a model; return it, or None if it was broken. Raises ModelNotFoundError."""
         if (broken := self.broken.pop(name, None)) is not None:
             old, version = None, broken.version
         else:
@@ -206,13 +205,13 @@ class Repository:
         return old
 
     async def retire(self, old: Pipeline) -> None:
-        """Finish what is inside a model that is no longer served, then free it."""
+        """Finish the requests inside a model that is no longer served, then free it."""
         self._aside.add(old)
         await old.drain(None)
         await self.discard(old)
 
     async def discard(self, pipeline: Pipeline) -> None:
-        """Close a model that is not served."""
+        """Close a model that was never served."""
         if not await pipeline.runner.close(_RETIRE_S):
             info = pipeline.info
             _log.error("an engine of version %s of %s does not return", info.version, info.name)
@@ -220,7 +219,7 @@ class Repository:
         pipeline.metrics.forget()
 
     def keep_default(self) -> None:
-        """Let the default model be the same however many models there will be."""
+        """Fix the current default model, however many models are added."""
         default = self.default
         if default is not None:
             self._default = default.info.name
@@ -231,7 +230,7 @@ class Repository:
 
     @property
     def _every(self) -> "Iterator[Pipeline]":
-        """Return the models, and those that are not served but have engines."""
+        """Return all models with engines, whether or not they are served."""
         yield from self.models.values()
         yield from tuple(self._aside)
 
@@ -242,7 +241,7 @@ class Repository:
         prepare: Callable[[Any], Decoding],
         metrics: ModelMetrics,
     ) -> Pipeline:
-        """Add a model with an existing runner, whose metrics are exported already."""
+        """Add a model that runs in another process, which exports its metrics."""
         self.models[info.name] = self._pipeline(info, runner, prepare, metrics)
         return self.models[info.name]
 
@@ -269,7 +268,7 @@ class Repository:
 
     @property
     def default(self) -> Pipeline | None:
-        """Return the model for requests that name none: the configured one, or the only one.
+        """Return the model for requests that name none: the one set, or the only one, else None.
 
         None where the configured one could not be opened; `find_default` says so.
         """
@@ -279,7 +278,7 @@ class Repository:
         return next(iter(self.models.values())) if alone else None
 
     def find_default(self) -> Pipeline | None:
-        """Return the default model. Raises BrokenModelError where it could not be opened."""
+        """Return the default model. Raises BrokenModelError if it could not be opened."""
         return self.default or (self.find(self._default) if self._default is not None else None)
 
     def find(self, name: str, version: str | None = None) -> Pipeline:
@@ -306,7 +305,7 @@ class Repository:
 
     @property
     def ready(self) -> bool:
-        """Return whether every model accepts requests, except those broken from the start."""
+        """Return whether all models accept requests, ignoring those broken from the start."""
         states = {pipeline.runner.state for pipeline in self.models.values()}
         return states <= {State.READY, State.BROKEN}
 
@@ -319,13 +318,12 @@ class Repository:
                 pipeline.runner.state.check_ready()
 
     def leave(self) -> None:
-        """Fail readiness from now on; requests are still accepted."""
+        """Report not to be ready from now on, but accept requests still."""
         self._leaving = True
 
     def exposition(self) -> "asyncio.Future[bytes]":
-        """Return all metrics in Prometheus' text format, made in a thread, since drivers may be
-        slow.
-        """
+        """Return all metrics in Prometheus' text format, made in a thread because drivers may be
+        slow."""
         return self._teller.run(Metrics.exposition, self.metrics)
 
     async def warm_up(self) -> None:
@@ -350,15 +348,14 @@ class Repository:
             self.changes.start()
 
     async def failure(self) -> EngineError:
-        """Wait until an engine cannot be restarted any more, and return its last error."""
+        """Wait until an engine has failed for good, and return its last error."""
         await self._failed.wait()
         assert self._failure is not None  # noqa: S101  set before the event; narrows the type
         return self._failure
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and finish those inside; return False if `timeout_s` was too
-        short.
-        """
+        """Refuse new requests and finish those inside; return False if that took longer than
+        `timeout_s`."""
         self._stop_changing()
         for pipeline in self._every:
             pipeline.runner.refuse()  # at once
@@ -370,7 +367,7 @@ class Repository:
         await asyncio.gather(*(pipeline.runner.give_up() for pipeline in self._every))
 
     async def close(self, timeout_s: float) -> bool:
-        """Close everything, and fail the requests inside; return False if an engine is stuck."""
+        """Close everything and fail the requests inside; return False if an engine is stuck."""
         self._stop_changing()
         closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self._every))
         self._decoders.close()

@@ -1,4 +1,4 @@
-"""Loads new versions of models beside those that serve, and lets them take over.
+"""Loads new versions of models beside those that are served, and replaces these.
 
     a call, or changed files
       └─ open ── self-test ── every batch size ── recent images ─┬─ takes over
@@ -58,7 +58,7 @@ _log = logging.getLogger("convoy")
 
 
 class _Version(NamedTuple):
-    """Holds the number that a model's files have as a version."""
+    """Holds the version number of a model's files."""
 
     number: str
     stamp: Stamp
@@ -74,7 +74,8 @@ class Swaps(Changes):
         expectations: Sequence[str] | None,
         stamps: Mapping[str, Stamp],
     ) -> None:
-        """Change what `settings` and `expectations` describe; `stamps` are of the open models."""
+        """Prepare to change what `settings` and `expectations` describe; `stamps` are the open
+        models'."""
         self._repository, self._settings, self._expectations = repository, settings, expectations
         self.by_clients = settings.repository_api
         self._served = dict(stamps)
@@ -150,7 +151,7 @@ class Swaps(Changes):
                 raise why from error
 
     async def _swap(self, old: Pipeline | None, file: ModelFile, stamp: Stamp) -> Loaded:
-        """Open, prove and compare a version, then let it take over."""
+        """Open, prove and compare a version, and then serve it."""
         repository, name = self._repository, file.name
         if old is not None and old.info.version == file.version and file.numbered:
             raise NotLoadedError(
@@ -183,7 +184,7 @@ class Swaps(Changes):
         return _loaded(new, compared)
 
     async def _compare(self, old: Pipeline | None, new: Pipeline) -> Comparison:
-        """Compare a version with the old one on recent images, which it keeps."""
+        """Compare a version with the old one on recent images, which the new one keeps."""
         if old is None or old.recent is None:
             return Comparison()
         before, after = [], []
@@ -200,7 +201,7 @@ class Swaps(Changes):
         return compared
 
     def _judge(self, old: Pipeline | None, new: Pipeline, compared: Comparison) -> None:
-        """Raise NotLoadedError where a version agrees too little with the old one."""
+        """Raise NotLoadedError if a version differs too much from the old one."""
         least = self._settings.agreement
         if old is not None and compared.agreement < least:
             info = new.info
@@ -214,7 +215,7 @@ class Swaps(Changes):
     def _refuse(
         self, old: Pipeline | None, file: ModelFile, outcome: str, why: NotLoadedError
     ) -> None:
-        """Record why a version is not served, where operators look for it."""
+        """Record why a version is not served where operators look for reasons."""
         _log.error("%s", why)
         repository = self._repository
         repository.metrics.swapped(file.name, outcome)
@@ -232,14 +233,14 @@ class Swaps(Changes):
             self._retiring[name] = asyncio.create_task(self._repository.retire(old))
 
     async def _retired(self, name: str) -> None:
-        """Wait until the last version but one is freed."""
+        """Wait until the version before the last is freed."""
         if (retiring := self._retiring.pop(name, None)) is not None:
             await asyncio.wait([retiring])
             retiring.result()
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Keep other changes out; raise what `_check` does."""
+        """Keep out other changes within this block. Raises what `_check` raises."""
         async with self._lock:
             self._check()
             try:
@@ -256,14 +257,14 @@ class Swaps(Changes):
             raise NotReadyError("the server is warming up; try again in a second")
 
     def _version(self, file: ModelFile, stamp: Stamp) -> str:
-        """Return the number of a model's files: their folder's, or else the next one."""
+        """Return the version number of a model's files: that of their folder, or the next one."""
         last = self._tried.get(file.name)
         if file.numbered or last is None:
             return file.version
         return last.number if last.stamp == stamp else str(int(last.number) + 1)
 
     async def _watch(self) -> None:
-        """Load what has changed, and what is new."""
+        """Load models that have changed or are new."""
         pending: dict[str, Stamp] = {}
         complaint = ""
         while True:
@@ -323,7 +324,7 @@ def _loaded(pipeline: Pipeline, compared: Comparison) -> Loaded:
 
 
 def _prepared(old: Pipeline, new: Pipeline, image: bytes | Frames | Array) -> Image | None:
-    """Return an image as a version takes it, or None if it takes no such image."""
+    """Return an image as a version takes it, or None if that takes no images of this kind."""
     if isinstance(image, Frames) and not new.info.of_clips:
         return None
     if not isinstance(image, np.ndarray):

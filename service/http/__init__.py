@@ -1,1 +1,1 @@
-"""Speaks HTTP: connections, parsing, bodies, answers, the server."""
+"""Implements HTTP: connections, parsing, bodies, answers and the server."""

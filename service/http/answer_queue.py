@@ -1,4 +1,4 @@
-"""Answers the requests of one connection in order: works on the first, lets the others wait."""
+"""Answers a connection's requests in order: handles the first while the others wait."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ErrorReply:
-    """Answers a request with an error, and ignores its body."""
+    """Answers a request with an error and ignores its body."""
 
     def __init__(self, error: ServiceError, respond: Callable[[Response], None]) -> None:
         self._error = error
@@ -59,9 +59,8 @@ class AnswerQueue:
     def __init__(
         self, peers: Peers, on_over: Callable[[QueuedRequest], None], linger: Callable[[], None]
     ) -> None:
-        """Call `on_over` with each answered request, and `linger` to close the connection
-        gently.
-        """
+        """Set `on_over`, called with each answered request, and `linger`, which closes the
+        connection gently."""
         self._peers = peers
         self._on_over = on_over
         self._linger = linger
@@ -72,7 +71,7 @@ class AnswerQueue:
         self._default_lines = b""
 
     def add(self, queued: QueuedRequest) -> None:
-        """Append a request, and begin it if it is the only one."""
+        """Append a request, and begin it if no other is in the queue."""
         self.queue.append(queued)
         if len(self.queue) > 1:
             self._peers.flow.pause_reading()
@@ -80,21 +79,21 @@ class AnswerQueue:
             self.go_on()
 
     def feed(self, queued: QueuedRequest, piece: bytes) -> None:
-        """Take a piece of a request's body; drop it if the request is answered already."""
+        """Pass on a piece of a request's body, or drop it if the request is answered already."""
         if not queued.begun:
             queued.chunks.append(piece)
         elif not queued.work.answered:
             queued.work.feed(piece)
 
     def end(self, queued: QueuedRequest) -> None:
-        """Take the end of a request's body."""
+        """Pass on the end of a request's body."""
         queued.whole = True
         if queued.begun and not queued.work.answered:
             queued.work.end()
         self.go_on()
 
     def go_on(self) -> None:
-        """Remove the requests that are over, and begin the next."""
+        """Remove requests that are over, and begin the next one."""
         if self._pumping:
             return
         self._pumping = True
@@ -128,9 +127,8 @@ class AnswerQueue:
         self.answered()
 
     def decide_last(self) -> bool:
-        """Decide, when the first request's answer is written, whether the connection ends
-        with it.
-        """
+        """Return whether the connection ends after the first request's answer, which is being
+        written."""
         queued = self.queue[0]
         stays = queued.keep_alive and (queued.whole or is_short(queued.record.headers))
         leaving = self._edge.leaving and len(self.queue) == 1
@@ -142,7 +140,7 @@ class AnswerQueue:
         self.queue[0].last = True
 
     def answered(self) -> None:
-        """Begin the next request after the first one's answer, or close the connection."""
+        """After the first request's answer, begin the next one or close the connection."""
         queued = self.queue[0]
         if queued.last and queued.whole and not queued.keep_alive:
             self._peers.transport.close()
@@ -152,7 +150,7 @@ class AnswerQueue:
         self.go_on()
 
     def _is_over(self, queued: QueuedRequest) -> bool:
-        """Begin the first request if it has not begun; return whether it is over."""
+        """Begin the first request if it has not begun, and return whether it is over."""
         work = queued.work
         if not queued.begun:
             if self._peers.flow.write_paused or self._peers.transport.is_closing():

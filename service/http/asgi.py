@@ -1,4 +1,4 @@
-"""Lets a route of FastAPI answer for a model's endpoint, on any ASGI server."""
+"""Lets FastAPI's routes answer by a model's endpoint, on any ASGI server."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ _LINGER_S = 3.0
 
 
 async def answer_to(request: Request, endpoint: Endpoint) -> Response:
-    """Return an endpoint's answer to a request. Raises HTTPException where its client leaves."""
+    """Return an endpoint's answer to a request. Raises HTTPException if the client leaves."""
     answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     exchange = Exchange(endpoint, _record(request.scope), answer.set_result)
     left = HTTPException(Code.CLIENT_LEFT, "the client disconnected")
@@ -44,7 +44,7 @@ async def answer_to(request: Request, endpoint: Endpoint) -> Response:
 
 
 class _Early(Response):
-    """Answers before the body has arrived, and closes the connection a while later.
+    """Answers before the body has arrived, and closes the connection after a while.
 
     An immediate close would reset what the client has not read.
     """
@@ -54,7 +54,7 @@ class _Early(Response):
         self.raw_headers = [*response.raw_headers, (b"connection", b"close")]
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer; read what arrives of the body for at most `_LINGER_S`, then end."""
+        """Send the answer, read the rest of the body for at most `_LINGER_S`, and end."""
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
@@ -66,7 +66,7 @@ class _Early(Response):
 
 
 async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> bool:
-    """Wait for the answer; return False if the client leaves first."""
+    """Wait for the answer, and return False if the client leaves first."""
 
     async def left() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -81,7 +81,7 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
 
 
 def _record(scope: Scope) -> RequestRecord:
-    """Return the record that Convoy's own connection has made, or else a new one."""
+    """Return the record that Convoy's own connection made, or a new one on other servers."""
     record: RequestRecord | None = scope.get("state", {}).get("record")
     if record is not None:
         return record

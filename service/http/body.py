@@ -1,4 +1,4 @@
-"""Reads a request's body: what its headers declare, then its bytes, within every limit.
+"""Reads a request's body, first what its headers declare and then its bytes, within limits.
 
 headers ── refuse early ── pieces, counted ── the whole body ── its images
 """
@@ -52,13 +52,13 @@ _LENGTH_DIGITS = 20
 
 
 def content_length(headers: Headers) -> int | None:
-    """Return the length that the headers declare, or None."""
+    """Return the length that the headers declare, or None if they declare none."""
     length = headers.get(b"content-length", b"")
     return int(length) if len(length) <= _LENGTH_DIGITS and length.isdigit() else None
 
 
 def is_short(headers: Headers) -> bool:
-    """Return whether an unwanted body is so short that the connection can stay open.
+    """Return whether an unwanted body is short enough to read, so that the connection stays open.
 
     It is not if it comes in chunks, or if its client waits for 100 Continue.
     """
@@ -74,7 +74,7 @@ def _coding(headers: Headers) -> str:
 
 
 def content_coding(headers: Headers) -> str:
-    """Return the body's coding: "gzip", "deflate" or "" for none.
+    """Return the body's coding, "gzip", "deflate" or "" for none.
 
     Raises UnsupportedMediaTypeError for another Content-Encoding.
     """
@@ -87,7 +87,7 @@ def content_coding(headers: Headers) -> str:
 
 
 def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:
-    """Return the boundary of a form; empty if the body is an image, or of a media type in `also`.
+    """Return a form's boundary, or b"" if the body is an image or has a media type in `also`.
 
     Raises UnsupportedMediaTypeError where the body is neither, or is compressed, and
     BadRequestError for a form without a boundary.
@@ -122,7 +122,7 @@ def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:
 
 
 def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
-    """Return the bytes of each image, in upload order; at least one, none empty.
+    """Return the bytes of the images in upload order; there is at least one, and none is empty.
 
     Raises BadRequestError where the body is empty, malformed or truncated, TooManyImagesError for
     more than `max_images`, InvalidParameterError for an unknown form field.
@@ -162,7 +162,7 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
 
 
 class _Form:
-    """Collects the files of a form from the events of its parser."""
+    """Collects a form's files from its parser's events."""
 
     def __init__(self, max_images: int) -> None:
         self.files: list[tuple[str, list[bytes]]] = []  # name and pieces of each

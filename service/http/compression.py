@@ -1,4 +1,4 @@
-"""Handles compressed bodies: gzip and deflate (RFC 9110 section 8.4.1).
+"""Compresses and decompresses bodies by gzip and deflate (RFC 9110 section 8.4.1).
 
 The size of an inflated body is limited while it inflates: a bomb costs no more than a large body.
 """
@@ -30,7 +30,7 @@ _WORTH_IT = 512
 
 
 def inflate(data: bytes, coding: str, max_bytes: int) -> bytes:
-    """Decompress a body of at most `max_bytes` bytes.
+    """Decompress a body to at most `max_bytes` bytes.
 
     Raises PayloadTooLargeError where it is larger, BadRequestError where it is malformed, truncated
     or followed by other data.
@@ -65,7 +65,7 @@ def inflate(data: bytes, coding: str, max_bytes: int) -> bytes:
 
 
 def wanted_coding(accept_encoding: str, size: int) -> str | None:
-    """Return the coding for an answer of `size` bytes by its request's Accept-Encoding, or None."""
+    """Return the coding for an answer of `size` bytes that Accept-Encoding allows, or None."""
     if size < _WORTH_IT or len(accept_encoding) > _MAX_ACCEPT_BYTES:
         return None
     weights = dict.fromkeys(CODINGS, 0.0)

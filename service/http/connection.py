@@ -1,4 +1,4 @@
-"""Serves one client connection: its parser, its limits, and the queue of its requests.
+"""Serves one client's connection by a parser, limits and a queue of requests.
 
     bytes ── Parser ── head ── edge ─┬─ ErrorReply
                                      ├─ a model's endpoint ── Exchange
@@ -52,7 +52,7 @@ _OPENED, _HEAD, _BODY, _WHOLE, _IDLE, _REFUSED = range(6)
 
 
 class Connection(asyncio.Protocol):
-    """Serves a connection on behalf of its transport, its parser, uvicorn and the edge."""
+    """Connects a client's transport, parser and requests with uvicorn and the edge."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start serving; close at once if there are too many connections."""
+        """Start serving, or close at once if there are too many connections."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._peers = Peers(self._config, self._state, self._transport)
         self._answers = AnswerQueue(self._peers, self._over, self._linger)
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def connection_lost(self, _: Exception | None) -> None:
-        """Abandon the unanswered requests: the client has left."""
+        """Abandon the unanswered requests, because the client has left."""
         cast("set[Connection]", self._state.connections).discard(self)
         self._edge.connections.close(self)
         while self._answers.queue:
@@ -125,9 +125,8 @@ class Connection(asyncio.Protocol):
 
     @override
     def eof_received(self) -> bool:
-        """Return True to answer the whole requests of a client that ended its side, False if it has
-        left.
-        """
+        """Return True to answer a client that ended its side after whole requests, False if it has
+        left."""
         queue = self._answers.queue
         within = self._parsing is not None or self._stage == _HEAD
         if not queue or (within and not self._deaf):
@@ -138,7 +137,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        """Stop writing: the client does not read its answers."""
+        """Stop writing, because the client does not read its answers."""
         self._peers.flow.pause_writing()
 
     @override
@@ -150,7 +149,7 @@ class Connection(asyncio.Protocol):
     # --- called by the parser --------------------------------------------------------------------
 
     def on_begin(self) -> None:
-        """Start the time limit of a head."""
+        """Start the time limit for a head."""
         if not self._deaf:
             self._stage = _HEAD
             self._since = self._loop.time()
@@ -179,14 +178,14 @@ class Connection(asyncio.Protocol):
         self._answers.add(queued)
 
     def on_piece(self, piece: bytes) -> None:
-        """Take a piece of a body."""
+        """Pass on a piece of a body."""
         queued = self._parsing
         if queued is not None:
             queued.record.bytes_in += len(piece)
             self._answers.feed(queued, piece)
 
     def on_end(self) -> None:
-        """Take the end of a request."""
+        """Pass on the end of a request."""
         queued, self._parsing = self._parsing, None
         if queued is not None:
             if self._stage == _BODY:
@@ -194,7 +193,7 @@ class Connection(asyncio.Protocol):
             self._answers.end(queued)
 
     def _work(self, record: RequestRecord, head: Head) -> Work:
-        """Return the reply to a request, or the work that makes it."""
+        """Return the reply to a request, or an object that makes it."""
         write = self._answers.write
         refused = self._edge.admit(record, health_only=self._health_only)
         if refused is not None:
@@ -230,7 +229,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def silent_since(self) -> float | None:
-        """Return since when, in loop time, the client owes a request; None if it owes none.
+        """Return since when, in loop time, the client owes a request, or None if it owes none.
 
         None also where the connection is closing.
         """
@@ -239,7 +238,7 @@ class Connection(asyncio.Protocol):
         return self._since
 
     def hang_up_on(self) -> None:
-        """Close a silent connection, because another needs its place."""
+        """Close a silent connection because another one needs its place."""
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
@@ -287,7 +286,7 @@ class Connection(asyncio.Protocol):
     # --- how it ends -----------------------------------------------------------------------------
 
     def _over(self, queued: QueuedRequest) -> None:
-        """Stop counting a request that was answered, and prepare for the next."""
+        """Stop counting an answered request, and prepare for the next."""
         self._state.total_requests += 1
         queued.record.status = queued.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
         self._edge.leave(queued.record)
@@ -305,7 +304,7 @@ class Connection(asyncio.Protocol):
             self._peers.flow.resume_reading()
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answer with an error, after the earlier requests, and close the connection."""
+        """Answer with an error after the earlier requests, and close the connection."""
         if self._deaf or self._transport.is_closing():
             return
         self._deaf = True
@@ -331,7 +330,8 @@ class Connection(asyncio.Protocol):
         self._answers.go_on()
 
     def _ask(self, *, asked: bool = False) -> None:
-        """Find out whether a client that ended its side has left; if so, withdraw its requests."""
+        """Find out whether a client that ended its side has left, and withdraw its requests
+        if so."""
         if not self._answers.queue or self._transport.is_closing():
             return
         if self._reports():
@@ -343,15 +343,13 @@ class Connection(asyncio.Protocol):
         self._loop.call_later(_ASK_S, partial(self._ask, asked=True))
 
     def _reports(self, event: int = 0) -> bool:
-        """Return whether the system reports this event of the connection, or a reset."""
+        """Return whether the system reports this event, or a reset, for the connection."""
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket"), event)
         return bool(poll.poll(0))
 
     def _linger(self) -> None:
-        """End the answers, but keep the connection so that the client can read them before the
-        close.
-        """
+        """End the answers, but leave the connection open until the client can have read them."""
         self._transport.write_eof()
         self._deaf = True
         self._parsing = None

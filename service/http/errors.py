@@ -6,7 +6,7 @@ from service.errors import Code, ServiceError
 
 
 class HttpError(ServiceError, code=Code.MALFORMED):
-    """The base of errors whose HTTP `status` is more precise than their code's."""
+    """The base of errors that have an HTTP `status` more precise than their code's."""
 
     status: ClassVar[int]
 

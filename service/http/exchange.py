@@ -1,4 +1,4 @@
-"""Handles one request to a model's endpoint, and its one answer.
+"""Handles one request to a model's endpoint, from its head to its answer.
 
     begin ── body ── end ── wanted ── Call ── scores ── answer
       └────────┴──────┴───────────────────┴─── error ─────┘
@@ -26,25 +26,26 @@ _SMALL_CHUNK, _MERGED_CHUNKS = 1024, 1 << 16
 
 
 class Endpoint(Protocol):
-    """Reads the requests to one model at a path, and formats their answers."""
+    """Reads requests to one model at one path, and formats their answers."""
 
     pipeline: Pipeline
 
     def check(self, record: RequestRecord) -> Any:
-        """Return what `read` needs of the head. Raises ServiceError where the head is wrong."""
+        """Return what `read` needs from the head. Raises ServiceError if the head is wrong."""
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Return whether a body of this length is read sooner than it is handed to a thread."""
+        """Return whether reading a body of this length takes less time than handing it to a
+        thread."""
 
     def read(self, asked: Any, body: bytes) -> ImageRequest:
-        """Return the images and options in the body. Raises ServiceError where it is wrong."""
+        """Return the images and options in the body. Raises ServiceError if it is wrong."""
 
     def answer(self, form: Any, scored: Any, count: Callable[[], Phases]) -> Response:
-        """Return the answer with the scores; `count` counts it as made and returns its phases."""
+        """Return the answer with the scores; calling `count` counts it and returns its phases."""
 
 
 class Exchange:
-    """Handles a call by HTTP, from its head to its answer.
+    """Handles a call over HTTP from its head to its answer.
 
     `respond` gets the answer, unless the call is abandoned.
     """
@@ -68,7 +69,8 @@ class Exchange:
         respond: Callable[[Response], None],
         now: Callable[[], Endpoint | None] = lambda: None,
     ) -> None:
-        """Ask `now`, as it begins, for the endpoint at its path: the model may have changed."""
+        """Set `now`, which gives the endpoint when the request begins, as the model may have
+        changed by then."""
         self.endpoint, self.record = endpoint, record
         self._now = now
         self._respond = respond
@@ -80,11 +82,11 @@ class Exchange:
 
     @property
     def answered(self) -> bool:
-        """Return whether it is answered or abandoned."""
+        """Return whether the request is answered or abandoned."""
         return self._call.ended
 
     def begin(self) -> None:
-        """Start the call; refuse what the head alone shows to be wrong or too large."""
+        """Start the call, or refuse what the head alone shows to be wrong or too large."""
         now = self._now()
         if now is not None and now is not self.endpoint:  # another request was before it
             self.endpoint = now
@@ -99,7 +101,7 @@ class Exchange:
             self._call.fail(error)
 
     def feed(self, chunk: bytes) -> None:
-        """Take a piece of the body."""
+        """Add a piece of the body."""
         if self.answered:
             return
         add_chunk(self._chunks, chunk)
@@ -110,7 +112,7 @@ class Exchange:
             self._call.fail(error)
 
     def end(self) -> None:
-        """Take the end of the body, and read the body."""
+        """Read the body, which is complete."""
         if self.answered:
             return
         chunks, self._chunks = self._chunks, []
@@ -130,7 +132,7 @@ class Exchange:
             self._call.fail(error)
 
     def abandon(self) -> None:
-        """Stop, because the answer is no longer wanted."""
+        """Stop because no one waits for the answer."""
         self._chunks = []
         self._call.abandon(self.record.refused or Code.CLIENT_LEFT)
 
@@ -169,9 +171,8 @@ class Exchange:
 
 
 def add_chunk(chunks: list[bytes | bytearray], chunk: bytes) -> None:
-    """Append a piece of a body; join a small one to the last, since objects take more than
-    bytes.
-    """
+    """Append a piece of a body, joined to the last if it is small, because each object takes
+    memory."""
     last = chunks[-1] if chunks else None
     if last is None or len(chunk) >= _SMALL_CHUNK or len(last) >= _MERGED_CHUNKS:
         chunks.append(chunk)

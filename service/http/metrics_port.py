@@ -1,4 +1,4 @@
-"""Serves metrics on a port of their own, for a network that clients do not reach.
+"""Serves metrics on a port of their own, for a network that clients cannot reach.
 
 Scrapers are few and trusted: one thread answers one request at a time.
 """
@@ -24,7 +24,7 @@ _log = logging.getLogger("convoy")
 
 @contextlib.contextmanager
 def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Iterator[int]:
-    """Answer GET /metrics with `exposition()` within this block; yield the port.
+    """Answer GET /metrics with `exposition()` within this block, and yield the port.
 
     Raises ListenError where the address is in use, forbidden or unknown.
     """

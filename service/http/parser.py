@@ -1,4 +1,4 @@
-"""Wraps llhttp with limits: gives a connection whole, checked heads and pieces of bodies.
+"""Wraps llhttp with limits, and gives a connection whole, checked heads and pieces of bodies.
 
 llhttp takes heads and trailers of any length. Here it is an error to send much that completes
 neither a head, nor a piece of a body, nor a request. llhttp also leaves some checks of a head to
@@ -46,16 +46,16 @@ class OnRequest(Protocol):
     """Receives the parts of a request from the parser, in the order of these methods."""
 
     def on_begin(self) -> None:
-        """Take note that a head has begun."""
+        """Note that a head has begun."""
 
     def on_head(self, head: Head) -> None:
-        """Take a whole head."""
+        """Handle a complete head."""
 
     def on_piece(self, piece: bytes) -> None:
-        """Take a piece of a body."""
+        """Handle a piece of a body."""
 
     def on_end(self) -> None:
-        """Take note that the body has ended."""
+        """Note that the body has ended."""
 
 
 class Parser:
@@ -71,7 +71,7 @@ class Parser:
         self._pending = 0  # bytes since a head, a piece of a body or a request was complete
 
     def feed(self, data: bytes) -> None:
-        """Parse received bytes. Raises ServiceError, after which no more may be fed."""
+        """Parse received bytes. Raises ServiceError, after which no more bytes may be fed."""
         self._size = size = len(data)
         self._pending += size
         self._read += size
@@ -102,13 +102,13 @@ class Parser:
         self._connection.on_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the target."""
+        """Add a piece of the request's target."""
         self._target += url
         if len(self._target) > MAX_TARGET_BYTES:
             raise TargetTooLongError(f"the path and query have more than {MAX_TARGET_BYTES} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer of a chunked body."""
+        """Add a header, or a trailer of a chunked body."""
         headers = self._headers
         headers.append((name.lower(), value))
         if len(headers) > MAX_HEADERS:
@@ -155,9 +155,8 @@ class Parser:
         return llhttp
 
     def _stay(self) -> bytes:
-        """Replace llhttp, which takes no body after an upgrade; return the head without that
-        header.
-        """
+        """Replace llhttp, which reads no body after an upgrade, and return the head without that
+        header."""
         was, self._llhttp = self._llhttp, self._new()
         version = was.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]
@@ -166,7 +165,7 @@ class Parser:
 
 
 def _check(version: str, headers: list[tuple[bytes, bytes]], named: dict[bytes, bytes]) -> bool:
-    """Check a head; return whether its client waits for 100 Continue."""
+    """Check a head, and return whether its client waits for 100 Continue."""
     if version not in ("1.1", "1.0"):
         raise _not_http(_OTHER_VERSION[0])
     if b"host" not in named and version == "1.1":

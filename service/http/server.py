@@ -1,4 +1,4 @@
-"""Runs an application until a signal: listen, warm up, announce, drain, close.
+"""Runs an application until a signal: listens, warms up, announces, drains and closes.
 
     SIGTERM or SIGINT -> fail readiness, serve for `notice_s` -> refuse, finish those inside -> exit
                       └─ answers say `connection: close` ─┘└─ idle connections are closed
@@ -64,7 +64,7 @@ class ListenError(Exception):
 
 
 def bind(host: str, port: int, settings: str = "--host and --port") -> socket.socket:
-    """Return a socket bound to the address, not listening yet, so that no client waits for the
+    """Return a socket bound to the address but not listening, so that no client waits for the
     model.
 
     Raises ListenError, naming the settings, where the address is in use, forbidden or unknown.
@@ -89,8 +89,7 @@ def bind(host: str, port: int, settings: str = "--host and --port") -> socket.so
 
 
 def turn_away(listener: socket.socket) -> None:
-    """Make the system ignore new connections, so that a client's next try finds the listener
-    closed.
+    """Make the system ignore new connections, so that clients try again and find the port closed.
 
     Otherwise clients that connect between the last `accept` and the close would be reset. Where the
     system has no such filter, nothing changes.
@@ -105,7 +104,7 @@ def turn_away(listener: socket.socket) -> None:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within this block SIGTERM ends the process with the usual status; SIGHUP is ignored.
+    """Let SIGTERM end the process with the usual status within this block; ignore SIGHUP.
 
     It is for the time before the server runs. The first process of a container receives only
     signals that it handles.
@@ -125,7 +124,7 @@ def http_settings(
     keys: Keys | None = None,
     endpoints: Mapping[str, Endpoint] | None = None,
 ) -> ConvoyConfig:
-    """Return uvicorn's settings for any application; benchmarks run a bare one with them."""
+    """Return uvicorn's settings for any application; benchmarks use them for a bare one."""
     on_end: list[OnEnd] = []
     if settings.access_log:
         on_end.append(AccessLog(line_writer(settings.log_format)))
@@ -161,17 +160,17 @@ def http_settings(
 
 
 class Port(Protocol):
-    """Listens at another port of the server, with a protocol of its own."""
+    """Listens on a further port of the server, with a protocol of its own."""
 
     async def start(self, edge: Edge) -> None:
-        """Listen; requests are admitted by `edge`. OSError: the address is in use."""
+        """Listen; `edge` admits requests. Raises OSError if the address is in use."""
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new requests, and finish those inside within a time."""
+        """Refuse new requests, and finish those inside within a time limit."""
 
 
 class Server(uvicorn.Server):
-    """Extends uvicorn with models to warm up after listening and to drain before exiting."""
+    """Extends uvicorn to warm up models after it listens and to drain before it exits."""
 
     def __init__(
         self,
@@ -196,7 +195,8 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Drain on a signal; uvicorn's own method would in the end kill the process with it.
+        """Drain on a signal, whereas uvicorn's own method would kill the process with it in the
+        end.
 
         While the server runs, threads give up the interpreter's lock after SWITCH_S.
         """
@@ -218,7 +218,7 @@ class Server(uvicorn.Server):
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then start to warm up; health requests are answered meanwhile."""
+        """Listen, and then start to warm up; health requests are answered meanwhile."""
         try:
             await super().startup(sockets)
             if self._port is not None and self._edge is not None:
@@ -230,7 +230,7 @@ class Server(uvicorn.Server):
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, send the last answers, close the models."""
+        """Stop listening, send the last answers, and close the models."""
         for listener in sockets or []:
             turn_away(listener)
         if sockets:
@@ -243,7 +243,7 @@ class Server(uvicorn.Server):
         self.stuck = not await self._repository.close(LEAVE_S)
 
     async def accept(self, listener: socket.socket) -> None:
-        """Accept a connection as uvicorn does. Raises BlockingIOError where none waits."""
+        """Accept a connection like uvicorn. Raises BlockingIOError if none waits."""
         connection, _ = listener.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         protocol: Any = self.config.http_protocol_class
@@ -251,13 +251,13 @@ class Server(uvicorn.Server):
         await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     async def accept_rest(self, listener: socket.socket) -> None:
-        """Accept all waiting connections, which closing the listener would reset."""
+        """Accept all waiting connections, because closing the listener would reset them."""
         with contextlib.suppress(OSError):
             for _ in range(self.config.backlog):
                 await self.accept(listener)
 
     def stop(self) -> None:
-        """Drain; a second call ends the wait."""
+        """Drain; a second call ends the waiting."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._leave())
             return
@@ -269,7 +269,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _read_again(self) -> None:
-        """Read again the files that may have changed."""
+        """Reload the files that may have changed."""
         keys = self._edge.keys if self._edge is not None else None
         if keys is None:
             _log.info("SIGHUP: there is no file to read again (--api-key-file)")
@@ -289,7 +289,7 @@ class Server(uvicorn.Server):
         self._announce()
 
     async def _watch(self) -> None:
-        """Exit if an engine fails for good; the process manager then restarts the service."""
+        """Exit if an engine fails for good, so that the process manager restarts the service."""
         failure = await self._repository.failure()
         await asyncio.sleep(_REFUSE_S)
         self._fail(failure)
@@ -329,7 +329,7 @@ def run_server(
     announce: Callable[[], None],
     port: Port | None = None,
 ) -> bool:
-    """Serve until a signal, then close the repository; call `announce` once the service is ready.
+    """Serve until a signal, then close the repository; call `announce` when the service is ready.
 
     Returns True if every accepted request was answered within `drain_s`; otherwise see
     `outcome_of`.
@@ -341,7 +341,7 @@ def run_server(
 
 
 def outcome_of(server: Server) -> bool:
-    """Return whether every accepted request was answered. Exits the process if an engine is stuck.
+    """Return whether all accepted requests were answered; exit the process if an engine is stuck.
 
     Raises the engine's error if it could not warm up or failed for good, or ListenError.
     """

@@ -1,4 +1,4 @@
-"""Contains all use of uvicorn's internals; pyproject.toml bounds its version.
+"""Contains all use of uvicorn's internals, for which pyproject.toml limits its version.
 
 uvicorn owns the server: listening, the date header, shutdown. It is configured with `Connection`,
 our protocol, which hands requests that are not for a model to an `AsgiCall`: uvicorn's own cycle,
@@ -33,7 +33,7 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class ConvoyConfig(Config):
-    """Extends uvicorn's settings with the state that Convoy's connections share."""
+    """Extends uvicorn's settings by the state that Convoy's connections share."""
 
     def __init__(
         self,
@@ -42,9 +42,8 @@ class ConvoyConfig(Config):
         endpoints: Mapping[str, Endpoint] | None = None,
         **options: Any,
     ) -> None:
-        """Add the edge, and the `endpoints` by path, whose requests connections answer without
-        ASGI. They may change.
-        """
+        """Add the edge, and `endpoints` by path, which connections call without ASGI; the mapping
+        may change."""
         super().__init__(app, **options)
         self.edge = edge
         self.endpoints = {} if endpoints is None else endpoints
@@ -67,25 +66,25 @@ class Peers:
 
 
 class AnswerProgress(Protocol):
-    """Reports the progress of the first request's answer to the queue of its connection."""
+    """Reports to a connection's queue how far the first request's answer is."""
 
     def decide_last(self) -> bool:
-        """Decide, when the answer begins, whether the connection ends with it."""
+        """Return whether the connection ends after this answer, which begins now."""
 
     def make_last(self) -> None:
         """End the connection after this answer."""
 
     def answered(self) -> None:
-        """Take note that the answer is written."""
+        """Note that the answer is written."""
 
 
 class AsgiCall(RequestResponseCycle):
-    """Lets the application answer one request."""
+    """Has the application answer one request."""
 
     def __init__(
         self, peers: Peers, record: RequestRecord, head: Head, answers: AnswerProgress
     ) -> None:
-        """Begin a cycle of uvicorn. Raises BadRequestError where the target is malformed."""
+        """Begin a uvicorn cycle. Raises BadRequestError if the target is malformed."""
         super().__init__(
             scope=_scope(peers, record, head),
             transport=peers.transport,
@@ -109,7 +108,7 @@ class AsgiCall(RequestResponseCycle):
         return self.response_complete
 
     def begin(self) -> None:
-        """Start the application, once the answers to earlier requests are written."""
+        """Start the application after the answers to earlier requests are written."""
         state = self._peers.state
         self.default_headers = [*state.default_headers, (b"x-request-id", self._record.id)]
         running = self.run_asgi(cast(Any, self._peers.config.loaded_app))
@@ -119,7 +118,7 @@ class AsgiCall(RequestResponseCycle):
         state.tasks.add(task)
 
     def feed(self, chunk: bytes) -> None:
-        """Take a piece of the body."""
+        """Add a piece of the body."""
         if self.response_complete:
             return
         self.body += chunk
@@ -128,18 +127,18 @@ class AsgiCall(RequestResponseCycle):
         self.message_event.set()
 
     def end(self) -> None:
-        """Take the end of the body."""
+        """Note the end of the body."""
         self.more_body = False
         self.message_event.set()
 
     def abandon(self) -> None:
-        """Tell the application, at its next `receive`, that the client has left."""
+        """Tell the application, when it next calls `receive`, that the client has left."""
         self.disconnected = True
         self.message_event.set()
 
     @override
     async def send(self, message: Any) -> None:
-        """Write what the application sends, and record it, unless the client has left."""
+        """Write what the application sends and record it, unless the client has left."""
         if not self.disconnected:
             if message["type"] == "http.response.body":
                 self._record.bytes_out += len(message.get("body", b""))
@@ -156,7 +155,7 @@ class AsgiCall(RequestResponseCycle):
 
 
 def _scope(peers: Peers, record: RequestRecord, head: Head) -> Any:
-    """Return the ASGI scope of a request. Raises BadRequestError where its target is malformed."""
+    """Return the ASGI scope of a request. Raises BadRequestError if its target is malformed."""
     try:
         url = httptools.parse_url(head.target)
     except httptools.HttpParserInvalidURLError as error:

@@ -1,4 +1,4 @@
-"""Checks clips, and what decoding them will cost: limits first, and no pixel decoded.
+"""Checks clips and estimates the cost of decoding them, without decoding a pixel.
 
 several images ────────────────┐
 ZIP archive ── its directory ──┴─ the frames that the model gets ── each as `prepare_image`
@@ -70,7 +70,7 @@ _ANIMATED = Weight(held_bytes=0.0, drawn_bytes=24.0, ns=100)
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Holds the images of one clip; its length is that of all in bytes."""
+    """Holds the images of one clip; its `len` is the sum of their bytes."""
 
     files: Sequence[bytes]
 
@@ -79,7 +79,7 @@ class Frames:
 
 
 def clips_of(files: Sequence[bytes]) -> list[bytes | Frames]:
-    """Return the clips of a request's files: all of its images are one clip, or else each file is.
+    """Return the clips in a request's files: one clip of all its images, or else one for each file.
 
     Raises BadRequestError where the two are mixed.
     """
@@ -97,7 +97,7 @@ def clips_of(files: Sequence[bytes]) -> list[bytes | Frames]:
 def prepare_clip(
     clip: bytes | Frames, preprocessing: Preprocessing, limits: ImageLimits
 ) -> Decoding:
-    """Check a clip and estimate its decoding cost; decodes no pixel.
+    """Check a clip and estimate the cost of decoding it, without decoding a pixel.
 
     Running the result gives D×H×W×C pixels, of the frames that the preprocessing chooses. Raises
     what `prepare_image` raises, TooManyImagesError over MOST_FRAMES, and BadRequestError for a
@@ -116,7 +116,7 @@ def prepare_clip(
 
 
 def _is_whole(file: bytes) -> bool:
-    """Return whether a file has all frames of a clip, or is none of the images that are frames."""
+    """Return whether a file is a whole clip, or else no image that could be a frame of one."""
     match ImageFormat.of(file):
         case ImageFormat.JPEG:
             return False
@@ -146,7 +146,7 @@ def _of_animation(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
 
 
 def _animation(data: bytes) -> tuple[ImageFile, str]:
-    """Return an animation's header, and Pillow's name of its format."""
+    """Return an animation's header, and its format as Pillow names it."""
     kind = ImageFormat.of(data)
     if kind is ImageFormat.PNG:
         file = parse_png(data, animated=True)
@@ -182,9 +182,8 @@ def _of_stills(
 def _frame(
     file: bytes, number: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[Cost, Drawing]:
-    """Return what a frame costs and its drawing. Raises what `prepare_image` does, with its
-    number.
-    """
+    """Return the cost of a frame and its drawing. Raises what `prepare_image` does, with the
+    frame's number."""
     try:
         return plan(check_image(file, limits), preprocessing, limits)
     except ServiceError as error:
@@ -192,7 +191,8 @@ def _frame(
 
 
 def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
-    """Read the images of an archive, in the order of their names; numbers in them count as such."""
+    """Read the images of an archive in the order of their names, with numbers in them compared as
+    numbers."""
     _check_directory(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -215,7 +215,7 @@ def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> D
 
 
 def _check_directory(data: bytes) -> None:
-    """Raise BadRequestError where an archive's directory is none, or longer than a clip's."""
+    """Raise BadRequestError if an archive's directory is invalid, or longer than that of a clip."""
     end = data.rfind(_END, max(0, len(data) - _END_BYTES - _MOST_COMMENT))
     if end < 0 or end + _END_BYTES > len(data):
         raise BadRequestError("the ZIP archive is truncated: it has no directory; send it whole")
@@ -235,14 +235,13 @@ def _is_frame(entry: zipfile.ZipInfo) -> bool:
 
 
 def _in_order(name: str) -> str:
-    """Return a key by which frame9 comes before frame10."""
+    """Return a sort key by which frame9 comes before frame10."""
     return re.sub(r"[0-9]+", lambda digits: digits[0].lstrip("0").rjust(20, "0"), name)
 
 
 def _check_sizes(entries: Sequence[zipfile.ZipInfo], archive_bytes: int) -> None:
-    """Raise BadRequestError where a file cannot be read, PayloadTooLargeError where all are too
-    long.
-    """
+    """Raise BadRequestError if a file is unreadable, PayloadTooLargeError if all together are too
+    long."""
     for entry in entries:
         if entry.flag_bits & _ENCRYPTED:
             raise BadRequestError("the ZIP archive has a password; send one without")
@@ -269,7 +268,7 @@ def _check_frames(frames: int) -> None:
 
 
 def _check_pixels(pixels: int, limits: ImageLimits) -> None:
-    """Raise PayloadTooLargeError where all frames that are decoded have too many pixels."""
+    """Raise PayloadTooLargeError if the frames to decode together have too many pixels."""
     if pixels > (most := limits.max_passes * limits.max_pixels):
         raise PayloadTooLargeError(
             f"the frames of the clip have {pixels} pixels in all; at most {most} are allowed;"

@@ -1,4 +1,4 @@
-"""Draws the pixels of a checked image file: one resample orients, resizes and crops.
+"""Decodes a checked image file; a single resampling orients, resizes and crops it.
 
     Pillow decodes (a large JPEG at 1/2, 1/4 or 1/8) ── opaque RGB or grey ── resample ── upright
 
@@ -53,9 +53,8 @@ TO_UPRIGHT = {
 
 
 class Decoded(NamedTuple):
-    """Holds an opaque image as stored, RGB or grey, and how to resize it: `box` of it becomes
-    `size`, out of which `crop` is cut.
-    """
+    """Holds an opaque image as stored, RGB or grey, and how to resize it: `box` becomes `size`,
+    from which `crop` is cut."""
 
     image: Image.Image
     size: tuple[int, int]
@@ -65,8 +64,7 @@ class Decoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """Describes a checked file and what to make of it, x and y as stored; calling it decodes the
-    file.
+    """Describes a checked file and how to draw it, x and y as stored; calling it decodes the file.
 
     It can be pickled: the parts of the file are then buffers, which protocol 5 does not copy.
     """
@@ -94,14 +92,15 @@ class Drawing:
         return self._pixels(image)
 
     def decoded(self) -> Decoded:
-        """Return the image as stored, not resized. Raises ImageError."""
+        """Return the image as stored, without resizing. Raises ImageError."""
         try:
             return self._decoded()
         except DECODER_ERRORS as error:
             raise self._broken(error) from error
 
     def drawn(self, decoded: Decoded) -> NDArray[np.uint8]:
-        """Return the pixels of a decoded image, as calling it does. Raises ImageError."""
+        """Return the pixels of an image that is already decoded, as calling does. Raises
+        ImageError."""
         try:
             image = self._upright(decoded)
         except DECODER_ERRORS as error:
@@ -124,7 +123,7 @@ class Drawing:
         return _drawing, (values | {"parts": [PickleBuffer(part) for part in self.parts]},)
 
     def _broken(self, error: Exception) -> ImageError:
-        """Return what is raised in place of Pillow's error."""
+        """Return the error to raise in place of Pillow's."""
         # Of Pillow's messages only this one says nothing: it names the buffer.
         reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
         return ImageError(
@@ -151,7 +150,7 @@ class Drawing:
             return self._opaque(image, shrink)
 
     def _opaque(self, image: Image.Image, shrink: float = 1.0) -> Decoded:
-        """Return how to resize a decoded image, which is so many times smaller than as stored."""
+        """Return how to resize a decoded image that is `shrink` times smaller than as stored."""
         opaque = (_converted if self.exact else _opaque)(image, self._mode)
         left, top, right, bottom = self.crop
         if self.exact:
@@ -183,9 +182,7 @@ def _drawing(values: dict[str, Any]) -> Drawing:
 
 
 def _opaque(image: Image.Image, mode: str) -> Image.Image:
-    """Return any decoded image as RGB or L, on white; grey stays L, which takes less memory than
-    RGB.
-    """
+    """Return a decoded image as RGB on white, or as L if it is grey, which takes less memory."""
     if image.mode == "I;16":  # keep the high byte, as Pillow does for 16-bit colour
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:
@@ -202,7 +199,7 @@ def _converted(image: Image.Image, mode: str) -> Image.Image:
 
 
 def as_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return H×W×C pixels, grey or RGB, as a PNG, whose bytes are not compressed: that is quick."""
+    """Return H×W×C pixels, grey or RGB, as a PNG, which is not compressed and so made quickly."""
     image = Image.fromarray(np.ascontiguousarray(pixels.squeeze()))
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=0)

@@ -1,4 +1,4 @@
-"""Decodes in threads with one memory budget, in which large images never hold up small ones.
+"""Decodes in threads within one memory budget; large images never delay small ones.
 
 prepared ─┬─ quick ─────────── its client's turn ── a decode thread
           └─ large ── memory, its client's turn ── a thread for large images ── `apart`
@@ -40,14 +40,14 @@ _SHARE = 4
 
 
 class Cost(NamedTuple):
-    """Estimates the peak cost of decoding an image, without the file's own bytes."""
+    """Estimates the most memory and time that decoding takes, without the file's own bytes."""
 
     bytes: int = 0
     seconds: float = 0.0  # of one core
 
 
 class Decoding(NamedTuple):
-    """Holds a checked image file: what decoding it costs, and the functions that do it."""
+    """Holds a checked image file with the cost of decoding it and the functions that decode."""
 
     cost: Cost
     run: Callable[[], Pixels]
@@ -57,7 +57,7 @@ class Decoding(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Work:
-    """Holds an image that waits or is being decoded."""
+    """Holds an image that waits for a thread or is being decoded."""
 
     lane: "_Lane"
     client: Client
@@ -67,20 +67,20 @@ class _Work:
     begun: bool = False  # or out of its line
 
     def withdraw(self) -> None:
-        """Discard the result, and do not decode the image if that has not begun."""
+        """Discard the result, and do not decode the image if it has not begun."""
         self.then = None
         if not self.begun:
             self.begun = True
             self.lane.leave(self)
 
     def run(self) -> Image | None:
-        """Decode the image, in a thread, unless it is withdrawn."""
+        """Decode the image in a thread, unless it is withdrawn."""
         return None if self.then is None else self.lane.call(self.decode)
 
 
 @dataclass(eq=False, slots=True)
 class _Lane:
-    """Queues images for one kind of thread: clients take turns."""
+    """Queues images for one kind of thread; clients take turns."""
 
     pool: ThreadPool
     has_room: Callable[[Cost], bool]  # whether an image that costs so much can begin
@@ -93,7 +93,7 @@ class _Lane:
     def post(
         self, decoding: Decoding, decode: Callable[[], Image], then: Decoded, client: Client
     ) -> _Work:
-        """Decode an image when its client has a turn."""
+        """Decode an image when its client's turn comes."""
         work = _Work(self, client, decoding, decode, then)
         if not self.waiting and self.has_room(decoding.cost):
             self._begin(work)
@@ -115,7 +115,8 @@ class _Lane:
         self._go_on()
 
     def ahead_s(self, client: Client) -> float:
-        """Return the estimated seconds of one core that go before an image of this client."""
+        """Return the estimated seconds on one core of the work before a new image of this
+        client."""
         own = self.waiting.size(client)
         others = sum(
             min(line.size, share + line.entries[0].decoding.cost.seconds)
@@ -124,7 +125,7 @@ class _Lane:
         return self.seconds + own + others
 
     def _go_on(self) -> None:
-        """Begin the images whose turn it is, as far as there is room."""
+        """Begin the images whose turn has come, as far as there is room."""
         while self.waiting:
             line, _ = self.waiting.next()
             work = line.entries[0]
@@ -169,7 +170,8 @@ class DecodePool:
         nice: int = 0,
         apart: Callable[[Callable[[], Image]], Image] = call,
     ) -> None:
-        """Decode in `threads` threads, or if 0 in `post`; `bound_s` limits the time of one image.
+        """Start `threads` threads, or decode in `post` if 0; `bound_s` limits the time for one
+        image.
 
         `apart` decodes the large ones: in a thread unless it does so elsewhere.
         """
@@ -184,18 +186,17 @@ class DecodePool:
 
     @property
     def lost(self) -> int:
-        """Return how many threads were given up so far."""
+        """Return how many threads were given up so far because they hung."""
         return self._quick.pool.lost + self._large.pool.lost
 
     @property
     def taken_bytes(self) -> int:
-        """Return the bytes of memory that large images take now."""
+        """Return the bytes of memory that large images occupy now."""
         return int(self._large.bytes)
 
     def admit(self, *decodings: Decoding, client: Client = ANYONE) -> None:
-        """Raise PayloadTooLargeError if one exceeds the budget, DecodersBusyError if one would wait
-        long.
-        """
+        """Raise PayloadTooLargeError if an image exceeds the budget, DecodersBusyError if it would
+        wait long."""
         ahead_s = 0.0
         for cost, *_ in decodings:
             if self._is_quick(cost):
@@ -222,9 +223,8 @@ class DecodePool:
         *,
         leave_resizing: bool = False,
     ) -> _Work | None:
-        """Decode an admitted image, then call `then` in the event loop; return None if that is
-        done.
-        """
+        """Decode an admitted image and call `then` in the event loop; return None if that is done
+        already."""
         quick = self._is_quick(decoding.cost)
         # A large image is often decoded in another process, from where few pixels come sooner.
         decode = (leave_resizing and quick and decoding.unresized) or decoding.run
@@ -235,7 +235,7 @@ class DecodePool:
         return lane.post(decoding, decode, then, client)
 
     def close(self) -> None:
-        """End every thread after its last job, without waiting for it."""
+        """End every thread after its last job, without waiting."""
         self._quick.pool.close()
         self._large.pool.close()
 
@@ -243,12 +243,12 @@ class DecodePool:
         return cost.seconds <= _QUICK_S and cost.bytes <= self.quick_bytes
 
     def _has_thread(self, cost: Cost) -> bool:
-        """Return whether a thread is free for a quick image, or will be soon."""
+        """Return whether a thread for a quick image is free or will be soon."""
         lane = self._quick
         soon = lane.seconds + cost.seconds <= _MOMENT_S * self._threads
         return soon or lane.running < self._threads
 
     def _has_memory(self, cost: Cost) -> bool:
-        """Return whether there is a thread and memory for a large image."""
+        """Return whether there are a thread and memory for a large image."""
         lane = self._large
         return lane.running < self._large_threads and lane.bytes + cost.bytes <= self.large_bytes

@@ -1,4 +1,4 @@
-"""Decodes large images in other processes, so that the server's own threads do not wait for them.
+"""Decodes large images in other processes, so that the server's threads need not wait.
 
     a decode thread ── pickle protocol 5, by a pipe ── Drawing() ── pixels or the error ── back
 
@@ -27,20 +27,20 @@ _LENGTH = struct.Struct("=Q")
 
 
 class DecodeProcesses:
-    """Keeps as many processes as threads call `run` at once; each starts when it is first needed.
+    """Runs as many processes as threads call `run` at once; each starts when first needed.
 
     A process has the niceness of the thread that starts it, and ends with this one, however that
     ends: it reads from a pipe that closes then.
     """
 
     def __init__(self, bound_s: float = inf) -> None:
-        """Limit the time of one call to `bound_s` seconds."""
+        """Limit one call to `bound_s` seconds."""
         self._bound_s = bound_s
         self._idle: list[_Process] = []
         self._closed = False
 
     def run(self, function: Callable[[], R]) -> R:
-        """Return what a picklable function returns in another process, or raise its error.
+        """Return the result of a picklable function called in another process, or raise its error.
 
         Raises DecoderLostError where the process crashed, was killed, or took longer than the
         bound.
@@ -62,7 +62,7 @@ class DecodeProcesses:
         return result  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End every process after its last call, without waiting for that."""
+        """End every process after its last call, without waiting."""
         self._closed = True
         with suppress(IndexError):
             while True:
@@ -100,7 +100,7 @@ class _Process:
         self.close()
 
     def close(self) -> None:
-        """Close the process's input, which ends it, and wait for its end."""
+        """Close the process's input, by which it ends, and wait for its end."""
         with suppress(BrokenPipeError):  # what was being sent is lost
             self._input.close()
         self._output.close()
@@ -120,7 +120,7 @@ def _send(pipe: IO[bytes], what: object) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> Any:
-    """Return the object sent through a pipe. Raises EOFError where the other side has ended."""
+    """Return the object sent through a pipe. Raises EOFError if the other side has ended."""
     length, count = _LENGTHS.unpack(_read(pipe, _LENGTHS.size))
     data = _read(pipe, length)
     buffers = [_read(pipe, *_LENGTH.unpack(_read(pipe, _LENGTH.size))) for _ in range(count)]
@@ -145,7 +145,7 @@ main()
 
 
 def main() -> None:
-    """Call functions from standard input until it ends, when the parent is gone or has closed.
+    """Call functions read from standard input until it ends, because the parent closed or died.
 
     Signals to a whole group of processes, Ctrl-C say, are for the parent, which finishes what it
     has accepted.

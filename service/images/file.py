@@ -1,4 +1,4 @@
-"""Defines the facts of an image's header, and the errors that all formats share.
+"""Defines the properties that an image's header gives, and errors that all formats share.
 
 Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sections 5 and 11, RFC
 9649 (WebP), and CIPA DC-008 (EXIF) for the orientation.
@@ -23,7 +23,7 @@ _ORIENTATION_TAG = 0x0112
 
 @unique
 class ImageFormat(Enum):
-    """Names an accepted format as Pillow does; the value is its usual spelling.
+    """Names an accepted format like Pillow; the value is the name as people write it.
 
     `marks` are the bytes that its files have at some offset, by which they are recognised.
     """
@@ -39,7 +39,7 @@ class ImageFormat(Enum):
     def __new__(
         cls, spelling: str, marks: Mapping[int, bytes], media_type: str, suffixes: tuple[str, ...]
     ) -> "ImageFormat":
-        """Return the format of this spelling, with the marks, media type and suffixes it has."""
+        """Return the format with this name, and its marks, media type and suffixes."""
         member = object.__new__(cls)
         member._value_ = spelling
         member.marks, member.media_type, member.suffixes = marks, media_type, suffixes
@@ -47,11 +47,11 @@ class ImageFormat(Enum):
 
     @classmethod
     def of(cls, data: bytes) -> "ImageFormat | None":
-        """Return the format that a file begins as, or None."""
+        """Return the format by which a file begins, or None."""
         return next((kind for kind in cls if kind.begins(data)), None)
 
     def begins(self, data: bytes) -> bool:
-        """Return whether a file begins as this format does."""
+        """Return whether a file begins like this format."""
         return all(data.startswith(mark, at) for at, mark in self.marks.items())
 
     def truncated(self) -> ImageError:
@@ -63,25 +63,25 @@ class ImageFormat(Enum):
         return ImageError(f"the {self.value} is broken: {what}; save the image again")
 
     def animated(self) -> UnsupportedMediaTypeError:
-        """Return the error for several frames: the request does not say which one to classify."""
+        """Return the error for a file with several frames, of which the request does not choose
+        one."""
         return UnsupportedMediaTypeError(f"this is an animated {self.value}; send a still image")
 
     def check_size(self, width: int, height: int) -> None:
-        """Raise ImageError where the image has no pixels."""
+        """Raise ImageError if the image has no pixels."""
         if not (width and height):
             raise self.broken("it does not say how large it is")
 
     def segment_numbers(self, file_bytes: int) -> Iterator[int]:
-        """Yield 0, 1, 2, ... for the segments. Raises ImageError after more than a real file
-        has.
-        """
+        """Yield 0, 1, 2, ... to count segments. Raises ImageError after more than any real file
+        has."""
         markers = _SEGMENTS + file_bytes // _BYTES_A_SEGMENT
         yield from range(markers + 1)
         raise self.broken(f"more than {markers} segments in {file_bytes} bytes")
 
 
 class Weight(NamedTuple):
-    """Holds the cost of decoding one stored pixel; each format has a table of measured values.
+    """Holds the cost of decoding one stored pixel; each format has a table of measurements.
 
     `tests/service/images/test_decode_memory.py` checks the bytes against what Pillow allocates.
     """
@@ -92,7 +92,7 @@ class Weight(NamedTuple):
 
 
 class ImageFile(NamedTuple):
-    """Describes an image that is not decoded yet: `width` × `height` pixels as stored."""
+    """Describes an image that is not decoded, `width` × `height` pixels as stored."""
 
     format: ImageFormat
     width: int
@@ -112,7 +112,7 @@ class ImageFile(NamedTuple):
 
 
 def exif_orientation(exif: bytes | memoryview) -> int:
-    """Return the orientation in EXIF data, 1 where there is none or the EXIF is broken."""
+    """Return the orientation in EXIF data, or 1 if there is none or it is broken."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(exif[:4]))
     if order is None:
         return 1

@@ -1,4 +1,4 @@
-"""Draws clips: the frames that a model gets of several images or of an animation.
+"""Decodes clips: the frames, of several images or of an animation, that a model gets.
 
 As `decode`, this imports no model, and can be sent to another process.
 """

@@ -1,4 +1,4 @@
-"""Reads GIF headers: a screen, then blocks, of which an image is one (specification, 89a)."""
+"""Reads GIF headers, a screen followed by blocks that include images (specification, 89a)."""
 
 import struct
 
@@ -51,7 +51,7 @@ def parse_gif(data: bytes) -> tuple[int, int, int]:
 
 
 def _table_bytes(packed: int) -> int:
-    """Return the bytes of a table of colours, which may be there."""
+    """Return the number of bytes of a colour table, 0 if there is none."""
     return 3 * 2 ** ((packed & _TABLE_BITS) + 1) if packed & _HAS_TABLE else 0
 
 

@@ -1,4 +1,4 @@
-"""Reads image headers: format, size and orientation, before any decoder sees the file.
+"""Reads an image's format, size and orientation from its header, before a decoder sees the file.
 
 The parsers read just enough to enforce the limits. The decoder gets only the segments that affect
 pixels: comments, colour profiles, thumbnails and EXIF cost no time or memory, and a hostile file

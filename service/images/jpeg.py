@@ -1,4 +1,5 @@
-"""Reads JPEG headers: FF D8, then segments FF marker length payload, then scans (T.81 annex B)."""
+"""Reads JPEG headers: FF D8, segments of FF, marker, length and payload, then scans (T.81
+annex B)."""
 
 import struct
 from collections.abc import Iterator
@@ -72,7 +73,7 @@ def parse_jpeg(data: bytes) -> ImageFile:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (marker, start, end) of every segment up to and including the first start of scan."""
+    """Yield (marker, start, end) of every segment up to the first start of scan, inclusive."""
     position = 2
     for _ in _FORMAT.segment_numbers(len(data)):
         position = data.find(b"\xff", position)  # decoders skip stray bytes between segments
@@ -98,7 +99,8 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _scans(data: bytes, start: int) -> int:
-    """Return how many scans begin from `start` on. Raises ImageError for more than MAX_SCANS."""
+    """Return how many scans begin at or after `start`. Raises ImageError for more than
+    MAX_SCANS."""
     mark = bytes([0xFF, _SOS])
     scans = 0
     for piece in range(start, len(data), _PIECE):  # a search holds the interpreter's lock
@@ -137,7 +139,8 @@ def _frame(marker: int, payload: bytes) -> _Frame:
 
 
 def _blocks(samples: int, divisor: int) -> int:
-    """Return how many blocks of 8 samples hold `samples / divisor`, each division rounded up."""
+    """Return how many blocks of 8 samples cover `samples / divisor`, where each division
+    rounds up."""
     return ceil(ceil(samples / divisor) / 8)
 
 

@@ -1,6 +1,5 @@
-"""Reads PNG headers: a signature, then chunks length type payload crc (specification, section
-5).
-"""
+"""Reads PNG headers: a signature, then chunks of length, type, payload and CRC (specification,
+section 5)."""
 
 import struct
 import zlib
@@ -79,7 +78,7 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
 
 
 def check_png(parts: Sequence[memoryview]) -> None:
-    """Raise ImageError where a chunk's checksum is wrong; the time is proportional to the bytes."""
+    """Raise ImageError if a chunk's checksum is wrong; the time is proportional to the bytes."""
     for chunk in parts[1:]:
         if zlib.crc32(chunk[4:-4]) != int.from_bytes(chunk[-4:], "big"):
             kind = bytes(chunk[4:8]).decode()
@@ -87,7 +86,7 @@ def check_png(parts: Sequence[memoryview]) -> None:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (type, start, end) of every chunk, IEND last."""
+    """Yield (type, start, end) of every chunk; IEND comes last."""
     position = _SIGNATURE_LENGTH
     for _ in _FORMAT.segment_numbers(len(data)):
         kind = data[position + 4 : position + 8]

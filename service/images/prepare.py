@@ -1,4 +1,4 @@
-"""Checks an image file, and what decoding it will cost: limits first, and no pixel decoded.
+"""Checks an image file and estimates the cost of decoding it, without decoding a pixel.
 
     parse_image_file ── limits ── geometry ─┬─ cost, which the pool reserves
                                             └─ Drawing (decode.py), which the pool runs
@@ -38,7 +38,7 @@ _TURNED, _X_REVERSED, _Y_REVERSED = {5, 6, 7, 8}, {2, 3, 7, 8}, {3, 4, 6, 7}
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Holds limits that are checked before anything is decoded."""
+    """Holds limits on images that are checked before decoding."""
 
     max_bytes: int = 20 * 2**20  # of one file
     max_pixels: int = 25_000_000  # width × height as stored; classifiers look at 0.3 million
@@ -52,7 +52,7 @@ _FILTERS = {kind: Resampling[kind.name] for kind in Interpolation}
 
 
 class _Geometry(NamedTuple):
-    """Holds sizes and crop for one file, with x and y as stored, not as upright."""
+    """Holds sizes and crop for one file, in x and y as stored rather than upright."""
 
     resized: tuple[int, int]  # the whole image
     crop: tuple[int, int, int, int]  # in resized pixels: left, top, right, bottom
@@ -60,7 +60,7 @@ class _Geometry(NamedTuple):
 
 
 def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
-    """Check a JPEG, PNG or WebP file and estimate its decoding cost; decodes no pixel.
+    """Check a JPEG, PNG or WebP file and estimate its decoding cost, without decoding a pixel.
 
     Running the result gives height × width × C pixels, C-contiguous, in the model's channel order
     (C = 1 for GREY), or raises ImageError; `unresized` gives what becomes the same pixels. Raises
@@ -75,9 +75,7 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
 
 
 def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
-    """Return a file's header, where the file is within the limits. Raises what `prepare_image`
-    raises.
-    """
+    """Return the header of a file that is within the limits. Raises what `prepare_image` raises."""
     if len(data) > limits.max_bytes:
         raise PayloadTooLargeError(
             f"the image has {len(data)} bytes, more than the {limits.max_bytes} allowed; "
@@ -107,7 +105,7 @@ def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
 def plan(
     file: ImageFile, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[Cost, Drawing]:
-    """Return the cost of decoding a checked file, and its drawing. Raises PayloadTooLargeError."""
+    """Return the cost of decoding a checked file and its `Drawing`. Raises PayloadTooLargeError."""
     if preprocessing.exact:
         file = file._replace(orientation=1)  # training scripts do not look at it
     geometry = _geometry(file, preprocessing)
@@ -138,7 +136,7 @@ def plan(
 
 
 def _unresized(drawing: Drawing, preprocessing: Preprocessing, orientation: int) -> Image:
-    """Decode an image and leave resizing it to a device, unless it is too large for that."""
+    """Decode an image, and leave resizing to a device unless the image is too large for it."""
     decoded = drawing.decoded()
     paper = drawing.paper or (0,) * len(preprocessing.mean)
     order = -1 if drawing.reverse else 1
@@ -176,7 +174,7 @@ def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
 def _resized(
     file: ImageFile, preprocessing: Preprocessing, within: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return the whole image's width and height after the resize, rounded as in training."""
+    """Return width and height of the whole resized image, rounded as in training."""
     if preprocessing.crop_mode is CropMode.SQUASH:
         return within
     if preprocessing.crop_mode is CropMode.PAD:  # as timm's ResizeKeepRatio
@@ -189,7 +187,7 @@ def _resized(
 
 
 def _span(resized: int, cropped: int, *, reverse: bool) -> tuple[int, int]:
-    """Return the first and last resized pixel, as stored, of a centre crop along one axis.
+    """Return the first and last resized pixel of a centre crop along one stored axis.
 
     The crop's offset in the upright image is rounded to the nearest, as torchvision does.
     """
@@ -199,7 +197,8 @@ def _span(resized: int, cropped: int, *, reverse: bool) -> tuple[int, int]:
 
 
 def _stored(edge: int, resized: int, stored: int) -> float:
-    """Return where an edge in resized pixels lies in stored ones, no further than the image."""
+    """Return an edge's position in stored pixels, given in resized ones, at most the image's
+    end."""
     return min(edge * (stored / resized), stored)
 
 

@@ -1,4 +1,4 @@
-"""Says where in an image lies what a model sees of it, and draws maps of that on the image."""
+"""Says which part of an image a model sees, and draws maps of that part on the image."""
 
 import io
 from typing import NamedTuple
@@ -47,14 +47,14 @@ _COLOURS = np.stack(
 
 
 class View(NamedTuple):
-    """Says what a model sees of an image: all of its input is `box`."""
+    """Says which part of an image a model sees; the model's whole input is `box`."""
 
     size: tuple[int, int]  # width and height of the upright image
     box: tuple[float, float, float, float]  # left, top, right, bottom in it; perhaps beyond it
 
 
 def view_of(decoding: Decoding) -> View:
-    """Return what the model sees of a file that `prepare_image` prepared."""
+    """Return which part the model sees of a file that `prepare_image` prepared."""
     drawing = decoding.run
     if not isinstance(drawing, Drawing):
         raise TypeError(f"only a Drawing says what it draws; got {type(drawing).__name__}")
@@ -73,7 +73,7 @@ def view_of(decoding: Decoding) -> View:
 
 
 def _stretched(first: int, last: int, resized: int, frame: int, own: int) -> tuple[float, float]:
-    """Return the edges of the model's input along one axis, in pixels of the image itself.
+    """Return the edges of the model's input along one axis, in pixels of the image.
 
     The pixels `first` to `last` of the resized image are in the middle of the frame.
     """
@@ -82,9 +82,8 @@ def _stretched(first: int, last: int, resized: int, frame: int, own: int) -> tup
 
 
 def overlay(values: NDArray[np.float32], view: View) -> bytes:
-    """Return a map, H×W, in colours as a PNG to lay over the whole image: it has the image's
-    proportions, and is clear where the model saw nothing.
-    """
+    """Return a map, H×W, as a coloured PNG of the image's proportions to lay over it; it is clear
+    where the model saw nothing."""
     scale = min(1.0, _SIDE / max(view.size))
     width, height = (max(1, round(side * scale)) for side in view.size)
     left, top, right, bottom = (round(edge * scale) for edge in view.box)

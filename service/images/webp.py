@@ -1,6 +1,5 @@
-"""Reads WebP headers: RIFF size WEBP, then chunks type length payload, padded to even (RFC
-9649).
-"""
+"""Reads WebP headers: RIFF, size, WEBP, chunks of type, length, payload, padded to even (RFC
+9649)."""
 
 import struct
 from collections.abc import Iterator

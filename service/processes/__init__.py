@@ -1,4 +1,5 @@
-"""Serves with several processes: HTTP and decoding in workers, queue and engines in the main one.
+"""Serves by several processes: workers do HTTP and decoding, the main process has queue and
+engines.
 
     connections ─ one listening socket ─┬─ worker 0: HTTP, decoding ─┬─ main: batcher, engine
                                         └─ worker 1 ...             ─┘

@@ -1,4 +1,4 @@
-"""Represents, in a worker, the models whose queue and engine are in the main process."""
+"""Represents in a worker the models whose queue and engines are in the main process."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _LOST = "the engine's process ended; send the request again"
 
 @dataclass(eq=False, slots=True)
 class RemoteRequest:
-    """Holds a request passed on to the main process: its slots and callback."""
+    """Holds a request passed on to the main process, with its slots and its callback."""
 
     runner: "RemoteRunner"
     number: int
@@ -35,7 +35,7 @@ class RemoteRequest:
     inner: Collection[str]
 
     def withdraw(self) -> None:
-        """Discard the result; images that are not dispatched yet never will be."""
+        """Discard the result, and do not dispatch images that still wait."""
         link = self.runner.link
         if link.pending.pop(self.number, None) is not None:
             self.runner.free += self.slots
@@ -43,7 +43,7 @@ class RemoteRequest:
 
 
 class Link:
-    """Holds all requests of a worker to the main process; used from its event loop."""
+    """Holds all requests that a worker sent to the main process; used from its event loop."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -53,9 +53,7 @@ class Link:
         self.numbers = count()
 
     async def follow(self, commands: Mapping[str, Callable[[], None]]) -> None:
-        """Handle the main process's messages until it ends, calling a command when it is
-        received.
-        """
+        """Handle the main process's messages until it ends; commands run as they are received."""
         async for what, *about in self.wire.messages():
             if what in ("done", "failed"):
                 if pending := self.pending.pop(about[0], None):
@@ -70,14 +68,15 @@ class Link:
         self.fail(self.pending.values(), _LOST)
 
     def fail(self, pending: Iterable[RemoteRequest], why: str) -> None:
-        """End requests with ShuttingDownError."""
+        """End the given requests with ShuttingDownError."""
         for request in tuple(pending):
             request.withdraw()
             call_safely(request.then, ShuttingDownError(why))
 
 
 class RemoteRunner:
-    """Replaces an `EngineRunner` and its batcher in a `Pipeline`; a test compares the two."""
+    """Takes the place of an `EngineRunner` and its batcher in a `Pipeline`; a test compares their
+    interfaces."""
 
     resizes = False  # a slot holds pixels
 
@@ -105,31 +104,31 @@ class RemoteRunner:
         busy_until: float,
         run_s: float,
     ) -> None:
-        """Store the state of the runner in the main process, as `status_of` gives it."""
+        """Store the main process's runner's state, as `status_of` gives it."""
         self._state, self.failure, self.depth = State[state], failure, depth
         self.engines = [EngineStatus(*engine) for engine in engines]
         self._wait_s, self._busy_until, self._run_s = wait_s, busy_until, run_s
 
     @property
     def max_batch(self) -> int:
-        """Return the largest batch that an engine takes."""
+        """Return the size of the largest batch that an engine takes."""
         return max((engine.max_batch for engine in self.engines), default=self._before.max_batch)
 
     @property
     def device(self) -> str:
-        """Return the names of the engines' devices, each once."""
+        """Return the names of the engines' devices without repetition."""
         of_engines = dict.fromkeys(engine.device for engine in self.engines)
         return ", ".join(of_engines) or self._before.device
 
     @property
     def precision(self) -> str:
-        """Return the precisions of the engines, each once."""
+        """Return the engines' precisions without repetition."""
         of_engines = dict.fromkeys(engine.precision for engine in self.engines)
         return ", ".join(of_engines) or self._before.precision
 
     @property
     def state(self) -> State:
-        """Return whether it takes requests, or why not."""
+        """Return whether the runner takes requests, or why not."""
         return State.DRAINING if self._refusing or self.link.lost else self._state
 
     def expected_wait_s(self) -> float:
@@ -137,7 +136,8 @@ class RemoteRunner:
         return self._wait_s
 
     def check_deadline(self, count: int, urgency: Urgency, _client: Client = ANYONE) -> None:
-        """Raise DeadlineError if `count` images would be late even ahead of all that wait."""
+        """Raise DeadlineError if `count` images would be late even if they went before all that
+        wait."""
         now = perf_counter()
         done = max(now, self._busy_until) + (self._run_s if count else 0.0)
         if done > urgency.deadline:
@@ -151,7 +151,7 @@ class RemoteRunner:
         client: Client = ANYONE,
         inner: Collection[str] = (),
     ) -> RemoteRequest:
-        """Submit images to be scored; raises and calls back as `EngineRunner.post` does."""
+        """Submit images for scoring; errors and callbacks are like those of `EngineRunner.post`."""
         link = self.link
         if link.lost:
             raise ShuttingDownError(_LOST)
@@ -167,7 +167,7 @@ class RemoteRunner:
         return pending
 
     def end(self, pending: RemoteRequest, what: str, *about: Any) -> None:
-        """End a request: "done", with its scores in its slots, or "failed"."""
+        """End a request as "done", with its scores in its slots, or as "failed"."""
         self.free += pending.slots
         if what == "done":
             slots = pending.slots  # a list of them copies
@@ -178,7 +178,7 @@ class RemoteRunner:
             call_safely(pending.then, _error(*about))
 
     async def warm_up(self) -> None:
-        """Do nothing: the main process warms up."""
+        """Do nothing, because the main process warms up."""
 
     def refuse(self) -> None:
         """Refuse new requests from now on."""
@@ -191,13 +191,13 @@ class RemoteRunner:
         self.link.fail(own, "the server shut down before this was done")
 
     async def close(self, _timeout_s: float) -> bool:
-        """End all requests as `give_up` does; return True."""
+        """End all requests like `give_up`, and return True."""
         await self.give_up()
         return True
 
 
 def status_of(runner: EngineRunner) -> Sequence[Any]:
-    """Return the current state of a runner, for `RemoteRunner.update`."""
+    """Return a runner's current state for `RemoteRunner.update`."""
     queue = runner.batcher
     load = queue.depth, queue.expected_wait_s(), queue.busy_until, queue.latency().of(1)
     return runner.state.name, runner.failure, runner.engines, *load

@@ -1,4 +1,4 @@
-"""Lays out the memory that all processes of one service share.
+"""Lays out the memory that all processes of a service share.
 
     inside   images inside, a row a worker        the worker writes
     counts   a row a process, see `Counts`        the process writes; the rows add up
@@ -31,7 +31,8 @@ _LINE = 8  # numbers of a cache line, which no two processes write to
 
 
 class Memory:
-    """Gives shared arrays, zero at first; a pickled copy gives the same ones in the same order.
+    """Makes shared arrays, initially zero; a pickled copy returns the same arrays in the same
+    order.
 
     The memory is an anonymous file: it ends with the processes, does not count against /dev/shm,
     which containers keep small, and takes no space for pages that are never touched.
@@ -41,7 +42,7 @@ class Memory:
         self._file, self._size = os.memfd_create("convoy"), 0
 
     def array(self, shape: tuple[int, ...], kind: type[np.generic]) -> Any:
-        """Return the next array, of that shape and type."""
+        """Return the next array, with this shape and type."""
         size, offset = max(1, prod(shape) * np.dtype(kind).itemsize), self._size
         self._size += -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if os.fstat(self._file).st_size < self._size:
@@ -49,9 +50,8 @@ class Memory:
         return np.ndarray(shape, kind, mmap.mmap(self._file, size, offset=offset))
 
     def rows(self, count: int, width: int) -> list[Any]:
-        """Return the next rows of int64 as memoryviews, whose single numbers are faster than an
-        array's.
-        """
+        """Return the next rows of int64 as memoryviews, which give single numbers faster than
+        arrays."""
         array = self.array((count, -(-width // _LINE) * _LINE), np.int64)
         return [memoryview(row) for row in array]
 
@@ -78,10 +78,10 @@ class ModelFacts(NamedTuple):
 
 
 class SharedModel:
-    """Holds one model's part of the memory."""
+    """Holds the part of the memory that belongs to one model."""
 
     def __init__(self, memory: Memory, workers: int, model: ModelFacts, max_batch: int) -> None:
-        """Take the next arrays of `memory`; `max_batch` is the metrics'."""
+        """Take the next arrays of `memory`; `max_batch` is that of the metrics."""
         self.inside = memory.rows(workers, 1)
         # The main process has the last row.
         self.counts = memory.rows(workers + 1, len(Counts(max_batch).row))
@@ -98,14 +98,14 @@ class SharedModel:
 
 
 class SharedAdmission(Admission):
-    """Bounds the images inside all workers together, and leaves each worker an equal share.
+    """Limits the images inside all workers together, but always leaves each worker an equal share.
 
     A worker may use its share even where the others have reached the bound. Workers that admit at
     the same moment may exceed it by a request each.
     """
 
     def __init__(self, like: Admission, inside: Sequence[Any], own: int) -> None:
-        """Take the bounds of `like`; count this worker's images in `inside[own]`."""
+        """Use the limits of `like`; count this worker's images in `inside[own]`."""
         bounds = ("max_images", "max_images_a_request", "max_body_bytes", "room", "expected_wait_s")
         super().__init__(*[getattr(like, name) for name in bounds])
         self._rows, self._own = inside, inside[own]
@@ -123,21 +123,21 @@ class SharedAdmission(Admission):
 
     @override
     def lacking(self, images: int) -> int:
-        """Return the places that are missing, in the common bound or in the own share, whichever is
-        less.
-        """
+        """Return the missing places, under the common limit or in this worker's share, whichever is
+        less."""
         return min(super().lacking(images), int(self._own[0]) + images - self._share)
 
 
 class Crew(Collector):
-    """Records of each worker whether it listens, its connections, replacements and lost threads."""
+    """Holds, for each worker, whether it listens, its connections, replacements and lost
+    threads."""
 
     def __init__(self, memory: Memory, workers: int) -> None:
         rows = memory.rows(4, workers)
         self.listening, self.connections, self.replaced, self.lost_threads = rows
 
     def has_most(self, worker: int) -> bool:
-        """Return whether another listening worker has fewer connections than this one."""
+        """Return whether this worker has more connections than another that listens."""
         own = self.connections[worker]
         others = zip(self.listening, self.connections, strict=True)
         return any(listens and connections < own for listens, connections in others)

@@ -1,4 +1,4 @@
-"""Runs the main process: its engines, and as many workers as configured.
+"""Runs the main process, which has the engines and starts the workers.
 
     SIGTERM or SIGINT -> the workers refuse, finish what is inside, leave -> so does this
 
@@ -52,11 +52,11 @@ _log = logging.getLogger("convoy")
 
 
 class WorkersError(Exception):
-    """Says that workers end as soon as they are started."""
+    """Says that workers end as soon as they start."""
 
 
 def prepare(modules: list[str]) -> None:
-    """Start the process that forks workers; it imports `modules` while engines are opened."""
+    """Start the process that forks workers; it imports `modules` while engines are being opened."""
     get_context("forkserver").set_forkserver_preload([work.__module__, *modules])
     resource_tracker.ensure_running()  # which would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # it inherits that
@@ -67,7 +67,7 @@ def prepare(modules: list[str]) -> None:
 def run_workers(
     repository: Repository, listener: socket.socket, options: Options, announce: Callable[[], None]
 ) -> bool:
-    """Run as `run_server` does, with HTTP and decoding in other processes.
+    """Run the service like `run_server`, but with HTTP and decoding in other processes.
 
     The repository has the models and decodes nothing. The edge's limits hold for each worker.
     Raises WorkersError where workers end as soon as they are started.
@@ -163,7 +163,7 @@ class Session:
 
 
 class _Supervisor(Server):
-    """Runs a server whose connections are all in its workers."""
+    """Runs a server that leaves all connections to its workers."""
 
     def __init__(
         self, repository: Repository, outfit: Outfit, announce: Callable[[], None]
@@ -233,7 +233,8 @@ class _Supervisor(Server):
 
     @override
     async def _tell_ready(self) -> None:
-        """Announce readiness after all workers know it: one that does not would refuse with 503."""
+        """Announce readiness after telling all workers, because one that does not know
+        answers 503."""
         self._tell_status()
         listening = (number for number in self._alive if self._crew.listening[number])
         await asyncio.gather(*(self._alive[number][1].knows.wait() for number in listening))
@@ -259,7 +260,8 @@ class _Supervisor(Server):
         await asyncio.wait(self._keepers, timeout=timeout_s)
 
     async def _keep(self, number: int) -> None:
-        """Run a worker with this number, and another whenever it ends, until the service ends."""
+        """Keep a worker with this number running: start another whenever it ends, until the service
+        ends."""
         short = 0
         while not self._ending:
             began = monotonic()
@@ -283,7 +285,7 @@ class _Supervisor(Server):
             await asyncio.sleep(short * _PAUSE_S)
 
     async def _live(self, number: int) -> int:
-        """Run one worker from start to end; return its exit status, -N where signal N ended it.
+        """Run one worker, and return its exit status, -N if signal N ended it.
 
         It is 0 if the worker said that it left: its status is unknown where its parent has ended.
         """
@@ -318,4 +320,4 @@ class _Supervisor(Server):
 
 
 async def _no_app(_scope: Any, _receive: Any, _send: Any) -> None:
-    """Stand for the application, which is never called."""
+    """Serve as the application of a server that never calls it."""

@@ -1,4 +1,4 @@
-"""Carries messages between a worker and the main process: lines of JSON, over a socket.
+"""Carries messages between a worker and the main process as lines of JSON over a socket.
 
 main     ["status", a row a model]                               first, and ten times a second
          ["reload"]                                              read files again
@@ -34,9 +34,7 @@ class Wire:
         self._unsaid: list[str] = []
 
     async def messages(self, *first: Any) -> AsyncIterator[list[Any]]:
-        """Yield the other end's messages until it is gone, after sending it `first`, if not
-        empty.
-        """
+        """Send `first`, if not empty, and yield the other end's messages until it is gone."""
         connecting = asyncio.open_unix_connection(sock=self._end, limit=_LONGEST)
         reader, self._writer = await connecting
         try:
@@ -51,7 +49,7 @@ class Wire:
             self._writer.close()
 
     def say(self, *message: Any) -> None:
-        """Send a message, together with all others of this turn of the event loop.
+        """Send a message together with all others of this iteration of the event loop.
 
         Before `messages` has connected, it is kept until then; after the other end is gone,
         dropped.

@@ -1,4 +1,4 @@
-"""Runs a worker: HTTP and decoding, in a process without engines."""
+"""Runs a worker, which does HTTP and decoding in a process without engines."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ _log = logging.getLogger("convoy")
 
 @dataclass(frozen=True)
 class Options:
-    """Holds the settings with which the processes of `--workers` start."""
+    """Holds the settings that processes started by `--workers` need."""
 
     settings: Settings
     keys: Keys | None
@@ -48,7 +48,7 @@ class Options:
 
 
 class Outfit(NamedTuple):
-    """Holds everything that a worker starts with; pickled for each worker."""
+    """Holds everything that a worker starts with, to be pickled."""
 
     options: Options
     models: Sequence[ModelFacts]
@@ -59,7 +59,7 @@ class Outfit(NamedTuple):
 
 
 def work(outfit: Outfit, number: int, end: socket.socket) -> None:
-    """Run a worker: serve until the main process says to stop, or ends."""
+    """Run a worker, which serves until the main process tells it to stop or ends."""
     signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     gc.freeze()  # the collector would write to, and so copy, what forked workers share
     options, settings = outfit.options, outfit.options.settings
@@ -100,7 +100,7 @@ def _record(prefix: str, *about: Any, **more: Any) -> logging.LogRecord:
 
 
 class _Server(Server):
-    """Accepts from the socket that all workers share, and ends with the main process."""
+    """Accepts connections from the socket that all workers share; ends with the main process."""
 
     listener: socket.socket
     link: Link
@@ -147,7 +147,7 @@ class _Server(Server):
             self.link.wire.say("listening")
 
     async def _accept(self) -> None:
-        """Accept a share of the connections, and treat them as uvicorn treats its own."""
+        """Accept a share of the connections, and treat them like uvicorn's."""
         loop = asyncio.get_running_loop()
         self.listener.setblocking(False)
         while True:
@@ -161,7 +161,7 @@ class _Server(Server):
                 await asyncio.sleep(_FULL_S)
 
     async def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for a connection; leave it, for a few milliseconds, to a worker that has fewer."""
+        """Wait for a connection, but leave it for some milliseconds to a worker that has fewer."""
         arrived = asyncio.Event()
         loop.add_reader(self.listener, arrived.set)
         try:

@@ -1,1 +1,1 @@
-"""Records requests: counts, metrics, logs and traces."""
+"""Records requests in counts, metrics, logs and traces."""

@@ -1,4 +1,4 @@
-"""Counts one model's requests as a row of integers; the rows of several processes add up.
+"""Counts one model's requests in a row of integers; the rows of several processes add up.
 
 `answered` and `refused` run on the event loop of HTTP, `batch` on the engine's. Times are
 nanoseconds, so that sums are exact. The terms are those of Triton's statistics extension:
@@ -32,7 +32,7 @@ REASONS = {
 
 
 class Phases(NamedTuple):
-    """Holds the durations of a request's phases in whole microseconds; they add up to `total`."""
+    """Holds the durations of a request's phases in whole microseconds, whose sum is `total`."""
 
     total: int
     receive: int  # reading the body
@@ -45,7 +45,7 @@ class Phases(NamedTuple):
     def of(
         cls, total: float, receive: float, decode: float, queue: float, compute: float
     ) -> "Phases":
-        """Convert durations from seconds; `respond` is the rest of `total`."""
+        """Return durations converted from seconds; `respond` is what remains of `total`."""
         received, decoded = int(receive * 1e6 + 0.5), int(decode * 1e6 + 0.5)
         queued, computed = int(queue * 1e6 + 0.5), int(compute * 1e6 + 0.5)
         parts = received + decoded + queued + computed
@@ -95,13 +95,13 @@ class Counts:
     """Counts one model's requests and batches."""
 
     def __init__(self, max_batch: int, rows: Sequence[Any] = (), own: int = 0) -> None:
-        """Use `rows`, which add up to the model's counts; this object counts on in row `own`."""
+        """Use `rows`, whose sum is the model's counts; this object counts in row `own`."""
         self._max_batch = max_batch
         self.rows = rows or [[0] * (_SIZES + 3 * max_batch)]
         self.row = self.rows[own]
 
     def answered(self, images: int, phases: Phases) -> None:
-        """Count a request that was answered with 200; its phases, where images were scored."""
+        """Count a request answered with 200, and its phases if images were scored."""
         own = self.row
         own[_STATUS] += 1
         if not images:
@@ -115,7 +115,7 @@ class Counts:
             start += _WIDTH
 
     def refused(self, code: Code, seconds: float) -> None:
-        """Count a request with any other outcome, and its duration in seconds."""
+        """Count a request with any other outcome and its duration in seconds."""
         self.row[_PLACES[code]] += 1
         self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
 
@@ -130,12 +130,13 @@ class Counts:
             self.row[place + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self, more: Sequence[Sequence[int]] = ()) -> "Totals":
-        """Return the sum over all rows, and `more` of other counts of as large batches."""
+        """Return the sum over all rows and over `more`, rows of other counts with the same largest
+        batch."""
         return Totals([*self.rows, *more], self._max_batch)
 
 
 def folded(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return one row that counts what all of them do."""
+    """Return one row that counts everything that these rows count."""
     columns = list(zip(*rows, strict=True))
     row = [sum(column) for column in columns]
     row[_LAST_MS] = max(columns[_LAST_MS])
@@ -143,9 +144,8 @@ def folded(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 class Totals:
-    """Sums a model's counts at one moment, as Prometheus and Triton's statistics extension need
-    them.
-    """
+    """Holds the sums of a model's counts at one moment, for Prometheus and Triton's statistics
+    extension."""
 
     def __init__(self, rows: Sequence[Sequence[int]], max_batch: int) -> None:
         cells = [sum(column) for column in zip(*rows, strict=True)]

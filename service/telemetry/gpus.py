@@ -1,4 +1,4 @@
-"""Reads utilisation, memory and power of the GPUs, under Triton's names.
+"""Reads the GPUs' utilisation, memory and power, for metrics under Triton's names.
 
 NVML comes with the driver, and its Python binding with the CUDA extras; without either there are no
 such metrics.
@@ -51,7 +51,7 @@ class GpuCollector(Collector):
 
 
 def open_gpus() -> GpuCollector | None:
-    """Return a collector of all GPUs; None without a binding, a driver or a GPU."""
+    """Return a collector for all GPUs, or None without a binding, a driver or a GPU."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:

@@ -1,4 +1,4 @@
-"""Logs without blocking: a thread writes the lines, and drops and counts those beyond a bound.
+"""Logs without blocking: a thread writes the lines; those beyond a limit are dropped and counted.
 
 A full pipe or a slow disk does not delay the event loop. A request is one line with the fields of
 `RequestRecord`; it holds no image, file name, query or API key. Why not QueueHandler:
@@ -55,7 +55,7 @@ _ACCESS = {
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as one line, followed by its traceback."""
+    """Formats a record as one line, and its traceback after it."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = _TIME
@@ -66,7 +66,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
-    """Formats a record as one JSON object; a traceback is one of its fields."""
+    """Formats a record as one JSON object, with a traceback as one of its fields."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -110,7 +110,7 @@ class LineWriter(logging.Handler):
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """Queue a line, given without its newline, for the next write. Any thread may call it."""
+        """Queue a line without its newline, for the next write; any thread may call this."""
         if len(self._lines) < self._most:
             self._lines.append(line)
         else:
@@ -124,7 +124,7 @@ class LineWriter(logging.Handler):
 
     @override
     def close(self, timeout_s: float = _FLUSH_S) -> None:
-        """Write what is queued, waiting at most `timeout_s` seconds."""
+        """Write what is queued, and wait at most `timeout_s` seconds for that."""
         self._ending = True
         self._hurry.set()
         self._thread.join(timeout_s)
@@ -143,9 +143,7 @@ class LineWriter(logging.Handler):
             self._write_all()
 
     def _write_all(self) -> None:
-        """Write all lines, in pieces small enough for a pipe to take whole, and report dropped
-        lines.
-        """
+        """Write all lines in pieces that a pipe takes whole, and report dropped lines."""
         with self._counting:
             dropped, self._dropped = self._dropped, 0
         if dropped:
@@ -170,7 +168,7 @@ class LineWriter(logging.Handler):
 
 
 class AccessLog:
-    """Writes one line per request, whether it was answered or its client left."""
+    """Writes one line for each request, whether it was answered or its client left."""
 
     def __init__(self, writer: LineWriter) -> None:
         self._write = writer.write

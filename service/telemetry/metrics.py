@@ -1,4 +1,4 @@
-"""Exports metrics for Prometheus: `convoy_` ones, and `nv_inference_` ones under Triton's names.
+"""Exports metrics for Prometheus as `convoy_...`, and under Triton's names as `nv_inference_...`.
 
 Both read `service.telemetry.counts`, as /v2/models/stats does. Plain integers count and
 prometheus_client formats them: see docs/decisions/counting.md.
@@ -28,7 +28,7 @@ from service.telemetry.gpus import open_gpus
 
 @dataclass(eq=False)
 class ModelMetrics:
-    """Holds one model's counts, and gauges that are read at every scrape."""
+    """Holds one model's counts, and gauges that are read whenever metrics are scraped."""
 
     name: str
     version: str
@@ -40,12 +40,12 @@ class ModelMetrics:
     gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
 
     def forget(self) -> None:
-        """Let go of the model, which is closed."""
+        """Drop references to the model after it is closed."""
         self.pending, self.engines, self.gauges = int, tuple, {}
 
 
 class Comparison(NamedTuple):
-    """Says how a model's new version answered recent images, beside the old one's answers."""
+    """Compares a model's new version's answers to recent images with the old one's."""
 
     images: int = 0  # compared
     agreement: float = 1.0  # the share of them that got the same label
@@ -53,7 +53,7 @@ class Comparison(NamedTuple):
 
 
 class Metrics(Collector):
-    """Collects the metrics of one service in a registry of their own."""
+    """Collects the metrics of one service in its own registry."""
 
     def __init__(self, *, max_batch: int) -> None:
         self.max_batch = max_batch
@@ -87,7 +87,7 @@ class Metrics(Collector):
         return metrics
 
     def beside(self, name: str, version: str) -> ModelMetrics:
-        """Return the metrics of a version that is not served yet."""
+        """Return metrics for a version that is not served yet."""
         return ModelMetrics(name, version, Counts(self.max_batch))
 
     def replace(self, old: ModelMetrics | None, new: ModelMetrics | None) -> None:
@@ -142,7 +142,7 @@ class Metrics(Collector):
         yield Counter("convoy_lost_decode_threads", lost, self.lost_decode_threads())
 
     def swapped(self, model: str, outcome: str) -> None:
-        """Count a model's new version, which is `loaded`, `refused` or `failed`."""
+        """Count a new version of a model as `loaded`, `refused` or `failed`."""
         self.swaps[model, outcome] = self.swaps.get((model, outcome), 0) + 1
 
     def _of_swaps(self) -> Iterator[Metric]:
@@ -210,6 +210,6 @@ def _triton_lines(models: Iterable[ModelMetrics]) -> Iterator[str]:
 
 
 def _labels(model: ModelMetrics) -> str:
-    """Return a model's labels in Prometheus' text format, its special characters escaped."""
+    """Return a model's labels in Prometheus' text format, with special characters escaped."""
     name = model.name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return f'model="{name}",version="{model.version}"'

@@ -1,4 +1,5 @@
-"""Holds a request's data for the access log and traces, from its head to its answer's last byte."""
+"""Holds what the access log and traces say of a request, from its head to its answer's last
+byte."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ class RequestRecord:
     phases: Phases | None = None
 
     def score(self, model: str, images: int, batch: int, phases: Phases) -> None:
-        """Take note of an answer with scores."""
+        """Note an answer with scores."""
         self.model, self.images, self.batch, self.phases = model, images, batch, phases
 
 

@@ -1,4 +1,4 @@
-"""Serves the web pages at / and /docs: plain files, without a build step or other hosts' files."""
+"""Serves the web pages at / and /docs from plain files, without a build step or other hosts."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -74,7 +74,7 @@ def add_pages(app: FastAPI) -> None:
 
 
 def page_headers(images: str) -> dict[str, str]:
-    """Return the headers of a page that shows images of this source beside Convoy's own files.
+    """Return the headers of a page that may show images from this source beside Convoy's own files.
 
     It contains its files' versions, so the browser must ask whether it has changed.
     """
@@ -87,7 +87,7 @@ def page_headers(images: str) -> dict[str, str]:
 
 
 def with_headers(send: Send) -> Send:
-    """Return `send` with BROWSER_HEADERS added to every answer that lacks them."""
+    """Return `send` changed to add BROWSER_HEADERS to every answer that lacks them."""
 
     async def start(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""Implements KServe's V2 inference protocol over HTTP, as Triton's clients speak it."""
+"""Implements KServe's V2 inference protocol over HTTP, in the dialect of Triton's clients."""
 
 from service.api.v2.request import REQUEST_SCHEMAS
 from service.api.v2.routes import add_routes, endpoints_of

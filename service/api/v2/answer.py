@@ -1,4 +1,4 @@
-"""Makes the answer to an inference request of the V2 protocol, in whatever form it is sent."""
+"""Makes the outputs of an answer to a V2 inference request, independent of how they are sent."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,7 +15,8 @@ from service.hosting.regions import Place
 
 
 class Output(NamedTuple):
-    """Holds an output of an answer: scores, labels if the request asks for those, or embeddings."""
+    """Holds one output of an answer: scores, labels if the request asks for those, or
+    embeddings."""
 
     name: str
     datatype: str
@@ -25,7 +26,7 @@ class Output(NamedTuple):
     written: Mapping[str, str | int] = {}  # parameters that say where in shared memory they are
 
     def binary(self) -> bytes:
-        """Return the elements as a binary tensor has them."""
+        """Return the elements as the bytes of a binary tensor."""
         if isinstance(self.elements, np.ndarray):
             return self.elements.astype("<f4", copy=False).tobytes()
         return b"".join(
@@ -34,7 +35,7 @@ class Output(NamedTuple):
 
 
 def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Sequence[Output]:
-    """Return what a request asks for, written to shared memory where the request has it there.
+    """Return the outputs that a request asks for; those in shared memory are written there.
 
     A score is NaN or infinite: InvalidTensorError where the client sent what the engine got,
     otherwise EngineFailedError. Raises what `embeddings_of` and `Place.write` raise, too.
@@ -86,8 +87,7 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
 
 def _classification(row: ScoreRow, k: int, labels: Sequence[str]) -> list[str]:
     """Return "value:index:label" for the k largest scores, as the classification extension
-    has it.
-    """
+    defines."""
     texts = []
     for index in largest(row.scores.astype(np.float64), k).tolist():
         text = f"{row.scores[index]:f}:{index}"

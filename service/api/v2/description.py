@@ -1,4 +1,4 @@
-"""Describes the server and its models, as the V2 protocol and Triton's extensions do.
+"""Describes the server and its models as the V2 protocol and Triton's extensions define.
 
 Each typed dictionary is followed by the function that fills it in; FastAPI documents both.
 """
@@ -115,7 +115,8 @@ class TensorMetadata(TypedDict):
 
 
 def has_own_input(info: ModelInfo) -> bool:
-    """Return whether the model's own input is listed: its name must not be `image`, as ours is."""
+    """Return whether the model's own input is listed, which it is unless its name is `image`
+    too."""
     return info.tensor not in ("", INPUT)
 
 
@@ -153,7 +154,7 @@ async def model_metadata(pipeline: Asked) -> ModelMetadata:
 
 
 def _output_sizes(pipeline: Pipeline) -> dict[str, int]:
-    """Return the length of an image's row in each output, by name."""
+    """Return, by name of each output, the length of the row that one image has in it."""
     info = pipeline.info
     sizes = [pipeline.runner.classes]
     if isinstance(info.embedding, Inner):
@@ -162,7 +163,8 @@ def _output_sizes(pipeline: Pipeline) -> dict[str, int]:
 
 
 async def model_config(pipeline: Asked) -> dict[str, Any]:
-    """Return a model's Triton configuration, as far as it applies; `dims` leave out the batch."""
+    """Return the parts of a model's Triton configuration that apply; `dims` do not include the
+    batch."""
     info, runner = pipeline.info, pipeline.runner
     pixels = {
         "name": INPUT,

@@ -1,4 +1,4 @@
-"""Implements a model's V2 endpoint: a request's body to scores and back."""
+"""Implements a model's V2 endpoint, from a request's body to an answer with scores."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +28,8 @@ _LONG_JSON = 2**16
 
 
 def _json_length(headers: Headers) -> int | None:
-    """Return the length of a request's JSON, None for the whole body. Raises BadRequestError."""
+    """Return the length of a request's JSON, or None if the whole body is JSON. Raises
+    BadRequestError."""
     value = headers.get(_HEADER_LENGTH)
     if value is None:
         return None
@@ -39,19 +40,20 @@ def _json_length(headers: Headers) -> int | None:
 
 
 class Infer:
-    """Reads tensors and answers with scores."""
+    """Reads a request's tensors and answers with scores."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
 
     def check(self, record: RequestRecord) -> RequestRecord:
-        """Return the record. Raises ServiceError where its headers are invalid."""
+        """Return the record unchanged. Raises ServiceError where its headers are invalid."""
         _json_length(record.headers)
         content_coding(record.headers)
         return record
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Return whether a body of `length` bytes is read sooner than it is handed to a thread."""
+        """Return whether reading a body of `length` bytes takes less time than handing it to a
+        thread."""
         json_length = _json_length(headers)
         return (length if json_length is None else json_length) <= _LONG_JSON
 
@@ -72,7 +74,8 @@ class Infer:
     def answer(
         self, form: tuple[InferRequest, str], scored: Scored, count: Callable[[], Phases]
     ) -> Response:
-        """Return the scores in the requested form, compressed if the client accepts that."""
+        """Return the scores in the form that was asked for, compressed if the client accepts
+        that."""
         asked, accepted = form
         content, json_length = format_answer(asked, scored.results, self.pipeline.info)
         count()
@@ -114,7 +117,7 @@ class InferAnswer(TypedDict, total=False):
 def format_answer(
     asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo
 ) -> tuple[bytes, int | None]:
-    """Return the answer's body, and the length of its JSON if binary tensors follow.
+    """Return the answer's body, and the length of its JSON if binary tensors follow the JSON.
 
     Raises what `outputs_of` raises.
     """
@@ -128,7 +131,7 @@ def format_answer(
 
 
 def _tensor(output: Output, binary: list[bytes]) -> InferTensor:
-    """Return an output; where its elements follow the JSON, add them to `binary`."""
+    """Return an output as JSON; add its elements to `binary` if they follow the JSON."""
     tensor = InferTensor(name=output.name, datatype=output.datatype, shape=output.shape)
     if output.written:
         tensor["parameters"] = dict(output.written)

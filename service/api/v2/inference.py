@@ -1,4 +1,4 @@
-"""Understands inference requests of the V2 protocol, however they arrived.
+"""Interprets inference requests of the V2 protocol, however they arrived.
 
 A request has one input: `image`, or the one that the model itself has, under its own name.
 
@@ -106,7 +106,7 @@ class InputTensor(msgspec.Struct):
 
 
 class OutputTensor(msgspec.Struct):
-    """Names an output of a request, and its parameters."""
+    """Names an output that a request asks for, with its parameters."""
 
     name: str
     parameters: OutputParameters | None = None
@@ -116,7 +116,7 @@ _Tensor = TypeVar("_Tensor", InputTensor, OutputTensor)
 
 
 class InferenceJson(msgspec.Struct):
-    """Holds an inference request, but for tensors' elements where those are not JSON."""
+    """Holds an inference request, except elements of tensors that are not JSON."""
 
     inputs: list[InputTensor]
     outputs: list[OutputTensor] | None = None
@@ -129,7 +129,7 @@ class InferenceJson(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class WantedOutput:
-    """Says which output is wanted, and in which form."""
+    """Says which output a request asks for, and in which form."""
 
     name: str
     binary: bool = False  # as a binary tensor
@@ -139,7 +139,7 @@ class WantedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """Holds n images, encoded or decoded, and what is wanted of them."""
+    """Holds n images, encoded or decoded, and the outputs that the request asks for."""
 
     files: list[bytes]  # n of them; empty if there are images
     images: Numbers | None  # n pixels or tensors
@@ -150,19 +150,20 @@ class InferRequest:
     copied: int = 0  # bytes of the images that were in shared memory
 
     def inner(self, info: ModelInfo) -> Sequence[str]:
-        """Return the names of the values inside the network that are wanted."""
+        """Return the names of the values inside the network that the request asks for."""
         wants = any(output.name != info.scores for output in self.outputs)
         return [embedding(info).name] if wants else ()
 
 
 class Elements(Protocol):
-    """Reads a tensor's elements in the form in which they arrived."""
+    """Reads a tensor's elements in the encoding in which they arrived."""
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
-        """Return the data as an array of uint8 or float32; BadRequestError for other data."""
+        """Return the data as an array of uint8 or float32. Raises BadRequestError for other
+        data."""
 
     def files(self, n: int) -> list[bytes]:
-        """Return the data as `n` files; BadRequestError for other data."""
+        """Return the data as `n` files. Raises BadRequestError for other data."""
 
 
 def understand(
@@ -172,7 +173,7 @@ def understand(
     max_images: int,
     regions: Regions | None = None,
 ) -> InferRequest:
-    """Return a request with its images; `elements` finds those of its input, unless they are in
+    """Return a request with its images; `elements` finds the input's elements, unless they are in
     one of the `regions`.
 
     BadRequestError: invalid. TooManyImagesError: more than `max_images`.
@@ -227,9 +228,8 @@ def _wanted(
 def _place(
     parameters: InputParameters | OutputParameters | None, regions: Regions | None
 ) -> Place | None:
-    """Return where in shared memory a tensor is; None: it is not. Raises what `Regions.place`
-    does, and UnsupportedError where no memory is shared.
-    """
+    """Return where in shared memory a tensor is, or None if it is not there. Raises what
+    `Regions.place` does, and UnsupportedError if this server shares no memory."""
     if parameters is None or parameters.shared_memory_region is None:
         return None
     if regions is None:
@@ -242,7 +242,8 @@ def _place(
 
 
 def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo) -> _Tensor:
-    """Return the request's one tensor. Raises unless it has one of `names`."""
+    """Return the request's only tensor. Raises an error unless there is one, with one of
+    `names`."""
     _check_names(kind, tensors, names, info)
     if len(tensors) != 1:
         raise BadRequestError(
@@ -290,7 +291,8 @@ def _read_input(
 
 
 def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
-    """Return n, the number of images. Raises where name, datatype or shape is unsupported."""
+    """Return the number n of images. Raises an error where name, datatype or shape is
+    unsupported."""
     n, *rest = tensor.shape or [0]
     if n and tuple(rest) in _shapes(tensor, info):
         return n
@@ -314,7 +316,7 @@ def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
 
 
 def _shapes(tensor: InputTensor, info: ModelInfo) -> Sequence[tuple[int, ...]]:
-    """Return the shapes of one image that a tensor of this name and datatype may have."""
+    """Return the shapes that one image can have in a tensor of this name and datatype."""
     if tensor.name == INPUT and tensor.datatype == "BYTES":
         return (), (1,)
     if tensor.name == INPUT and tensor.datatype == "UINT8":
@@ -325,5 +327,5 @@ def _shapes(tensor: InputTensor, info: ModelInfo) -> Sequence[tuple[int, ...]]:
 
 
 def in_engine_order(pixels: NDArray[np.uint8], info: ModelInfo) -> NDArray[np.uint8]:
-    """Return RGB pixels in the engine's order of channels, as a view."""
+    """Return RGB pixels in the engine's order of channels, as a view of the same memory."""
     return pixels[..., ::-1] if info.channels is ChannelOrder.BGR else pixels

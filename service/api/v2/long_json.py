@@ -1,4 +1,4 @@
-"""Reads a request's JSON, however long, without keeping other threads from running.
+"""Reads a request's JSON of any length while other threads go on running.
 
 A parser in C holds the interpreter's lock until it returns. So what no request needs is counted and
 refused first; then `data`, which alone may be long, is cut out, to be read in pieces:
@@ -44,9 +44,8 @@ class Span(NamedTuple):
 
 
 def check_counts(text: bytes, end: int, max_files: int) -> None:
-    """Raise BadRequestError where the text up to `end` has more than a request with `max_files`
-    needs.
-    """
+    """Raise BadRequestError if the text up to `end` has more objects or strings than a request with
+    `max_files` images needs."""
     if _has_more(text, b"{", end, _MOST_OBJECTS):
         raise BadRequestError(
             f"the JSON has more than {_MOST_OBJECTS} objects; a request has one input, "
@@ -70,7 +69,7 @@ def _has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
 
 
 def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
-    """Return the JSON with `[0]`, `[1]`, ... instead of each list `data`, and the lists.
+    """Return the JSON with each list `data` replaced by `[0]`, `[1]` and so on, and the lists.
 
     The insides of the lists are not checked. Raises BadRequestError where the text is no JSON,
     PayloadTooLargeError where the rest is long.
@@ -109,9 +108,8 @@ def string_end(text: bytes, start: int, end: int) -> int:
 
 
 def _list_end(text: bytes, start: int, end: int) -> int:
-    """Return the end of a list of lists, numbers and strings: its last bracket before another
-    key.
-    """
+    """Return the end of a list of lists, numbers and strings, which is the last bracket before the
+    next key."""
     position = start
     while True:
         quote = text.find(b'"', position, end)

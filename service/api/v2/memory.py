@@ -1,4 +1,4 @@
-"""Registers system shared memory, for Triton's extension of that name.
+"""Registers system shared memory as Triton's extension of that name defines.
 
 The OpenAPI document leaves these routes out.
 """
@@ -20,16 +20,16 @@ _decode = msgspec.json.Decoder(RegisterRequest).decode
 
 
 def register_region(models: Repository, name: str, key: str, offset: int, byte_size: int) -> None:
-    """Register a region. Raises UnsupportedError where no memory is shared, and what
-    `Regions.register` does.
-    """
+    """Register a region. Raises what `Regions.register` does, and UnsupportedError if this server
+    shares no memory."""
     if models.regions is None:
         raise UnsupportedError(MEMORY)
     models.regions.register(name, key, offset, byte_size)
 
 
 def regions_of(models: Repository, name: str = "") -> list[RegionStatus]:
-    """Return a region, or every region. Raises ModelNotFoundError where it is not there."""
+    """Return a region, or every region if none is named. Raises ModelNotFoundError for an unknown
+    one."""
     if models.regions is not None:
         return models.regions.status(name)
     if name:

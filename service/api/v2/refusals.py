@@ -1,4 +1,4 @@
-"""Answers Triton's requests that Convoy does not support: the reason why, or a fixed answer.
+"""Answers requests of Triton's clients that Convoy does not support, by a reason or a fixed answer.
 
 Logging and tracing are set when the server starts, and it maps no client's GPU memory:
 clients may only send images. The OpenAPI document leaves these routes out.

@@ -1,4 +1,4 @@
-"""Loads and unloads models by the V2 protocol's repository API, where the server allows that.
+"""Loads and unloads models by the V2 protocol's repository API if the server allows that.
 
 A model comes from the server's own folder, under the name that it has there. The OpenAPI document
 leaves these routes out.
@@ -30,7 +30,8 @@ _decode = msgspec.json.Decoder(LoadRequest).decode
 
 
 async def load(models: Repository, name: str, parameters: Iterable[str]) -> Loaded:
-    """Load a model. Raises UnsupportedError where clients may not, and what `Changes.load` does."""
+    """Load a model. Raises what `Changes.load` does, and UnsupportedError if clients may not load
+    models."""
     changes = _changes(models, LOADING)
     if any(key == "config" or key.startswith("file:") for key in parameters):
         raise UnsupportedError(FILES)
@@ -38,7 +39,7 @@ async def load(models: Repository, name: str, parameters: Iterable[str]) -> Load
 
 
 async def unload(models: Repository, name: str) -> None:
-    """Unload a model, as `load` loads it."""
+    """Unload a model. Raises the same errors as `load`."""
     await _changes(models, UNLOADING).unload(name)
 
 
@@ -63,7 +64,8 @@ async def unload_route(request: Request, models: Models, model: str) -> Response
 
 
 async def _parameters(request: Request) -> Iterable[str]:
-    """Return the names of a request's parameters. Raises ForbiddenError for another site's page.
+    """Return the names of a request's parameters. Raises ForbiddenError if another site's page sent
+    it.
 
     A browser lets any page send such a request, even to a server on the user's own machine.
     """

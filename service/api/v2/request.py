@@ -1,4 +1,4 @@
-"""Parses the body of an inference request by HTTP: JSON, and the binary tensor extension.
+"""Parses an HTTP inference request's body: JSON, and the binary tensor extension.
 
     body = JSON                          tensors as lists of numbers, or of strings
     body = JSON | tensor                 Inference-Header-Content-Length is the JSON's length
@@ -77,7 +77,7 @@ _, REQUEST_SCHEMAS = msgspec.json.schema_components(
 
 
 def content_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return a reference to one of the structures as a request's body, for the OpenAPI document."""
+    """Return a reference to a structure as a request's body, for the OpenAPI document."""
     return {"application/json": {"schema": {"$ref": _SCHEMAS.format(name=kind.__name__)}}}
 
 
@@ -116,7 +116,7 @@ def parse_request(
     max_images: int,
     regions: Regions | None = None,
 ) -> InferRequest:
-    """Return the request in a body; `header_length` is None without the header.
+    """Return the request in a body; `header_length` is None if the client sent no such header.
 
     The images may be a view of `body`. Takes time in proportion to the body's length. Raises
     BadRequestError where the body is invalid, PayloadTooLargeError for too much JSON or more than
@@ -144,7 +144,7 @@ def parse_request(
 
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
-    """Return the request of one image without JSON; the answer is binary, as Triton's is."""
+    """Return the request made by one image without JSON; its answer is binary, like Triton's."""
     outputs = [WantedOutput(info.scores, binary=True)]
     if body.startswith(_FILE_MARKS):
         return InferRequest([body], None, outputs)
@@ -161,7 +161,8 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
 def _read_head(
     body: bytes, end: int, max_images: int
 ) -> tuple[InferenceJson, Sequence[Span] | None]:
-    """Return the JSON up to `end`, and its `data` lists where it is too long to parse with them."""
+    """Return the JSON up to `end`, and separately its `data` lists if it is too long to parse
+    whole."""
     check_counts(body, end, max_images)
     if end <= PIECE:
         return read_json(_decode, body[:end]), None
@@ -170,7 +171,7 @@ def _read_head(
 
 
 def _elements(tensor: InputTensor, lists: Sequence[Span] | None, binary: memoryview) -> Elements:
-    """Return where a tensor's elements are: in the JSON, or in what follows it."""
+    """Return a reader of a tensor's elements, which are in the JSON or in the bytes after it."""
     size = tensor.parameters and tensor.parameters.binary_data_size
     if size is None:
         if binary:

@@ -117,12 +117,12 @@ for _path in _PATHS:
 
 
 def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
-    """Return a model's endpoint by its paths."""
+    """Return a model's endpoint, by each of its paths."""
     return dict.fromkeys(_infer_paths(pipeline), Infer(pipeline))
 
 
 def add_routes(app: FastAPI) -> None:
-    """Add the routes, which answer by the models' endpoints."""
+    """Add the routes, whose requests the models' endpoints answer."""
     for each in (router, memory, repository, refusals):
         app.include_router(each)
 

@@ -1,4 +1,4 @@
-"""Reads a tensor's elements: numbers and files, in JSON or in binary.
+"""Reads the elements of tensors, numbers or files, from JSON or from bytes.
 
 Nested lists of numbers never become Python lists. Without its digits, a JSON array is a skeleton of
 brackets and commas, to compare with the skeleton of the shape; without its brackets, it is one flat
@@ -50,11 +50,11 @@ class JsonElements:
     data: Span
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
-        """Return what `numbers_in_json` does."""
+        """Return the result of `numbers_in_json`."""
         return numbers_in_json(self.data, shape, kind)
 
     def files(self, n: int) -> list[bytes]:
-        """Return what `files_in_json` does."""
+        """Return the result of `files_in_json`."""
         return files_in_json(self.data, n)
 
 
@@ -66,16 +66,17 @@ class BinaryElements:
     name: str  # of the input
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
-        """Return what `numbers_in_binary` does."""
+        """Return the result of `numbers_in_binary`."""
         return numbers_in_binary(self.data, shape, kind)
 
     def files(self, n: int) -> list[bytes]:
-        """Return what `files_in_binary` does."""
+        """Return the result of `files_in_binary`."""
         return files_in_binary(memoryview(self.data), n, self.name)
 
 
 def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) -> Any:
-    """Return the numbers of a JSON array, as uint8 or float32; those too large become infinite.
+    """Return a JSON array's numbers as uint8 or float32; numbers that are too large become
+    infinite.
 
     The array may be flat, nested as `shape`, or nested less deep with the last axes flattened; the
     first axis may be absent if it is 1. Raises BadRequestError for another structure, another
@@ -111,7 +112,8 @@ def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
 
 
 def _skeleton(data: Span, of_numbers: bytes, wrong: BadRequestError) -> bytes:
-    """Return the brackets and commas. Raises `wrong` where anything but numbers remains."""
+    """Return the brackets and commas of an array. Raises `wrong` if it has anything else but
+    numbers."""
     parts = []
     last = b""
     for start in range(data.start, data.end, PIECE):
@@ -129,7 +131,7 @@ def _skeleton(data: Span, of_numbers: bytes, wrong: BadRequestError) -> bytes:
 
 
 def _elements(skeleton: bytes, data: Span, wrong: BadRequestError) -> int:
-    """Return how many numbers there are, if they are where the brackets and commas say."""
+    """Return the number of numbers, if they stand where brackets and commas say."""
     commas = sum(skeleton.count(b",", at, at + PIECE) for at in range(0, len(skeleton), PIECE))
     if commas:
         return commas + 1
@@ -137,7 +139,7 @@ def _elements(skeleton: bytes, data: Span, wrong: BadRequestError) -> int:
 
 
 def _flat(data: Span, wrong: BadRequestError) -> Iterator[bytes]:
-    """Yield the array's numbers as flat arrays. Raises `wrong` where a number is too long."""
+    """Yield pieces of the array as flat JSON arrays. Raises `wrong` where a number is too long."""
     text, position, end = data
     while position < end:
         stop = end if end - position <= PIECE else text.rfind(b",", position, position + PIECE)
@@ -150,7 +152,8 @@ def _flat(data: Span, wrong: BadRequestError) -> Iterator[bytes]:
 def numbers_in_binary(
     data: bytes | memoryview, shape: Sequence[int], kind: type[np.generic]
 ) -> Any:
-    """Return little-endian numbers: bytes as a view, others as a copy, as they may be unaligned."""
+    """Return little-endian numbers; bytes are a view, others a copy because they may be
+    unaligned."""
     stored = np.dtype(kind).newbyteorder("<")
     check_size(-(-len(data) // stored.itemsize), prod(shape))
     # NumPy lets other threads run while it copies.
@@ -176,7 +179,8 @@ def files_in_json(data: Span, n: int) -> list[bytes]:
 
 
 def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
-    """Return whether the text `outside` the strings makes one list of them, or of lists of one."""
+    """Return whether the text `outside` the strings makes a list of strings, or of one-string
+    lists."""
     if any(end - start > PIECE for _, start, end in outside):
         return False
     found = b"0".join(text[start:end].translate(None, _SPACE) for text, start, end in outside)
@@ -184,7 +188,7 @@ def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
 
 
 def _file(base64: Span, number: int) -> bytes:
-    """Return the bytes of one file in base64, which is decoded piece by piece."""
+    """Return the bytes of one file in base64, decoded in pieces."""
     text, position, end = base64
     parts, rest = [], b""
     try:
@@ -242,7 +246,7 @@ def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
 
 
 def copied(data: memoryview) -> bytes:
-    """Return the bytes, copied without holding the interpreter's lock for long."""
+    """Return a copy of the bytes, made without holding the interpreter's lock for long."""
     parts = range(0, len(data), _COPIED)
     return b"".join([bytes(data[start : start + _COPIED]) for start in parts])
 
@@ -254,7 +258,7 @@ def check_size(got: int, expected: int) -> None:
 
 
 def _is_nested_as(skeleton: bytes, shape: Sequence[int]) -> bool:
-    """Return whether the brackets and commas are those of lists nested as `shape`."""
+    """Return whether the brackets and commas are those of nested lists of this `shape`."""
     first = skeleton[: len(shape) + 1]
     depth = len(first) - len(first.lstrip(b"["))
     if depth > len(shape):
