@@ -1,10 +1,11 @@
 """Describes images that are decoded but not resized, and lays them out for a device to read.
 
-A place in a batch of pixels and decoded images is `PLACE_BYTES` of memory that begin with an entry
-of kernels/src/resize.cu, as long as its image needs:
+A place in a batch of images is `PLACE_BYTES` of memory that begin with an entry of
+kernels/src/place.cuh, as long as its image needs:
 
-    Entry │ taps of the first axis │ of the second │ pixels      a decoded image
-    Entry │ pixels                                               pixels of the network's size
+    Entry │ taps of the first axis │ of the second │ pixels             a decoded image
+    Entry │ taps of the first axis │ of the second │ Jpeg, tables │ scan   a JPEG file (jpeg.py)
+    Entry │ pixels                                                      pixels of the network's size
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from kernels.image.taps import WEIGHT_BITS, Taps, most_taps, taps_of
 from kernels.problems.interpolation import Interpolation
 
 SOURCE = "resize.cu"
+_ENTRY = "place.cuh"
 
 MOST_PIXELS = 2**20
 """Of a decoded image, whether three bytes each or one."""
@@ -27,10 +29,13 @@ MIDDLE_BYTES = 3 * MOST_PIXELS
 """The most that the first axis's pass makes of one."""
 
 _ALIGNED = 16
-_ENTRY_BYTES = 144  # with what fills it up
+_ENTRY_BYTES = 144
 _TAPS_BYTES = 2**18  # of both axes
 
-PLACE_BYTES = _ENTRY_BYTES + _TAPS_BYTES + 3 * MOST_PIXELS
+JPEG_BYTES = 2304
+"""Of what describes a JPEG file (jpeg.py)."""
+
+PLACE_BYTES = _ENTRY_BYTES + _TAPS_BYTES + JPEG_BYTES + 3 * MOST_PIXELS
 """Of a place; a multiple of 16."""
 
 _CHANNELS = 4  # at most, of an entry's arrays
@@ -80,6 +85,78 @@ class Resize:
         )
 
 
+class Crop:
+    """Says which of an image's pixels are resized, and by which taps."""
+
+    def __init__(self, size: tuple[int, int], channels: int, resize: Resize) -> None:
+        """Take the image's width and height, and its channels, 1 or 3. Raises ValueError where a
+        place has no room for it.
+        """
+        width, height = size
+        if not resize.fits(width, height, channels):
+            raise ValueError(f"a place has no room for {height}×{width}×{channels} pixels")
+        self.resize = resize
+        left, top, right, bottom = resize.box
+        across = _cut(width, (left, right), resize.size[0], resize.crop[::2], resize.interpolation)
+        down = _cut(height, (top, bottom), resize.size[1], resize.crop[1::2], resize.interpolation)
+        (self.across, self.columns), (self.down, self.rows) = across, down
+        self.down_first = _is_down_first(width, height, resize.size)
+        self.channels = resize.channels if channels > 1 else (0,) * len(resize.channels)
+        self.shape = (
+            self.rows.stop - self.rows.start,
+            self.columns.stop - self.columns.start,
+            channels,
+        )
+
+    def head(self, nbytes: int, jpeg: bytes = b"") -> Bytes:
+        """Return the entry up to the pixels, or up to a JPEG file's scan, which `jpeg` describes:
+        kernels/src/place.cuh, `Entry`, both tables, and `jpeg`. `nbytes` follow it.
+        """
+        first, second = self.across, self.down
+        height, width, channels = self.shape
+        inner, inputs, kept_stride = channels, width, channels
+        tap_stride = first.outputs * channels
+        middle_bytes = height * first.outputs * channels
+        # By upright x and y from the image's corner: the place on each stored axis.
+        x, y = ((0, 0, 1), (0, 1, 0)) if self.resize.transposed else ((0, 1, 0), (0, 0, 1))
+        x = _mirrored(x, first.outputs) if self.resize.x_reversed else x
+        y = _mirrored(y, second.outputs) if self.resize.y_reversed else y
+        inside = (first.outputs, second.outputs)[:: -1 if self.resize.transposed else 1]
+        if self.down_first:
+            first, second, x, y = second, first, y, x
+            inner, inputs, kept_stride = width * channels, height, width * channels
+            tap_stride = channels
+            middle_bytes = first.outputs * width * channels
+        tables = [_table(first), _table(second)]
+        tables_end = _ENTRY_BYTES + sum(map(len, tables))
+        jpeg_at = _aligned(tables_end)
+        pixels_at = _aligned(jpeg_at + len(jpeg))
+        entry = struct(
+            _ENTRY,
+            "Entry",
+            bytes=_aligned(pixels_at + nbytes),
+            pixels=pixels_at,
+            resized=1,
+            jpeg=jpeg_at if jpeg else 0,
+            middle_bytes=middle_bytes,
+            inner=inner,
+            outputs=first.outputs,
+            inputs=inputs,
+            taps=(first.count, second.count),
+            table=(_ENTRY_BYTES, _ENTRY_BYTES + len(tables[0])),
+            second=y,
+            kept=x,
+            kept_stride=kept_stride,
+            tap_stride=tap_stride,
+            corner=[(o - i) // 2 for o, i in zip(self.resize.frame, inside, strict=True)],
+            size=inside,
+            channel=_filled(self.channels),
+            paper=_filled(self.resize.paper),
+        )
+        head = b"".join([entry, *tables]).ljust(jpeg_at, b"\0") + jpeg
+        return np.frombuffer(head.ljust(pixels_at, b"\0"), np.uint8)
+
+
 class DecodedImage:
     """Holds a decoded image and how to resize it; NumPy sees it as the resized pixels.
 
@@ -92,26 +169,12 @@ class DecodedImage:
         """Take pixels H×W×C, C = 1 or 3. Raises ValueError where they exceed the space of an image
         in a batch."""
         height, width, channels = pixels.shape
-        if not resize.fits(width, height, channels):
-            raise ValueError(f"a place has no room for {height}×{width}×{channels} pixels")
+        self._crop = Crop((width, height), channels, resize)
         self.resize = resize
         self.shape = resize.shape
-        left, top, right, bottom = resize.box
-        across = _cut(width, (left, right), resize.size[0], resize.crop[::2], resize.interpolation)
-        down = _cut(height, (top, bottom), resize.size[1], resize.crop[1::2], resize.interpolation)
-        (self._across, columns), (self._down, rows) = across, down
-        self.pixels = pixels[rows, columns]  # those that are used
-        self._down_first = _is_down_first(width, height, resize.size)
-        self._channels = resize.channels if channels > 1 else (0,) * len(resize.channels)
+        self.pixels = pixels[self._crop.rows, self._crop.columns]  # those that are used
         # What `write` begins with, made here since an engine's thread has less time.
-        self._head = self._made_head()
-
-    @property
-    def _middle_bytes(self) -> int:
-        height, width, channels = map(int, self.pixels.shape)
-        if self._down_first:
-            return self._down.outputs * width * channels
-        return height * self._across.outputs * channels
+        self._head = self._crop.head(self.pixels.nbytes)
 
     def write(self, place: Bytes) -> None:
         """Write the entry, the taps and the pixels to a place in a batch."""
@@ -120,57 +183,16 @@ class DecodedImage:
         place[: len(head)] = head
         place[len(head) : end].reshape(self.pixels.shape)[...] = self.pixels
 
-    def _made_head(self) -> Bytes:
-        """Return what precedes the pixels: resize.cu's `Entry` and the tables of both axes'
-        taps."""
-        first, second = self._across, self._down
-        height, width, channels = self.pixels.shape
-        inner, inputs, kept_stride = channels, width, channels
-        tap_stride = first.outputs * channels
-        # By upright x and y from the image's corner: the place on each stored axis.
-        x, y = ((0, 0, 1), (0, 1, 0)) if self.resize.transposed else ((0, 1, 0), (0, 0, 1))
-        x = _mirrored(x, first.outputs) if self.resize.x_reversed else x
-        y = _mirrored(y, second.outputs) if self.resize.y_reversed else y
-        inside = (first.outputs, second.outputs)[:: -1 if self.resize.transposed else 1]
-        if self._down_first:
-            first, second, x, y = second, first, y, x
-            inner, inputs, kept_stride = width * channels, height, width * channels
-            tap_stride = channels
-        tables = [_table(first), _table(second)]
-        pixels_at = -(-(_ENTRY_BYTES + sum(map(len, tables))) // _ALIGNED) * _ALIGNED
-        entry = struct(
-            SOURCE,
-            "Entry",
-            bytes=-(-(pixels_at + self.pixels.nbytes) // _ALIGNED) * _ALIGNED,
-            pixels=pixels_at,
-            resized=1,
-            middle_bytes=self._middle_bytes,
-            inner=inner,
-            outputs=first.outputs,
-            inputs=inputs,
-            taps=(first.count, second.count),
-            table=(_ENTRY_BYTES, _ENTRY_BYTES + len(tables[0])),
-            second=y,
-            kept=x,
-            kept_stride=kept_stride,
-            tap_stride=tap_stride,
-            corner=[(o - i) // 2 for o, i in zip(self.resize.frame, inside, strict=True)],
-            size=inside,
-            channel=_filled(self._channels),
-            paper=_filled(self.resize.paper),
-        )
-        head = b"".join([entry.ljust(_ENTRY_BYTES, b"\0"), *tables]).ljust(pixels_at, b"\0")
-        return np.frombuffer(head, np.uint8)
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the resized pixels."""
-        passes = [(1, self._across), (0, self._down)]
+        crop = self._crop
+        passes = [(1, crop.across), (0, crop.down)]
         image = self.pixels
-        for axis, taps in passes[:: -1 if self._down_first else 1]:
+        for axis, taps in passes[:: -1 if crop.down_first else 1]:
             image = _resampled(image, axis, taps)
         resize = self.resize
         image = image[:: -1 if resize.y_reversed else 1, :: -1 if resize.x_reversed else 1]
-        image = (image.swapaxes(0, 1) if resize.transposed else image)[..., list(self._channels)]
+        image = (image.swapaxes(0, 1) if resize.transposed else image)[..., list(crop.channels)]
         framed = np.empty(self.shape, np.uint8)
         framed[...] = resize.paper
         top, left = ((o - i) // 2 for o, i in zip(self.shape[:2], image.shape[:2], strict=True))
@@ -196,11 +218,12 @@ def write(place: Bytes, image: Placed) -> None:
 def _head_of_pixels(nbytes: int) -> Bytes:
     none = (0,) * _CHANNELS
     entry = struct(
-        SOURCE,
+        _ENTRY,
         "Entry",
-        bytes=-(-(_ENTRY_BYTES + nbytes) // _ALIGNED) * _ALIGNED,
+        bytes=_aligned(_ENTRY_BYTES + nbytes),
         pixels=_ENTRY_BYTES,
         resized=0,
+        jpeg=0,
         middle_bytes=0,
         inner=1,
         outputs=1,
@@ -216,7 +239,11 @@ def _head_of_pixels(nbytes: int) -> Bytes:
         channel=none,
         paper=none,
     )
-    return np.frombuffer(entry.ljust(_ENTRY_BYTES, b"\0"), np.uint8)
+    return np.frombuffer(entry, np.uint8)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNED) * _ALIGNED
 
 
 def _is_down_first(width: int, height: int, size: tuple[int, int]) -> bool:

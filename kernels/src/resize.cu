@@ -12,34 +12,9 @@
 //     time, each byte once; the grid is for many bytes under way, not for the longest entry.
 //   `first_axis`: a byte of the result a thread at a time, as many as the entry says.
 //   `second_axis`: one thread per byte of the network's pixels, the last block partial.
-#include "common.cuh"
+#include "place.cuh"
 
 constexpr int WEIGHT_BITS = 22;
-
-// kernels/image/decoded.py. A table has a row an output: the first input, and a weight a tap.
-struct Entry {
-  int bytes;         // of it all: a multiple of 16
-  int pixels;        // where they begin, in bytes from the entry's begin
-  int resized;       // 0: the pixels are of the network's size, and nothing below counts
-  int middle_bytes;  // what the first pass makes
-  Divisor inner;     // bytes between the first axis's inputs, and between its outputs
-  Divisor outputs;   // of the first axis
-  int inputs;        // of the first axis
-  int taps[2];       // of an output of the first and of the second axis
-  int table[2];      // where theirs begin
-  int second[3];     // the place on the second axis: at the image's corner, and by x and y from it
-  int kept[3];       // likewise on the first axis, of which the first pass made the outputs
-  int kept_stride;   // bytes between places on the first axis, in what the first pass made
-  int tap_stride;    // likewise on the second axis
-  int corner[2];     // x and y of the image in the network's pixels
-  int size[2];       // its width and height there
-  int channel[4];    // by the network's channel, the image's
-  int paper[4];      // the colour around it
-};
-
-__device__ __forceinline__ const Entry& entry_at(const unsigned char* entries, int pitch) {
-  return *reinterpret_cast<const Entry*>(entries + size_t(blockIdx.y) * unsigned(pitch));
-}
 
 // A byte of a pass: `from` is the axis's begin, `row` the output's in the table.
 __device__ __forceinline__ unsigned char weighted(const unsigned char* from, int stride,

@@ -70,6 +70,9 @@ inline float __int2float_rn(int x) { return float(x); }
 inline float __uint2float_rn(unsigned x) { return float(x); }
 
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+  return unsigned(((uint64_t(high) << 32 | low) << (shift & 31)) >> 32);
+}
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }

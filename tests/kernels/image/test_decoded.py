@@ -47,8 +47,8 @@ def test_the_order_of_the_axes_shows() -> None:
     for size in SIZES[:2]:
         image = decoded(size, Interpolation.BILINEAR)
         right = np.asarray(image)
-        orders.add(image._down_first)
-        image._down_first = not image._down_first
+        orders.add(image._crop.down_first)
+        image._crop.down_first = not image._crop.down_first
         assert not np.array_equal(np.asarray(image), right)
     assert orders == {False, True}
 

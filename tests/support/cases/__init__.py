@@ -7,6 +7,7 @@ from tests.support.cases.conv import CONV_CASES
 from tests.support.cases.elementwise import ELEMENTWISE_CASES
 from tests.support.cases.half import HALF_CASES
 from tests.support.cases.integer import INTEGER_CASES
+from tests.support.cases.jpeg import JPEG_CASES
 from tests.support.cases.linear import LINEAR_CASES
 from tests.support.cases.micro import MICRO_CASES
 from tests.support.cases.quantise import QUANTISE_CASES
@@ -25,6 +26,7 @@ CASES: tuple[KernelCase, ...] = (
     *WINDOW_CASES,
     *REDUCTION_CASES,
     *RESIZE_CASES,
+    *JPEG_CASES,
     *CONV_CASES,
     *COALESCED_CASES,
     *TENSOR_CASES,

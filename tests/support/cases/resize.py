@@ -80,7 +80,7 @@ def _places(images: Sequence[Placed], place_bytes: int = PLACE_BYTES) -> Pixels:
     return places
 
 
-def _layout(*shape: int, pitch: int = 0) -> StridedTensor:
+def layout_of(*shape: int, pitch: int = 0) -> StridedTensor:
     """Return the layout of bytes, images `pitch` apart."""
     layout = StridedTensor.contiguous(shape, BYTE)
     return replace(layout, strides=(pitch, *layout.strides[1:])) if pitch else layout
@@ -102,7 +102,7 @@ def _whole(
             "middle": PlacedArray(np.full((n, middle_bytes), BYTE_POISON)),
         }
         expected = np.stack([np.asarray(image) for image in images]).astype(np.float64)
-        layout = _layout(n, height, width, channels)
+        layout = layout_of(n, height, width, channels)
         return Check(inputs, layout, expected, 0.0, scratch=("entries", "middle"))
 
     launches = (
@@ -121,7 +121,7 @@ def _fetched() -> KernelCase:
 
     def check() -> Check:
         expected = places[:, :used].astype(np.float64)
-        layout = _layout(2, used, pitch=PLACE_BYTES)
+        layout = layout_of(2, used, pitch=PLACE_BYTES)
         return Check({"images": PlacedArray(places)}, layout, expected, 0.0)
 
     launch = fetch_launch(2, PLACE_BYTES).renamed({"entries": "y"})
@@ -131,7 +131,7 @@ def _fetched() -> KernelCase:
 def _first(name: str, image: DecodedImage) -> KernelCase:
     """The first pass alone, and nothing behind what it makes."""
     # The other axis has its size, which the second pass leaves as it is.
-    layout = _layout(1, *np.asarray(image).shape)
+    layout = layout_of(1, *np.asarray(image).shape)
 
     def check() -> Check:
         expected = np.asarray(image)[None].astype(np.float64)

@@ -1,0 +1,57 @@
+"""Launches kernels/src/huffman.cu and jpeg.cu, which decode the JPEG files in a batch."""
+
+from kernels.device.launch import THREADS, Launch, instantiate, launch
+from kernels.image.decoded import PLACE_BYTES
+from kernels.image.jpeg import MOST_SCAN_BYTES, ROUNDS, SCRATCH_BYTES
+
+HUFFMAN, PIXELS = "huffman.cu", "jpeg.cu"
+
+_CHUNK_BYTES = 4096
+_BLOCKS = 144
+"""Blocks that work on one image: of a photograph a walker or less a thread."""
+
+_WALKING = 128  # threads a block
+_RESOLVING = 1024
+
+_RESOLVED = (2, 4, ROUNDS)
+"""Rounds behind which a kernel looks whether more are needed."""
+
+
+def decode_launches(
+    n: int,
+    place_bytes: int = PLACE_BYTES,
+    scratch_bytes: int = SCRATCH_BYTES,
+    blocks: int = _BLOCKS,
+) -> tuple[Launch, ...]:
+    """Return the launches that decode the JPEG files among n places: operands entries, scratch
+    (n times `scratch_bytes`), flags (n int32).
+
+    They follow `fetch_launch`. A file's pixels then lie where its scan lay, unless its number in
+    `flags` is not 0: a sum of `Flag`s. That of a place with another kind of image is 0.
+    """
+
+    def over(source: str, kernel: str, blocks: int, threads: int, **more: int | str) -> Launch:
+        operands = {"entries": "entries", "scratch": "scratch"}
+        pitches = {"pitch": place_bytes, "scratch_pitch": scratch_bytes}
+        flags = {} if kernel == "jpeg_walk" else {"flags": "flags"}
+        grid, block = (blocks, n, 1), (threads, 1, 1)
+        return launch(
+            instantiate(source, kernel), grid, block, **operands, **flags, **pitches, **more
+        )
+
+    chunks = -(-min(place_bytes, MOST_SCAN_BYTES) // _CHUNK_BYTES)
+    launches = [
+        over(HUFFMAN, "jpeg_count", chunks + 1, THREADS),
+        over(HUFFMAN, "jpeg_unstuff", chunks, THREADS),
+    ]
+    for number in range(1 + ROUNDS):
+        launches.append(over(HUFFMAN, "jpeg_walk", blocks, _WALKING, round=number))
+        if number in _RESOLVED:
+            last = number == ROUNDS
+            launches.append(over(HUFFMAN, "jpeg_resolve", 1, _RESOLVING, last=last))
+    return (
+        *launches,
+        over(HUFFMAN, "jpeg_write", blocks, _WALKING),
+        over(PIXELS, "inverse_dct", blocks, THREADS),
+        over(PIXELS, "jpeg_pixels", blocks, THREADS),
+    )

@@ -1,0 +1,106 @@
+"""Lists cases of huffman.cu and jpeg.cu: from files in a batch to the network's pixels."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kernels.image.decode import decode_launches
+from kernels.image.decoded import DecodedImage, Placed, write
+from kernels.image.jpeg import JpegImage, parts_of, read_jpeg
+from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
+from kernels.problems.interpolation import Interpolation
+from tests.support.cases.resize import FRAME, decoded, layout_of, pixels
+from tests.support.kernels.jpegs import Bytes, encoded, noise, pillow, scene
+from tests.support.kernels.kernel_case import BYTE_POISON, Check, KernelCase, PlacedArray
+
+PLACE_BYTES, MIDDLE_BYTES, SCRATCH_BYTES = 1 << 15, 1 << 14, 1 << 18
+
+File = tuple[bytes, int]
+"""A JPEG, and eighths of its size."""
+
+
+def jpeg(file: File) -> JpegImage:
+    """Return a file that is resized to the frame; its last row and column are cut away."""
+    data, eighths = file
+    headers = read_jpeg(parts_of(data))
+    width, height = headers.scaled(eighths)
+    box = (0.0, 0.0, max(1.0, width - 1.0), max(1.0, height - 1.0))
+    resize = replace(decoded((1, 1), Interpolation.BILINEAR).resize, box=box)
+    return JpegImage(headers, eighths, resize)
+
+
+def expected(image: File | Placed) -> Bytes:
+    """Return the network's pixels, of a JPEG by Pillow."""
+    if not isinstance(image, tuple):
+        return np.asarray(image)
+    by_pillow = pillow(*image)
+    assert by_pillow is not None
+    return np.asarray(DecodedImage(by_pillow, jpeg(image).resize))
+
+
+def _whole(name: str, images: Sequence[File | Placed]) -> KernelCase:
+    """All kernels, from places to the network's pixels."""
+    n = len(images)
+
+    def check() -> Check:
+        places = np.full((n, PLACE_BYTES), BYTE_POISON)
+        for place, image in zip(places, images, strict=True):
+            jpeg(image).write(place) if isinstance(image, tuple) else write(place, image)
+        inputs = {
+            "images": PlacedArray(places),
+            "entries": PlacedArray(np.full((n, PLACE_BYTES), BYTE_POISON)),
+            "scratch": PlacedArray(np.full((n, SCRATCH_BYTES), BYTE_POISON)),
+            "middle": PlacedArray(np.full((n, MIDDLE_BYTES), BYTE_POISON)),
+            "flags": PlacedArray(np.full(n, -1, np.int32)),
+        }
+        answer = np.stack([expected(image) for image in images]).astype(np.float64)
+        scratch = ("entries", "scratch", "middle", "flags")
+        return Check(inputs, layout_of(*answer.shape), answer, 0.0, scratch=scratch)
+
+    launches = (
+        fetch_launch(n, PLACE_BYTES),
+        *decode_launches(n, PLACE_BYTES, SCRATCH_BYTES, blocks=2),
+        first_axis_launch(n, PLACE_BYTES, MIDDLE_BYTES),
+        second_axis_launch(n, (*FRAME[::-1], 3), PLACE_BYTES, MIDDLE_BYTES),
+    )
+    return KernelCase(name, launches, check)
+
+
+PICTURE = scene(61, 45)
+PLAIN = pixels(FRAME[1], FRAME[0], 3, 5)
+
+
+JPEG_CASES = (
+    _whole(
+        "of each sampling, between others",
+        [
+            (encoded(PICTURE, subsampling=0), 8),
+            (encoded(PICTURE, subsampling=1), 8),
+            PLAIN,
+            (encoded(PICTURE, subsampling=2), 8),
+            decoded((31, 17), Interpolation.BICUBIC),
+            (encoded(PICTURE[..., 0]), 8),
+            (encoded(PICTURE, keep_rgb=True), 8),
+        ],
+    ),
+    *(
+        _whole(
+            f"at {eighths} eighths",
+            [(encoded(PICTURE, subsampling=subsampling), eighths) for subsampling in (0, 1, 2)],
+        )
+        for eighths in (4, 2, 1)
+    ),
+    _whole(
+        "with restart markers",
+        [
+            (encoded(PICTURE, subsampling=2, restart_marker_blocks=1), 8),
+            (encoded(PICTURE, subsampling=0, restart_marker_blocks=3), 8),
+            (encoded(PICTURE, quality=98, restart_marker_rows=1), 8),
+        ],
+    ),
+    _whole(
+        "of noise",
+        [(encoded(noise(50, 50), quality=quality, optimize=True), 8) for quality in (95, 50, 5)],
+    ),
+)
