@@ -1,1 +1,1 @@
-"""Measures. Each package says in its first lines which claim of the documents rests on it."""
+"""Contains all benchmarks; each package says in its first lines which claim rests on it."""

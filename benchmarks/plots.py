@@ -1,4 +1,4 @@
-"""Makes figures for plots of measurements; Matplotlib is in the extra `dev`."""
+"""Makes figures for plots of measurements by Matplotlib, which is in the extra `dev`."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 class NoMatplotlibError(Exception):
-    """Says that Matplotlib is not installed: the report has its tables, but no plots."""
+    """Says that Matplotlib is not installed; reports then have tables but no plots."""
 
 
 def figure_of(size: tuple[float, float]) -> "Figure":

@@ -1,4 +1,4 @@
-"""Reads and writes rows of results: JSON lines, each with all that its number depends on."""
+"""Reads and writes rows of results as JSON lines, each with all on which its number depends."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def now() -> str:
 
 
 def commit() -> str:
-    """Return the checkout's commit, with a plus sign where tracked files differ from it.
+    """Return the checkout's commit, with a plus sign if tracked files differ from it.
 
     In a checkout that travelled without git it is the commit that was carried along.
     """
@@ -60,7 +60,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def where(device: Device, at: str) -> dict[str, object]:
-    """Return what a number depends on: the code, the device, the versions."""
+    """Return all on which a number depends: the code, the device and the versions."""
     return {
         "kind": "measurement",
         "commit": at,
@@ -73,7 +73,7 @@ def where(device: Device, at: str) -> dict[str, object]:
 
 
 def nvidia_driver() -> str | None:
-    """Return the driver's version from nvidia-smi, or None without it."""
+    """Return the driver's version from nvidia-smi, or None if that is missing."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -83,7 +83,7 @@ def nvidia_driver() -> str | None:
 
 
 def read(file: Path) -> list[Row]:
-    """Return every row, none where there is no file. A truncated last line is skipped."""
+    """Return every row, or none if there is no file; a truncated last line is skipped."""
     if not file.is_file():
         return []
     content = file.read_bytes()
@@ -95,9 +95,8 @@ def read(file: Path) -> list[Row]:
 
 
 def fill(text: str, begin: str, end: str, content: str) -> str:
-    """Return a document with the text between its marks replaced. Raises ValueError without
-    marks.
-    """
+    """Return a document with the text between its marks replaced. Raises ValueError if it has no
+    marks."""
     if begin not in text or end not in text:
         raise ValueError(f"the document has no {begin} and {end}")
     return f"{text[: text.index(begin)]}{begin}\n{content}\n{text[text.index(end) :]}"

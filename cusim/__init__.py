@@ -1,4 +1,4 @@
-"""cusim: CUDA C++ compiled by g++ and executed on the CPU, one fiber a thread.
+"""Compiles CUDA C++ by g++ and executes it on the CPU, with one fiber for each thread.
 
     kernels/src/*.cu ─ include/ (CUDA's names) ─ entry.cpp ─ g++ ─ library ─┐
     device.py ─ streams.py ─ process.py ─ socket, shared memory ─ runtime/ ─┘

@@ -1,4 +1,4 @@
-"""Reads what a profile recorded of a launch, and computes what a GPU would have needed.
+"""Reads the memory accesses recorded for a launch, and computes what a GPU would need for them.
 
 A record is lanes, addresses and a source line; what is computed are wavefronts and sectors.
 
@@ -30,7 +30,7 @@ SECTOR = 32
 
 
 class Access(IntEnum):
-    """Numbers the kinds of access, as runtime/accesses.h does."""
+    """Numbers the kinds of access like runtime/accesses.h."""
 
     LOAD = 0
     STORE = 1
@@ -48,9 +48,8 @@ Count = Callable[[Addresses, int, Access], int]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Records one instruction of a kernel by its place; `patterns` counts the addresses it
-    touched.
-    """
+    """Records one instruction by its source line; `patterns` counts the addresses that it
+    touched."""
 
     place: str  # "implicit_gemm.cu:88 common.cuh:17": the kernel's line, then those inlined there
     access: Access
@@ -60,22 +59,22 @@ class Instruction:
 
     @property
     def space(self) -> str:
-        """Return the name of the memory it accesses: "shared" or "global"."""
+        """Return the name of the memory that the instruction accesses, "shared" or "global"."""
         return "shared" if self.shared else "global"
 
     @property
     def executed(self) -> int:
-        """Return how often warps executed it, in total."""
+        """Return how often warps executed the instruction in total."""
         return self.patterns.total()
 
     @property
     def needed(self) -> float:
-        """Return the wavefronts or sectors that it needs on average."""
+        """Return the wavefronts or sectors that the instruction needs on average."""
         return self._mean(wavefronts) if self.shared else self._mean(sectors)
 
     @property
     def least(self) -> float:
-        """Return the wavefronts or sectors that suffice on average for as many different bytes."""
+        """Return the wavefronts or sectors that as many distinct bytes need on average."""
         return self._mean(least_wavefronts) if self.shared else self._mean(least_sectors)
 
     @property
@@ -105,9 +104,8 @@ def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
 
 
 def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """Return the fewest wavefronts for as many different bytes; for a load of 16 bytes at
-    least 2.
-    """
+    """Return the fewest wavefronts for as many distinct bytes; for a load of 16 bytes at
+    least 2."""
     least = -(-_distinct(addresses) * size // ROW)
     return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
 
@@ -119,12 +117,12 @@ def sectors(addresses: Addresses, size: int, _access: Access) -> int:
 
 
 def least_sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """Return the fewest sectors for as many different bytes."""
+    """Return the fewest sectors for as many distinct bytes."""
     return -(-_distinct(addresses) * size // SECTOR)
 
 
 def banks(address: int, size: int) -> range:
-    """Return the banks that a lane's access touches."""
+    """Return the banks that one lane's access touches."""
     return range(address // 4 % 32, address // 4 % 32 + max(size // 4, 1))
 
 
@@ -137,7 +135,7 @@ def _distinct(addresses: Addresses) -> int:
 
 
 def _at_once(addresses: Sequence[int | None], size: int) -> int:
-    """Return the largest number of different words in one bank."""
+    """Return the largest number of distinct words in one bank."""
     words = {
         word
         for address in _present(addresses)
@@ -147,7 +145,7 @@ def _at_once(addresses: Sequence[int | None], size: int) -> int:
 
 
 def _paired(addresses: Addresses, apart: int) -> bool:
-    """Return whether lanes l and l ^ `apart` have the same address, wherever both have one."""
+    """Return whether lanes l and l ^ `apart` have equal addresses wherever both have one."""
     return all(
         address is None or addresses[lane ^ apart] in (None, address)
         for lane, address in enumerate(addresses)
@@ -160,7 +158,7 @@ _RECORD = struct.Struct("<QQIIII32I")
 
 
 def instructions(recorded: bytes, library: Path) -> list[Instruction]:
-    """Return the instructions that a launch of the kernel in `library` executed, by place.
+    """Return the instructions that a launch of the kernel in `library` executed, by source line.
 
     Several on one line count as one.
     """
@@ -175,7 +173,8 @@ def instructions(recorded: bytes, library: Path) -> list[Instruction]:
 
 
 def _places(library: Path, codes: Sequence[int]) -> dict[int, str]:
-    """Return each code's place by its offset in the library: its line, then those inlined there."""
+    """Return, for each code offset in the library, its source line and the lines it is inlined
+    into."""
     asked = "\n".join(map(hex, codes))
     answer = subprocess.run(
         ["addr2line", "-a", "-i", "-e", library],

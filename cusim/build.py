@@ -1,4 +1,4 @@
-"""Compiles the simulator and the kernels it runs, with g++, each once.
+"""Compiles the simulator and the kernels that it runs by g++, each only once.
 
 What is compiled is kept under a digest of all it was made from: the sources with what they include,
 the flags, the compiler. Any number of processes may build at once.
@@ -30,12 +30,12 @@ Make = Callable[[Path], None]
 
 
 class CompilerFailure(Exception):  # noqa: N818  (the code's failure, not this module's)
-    """Holds what g++ said."""
+    """Holds the messages of g++."""
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One way to compile the simulator and the kernels; all run the same kernels."""
+    """Describes one way to compile the simulator and the kernels, such as with a sanitizer."""
 
     name: str
     macros: tuple[str, ...]  # tell the runtime which sanitizer there is
@@ -124,7 +124,7 @@ _RUNTIME = (*_COMMON, "-std=c++20", "-O2", f"-I{INCLUDE}")
 
 
 def runtime(build: Build) -> Path:
-    """Build the simulator's program, once a process, and return its path."""
+    """Build the simulator's program once in a process, and return its path."""
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     files = [THIS, *sources, *(HERE / "runtime").glob("*.h"), *_headers()]
     flags = (*_RUNTIME, *processor(), *build.macros)
@@ -147,7 +147,7 @@ def _included(sources: Iterable[Path]) -> str:
 
 
 def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
-    """Return one kernel's library; its source lies under `root`. Raises CompileError."""
+    """Return the library of one kernel, whose source lies under `root`. Raises CompileError."""
     source = root / instantiation.source
     if not source.is_file():
         raise CompileError(instantiation, f"there is no {source}")
@@ -180,7 +180,8 @@ def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
 
 
 def _header(build: Build) -> Path:
-    """Compile the header that is included before every kernel, a third of a small one's time."""
+    """Precompile the header that every kernel includes, which saves a third of a small one's
+    time."""
     flags = (*_KERNEL, *processor(), *build.kernel, f"-I{INCLUDE}")
 
     def make(output: Path) -> None:

@@ -1,4 +1,4 @@
-"""Implements a Device without a GPU: g++ compiles kernels, the CPU executes them, one fiber a
+"""Implements a Device without a GPU: g++ compiles kernels, and the CPU runs a fiber for each
 thread.
 
     CusimDevice ─ build ─ g++ ─ a kernel's library ──┐
@@ -61,9 +61,8 @@ from kernels.device.tensor_map import SWIZZLE_BYTES, TensorMap
 
 
 class Order(IntEnum):
-    """The order in which blocks, and each block's threads, take turns. No result may depend
-    on it.
-    """
+    """Names the order in which blocks, and threads in a block, take turns; no result may depend on
+    it."""
 
     FORWARD = 0
     REVERSED = 1
@@ -86,7 +85,7 @@ _MAX_CLUSTER_THREADS = 4096  # of which the simulator has the stacks
 
 @dataclass(frozen=True, slots=True)
 class CusimBuffer:
-    """Device memory; see kernels.device.device.Buffer."""
+    """Holds device memory; see kernels.device.device.Buffer."""
 
     device: "CusimDevice"
     address: int
@@ -97,7 +96,7 @@ class CusimBuffer:
 
 
 class CusimDevice:
-    """A Device, as kernels.device.device documents it, in a process of its own.
+    """Implements Device (kernels.device.device) by a process of its own.
 
     `source_root` is the folder of instantiations' sources; `timeout_s` is how long a launch may
     take before it counts as one that never ends.
@@ -151,9 +150,8 @@ class CusimDevice:
         self._process.close()
 
     def cpu_seconds(self) -> float:
-        """Return the processor time taken so far, which other work on the machine does not
-        change.
-        """
+        """Return the processor time used so far, which other work on the machine does not
+        affect."""
         return self._process.cpu_seconds()
 
     def load(self, instantiation: Instantiation) -> Kernel:
@@ -281,7 +279,7 @@ class CusimDevice:
         copies: list[CusimBuffer],
         ahead: bool,
     ) -> None:
-        """Begin a launch; one `ahead` of others reads a snapshot of what no wait orders."""
+        """Begin a launch; if `ahead` of others, it reads copies of buffers that no wait orders."""
         if ahead:
             unordered = self._unordered[kernel.function]
             arguments = [
@@ -293,9 +291,8 @@ class CusimDevice:
         self._ask(Request.BEGIN, head + self._how() + _passed(arguments))
 
     def _as_it_is(self, address: int, copies: list[CusimBuffer]) -> int:
-        """Copy the buffer and return the same place in the copy; constant buffers are not
-        copied.
-        """
+        """Copy the buffer and return the same position in the copy; constant buffers are not
+        copied."""
         found = self._heap.buffer(address - self._process.base)
         if found is None or found[0] in self._constant:
             return address
@@ -364,7 +361,7 @@ class CusimDevice:
 
 
 def _kind(argument: Argument) -> str:
-    """Return a parameter's kind and bytes as runtime.h's Entry writes them.
+    """Return a parameter's kind and bytes in the form of runtime.h's Entry.
 
     Kinds are pointer, integer, unsigned, float and struct.
     """
@@ -378,7 +375,7 @@ def _kind(argument: Argument) -> str:
 
 
 def _octets(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return a view of the array's bytes. Raises ValueError where it is not C-contiguous."""
+    """Return a view of the array's bytes. Raises ValueError if it is not C-contiguous."""
     if not array.flags.c_contiguous:
         raise ValueError("only C-contiguous arrays can be copied to and from a device")
     return array.reshape(-1).view(np.uint8)

@@ -1,4 +1,5 @@
-"""Places buffers in device memory far apart, so that an access past one does not reach another."""
+"""Places buffers far apart in device memory, so that an access beyond one does not reach
+another."""
 
 from kernels.device.device import ALIGNMENT
 
@@ -9,9 +10,8 @@ _GAPS = 4096  # as many buffers as that find room, however little memory they ta
 
 
 class Heap:
-    """Allocates offsets of buffers in `span` bytes of address space, `total` bytes at most in
-    use.
-    """
+    """Allocates buffers at offsets in `span` bytes of address space, with at most `total` bytes in
+    use."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -24,9 +24,7 @@ class Heap:
         return self.total - sum(self._sizes.values())
 
     def allocate(self, nbytes: int) -> int | None:
-        """Return an offset that is a multiple of ALIGNMENT but of no larger power of 2, or None if
-        full.
-        """
+        """Return an offset that is an odd multiple of ALIGNMENT, or None if memory is full."""
         if nbytes > self.free:
             return None
         end = 0
@@ -45,7 +43,7 @@ class Heap:
         del self._sizes[offset]
 
     def buffer(self, offset: int, nbytes: int = 1) -> tuple[int, int] | None:
-        """Return the offset and size of the buffer that holds all those bytes, or None."""
+        """Return the offset and size of the buffer that holds all these bytes, or None."""
         for start, size in self._sizes.items():
             if start <= offset and offset + nbytes <= start + size:
                 return start, size
@@ -53,5 +51,5 @@ class Heap:
 
 
 def _first_free(end: int) -> int:
-    """Return the first place for a buffer behind one that ends at `end`."""
+    """Return the first offset for a buffer after one that ends at `end`."""
     return -(-(end + _GAP) // _PAGE) * _PAGE + _RED_ZONE + ALIGNMENT

@@ -1,4 +1,4 @@
-"""Runs the simulator's process and talks with it; runtime/protocol.h is the other side."""
+"""Runs the simulator's process and exchanges messages with it, defined in runtime/protocol.h."""
 
 import mmap
 import os
@@ -18,7 +18,7 @@ from cusim.build import Build
 
 
 class Request(IntEnum):
-    """Identifies the requests to the simulator, by the numbers of runtime/protocol.h."""
+    """Numbers the requests to the simulator like runtime/protocol.h."""
 
     LOAD = 1
     ALLOCATE = 2
@@ -28,7 +28,7 @@ class Request(IntEnum):
 
 
 class Status(IntEnum):
-    """Identifies the simulator's answers, by the numbers of runtime/protocol.h."""
+    """Numbers the simulator's answers like runtime/protocol.h."""
 
     DONE = 0
     REFUSED = 1
@@ -36,15 +36,15 @@ class Status(IntEnum):
 
 
 class RefusedError(Exception):
-    """Says why the simulator refused a request; it keeps running."""
+    """Says why the simulator refused a request; the simulator keeps running."""
 
 
 class ProcessFault(Exception):  # noqa: N818  (a fault, as on a GPU)
-    """Says what the kernel did to end the simulator."""
+    """Says what a kernel did that ended the simulator."""
 
 
 class Process:
-    """Runs a simulated GPU. Faults are sticky: after one, every call raises it again."""
+    """Runs a simulated GPU; after a fault every call raises the fault again."""
 
     def __init__(self, build: Build, memory_bytes: int) -> None:
         ours, theirs = socket.socketpair()
@@ -68,7 +68,7 @@ class Process:
             (self.base,) = struct.unpack("<Q", self._answer())
 
     def cpu_seconds(self) -> float:
-        """Return the processor time of the process so far, in seconds."""
+        """Return the processor time that the process has used, in seconds."""
         nanoseconds = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]
         return int(nanoseconds) / 1e9
 
@@ -108,7 +108,7 @@ class Process:
         return b"".join(parts)
 
     def _die(self) -> None:
-        """Raise ProcessFault for a process that ended without an answer.
+        """Raise ProcessFault, because the process ended without an answer.
 
         The message is its standard error, a sanitizer's report, or else its exit status.
         """
@@ -129,7 +129,7 @@ _CODE_ADDRESS = re.compile(r" \[(.+)\+(0x[0-9a-f]+)\]$")
 
 
 def _with_line(fault: str) -> str:
-    """Add the source line to a fault that gives only an address in a library."""
+    """Return a fault's text with the source line added if it has only an address in a library."""
     found = _CODE_ADDRESS.search(fault)
     if found is None:
         return fault

@@ -1,4 +1,4 @@
-"""Counts what a kernel's accesses to memory would cost on a GPU, by source line, in the simulator.
+"""Counts by source line, in the simulator, what a kernel's memory accesses would cost on a GPU.
 
 python -m cusim.profile                          the choices there are
 python -m cusim.profile "direct 64x64x16"        a table of its lines
@@ -53,7 +53,7 @@ Accesses = dict[str, Lines]  # choice → its lines
 
 
 def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
-    """Return the profiled choices with their problems by name; none splits its sums."""
+    """Return the choices to profile, with their problems, by name; none splits its sums."""
     return {
         str(choice): (problem, choice)
         for problem, beginnings in WANTED
@@ -63,7 +63,7 @@ def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
 
 
 def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
-    """Return the one kernel that a choice launches."""
+    """Return the only kernel that a choice launches."""
     (launch,) = measured_launches(problem, choice)
     return launch.instantiation
 
@@ -71,7 +71,7 @@ def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
 def profile(
     problem: ConvProblem, choice: ConvChoice, opened: Callable[[], CusimDevice] | None = None
 ) -> list[Instruction]:
-    """Return the instructions that access memory in a launch that computes the problem.
+    """Return the instructions that access memory in a launch for the problem.
 
     Raises WrongResultError where the result is wrong.
     """
@@ -87,7 +87,7 @@ def profile(
 
 
 def lines_of(found: Iterable[Instruction]) -> Lines:
-    """Return one choice's lines of the table."""
+    """Return the table's lines for one choice."""
     return {
         f"{cost.place} {cost.access.name.lower()} {cost.size} {cost.space}": (
             f"{cost.executed} {cost.needed:.2f} {cost.least:.2f}"
@@ -97,13 +97,13 @@ def lines_of(found: Iterable[Instruction]) -> Lines:
 
 
 def accesses_of(names: Iterable[str]) -> Accesses:
-    """Simulate the named choices and return their lines."""
+    """Simulate the named choices, and return their lines."""
     every = profiled()
     return {name: lines_of(profile(*every[name])) for name in names}
 
 
 def load_wavefronts(accesses: Accesses) -> str:
-    """Return the text of kernels/tuning/load_wavefronts.tsv: a load's wavefronts, by kernel."""
+    """Return the text of kernels/tuning/load_wavefronts.tsv, the wavefronts of loads by kernel."""
     every = profiled()
     found = {
         name_of(commonest(kernel_of(*every[name]))): _load_wavefronts(lines)
@@ -143,7 +143,7 @@ def write(accesses: Accesses) -> None:
 
 
 def table(title: str, found: Sequence[Instruction]) -> Table:
-    """Return a table with a row for each line and access, those that lose most first."""
+    """Return a table with a row for each line and access, sorted by what they lose."""
     shown = Table(title=title, title_justify="left")
     shown.add_column("place", overflow="fold")
     for heading in ("access", "bytes", "instructions", "needed", "least", "lost"):
@@ -163,14 +163,13 @@ def table(title: str, found: Sequence[Instruction]) -> Table:
 
 
 def lost(instruction: Instruction) -> float:
-    """Return the wavefronts or sectors beyond the least, over all executions."""
+    """Return the wavefronts or sectors beyond the least, summed over all executions."""
     return instruction.executed * (instruction.needed - instruction.least)
 
 
 def over_banks(instruction: Instruction) -> list[str]:
-    """Return the instruction's worst pattern: a line a lane, with a mark at each bank it
-    touches.
-    """
+    """Return the instruction's worst pattern as text: a line for each lane, with a mark at each
+    bank."""
     lines = [f"lane  address  banks 0 to 31, {instruction.size} bytes a lane"]
     for lane, address in enumerate(instruction.worst):
         if address is None:

@@ -1,4 +1,4 @@
-"""Implements streams, events and graphs of the simulated device: work waits until the host waits.
+"""Implements the simulated device's streams, events and graphs; work runs when the host waits.
 
 A GPU does the work some time between the request and the wait. Doing it as late as possible shows
 who reads a result, or reuses what a copy has still to read, without having waited. In a graph, work
@@ -26,7 +26,7 @@ OVERLAPPING = 3  # launches; runtime/launch.h, max_overlapping
 
 @dataclass(slots=True)
 class PendingLaunch:
-    """A kernel's launch; one that may be `early` begins ahead of the launch before it."""
+    """A launch that has not run; it may be `early` and begin before the previous launch has run."""
 
     begin: Callable[[bool], None]  # given whether it begins ahead of the launch before it
     run: Callable[[bool], None]  # given whether it was begun
@@ -62,7 +62,7 @@ class Queues:
 
 
 class Mark:
-    """Records one recording of an event."""
+    """Identifies one recording of an event."""
 
     def __init__(self, stream: "CusimStream") -> None:
         self.stream, self.graph = stream, stream.graph
@@ -73,7 +73,7 @@ class Mark:
         self.seconds = time.perf_counter()
 
     def bring_about(self) -> None:
-        """Do all work that precedes the event."""
+        """Do all work that comes before the event."""
         while self.seconds is None:
             self.stream.next()
 
@@ -102,7 +102,7 @@ class CusimStream:
                 self.next()
 
     def next(self) -> None:
-        """Do the first pending work; launches that may overlap with it begin ahead of it."""
+        """Do the first pending work; launches that may overlap with it begin before it."""
         work = self._work.popleft()
         if isinstance(work, PendingLaunch):
             for following in islice(self._work, OVERLAPPING - 1):
@@ -150,7 +150,7 @@ class CusimEvent:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Captured work, and the nodes that it must follow."""
+    """Holds captured work and the nodes that it must follow."""
 
     work: Work
     after: frozenset[int]
@@ -197,7 +197,7 @@ class CusimGraph:
 
 @contextmanager
 def capture(stream: Stream) -> Iterator[CusimGraph]:
-    """Put the stream's work into a graph instead of its queue, within this block.
+    """Record the stream's work into a graph instead of its queue within this block.
 
     Raises DeviceError where a branch ends without the stream waiting for it.
     """

@@ -1,8 +1,8 @@
-"""`convoy loadtest`: sends images to a running server and measures its answers."""
+"""Implements `convoy loadtest`, which sends images to a running server and measures its answers."""
 
 
 class LoadTestError(Exception):
-    """Says why the load test cannot start: no valid answer from the server, or a missing input."""
+    """Says why the load test cannot start, such as an invalid answer or a missing input."""
 
 
 class OptionsError(LoadTestError):

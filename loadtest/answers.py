@@ -1,4 +1,4 @@
-"""Parses answers, and compares two answers to find those that belong to another image."""
+"""Parses answers, and compares two of them to detect answers to other images."""
 
 from typing import NamedTuple
 
@@ -24,9 +24,7 @@ class Answer(NamedTuple):
 
 
 def read_answer(body: bytes) -> Answer:
-    """Read an answer. Raises BadAnswerError unless it is JSON with predictions for exactly one
-    image.
-    """
+    """Read an answer. Raises BadAnswerError unless it is JSON with predictions for one image."""
     try:
         content = msgspec.json.decode(body)
         (result,) = content["results"]
@@ -41,7 +39,7 @@ def read_answer(body: bytes) -> Answer:
 
 
 def same_image(one: Answer, other: Answer) -> bool:
-    """Return whether both answers can be for the same image, computed in different batches.
+    """Return whether both answers can be to the same image, computed in different batches.
 
     A class outside an answer's top k has at most the lowest probability listed there.
     """

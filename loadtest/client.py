@@ -1,4 +1,4 @@
-"""Sends requests over HTTP; needs aiohttp from the extra `loadtest`."""
+"""Sends requests over HTTP by aiohttp, which is in the extra `loadtest`."""
 
 import os
 from collections import Counter
@@ -23,7 +23,7 @@ _KEEP_ALIVE_S = 30
 
 
 class RequestError(LoadTestError):
-    """Says that a request got no valid answer; `kind` is as in `Outcome`."""
+    """Says that a request got no valid answer; `kind` is one of those in `Outcome`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class RequestError(LoadTestError):
 
 
 class Client:
-    """Posts images to one server, one after another; an asynchronous context manager."""
+    """Posts images to one server in rotation; an asynchronous context manager."""
 
     def __init__(
         self,
@@ -43,9 +43,8 @@ class Client:
         timeout_s: float = 10.0,
         deadline_s: float | None = None,
     ) -> None:
-        """Prepare; `url` may end with a proxy's path prefix, `send` passes `deadline_s` to the
-        server.
-        """
+        """Set the server's `url`, perhaps with a proxy's path, and `deadline_s`, which `send`
+        passes on."""
         path = "/v1/classify" if model is None else f"/v1/models/{quote(model, safe='')}/classify"
         self._metrics_url = URL(url.rstrip("/") + "/metrics")
         self._url = URL(url.rstrip("/") + path, encoded=True)
@@ -71,7 +70,7 @@ class Client:
         await self._session.close()
 
     async def send(self, number: int) -> Outcome:
-        """Post the image that is next in turn, and return how the request ended."""
+        """Post the next image in rotation, and return how the request ended."""
         turn = number % len(self._images)
         try:
             answer = await self.ask(turn, self._deadline)
@@ -82,12 +81,12 @@ class Client:
         return Outcome(OK, answer.phases_ms)
 
     async def learn(self) -> Sequence[Answer]:
-        """Post every image alone; return the answers, and keep them for `send` to compare with."""
+        """Post every image alone, and return the answers, which `send` then compares with."""
         self._expected = [await self.ask(turn) for turn in range(len(self._images))]
         return self._expected
 
     async def metrics(self) -> str | None:
-        """Return the text of /metrics, or None if the server has none."""
+        """Return the text of /metrics, or None if the server has no such page."""
         try:
             async with self._session.get(self._metrics_url) as response:
                 return await response.text() if response.status == 200 else None
@@ -120,7 +119,7 @@ class Client:
 
 
 def reason(error: Exception) -> str:
-    """Return the kind of a connection error, in the same words for every occurrence."""
+    """Return the kind of a connection error, worded the same each time."""
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number).lower()
@@ -132,7 +131,7 @@ def reason(error: Exception) -> str:
 
 
 def batch_sizes(exposition: str | None, model: str | None = None) -> Counter[int]:
-    """Return the number of batches so far by size, of one model or of all.
+    """Return the number of batches so far by size, for one model or for all.
 
     It is empty where the text of /metrics has none.
     """

@@ -1,4 +1,5 @@
-"""Provides timers precise to tens of microseconds, where event loops round to milliseconds."""
+"""Provides timers that are exact to tens of microseconds, where event loops round to
+milliseconds."""
 
 import asyncio
 import ctypes
@@ -24,7 +25,7 @@ class Clock:
         return perf_counter()
 
     async def until(self, moment: float) -> None:
-        """Wait until `moment`; if it has passed, for one turn of the event loop."""
+        """Wait until `moment`; if it has passed, wait for one iteration of the event loop."""
         await asyncio.sleep(max(0.0, moment - perf_counter()))
         while (left := moment - perf_counter()) > 0:  # timers may fire early too
             await asyncio.sleep(left)

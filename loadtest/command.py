@@ -224,7 +224,7 @@ def _draw(
 
 
 def _status(found: Found, find: bool, max_errors: float, p99_ms: float | None) -> int:
-    """Return the exit status: 0 within the bounds, 1 beyond one or for a mixed-up answer.
+    """Return the exit status: 0, or 1 if a bound is exceeded or an answer was for another image.
 
     It is 130 where the test was interrupted.
     """

@@ -1,4 +1,4 @@
-"""Reads the images to send into memory before the test starts."""
+"""Reads the images to send into memory before the test."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ class ImageFile:
 
 
 def load_images(place: Path) -> list[ImageFile]:
-    """Return the images directly in a folder, sorted by name, or the one file.
+    """Return the images directly in a folder, sorted by name, or the single file.
 
     Raises LoadTestError if there are none, if one cannot be read, or if they exceed MAX_BYTES.
     """

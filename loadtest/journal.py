@@ -1,4 +1,4 @@
-"""Records how every request ended, compactly: a long run has millions."""
+"""Records how every request ended in little memory, because a long run has millions."""
 
 from array import array
 from math import nan
@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Holds a journal as arrays of length n; times are clock seconds, NaN where there is none."""
+    """Holds a journal as arrays of length n; times are clock seconds, or NaN if there is none."""
 
     intended: NDArray[np.float64]
     sent: NDArray[np.float64]
@@ -50,13 +50,13 @@ class Journal:
         return len(self._rows) // _WIDTH
 
     def add(self, intended: float, sent: float, done: float, outcome: Outcome) -> None:
-        """Record one request; times as in `Columns`."""
+        """Record one request, with times as in `Columns`."""
         kind = self._kinds.setdefault(outcome.kind, len(self._kinds))
         self._rows.extend((intended, sent, done, kind, *(outcome.phases_ms or _NO_PHASES)))
         self.good += kind == 0
 
     def recent_ms(self, count: int) -> NDArray[np.float64]:
-        """Return the latencies of the valid answers among the last `count` requests."""
+        """Return the latencies in ms of the valid answers among the last `count` requests."""
         rows = np.array(self._rows[-count * _WIDTH :]).reshape(-1, _WIDTH)
         good = rows[rows[:, 3] == 0]
         latencies: NDArray[np.float64] = (good[:, 2] - good[:, 0]) * 1e3

@@ -1,4 +1,4 @@
-"""Runs open and closed loops: when requests are sent, and how each one ended.
+"""Runs open and closed loops, which decide when requests are sent.
 
 The latency of an open loop counts from the intended send time, so a stall of the server shows in
 every request that was due during the stall (no coordinated omission).
@@ -38,7 +38,7 @@ class Arrivals(StrEnum):
 
 
 def arrivals(kind: Arrivals, rate: float, seconds: float, seed: int = 0) -> NDArray[np.float64]:
-    """Return ascending send times in [0, `seconds`), `rate` per second, fixed by `seed`.
+    """Return ascending send times in [0, `seconds`) at `rate` per second, drawn with `seed`.
 
     A Poisson process with a known count is that many independent uniform times, sorted.
     """
@@ -70,7 +70,8 @@ async def open_loop(
 
 
 async def closed_loop(clients: int, end: float, send: Send, journal: Journal, clock: Clock) -> None:
-    """Run `clients` until `end`; each sends its next request when its last one has ended."""
+    """Run `clients` until `end`, each of which sends its next request when its last one has
+    ended."""
     numbers = count()
 
     async def client() -> None:

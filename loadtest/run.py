@@ -1,4 +1,4 @@
-"""Runs a whole load test: a first request, then one load after another or a search for a rate."""
+"""Runs a whole load test: a first request, and then loads in turn or a search for a rate."""
 
 import asyncio
 import gc
@@ -29,7 +29,7 @@ _MAX_FILES = 65_536
 
 @dataclass(frozen=True)
 class Conditions:
-    """Holds the settings that all loads of a test share."""
+    """Holds the settings that all loads of a test have in common."""
 
     url: str
     model: str | None
@@ -101,7 +101,7 @@ async def _measure(
     stop: asyncio.Event,
     bar: Progress,
 ) -> Summary:
-    """Apply one load, wait for the last answer or for `stop`, and return the summary."""
+    """Apply one load, wait for the last answer or for `stop`, and return the load's summary."""
     journal = Journal()
     task = bar.add_task(str(load), total=conditions.warmup_s + conditions.seconds)
     before = batch_sizes(await client.metrics(), conditions.model)

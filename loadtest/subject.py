@@ -1,4 +1,4 @@
-"""Names what is measured: the model, its device, and the server's machine."""
+"""Names what is measured: the model, its device and the server's machine."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(frozen=True)
 class Subject:
-    """Names a model, its device and machine; empty where the server does not say."""
+    """Names a model, its device and its machine; fields are empty if the server does not say."""
 
     model: str = ""
     device: str = ""

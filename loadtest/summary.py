@@ -1,4 +1,4 @@
-"""Reduces a journal to percentiles, throughput and errors; detects an overloaded client."""
+"""Reduces a journal to percentiles, throughput and errors, and detects an overloaded client."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _MAX_LAG_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Load:
-    """Describes one load: a rate of independent requests, or a number of clients."""
+    """Describes one load, as a rate of independent requests or as a number of clients."""
 
     rate: float | None = None  # requests per second
     clients: int | None = None
@@ -38,7 +38,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Summary:
-    """Sums up the requests of one load that were due in one window of time."""
+    """Sums up those requests of one load that were due in one span of time."""
 
     load: Load
     seconds: float  # length of the window
@@ -57,9 +57,8 @@ class Summary:
 
     @property
     def failed(self) -> int:
-        """Return how many requests got no valid answer, without those refused for their
-        deadline.
-        """
+        """Return how many requests got no valid answer, except those refused because of their
+        deadline."""
         return sum(self.errors.values())
 
     @property
@@ -74,7 +73,7 @@ class Summary:
 
     @property
     def sent_late(self) -> bool:
-        """Return whether requests were sent so late that it shows in the latency."""
+        """Return whether requests were sent so late that latencies are affected."""
         lag, latency = self.send_lag_ms["p99"], self.latency_ms["p99"]
         late = lag is not None and lag > max(_MAX_LAG_MS, _MAX_LAG_SHARE * (latency or 0.0))
         return late or TOO_LATE in self.errors
@@ -103,7 +102,7 @@ def summarise(
     batch_sizes: Mapping[int, int] | None = None,
     interrupted: bool = False,
 ) -> Summary:
-    """Sum up the requests that were due in `window` (clock seconds).
+    """Sum up the requests that were due in `window`, in clock seconds.
 
     Throughput counts the answers that arrived in it, whenever their requests were due: in an
     overloaded server, the other requests only lengthen the queue.
@@ -148,9 +147,8 @@ def enough(n: int, name: str) -> bool:
 
 
 def percentiles(values: NDArray[np.float64], *names: str) -> dict[str, float | None]:
-    """Return the QUANTILES that `names` lists: the least value that so large a share does not
-    exceed.
-    """
+    """Return the QUANTILES listed in `names`: the least value that at least this share does not
+    exceed."""
     if not len(values):
         return dict.fromkeys(names)
     quantiles = [QUANTILES[name] for name in names]

@@ -1,4 +1,4 @@
-"""Prints tables to standard output, also those of `convoy classify`, `inspect` and `tune`."""
+"""Prints tables to standard output, for `convoy loadtest` and other commands."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ _FOLDED = 24
 
 
 def left(*headings: str) -> list[Column]:
-    """Return columns of text, which is folded where it is too wide."""
+    """Return columns of text, which is folded if it is too wide."""
     return [Column(heading, overflow="fold") for heading in headings]
 
 
@@ -24,7 +24,7 @@ def right(*headings: str) -> list[Column]:
 
 
 class WideTable:
-    """A table without borders that goes on below itself where the terminal is too narrow.
+    """A table without borders whose columns continue below if the terminal is too narrow.
 
     Each part begins with the first column. Nothing is cut; text is folded, but not below _FOLDED
     characters. Cells are plain text: [b] in a name is no markup.
@@ -60,7 +60,7 @@ class WideTable:
             yield table
 
     def _width(self, place: int) -> int:
-        """Return the characters that a column needs at least."""
+        """Return the least number of characters that a column needs."""
         column = self._columns[place]
         header = column.header if isinstance(column.header, str) else ""
         width = max([len(header), *(row[place].cell_len for row in self._rows)])
@@ -73,7 +73,7 @@ def make_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> Wide
 
 
 def print_table(table: RenderableType) -> None:
-    """Print to standard output; a pipe gets 200 columns, where a terminal would fold at 80."""
+    """Print to standard output; a pipe gets 200 columns, because it would otherwise fold at 80."""
     console = Console()
     console = console if console.is_terminal else Console(width=_PIPED_WIDTH)
     console.print(table)

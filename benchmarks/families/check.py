@@ -1,4 +1,4 @@
-"""Checks what Convoy makes of the exports: whether they load, their launches and errors.
+"""Checks the exported networks: whether Convoy loads them, their launches, and their errors.
 
 An error is the largest difference from PyTorch's scores, relative to the image's largest score.
 There is one of the model file run by ONNX Runtime alone, one of the loader's normal form run by it,
@@ -65,7 +65,7 @@ class ReferenceScores:
 
 
 def check(folder: Path, families: Sequence[str] = FAMILIES) -> Iterator[Row]:
-    """Yield a row for each export of the families, in the folder that `export` wrote."""
+    """Yield a row for each of the families' exports in the folder that `export` wrote."""
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         expected = ReferenceScores(kept["images"], kept["scores"])
@@ -116,13 +116,13 @@ def _error_of(proto: onnx.ModelProto, expected: ReferenceScores, *, at_once: boo
 
 
 def _reference_error(graph: Graph, expected: ReferenceScores) -> float:
-    """Return the error of one image only: each takes a second to a minute."""
+    """Return the error of one image; more would take a second to a minute each."""
     (scores,) = run_reference(graph, {graph.inputs[0]: expected.images[:1]}, np.float32).values()
     return relative_error(scores.reshape(1, -1), expected.scores[:1])
 
 
 def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
-    """Yield a row for each family, from one image on Convoy's kernels, executed on the CPU."""
+    """Yield a row for each family, by running one image on Convoy's kernels in the simulator."""
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         proto = onnx.load(folder / f"{name}.dynamo.dynamic.onnx")

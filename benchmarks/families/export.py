@@ -78,7 +78,7 @@ _ALIKE = 1e-3
 
 
 def export(folder: Path) -> Iterator[str]:
-    """Write each network's exports, images and PyTorch's scores; yield a line on each.
+    """Write each network's exports, images and PyTorch's scores, and yield a line about each.
 
     Existing files are kept. Raises ImportError where torch or timm is not installed.
     """
@@ -131,12 +131,13 @@ def _scores(torch: Any, network: Any, images: Any) -> NDArray[np.float32]:
 
 
 def _alike(scores: NDArray[np.float32]) -> bool:
-    """Return whether the scores of different images are the same, or nearly so."""
+    """Return whether different images have the same or nearly the same scores."""
     return relative_error(scores[1:], scores[:-1]) < _ALIKE
 
 
 def _strengthen(torch: Any, network: Any) -> None:
-    """Draw the filters so that a convolution's output varies as much as its input (He et al. 2015).
+    """Draw filters anew so that a convolution's output varies as much as its input (He et al.
+    2015).
 
     By PyTorch's own default it varies a third as much or less.
     """
@@ -146,7 +147,7 @@ def _strengthen(torch: Any, network: Any) -> None:
 
 
 def _seeded(timm: Any, torch: Any, name: str) -> Any:
-    """Return the network for inference, with seeded weights."""
+    """Return the network in inference mode with weights drawn from a fixed seed."""
     torch.manual_seed(0)
     network = timm.create_model(name, pretrained=False, num_classes=CLASSES).eval()
     for module in network.modules():

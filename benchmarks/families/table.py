@@ -24,7 +24,7 @@ one image.
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the document; families without rows are left out."""
+    """Return the document with the rows; families without rows are left out."""
     newest: dict[tuple[str, str, str], Row] = {}
     simulated: dict[str, float] = {}
     for row in rows:

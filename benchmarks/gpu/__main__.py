@@ -1,4 +1,4 @@
-"""The commands for a GPU that is at hand for a while.
+"""Runs the commands to prove and measure on a GPU that is available for a limited time.
 
 python -m benchmarks.gpu carry [--nvrtc]            what has to travel, into .gpu
 python -m benchmarks.gpu proof [--seconds S]        is every kernel right, up to the server?

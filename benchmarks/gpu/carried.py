@@ -1,4 +1,4 @@
-"""Unpacks what `carry` made, on the machine that it travelled to; every command uses it.
+"""Unpacks, on the other machine, the folder that `carry` made; every command uses it.
 
 .gpu/COMMIT         the checkout's commit, where there is no git
 .gpu/PYTHON         the Python that wheels are for; with any other they are left alone
@@ -18,7 +18,7 @@ _NAMES = ("squeezenet1.1-fp16.onnx", "images", "imagenet_labels.txt")
 
 
 def python(carried: Path = CARRIED) -> list[str]:
-    """Return the command that runs Python with the carried packages, and without TF32.
+    """Return the command that runs Python with the carried packages and with TF32 disabled.
 
     The carried NVRTC is loaded first, because the first one in a process stays.
     """
@@ -43,6 +43,6 @@ def python(carried: Path = CARRIED) -> list[str]:
 
 
 def data(carried: Path = CARRIED) -> Path | None:
-    """Return the folder of SqueezeNet and the photographs, or None where there is none."""
+    """Return the folder of SqueezeNet and the photographs, or None if it was not carried."""
     places = (carried / "data", ROOT.resolve().parent / "shared" / "data")
     return next((place for place in places if all((place / n).exists() for n in _NAMES)), None)

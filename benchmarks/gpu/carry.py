@@ -1,4 +1,4 @@
-"""Packs what has to travel to a machine that has a GPU and no network into one folder.
+"""Packs all that a machine with a GPU but without a network needs into one folder.
 
 The service's Python packages are those of this environment, pinned, for the machine's Python; what
 the machine has already stays here.
@@ -35,7 +35,7 @@ EXTRAS = ("nvidia-cudnn-frontend==1.18.0", f"hypothesis=={version('hypothesis')}
 
 
 def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int]]:
-    """Fill the folder anew, and return its files with their bytes.
+    """Replace the folder's contents, and return its files with their bytes.
 
     Needs `data` and a package index. Raises FileNotFoundError without SqueezeNet and photographs,
     ValueError where the folder becomes too large.
@@ -60,9 +60,8 @@ def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int
 
 
 def pins(package: str) -> list[str]:
-    """Return the packages that `package` needs, in their versions here, less those on the
-    machine.
-    """
+    """Return the packages that `package` needs, pinned to this machine's versions, without those
+    that the other machine has."""
     found: dict[str, str] = {}
     waiting = [package]
     while waiting:
@@ -85,7 +84,7 @@ def _requirements(package: str) -> Iterator[str]:
 
 
 def wheels(folder: Path, wanted: Iterable[str]) -> None:
-    """Download wheels for the machine, and make one that states Convoy's version."""
+    """Download wheels for the other machine, and make one that states Convoy's version."""
     download(folder, wanted)
     name, ours = DISTRIBUTION.replace("-", "_"), version(DISTRIBUTION)
     with zipfile.ZipFile(folder / f"{name}-{ours}-info.whl", "w") as packed:
@@ -109,7 +108,8 @@ def download(folder: Path, wanted: Iterable[str]) -> None:
 
 
 def photographs(source: Path, folder: Path) -> None:
-    """Copy SqueezeNet, the labels, and PHOTOGRAPHS of the photographs, evenly chosen."""
+    """Copy SqueezeNet, the labels, and PHOTOGRAPHS photographs that are chosen at even
+    intervals."""
     (folder / "images").mkdir(parents=True)
     for name in ("squeezenet1.1-fp16.onnx", "imagenet_labels.txt"):
         shutil.copy(source / name, folder / name)
@@ -120,7 +120,7 @@ def photographs(source: Path, folder: Path) -> None:
 
 
 def compiler(file: Path) -> None:
-    """Pack the two libraries of the NVRTC that is pinned here."""
+    """Pack the two libraries of the NVRTC version that is pinned here."""
     with tempfile.TemporaryDirectory() as temporary:
         download(Path(temporary), [f"nvidia-cuda-nvrtc=={version('nvidia-cuda-nvrtc')}"])
         (wheel,) = Path(temporary).glob("*.whl")
@@ -140,6 +140,6 @@ def compiler(file: Path) -> None:
 
 
 def listing(folder: Path) -> list[tuple[str, int]]:
-    """Return every file below the folder by name, with its bytes."""
+    """Return the bytes of every file below the folder by the file's name."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     return [(str(file.relative_to(folder)), file.stat().st_size) for file in files]

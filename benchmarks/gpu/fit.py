@@ -1,4 +1,4 @@
-"""Fits the cost model to one half of the measured layers, and checks it on the other.
+"""Fits the cost model to half of the measured layers, and checks it on the other half.
 
 A measured time is taken to be offset_us + scale * the estimate; both are fitted to the least sum of
 squared relative errors. What is reported is of the half that the fit has not seen.
@@ -40,7 +40,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Describes a fit to one half of the pairs, and how well it predicts the other half."""
+    """Holds a fit to half of the pairs, and how well it predicts the other half."""
 
     offset_us: float
     scale: float
@@ -60,7 +60,7 @@ class Fit:
 
 
 def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]:
-    """Yield (estimate, measurement) pairs of the suites' layers, warm and cold.
+    """Yield (estimate, measurement) pairs of the suites' layers, both warm and cold.
 
     A choice that the code no longer has is left out, and so is a device that is no H100 or H200.
     """
@@ -107,9 +107,8 @@ def fit(every: Iterable[Pair]) -> Fit:
 
 
 def rank_correlation(first: Numbers, second: Numbers) -> float:
-    """Return Spearman's correlation: Pearson's of the ranks, equal values sharing their mean
-    rank.
-    """
+    """Return Spearman's correlation, which is Pearson's of the ranks; equal values share a mean
+    rank."""
     a, b = map(_centred_ranks, (first, second))
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
@@ -128,7 +127,7 @@ def _columns(pairs: Sequence[Pair]) -> tuple[Numbers, Numbers]:
 
 
 def readings(rows: Iterable[Row]) -> list[Reading]:
-    """Return the readings of the model's constants in the rows."""
+    """Return the readings of the model's constants that the rows hold."""
     return [
         Reading(row["reading"], row["conditions"], float(row["p50_us"]))
         for row in rows

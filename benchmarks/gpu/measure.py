@@ -36,9 +36,8 @@ DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKIL
 
 
 def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
-    """Return the function that measures one side's units. Raises BaselineError for a missing
-    library.
-    """
+    """Return the function that measures a side's units. Raises BaselineError for a missing
+    library."""
     store = TuningStore(out / "tuning.json")
     if kind == MICRO:
         return partial(measure_constants, device)
@@ -50,7 +49,7 @@ def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
 def measure_constants(
     device: Device, unit: Unit, effort: micro.Effort = _MICRO_EFFORT
 ) -> list[Row]:
-    """Return a row for each reading that the model of time is fitted to."""
+    """Return a row for each reading to which the model of time is fitted."""
     with micro.laboratory(device, effort) as at:
         readings = micro.MEASUREMENTS[unit.subject](at)
     return [
@@ -83,7 +82,7 @@ def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFF
 
 
 def rows_of(problem: ConvProblem, side: str, outcome: Outcome, effort: Effort) -> list[Row]:
-    """Return a row for each state of the cache, none where nothing could run."""
+    """Return a row for each state of the cache, or no rows if no candidate could run."""
     return [
         {
             "problem": str(problem),

@@ -1,4 +1,4 @@
-"""Proves that this GPU computes what it should, by the tests marked `gpu`, from kernel to server.
+"""Proves by the tests marked `gpu`, from kernels to server, that this GPU computes correctly.
 
 docs/gpu-day.md begins with it. The tests run in a process of their own, which may hang or die; what
 has not passed by then is not proved.

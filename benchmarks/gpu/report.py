@@ -1,6 +1,4 @@
-"""Writes RESULTS.md and the README's section from the recorded lines: tables, plots, what is
-missing.
-"""
+"""Writes RESULTS.md and the README's section, with tables and plots, from the recorded lines."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -29,7 +27,7 @@ _NOTES = """\
 
 
 def rows_of(lines: Iterable[Row]) -> list[Row]:
-    """Return the measured rows, each with the fields that its line's rows share."""
+    """Return the measured rows, each with the fields that all rows of its line share."""
     found: list[Row] = []
     for line in lines:
         shared = {key: value for key, value in line.items() if key != "rows"}
@@ -38,13 +36,13 @@ def rows_of(lines: Iterable[Row]) -> list[Row]:
 
 
 def of_last(lines: Sequence[Row]) -> list[Row]:
-    """Return the rows with the commit and device of the last row."""
+    """Return the rows that have the last row's commit and device."""
     last = lines[-1]
     return [line for line in lines if all(line[k] == last[k] for k in ("commit", "device"))]
 
 
 def results(lines: Sequence[Row], folder: Path) -> str:
-    """Return RESULTS.md; write its plots beside it, into `folder`."""
+    """Return RESULTS.md, and write its plots into `folder`, beside it."""
     if not lines:
         return "# Measured on a GPU\n\nNothing has been measured on a GPU yet.\n"
     lines = of_last(lines)
@@ -69,7 +67,7 @@ def results(lines: Sequence[Row], folder: Path) -> str:
 
 
 def section(lines: Sequence[Row]) -> str:
-    """Return the README's section: a line for each suite and N, and one for each network."""
+    """Return the README's section, with a line for each suite and N and one for each network."""
     if not lines:
         return "Nothing has been measured on a GPU yet."
     lines = of_last(lines)
@@ -95,9 +93,8 @@ def rows_of_layers(rows: Iterable[Row]) -> list[Row]:
 
 
 def into_readme(text: str, told: str) -> str:
-    """Return the README with its section replaced. Raises ValueError where its marks are
-    missing.
-    """
+    """Return the README with its section replaced. Raises ValueError if the section's marks are
+    missing."""
     return fill(text, BEGIN, END, told)
 
 
@@ -152,7 +149,7 @@ def _goals(rows: Sequence[Row]) -> str:
 
 
 def _constants(rows: Sequence[Row]) -> Iterable[str]:
-    """Yield tables of the readings, and of the assumed constants beside the measured ones."""
+    """Yield tables of readings, and of assumed constants beside the measured ones."""
     found = readings(rows)
     if not found:
         return
@@ -198,8 +195,7 @@ def _cost_model(layers: Sequence[Row], rows: Sequence[Row]) -> str:
 
 def _known_constants(rows: Sequence[Row]) -> dict[str, Constants]:
     """Return the constants to check the model with: the assumed, and the measured if there
-    are any.
-    """
+    are any."""
     try:
         return {"assumed": ASSUMED, "measured": fitted(readings(rows))}
     except ValueError:
@@ -228,9 +224,8 @@ def _network_table(rows: Sequence[Row]) -> str:
 
 
 def _network_goals(rows: Sequence[Row]) -> str:
-    """Return whether Convoy's device time is less than torch.compile's, where both were
-    measured.
-    """
+    """Return text on whether Convoy takes less device time than torch.compile, if both were
+    measured."""
     told = ""
     for network, n in product(("VGG-19", "ResNet-50"), (1, 8)):
         times = {

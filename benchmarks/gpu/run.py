@@ -1,4 +1,4 @@
-"""Measures units until the time is over, and goes on from there the next time.
+"""Measures units until the time is over, and continues from there in the next run.
 
     units without a line ─ one by one ─> measurer (kind, side) ─ reply ─> a line in OUT/gpu.jsonl
 
@@ -33,7 +33,7 @@ class LostError(Exception):
 
 
 class Measurer:
-    """Runs a process that measures units of one kind and side; used as a context."""
+    """Runs a process that measures units of one kind and side; it is a context manager."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -48,14 +48,14 @@ class Measurer:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def hello(self) -> Row:
-        """Return the place: what its measurements depend on. Raises LostError."""
+        """Return the properties of the process's place on which measurements depend. Raises
+        LostError."""
         place: Row = self._reply(10 * START_S)["place"]
         return place
 
     def measure(self, unit: Unit, limit: float) -> dict[str, Any]:
-        """Return the reply for a unit. Raises LostError where none comes in time, or the process
-        died.
-        """
+        """Return the reply for a unit. Raises LostError if none comes in time or the process
+        died."""
         assert self._process.stdin is not None
         fields = {name: getattr(unit, name) for name in ("kind", "subject", "n", "side")}
         try:
@@ -66,7 +66,7 @@ class Measurer:
         return self._reply(limit)
 
     def end(self) -> None:
-        """Kill the process and all that it started."""
+        """Kill the process and all processes that it started."""
         with suppress(ProcessLookupError):  # it may have ended by itself
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -93,7 +93,7 @@ class Measurer:
 
 
 class Measurers:
-    """Keeps one measurer at a time, of the kind and side that are needed."""
+    """Keeps one measurer at a time, of the kind and side that the next unit needs."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -107,7 +107,7 @@ class Measurers:
         return 0.0 if self._measurer and self._key == (unit.kind, unit.side) else START_S
 
     def of(self, unit: Unit) -> Measurer | None:
-        """Return a measurer for the unit, or None where it cannot be started."""
+        """Return a measurer for the unit, or None if it cannot be started."""
         key = unit.kind, unit.side
         if key in self._absent:
             return None
@@ -123,14 +123,14 @@ class Measurers:
         return self._measurer
 
     def end(self) -> None:
-        """End the measurer, if there is one."""
+        """End the measurer if there is one."""
         if self._measurer is not None:
             self._measurer.end()
             self._measurer = None
 
 
 def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: Command) -> None:
-    """Measure the units without a line for this commit, until the time is over."""
+    """Measure the units that have no line for this commit, until the time is over."""
     deadline = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
     file = out / "gpu.jsonl"
@@ -178,7 +178,7 @@ def pack(out: Path, tar: Path) -> None:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Hold a lock, so that one run goes on at a time and another waits."""
+    """Hold a lock within this block, so that a second run waits for the first."""
     with (out / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

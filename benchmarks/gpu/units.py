@@ -1,4 +1,4 @@
-"""Lists the units to measure on a GPU in order of worth, and those that fit a span of time.
+"""Lists the units to measure on a GPU, most valuable first, and those that fit into a time.
 
 A unit is one side's work on one problem: measured at once, kept as one line, never repeated.
 """
@@ -64,7 +64,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Names a kind of measurement, a subject, N, and a side; see the module.
+    """Names a kind of measurement, its subject, N and side; the module explains them.
 
     `subject` is a problem as text, or a name: of one of MEASUREMENTS, of a network, or one of SENT.
     """
@@ -79,12 +79,12 @@ class Unit:
 
 
 def problems() -> Mapping[str, ConvProblem]:
-    """Return every suite's problems for N = 1, by their text."""
+    """Return the problems of all suites for N = 1, by their text."""
     return {str(layer.problem): layer.problem for suite in SUITES.values() for layer in suite}
 
 
 def units() -> list[Unit]:
-    """Return every unit once, in the order in which they are measured."""
+    """Return every unit once, in the order in which to measure them."""
     found = []
     for kind, groups, batches, sides in _ORDER:
         for group in groups:
@@ -102,7 +102,7 @@ def units() -> list[Unit]:
 def missing(
     every: Iterable[Unit], lines: Iterable[Row], commit: str, device: str = ""
 ) -> list[Unit]:
-    """Return the units without a line of this commit, and of this device where one is named."""
+    """Return the units that have no line for this commit, and for this device if one is named."""
     there = {
         line["unit"]
         for line in lines
@@ -123,7 +123,7 @@ def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
 def packed(
     todo: Iterable[Unit], seconds: float, takes: Mapping[tuple[str, str], float]
 ) -> list[Unit]:
-    """Return the units that fit into `seconds`, in order; one that is too long is skipped."""
+    """Return the units, in order, that fit into `seconds`; those that are too long are skipped."""
     chosen: list[Unit] = []
     left, worker = seconds, None
     for unit in todo:

@@ -1,4 +1,4 @@
-"""Runs a worker of a run: it reads units and writes results, each as a line of JSON.
+"""Runs a worker of a run, which reads units and writes results as lines of JSON.
 
 A unit may crash the worker or lose its device; the run notes that, and starts another.
 """
@@ -21,7 +21,7 @@ class RefusedError(Exception):
 
 
 def serve_units(measurer: Measure, device_row: Row, check: Callable[[], None]) -> None:
-    """Measure the units on standard input until it ends, or `check` says that the device is lost.
+    """Measure the units on standard input until it ends or `check` says that the device is lost.
 
     A library reports a lost device as any other refusal, so each unit is followed by a check.
     """

@@ -1,4 +1,4 @@
-"""Measures errors of each algorithm on the VGG-E layers: table 4 of Lavin & Gray 2015.
+"""Measures each algorithm's errors on the VGG-E layers, as in table 4 of Lavin & Gray 2015.
 
     python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
@@ -80,9 +80,7 @@ def reduced(layer: Layer) -> Layer:
 
 
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
-    """Return each algorithm with each of its sets of points, by name, since these round
-    differently.
-    """
+    """Return each algorithm with each of its sets of points, which round differently, by name."""
     groups: dict[str, list[ConvChoice]] = {}
     for choice in choices(problem, device.max_shared_bytes, device.architecture):
         points = getattr(choice.config, "points", None)
@@ -118,7 +116,7 @@ def error_of(y: Array, truth: NDArray[np.floating[Any]]) -> Error:
 def errors(
     device: Device, problem: ConvProblem, facts: DeviceFacts, seed: int = 0
 ) -> dict[str, tuple[ConvChoice, Error]]:
-    """Return, by variant, the choice that a device of these facts makes, and its errors."""
+    """Return, by variant, the choice that a device with these properties makes, and its errors."""
     rng = np.random.default_rng(seed)
     shape = (problem.n, problem.c, *problem.window.input)
     x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, problem.filter_shape))
@@ -132,7 +130,7 @@ def errors(
 def convolve(
     device: Device, problem: ConvProblem, choice: ConvChoice, x: Array, weight: Array
 ) -> Array:
-    """Return the convolution of x, N×C×H×W, by one choice; NaN where it wrote nothing.
+    """Return the convolution of x, N×C×H×W, by one choice, with NaN where nothing was written.
 
     Operands are rounded to the type that the problem's precision stores, and so is the result.
     """
@@ -178,7 +176,7 @@ def _uploaded(
 
 
 def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str) -> list[Row]:
-    """Return a row for each precision in PRECISIONS, layer and variant."""
+    """Return a row for each precision in PRECISIONS, each layer and each variant."""
     return [
         {
             "kind": "accuracy",

@@ -1,4 +1,4 @@
-"""Runs cuDNN's side of a contest: every plan that it has, through nvidia-cudnn-frontend.
+"""Runs cuDNN as a side of a contest, with all its plans, through nvidia-cudnn-frontend.
 
 Plans come from all of its heuristics (A, B and FALLBACK), for float32 throughout; and because those
 favour engines that compute in TF32, also from a walk over all engines with all values of their
@@ -26,7 +26,7 @@ MOST_KNOBS = 64
 
 
 class Cudnn:
-    """Holds the library and a handle of it. Raises BaselineError where it is missing."""
+    """Holds cuDNN and a handle to it. Raises BaselineError if it is missing."""
 
     def __init__(self) -> None:
         try:
@@ -43,11 +43,11 @@ class Cudnn:
             raise BaselineError(f"cuDNN does not answer: {error}") from error
 
     def failures(self, tensors: Tensors) -> AbstractContextManager[None]:
-        """Raise the library's errors within this block as CandidateError."""
+        """Raise cuDNN's errors within this block as CandidateError."""
         return failures(tensors.runtime, self.cudnn.cudnnGraphNotSupportedError)
 
     def candidates(self, device: Device, tensors: Tensors) -> Iterator[Candidate]:
-        """Yield every plan of both layouts, each once."""
+        """Yield every plan of both layouts once."""
         for channels_last in (False, True):
             names: set[str] = set()
             for fill in (from_heuristics, from_engines):
@@ -67,23 +67,23 @@ class Cudnn:
 
 @dataclass(frozen=True)
 class NoPlans:
-    """Stands for a graph that cuDNN has no plan for, as a contest.Candidate."""
+    """Takes the place of a contest.Candidate for a graph for which cuDNN has no plan."""
 
     name: str
     reason: CandidateError
     workspace_bytes: int | None = None
 
     def check(self) -> None:
-        """Raise the reason."""
+        """Raise the reason why there are no plans."""
         raise self.reason
 
     def time(self, _: Cache, /, **_how_often: int) -> Timing:
-        """Raise the reason."""
+        """Raise the reason why there are no plans."""
         raise self.reason
 
 
 class PlanGraph:
-    """Holds a convolution as cuDNN's graph of one node, without plans yet."""
+    """Holds a convolution as a cuDNN graph with one node, for which plans are to be added."""
 
     def __init__(self, library: Cudnn, tensors: Tensors, channels_last: bool) -> None:
         cudnn, window = library.cudnn, tensors.problem.window
@@ -125,7 +125,7 @@ class PlanGraph:
 
 
 def from_heuristics(cudnn: Any, graph: Any) -> None:
-    """Add all plans that the heuristics propose, without engines that state a lower precision."""
+    """Add all plans that cuDNN's heuristics propose, without engines of a lower precision."""
     modes, notes = cudnn.heur_mode, cudnn.numerical_note
     graph.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
     graph.deselect_numeric_notes(
@@ -136,7 +136,7 @@ def from_heuristics(cudnn: Any, graph: Any) -> None:
 
 
 def from_engines(cudnn: Any, graph: Any) -> None:
-    """Add every engine, with every combination of its knobs unless there are too many.
+    """Add plans of every engine, with all combinations of its knobs unless there are too many.
 
     No notes are deselected: that would take away all plans that no heuristic proposed.
     """
@@ -156,9 +156,7 @@ def from_engines(cudnn: Any, graph: Any) -> None:
 
 
 def settings(cudnn: Any, knobs: Any) -> Iterator[Mapping[Any, int]]:
-    """Yield combinations of the knobs' values; a knob without a name in the frontend is left
-    alone.
-    """
+    """Yield combinations of the knobs' values; knobs that the frontend cannot name keep theirs."""
     named = [knob for knob in knobs if knob.type != cudnn.knob_type.NOT_SET]
     values = [range(knob.min_value, knob.max_value + 1, max(knob.stride, 1)) for knob in named]
     if prod(map(len, values)) > MOST_KNOBS:
@@ -169,7 +167,7 @@ def settings(cudnn: Any, knobs: Any) -> Iterator[Mapping[Any, int]]:
 
 
 class PlanCandidate:
-    """Runs one plan, as a contest.Candidate."""
+    """Runs one plan as a contest.Candidate."""
 
     def __init__(self, device: Device, graph: PlanGraph, index: int) -> None:
         self._device, self._graph, self._index = device, graph, index

@@ -1,4 +1,4 @@
-"""Runs PyTorch's sides of a contest, and computes the reference, in float64, for them and cuDNN's.
+"""Runs PyTorch as a side of a contest, and computes the float64 reference for its side and cuDNN's.
 
 `torch` is its convolution: PyTorch asks cuDNN for all its algorithms (cudnn.benchmark, no limit)
 and keeps the fastest, once for N×C×H×W in memory and once for N×H×W×C. `im2col` is what the
@@ -26,7 +26,7 @@ class BaselineError(Exception):
 
 
 class Runtime(Protocol):
-    """Lists the parts of PyTorch that depend on a GPU; tests have their own."""
+    """Lists the functions of PyTorch that depend on a GPU; tests have their own."""
 
     torch: Any
     where: str  # as PyTorch names the device
@@ -35,14 +35,15 @@ class Runtime(Protocol):
         """Make PyTorch use `stream` within this block."""
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """Capture as Device.capture does, and keep the memory that PyTorch allocates meanwhile."""
+        """Capture like Device.capture, and keep the memory that PyTorch allocates within the
+        block."""
 
     def synchronize(self) -> None:
         """Wait for all of PyTorch's work. Raises RuntimeError."""
 
 
 class CudaRuntime:
-    """Runs PyTorch on the GPU, TF32 off. Raises BaselineError where that is impossible."""
+    """Runs PyTorch on the GPU with TF32 off. Raises BaselineError if that is impossible."""
 
     where = "cuda"
 
@@ -97,7 +98,7 @@ class _TorchGraph:
 
 
 class Tensors:
-    """Holds a problem's data as tensors, uniform in [-1, 1], and its result in float64."""
+    """Holds a problem's data, uniform in [-1, 1], and its float64 result, as tensors."""
 
     def __init__(self, runtime: Runtime, problem: ConvProblem, seed: int = 0) -> None:
         torch = runtime.torch
@@ -145,7 +146,8 @@ class Tensors:
         return tensor.contiguous(memory_format=three)
 
     def sets(self, cache: Cache, channels_last: bool, replays: int) -> Sequence[tuple[Any, Any]]:
-        """Return pairs of x and filter: one, which stays in the cache, or as many as exceed it."""
+        """Return pairs of x and filter: one pair that stays in the cache, or enough to exceed the
+        cache."""
         x, weight = (self.in_memory(tensor, channels_last) for tensor in (self.x, self.weight))
         if cache is Cache.WARM:
             return [(x, weight)]
@@ -218,7 +220,7 @@ class TorchCandidate:
 
 
 def tensors_of(runtime: Runtime, problem: ConvProblem) -> Tensors:
-    """Return a problem's data. Raises CandidateError where PyTorch cannot hold it."""
+    """Return a problem's data. Raises CandidateError if PyTorch cannot hold it."""
     with failures(runtime, BaselineError):
         return Tensors(runtime, problem)
 
@@ -240,7 +242,8 @@ def im2col_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
 
 @contextmanager
 def failures(runtime: Runtime, others: type[Exception] = RuntimeError) -> Iterator[None]:
-    """Raise a library's errors within this block as CandidateError; a lost device shows later."""
+    """Raise PyTorch's errors within this block as CandidateError; a lost device is noticed
+    later."""
     try:
         yield
         runtime.synchronize()

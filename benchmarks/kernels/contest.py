@@ -1,4 +1,4 @@
-"""Finds the fastest of several ways to compute one thing: checks and tries all, times the best.
+"""Finds the fastest of several ways to compute something, by checking and timing them.
 
     candidates ─ wrong? ─ probe ─ screen ─ the fastest few, warm and cold ─ the fastest, in full
                  discard  slow? discard
@@ -25,37 +25,37 @@ TOO_SLOW = 1.5
 
 @unique
 class Cache(Enum):
-    """Says whether the second-level cache holds the operands when a run begins."""
+    """Says whether the second-level cache holds the operands at the start of a run."""
 
     WARM = "warm"
     COLD = "cold"
 
 
 class CandidateError(Exception):
-    """Says why a candidate cannot run here, or is wrong."""
+    """Says why a candidate cannot run here or computes a wrong result."""
 
 
 class Candidate(Protocol):
-    """Computes the thing in one way. Either method may raise CandidateError."""
+    """Computes a problem in one way. Both methods may raise CandidateError."""
 
     @property
     def name(self) -> str:
-        """Return the algorithm and the configuration, for human readers."""
+        """Return the algorithm and the configuration as text for readers."""
 
     @property
     def workspace_bytes(self) -> int | None:
-        """Return the memory it needs beyond its operands, once checked; None if unknown."""
+        """Return the bytes needed beyond the operands, known after `check`; None if unknown."""
 
     def check(self) -> None:
-        """Run the candidate once, and compare its result with the right one."""
+        """Run the candidate once, and compare its result with the reference."""
 
     def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
-        """Time the candidate as kernels.tuning.timing does."""
+        """Time the candidate like kernels.tuning.timing."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Says how often candidates are run; the defaults are those for reported numbers."""
+    """Says how often candidates are run; the defaults are those of published numbers."""
 
     copies: int = COPIES
     replays: int = REPLAYS
@@ -65,7 +65,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Winner:
-    """Names the fastest candidate, with its full times."""
+    """Names the fastest candidate, with all its times."""
 
     name: str
     timing: Timing
@@ -74,7 +74,7 @@ class Winner:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds a contest's winner for each state of the cache, none where nothing could run."""
+    """Holds a contest's winner for each state of the cache, or none if no candidate could run."""
 
     winners: Mapping[Cache, Winner]
     tried: int

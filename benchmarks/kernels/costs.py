@@ -1,4 +1,4 @@
-"""Counts what each way to compute a convolution costs: products, workspace, bytes, error.
+"""Counts products, workspace, bytes and error of each way to compute a convolution.
 
     python -m benchmarks.kernels --costs [--suite NAME] [--n N] [--docs]
 
@@ -44,7 +44,7 @@ FLOAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Counts what one way to compute one convolution costs."""
+    """Holds the counted costs of one way to compute a convolution."""
 
     multiplications: int
     bytes: int  # moved to and from memory
@@ -62,7 +62,7 @@ class TileError:
 
 
 def naive(problem: ConvProblem) -> Cost:
-    """Return the cost of the sum as it is defined."""
+    """Return the cost of computing the sum directly by its definition."""
     x = (problem.n, problem.c, *problem.window.input)
     elements = sum(map(prod, (x, problem.filter_shape, problem.output_shape)))
     return Cost(problem.macs, FLOAT * elements)
@@ -111,7 +111,7 @@ TABLES: Mapping[str, tuple[Callable[[Cost], float], tuple[str, ...]]] = {
 
 
 def costs(problem: ConvProblem) -> dict[str, Cost]:
-    """Return by name the cost of each of WAYS that can compute the problem."""
+    """Return, by name, the cost of each of WAYS that can compute the problem."""
     window = problem.window
     fits = window.kernel == (3, 3) and window.strides == (1, 1)
     return {name: way(problem) for name, way in WAYS.items() if fits or "F(" not in name}
@@ -148,7 +148,7 @@ Cells = Sequence[Sequence[str]]
 
 
 def cells(what: str, layers: Iterable[Layer], n: int) -> Cells:
-    """Return the table named `what` of TABLES: its headings, then a row for each layer."""
+    """Return one of TABLES by its name: the headings, and a row for each layer."""
     quantity, ways = TABLES[what]
     rows = [("layer", *ways)]
     for layer in layers:
@@ -159,7 +159,7 @@ def cells(what: str, layers: Iterable[Layer], n: int) -> Cells:
 
 
 def error_cells(errors: Iterable[TileError]) -> Cells:
-    """Return the table of errors: its headings, then a row for each tile."""
+    """Return the table of errors: the headings, and a row for each tile."""
     headings = ("tile", "products saved", "largest error", "times the direct sum's")
     return [
         headings,
@@ -178,14 +178,14 @@ def markdown(rows: Cells) -> str:
 
 
 def page(text: str, errors: Sequence[TileError]) -> str:
-    """Return docs/kernels.md with the tables of the VGG-E layers, N = 1, filled in."""
+    """Return docs/kernels.md with its tables of the VGG-E layers for N = 1 filled in."""
     parts = [f"{what}:\n\n{markdown(cells(what, VGG_E, 1))}" for what in TABLES]
     parts += [markdown(error_cells(errors)), f"![error and saving by tile]({PLOT})"]
     return fill(text, BEGIN, END, "\n\n".join(parts))
 
 
 def run(suites: Iterable[str], batches: Iterable[int], console: Console, *, docs: bool) -> None:
-    """Print the tables of each suite and N, or if `docs` write those of the page."""
+    """Print the tables for each suite and N, or if `docs` write those of the page."""
     errors = tile_errors()
     if docs:
         PAGE.write_text(page(PAGE.read_text(), errors))
@@ -200,7 +200,7 @@ def run(suites: Iterable[str], batches: Iterable[int], console: Console, *, docs
 
 
 def plot(errors: Sequence[TileError]) -> None:
-    """Draw error and saving by the tile's size, beside the page. Raises NoMatplotlibError."""
+    """Plot error and saving over the tile's size, beside the page. Raises NoMatplotlibError."""
     figure = figure_of((6.4, 3.2))
     axes = figure.subplots()
     sides = [error.m for error in errors]

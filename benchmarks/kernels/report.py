@@ -1,4 +1,4 @@
-"""Reduces rows of kernel measurements: layer by layer, suite by suite, goal by goal."""
+"""Summarises rows of kernel measurements by layer, by suite and by goal."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ CONVOY = "convoy"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Holds Convoy's row for a layer and N, and the row of the fastest other side."""
+    """Holds the row of Convoy and that of the fastest other side, for one layer and N."""
 
     layer: Layer
     n: int
@@ -23,21 +23,20 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """Return how many times as fast Convoy is, by the medians."""
+        """Return Convoy's speed divided by the other side's, from the medians."""
         return float(self.best["p50_us"] / self.ours["p50_us"])
 
     @property
     def of_peak(self) -> float:
-        """Return the direct algorithm's FLOPs a second over the fp32 peak; Winograd may
-        exceed 1.
-        """
+        """Return the direct algorithm's FLOPS divided by the fp32 peak, which Winograd may
+        exceed."""
         flops = _flops(self.layer, self.n) / self.ours["p50_us"] * 1e6
         return float(flops / self.ours["peak_flops"])
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Sums up the `measured` layers of a suite for one N and state of the cache."""
+    """Sums up a suite's layers that are `measured`, for one N and state of the cache."""
 
     measured: int
     layers: int
@@ -48,7 +47,7 @@ class Summary:
 
 
 def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) -> list[Comparison]:
-    """Return the comparisons of layers measured for Convoy and another side, by the last rows."""
+    """Return comparisons for layers measured for Convoy and another side, by the latest rows."""
     sides: dict[str, dict[str, Row]] = {}
     for row in rows:
         if row["kind"] == "measurement" and row["cache"] == cache:
@@ -64,7 +63,7 @@ def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) ->
 
 
 def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
-    """Sum up at least one comparison, out of `layers` that the suite has."""
+    """Sum up comparisons, of which there is at least one, of a suite that has `layers` layers."""
     speedups = [comparison.speedup for comparison in comparisons]
     us = fsum(comparison.layer.count * comparison.ours["p50_us"] for comparison in comparisons)
     flops = fsum(
@@ -88,7 +87,7 @@ def _flops(layer: Layer, n: int) -> int:
 
 @unique
 class Measure(Enum):
-    """Names the figure that a goal bounds: share of peak, mean, wins or least speed-up."""
+    """Names the figure that a goal limits: share of peak, mean, wins or least speed-up."""
 
     OF_PEAK = "effective TFLOPS over the device's peak"
     MEAN = "geometric mean of the speed-ups"
@@ -107,7 +106,7 @@ class Measure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Bounds a figure of a suite, or of its layers with one kernel size, for one N."""
+    """Sets a limit on a figure of a suite, or of its layers with one kernel size, for one N."""
 
     suite: str
     n: int
@@ -117,7 +116,7 @@ class Goal:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Return the layers that the goal is about."""
+        """Return the layers to which the goal applies."""
         layers = SUITES[self.suite]
         if self.kernel is None:
             return layers
@@ -143,7 +142,7 @@ GOALS = (
 
 
 def reached(rows: Sequence[Row], goal: Goal, cache: str) -> float | None:
-    """Return the value reached, or None until all of the goal's layers are measured."""
+    """Return the value reached, or None until all layers of the goal are measured."""
     comparisons = compare(rows, goal.layers, goal.n, cache)
     if len(comparisons) < len(goal.layers):
         return None

@@ -1,6 +1,4 @@
-"""Measures each contender problem by problem: Convoy's choice, PyTorch, the best of cuDNN's
-plans.
-"""
+"""Measures problems by each side: Convoy's choice, PyTorch, and the best of cuDNN's plans."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -34,22 +32,21 @@ from kernels.tuning.timing import time_launches
 
 
 class Side(Protocol):
-    """Measures problems by one of the contenders."""
+    """Measures problems by one of the libraries that are compared."""
 
     @property
     def name(self) -> str:
         """Return the name used in rows."""
 
     def measure(self, problem: ConvProblem) -> Outcome:
-        """Return the contender's best times for a problem, warm and cold."""
+        """Return the side's best times for a problem, warm and cold."""
 
     def close(self) -> None:
-        """Free its memory on the device."""
+        """Free the side's memory on the device."""
 
 
 class ConvoySide:
-    """Measures Convoy: one choice for both states of the cache, as in an engine, examined and
-    timed.
+    """Measures Convoy's choice, which as in an engine is the same for both states of the cache.
 
     With a store the choice is the winner of what `convoy tune` does, which continues the store;
     without one it is the heuristic's. A bias is added too, as in a network.
@@ -129,7 +126,7 @@ class ContestSide:
         return contest(candidates, self._effort)
 
     def close(self) -> None:
-        """Do nothing: the memory is freed with the tensors."""
+        """Do nothing, because the memory is freed with the tensors."""
 
 
 def torch_side(device: Device, effort: Effort) -> ContestSide:
@@ -150,7 +147,7 @@ def im2col_side(device: Device, effort: Effort) -> ContestSide:
 
 
 def cudnn_side(device: Device, effort: Effort) -> ContestSide:
-    """Open cuDNN's side, on PyTorch's tensors. Raises BaselineError."""
+    """Return cuDNN, run on PyTorch's tensors, as a side of the contest. Raises BaselineError."""
     runtime, library = CudaRuntime(), Cudnn()
     return ContestSide(
         "cudnn", lambda problem: library.candidates(device, tensors_of(runtime, problem)), effort

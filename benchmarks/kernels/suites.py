@@ -1,4 +1,4 @@
-"""Lists the layers that are measured: whole sets of convolutions from the papers.
+"""Lists the layers to measure, in whole sets of convolutions from the papers.
 
     vgg-e   Lavin & Gray 2015, table 3: the 3×3 layers of VGG network E
     cuconv  Jordà et al. 2021 (cuConv), section 4: every 1×1, 3×3 and 5×5 layer at stride 1 of
@@ -27,7 +27,7 @@ class Layer:
 
 
 def _square(label: str) -> Layer:
-    """Return the layer of one of cuConv's labels: H and W - R and S - K - C, without N."""
+    """Return the layer that one of cuConv's labels names: H and W - R and S - K - C, without N."""
     size, kernel, k, c = map(int, label.split("-"))
     return Layer(label, same_padded((size, size), kernel, c, k))
 

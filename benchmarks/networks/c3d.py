@@ -33,7 +33,7 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class C3D:
-    """Gives the sizes of the network; the defaults are the paper's."""
+    """Sets the sizes of the network; the defaults are the paper's."""
 
     clip: tuple[int, int, int] = (16, 112, 112)  # D×H×W
     filters: tuple[int, ...] = (32, 64, 256, 256, 256)  # of conv1, conv2, ...
@@ -79,7 +79,7 @@ def c3d(network: C3D = PAPER, seed: int = 0) -> onnx.ModelProto:
 
 @dataclass
 class _Layers:
-    """Collects nodes in order, each named after what it writes, and their weights."""
+    """Collects nodes in order, each named after its output, and their weights."""
 
     rng: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -92,7 +92,7 @@ class _Layers:
     def weighted(
         self, operator: str, name: str, x: str, shape: tuple[int, ...], **attributes: Any
     ) -> str:
-        """Add a layer whose weight has `shape`, one row a neuron.
+        """Add a layer whose weight has `shape`, with one row for each neuron.
 
         The weight's variance is 2 / (inputs of a neuron), which keeps the size of activations from
         layer to layer (He et al. 2015, "Delving Deep into Rectifiers", equation 10).

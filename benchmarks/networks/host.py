@@ -1,4 +1,4 @@
-"""Measures the host's time that the engine adds: µs from the call of `run` to its return.
+"""Measures the µs of host time that the engine adds to a call of `run`.
 
     python -m benchmarks.networks.host [--calls N] [--json FILE]
 

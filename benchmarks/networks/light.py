@@ -1,4 +1,4 @@
-"""Loads real networks: the onnx package's nine, with seeded weights for their constants; and C3D.
+"""Loads real networks: C3D, and the onnx package's nine with seeded weights in place of constants.
 
 The onnx package ships well-known classifiers whose weights are all `ConstantOfShape(0.02)`. With
 those every image would give the same scores, so each such constant is replaced by seeded noise,
@@ -73,7 +73,7 @@ def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto
 def _weights(
     rng: np.random.Generator, op: str, position: int, shape: tuple[int, ...], gain: float
 ) -> np.ndarray:
-    """Return noise fit for its reader: a filter, a scale, a variance (positive) or a shift."""
+    """Return random numbers fit for a filter, a scale, a variance (positive) or a shift."""
     if op in ("Conv", "Gemm") and position == 1:
         noise = rng.standard_normal(shape, np.float32)
         return np.multiply(noise, np.sqrt(2 / prod(shape[1:])), dtype=np.float32)
@@ -96,7 +96,7 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 
 
 def classifier(name: str, proto: onnx.ModelProto) -> Classifier:
-    """Return a network as a classifier of pixels, which become numbers in [-2, 2)."""
+    """Return a network as a classifier of pixels, which are normalised to [-2, 2)."""
     loaded = load_proto(name, proto)
     graph = loaded.graph
     channels, *frames, height, width = graph.shape(graph.inputs[0])

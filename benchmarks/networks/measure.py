@@ -1,4 +1,4 @@
-"""Measures a whole network in strict float32, by Convoy and PyTorch: README, "Measured on a GPU".
+"""Measures whole networks in strict float32 by Convoy and PyTorch, for README, "Measured on a GPU".
 
 VGG-19, ResNet-50, GoogLeNet, SqueezeNet and C3D with seeded weights. PyTorch runs the same
 rewritten graph, channels last, TF32 off: node by node with cudnn.benchmark, in a CUDA graph, and by
@@ -56,14 +56,14 @@ def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
 def chosen(
     device: Device, network: Classifier, n: int, store: TuningStore, search: Search
 ) -> Choose:
-    """Return the tuner's choices for N = n, measured now where the store has none."""
+    """Return the tuner's choices for N = n, measured now if the store lacks them."""
     problems = list(conv_problems(network.rewritten.graph, [n]))
     autotune(device, problems, store, search, progress=lambda *_: None)
     return tuned(finder(store.read(), conditions_of(device)), heuristic(device))
 
 
 def times_of(side: NetworkSide, images: Images, runs: int) -> dict[str, Timing]:
-    """Return the times of a side by metric: on the device, and end to end."""
+    """Return a side's times by metric, on the device and end to end."""
     warm_up(lambda: side.run(images))
     end_to_end = []
     for _ in range(runs):
@@ -88,7 +88,8 @@ def measure(
     sides: Sequence[str],
     runs: int,
 ) -> Iterator[list[Row]]:
-    """Yield the rows of each of `sides`, whose scores must be those of Convoy, a maker too."""
+    """Yield rows for each of `sides`, whose scores must equal Convoy's, computed by its entry in
+    `makers`."""
     reference = makers[CONVOY]()
     expected = reference.run(images).scores
     for name in sides:

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002  (arguments of the interface)
-"""Implements a Device that takes no time, so that only the engine's own part of a call is left.
+"""Implements a Device that takes no time, so that only the engine's own time in a call remains.
 
 A replay sets the flags that the engine waits for, and does nothing else.
 """
@@ -33,7 +33,7 @@ _BYTES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class NullBuffer:
-    """Stands for addresses without memory."""
+    """Takes the place of a buffer; it has addresses but no memory."""
 
     nbytes: int
     address: int = ALIGNMENT
@@ -43,7 +43,7 @@ class NullBuffer:
 
 
 class NullStream:
-    """Stands for a stream on which nothing runs."""
+    """Takes the place of a stream; nothing runs on it."""
 
     def synchronize(self) -> None:
         pass
@@ -53,7 +53,7 @@ class NullStream:
 
 
 class NullEvent:
-    """Stands for an event that takes no time."""
+    """Takes the place of an event; no time passes before it."""
 
     def record(self, stream: Stream) -> None:
         pass
@@ -64,7 +64,7 @@ class NullEvent:
 
 @dataclass(slots=True)
 class NullGraph:
-    """Stands for a graph that does nothing."""
+    """Takes the place of a graph; replaying it does nothing."""
 
     flags: NDArray[np.float32] | None = None
 
@@ -74,9 +74,8 @@ class NullGraph:
 
 
 class NullDevice:
-    """Implements Device without computing; it has an H200's multiprocessors, so plans are an
-    H200's.
-    """
+    """Implements Device without computing, with the properties of an H200 so that plans are an
+    H200's."""
 
     name = "null device"
     architecture = H200.architecture
@@ -153,7 +152,7 @@ class NullDevice:
 
 
 def _flags(n: int, y: int, classes: int, k: int) -> NDArray[np.float32]:
-    """Return the last float of each image's results (kernels/operations/top_k.py)."""
+    """Return the last float of each image's results, which says that they are there (top_k.py)."""
     pitch = classes + 2 * k + 1
     floats = (ctypes.c_float * (n * pitch)).from_address(y)
     return np.ctypeslib.as_array(floats).reshape(n, pitch)[:, -1]

@@ -1,4 +1,4 @@
-"""Runs whole networks: by Convoy's engine, and by PyTorch in the ways that make it fast."""
+"""Runs whole networks by Convoy's engine, and by PyTorch in its fastest ways."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,21 +35,21 @@ class NetworkSide(Protocol):
         """Return the name used in rows."""
 
     def run(self, images: Batch) -> Results:
-        """Return the scores of the host's pixels, on the host, as a service needs them."""
+        """Return, on the host, the scores of pixels on the host, as a service needs them."""
 
     def queued_us(self, runs: int) -> list[float]:
-        """Return the µs on the device of each run, one queued behind the other.
+        """Return the device's µs for each run when runs queue up one after another.
 
         A run goes from pixels on the device to scores there. Convoy's goes from pinned memory and
         back, because its graph holds the copies.
         """
 
     def close(self) -> None:
-        """Free its memory on the device."""
+        """Free the side's memory on the device."""
 
 
 class ConvoyNetwork(CudaEngine):
-    """Runs Convoy's engine, or the engine without one of SWITCHES, as a NetworkSide."""
+    """Runs Convoy's engine, or the engine without one of SWITCHES."""
 
     def __init__(
         self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""
@@ -61,7 +61,8 @@ class ConvoyNetwork(CudaEngine):
         self.warm_up()
 
     def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
-        """Load only the plan for n images' pixels: the kernels of others take long to compile."""
+        """Load only the plan for n images' pixels, because the other plans' kernels take long to
+        compile."""
         self._plans = {self._form: self._plans[self._form]}
         if self._switch not in VARIANTS:
             return super()._load(progress)
@@ -95,7 +96,7 @@ class ConvoyNetwork(CudaEngine):
         self._replays[self._form].graph.replay(self._stream)
 
     def queued_us(self, runs: int) -> list[float]:
-        """Return the µs on the device of each run, one queued behind the other."""
+        """Return the device's µs for each run when runs queue up one after another."""
 
         def once() -> None:
             self._start()
@@ -112,9 +113,7 @@ class ConvoyNetwork(CudaEngine):
 
 
 class TorchNetwork:
-    """Runs PyTorch as a NetworkSide; `prepare` turns the module on the GPU into the function
-    called.
-    """
+    """Runs PyTorch; `prepare` turns the module on the GPU into the function to call."""
 
     def __init__(
         self,
@@ -140,7 +139,7 @@ class TorchNetwork:
         torch.cuda.synchronize()
 
     def run(self, images: Batch) -> Results:
-        """Return the scores of the host's pixels, on the host."""
+        """Return, on the host, the scores of pixels on the host."""
         torch = self._torch
         with torch.inference_mode():
             self._pinned.numpy()[:] = images
@@ -150,7 +149,7 @@ class TorchNetwork:
         return Results(self._scores.numpy().copy())
 
     def queued_us(self, runs: int) -> list[float]:
-        """Return the µs on the device of each run, one queued behind the other."""
+        """Return the device's µs for each run when runs queue up one after another."""
         torch = self._torch
         events = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
 
@@ -168,23 +167,24 @@ class TorchNetwork:
         return [1e3 * begin.elapsed_time(end) for begin, end in pairwise(events)]
 
     def close(self) -> None:
-        """Do nothing: the memory is freed with the object."""
+        """Do nothing, because the memory is freed with the object."""
 
 
 def warm_up(once: Callable[[], object]) -> None:
-    """Call `once` until the clocks are up."""
+    """Call `once` repeatedly until the clocks have risen."""
     end = perf_counter() + _WARM_UP_S
     while perf_counter() < end:
         once()
 
 
 def eager(_torch: Any, module: Any, images: Any) -> Callable[[], Any]:
-    """Return a function that runs node by node, by cuDNN's fastest algorithms (cudnn.benchmark)."""
+    """Return a function that runs node by node with cuDNN's fastest algorithms
+    (cudnn.benchmark)."""
     return lambda: module(images)
 
 
 def captured(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
-    """Return a function that replays the same in a CUDA graph."""
+    """Return a function that replays a CUDA graph of what `eager` runs."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -203,7 +203,7 @@ def captured(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
 
 
 def compiled(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
-    """Return torch.compile's function, mode max-autotune: its kernels, cuDNN's, and CUDA graphs."""
+    """Return torch.compile's function in mode max-autotune, which uses CUDA graphs."""
     torch._dynamo.reset()
     function = torch.compile(module, mode="max-autotune", fullgraph=True)
     return lambda: function(images)
@@ -211,7 +211,8 @@ def compiled(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
 
 @dataclass(frozen=True)
 class Way:
-    """Names a way to run a PyTorch module; `prepare(torch, module, images)` returns its call."""
+    """Names a way to run a PyTorch module; `prepare(torch, module, images)` returns the function to
+    call."""
 
     name: str
     prepare: Callable[[Any, Any, Any], Callable[[], Any]]

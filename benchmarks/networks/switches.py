@@ -1,4 +1,4 @@
-"""Switches the engine's techniques off one at a time, to measure on a GPU what each is worth."""
+"""Disables the engine's techniques one at a time, to measure on a GPU what each gains."""
 
 from collections.abc import Mapping
 
@@ -19,5 +19,5 @@ SWITCHES = (
 
 
 def switched(switch: str) -> str:
-    """Return the name of Convoy's side without one of SWITCHES."""
+    """Return the name for Convoy's side without one of SWITCHES."""
     return f"convoy {switch}"

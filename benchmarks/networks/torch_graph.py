@@ -63,7 +63,7 @@ def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any) -> Any:
 
 
 class _Run:
-    """Holds the values of one pass; a value that consists of parts is joined when it is read."""
+    """Holds the values of one pass; a value in parts is joined when it is read."""
 
     def __init__(self, torch: Any, graph: Graph, weights: Mapping[str, Any]) -> None:
         self.torch, self.graph, self.values = torch, graph, Values()
@@ -78,9 +78,8 @@ class _Run:
         return self.values[name]
 
     def _channels(self, name: str, start: int, stop: int) -> Any:
-        """Return channels `start` to `stop` of a value: a view, or the needed parts
-        concatenated.
-        """
+        """Return channels `start` to `stop` of a value, as a view or by joining the parts
+        needed."""
         parts = [
             (value.inside.offset, value)
             for value in self.graph.values.values()
@@ -155,7 +154,8 @@ class _Run:
         return self._activate(y, node.activation)
 
     def _pool(self, x: Any, problem: PoolProblem) -> Any:
-        """Pool windows after padding: they may end outside, by different numbers on each side."""
+        """Pool windows after padding, since they may end outside by different lengths on each
+        side."""
         window, functional = problem.window, self.torch.nn.functional
         ends = [
             (p - 1) * stride + extent - size - begin
@@ -185,7 +185,7 @@ class _Run:
 
 
 def _pad_list(begin: Any, end: Any) -> list[int]:
-    """Return the padding for torch.nn.functional.pad: the last axis first."""
+    """Return the padding in the order of torch.nn.functional.pad, the last axis first."""
     pairs = list(zip(begin, end, strict=True))
     return [pad for pair in reversed(pairs) for pad in pair]
 
@@ -195,7 +195,6 @@ def _channels_last(torch: Any, axes: int) -> Any:
 
 
 def _key(name: str) -> str:
-    """Return a weight's name as a ParameterDict takes it: no dots, no name of its own
-    attributes.
-    """
+    """Return a weight's name as a ParameterDict accepts it, without dots and unlike its
+    attributes."""
     return "weight_" + name.replace(".", "_")

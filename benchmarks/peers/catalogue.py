@@ -1,4 +1,4 @@
-"""Lists the servers compared: versions, settings, and the requests that each takes.
+"""Lists the servers to compare, with their versions, settings and requests.
 
 Each peer has several settings; Convoy is compared with its best.
 """
@@ -25,7 +25,7 @@ PROTOCOL = {"body": "image as body", "form": "multipart form"}
 
 @dataclass(frozen=True)
 class Setting:
-    """Describes one way to run a peer: its program's choices, and its environment variables."""
+    """Describes one way to run a peer, by its program's options and environment variables."""
 
     name: str
     choices: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Measures servers in turn, each alone on the machine while it is asked.
+"""Measures servers in turn, while no other one runs on the machine.
 
 Two cores are too few for several of these servers at once, even idle: some of them poll. So each is
 started for its turn, checked, warmed, measured and stopped, in several rounds, every other one
@@ -62,7 +62,7 @@ class WrongAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """Holds an image and its right class, None where all are equally likely."""
+    """Holds an image and its right class, or None if all classes are equally likely."""
 
     image: bytes
     media_type: str
@@ -71,7 +71,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Material:
-    """Holds the images of each work, the timed one first, and the model that peers run."""
+    """Holds the images for each kind of work, the timed one first, and the model that peers run."""
 
     cases: Mapping[str, Sequence[Case]]
     model: Path
@@ -84,7 +84,7 @@ Open = Callable[[str, bytes], AbstractContextManager[Address]]
 
 @dataclass(frozen=True)
 class Contender:
-    """Describes a server in one setting, and what its rows say of it."""
+    """Describes a server in one setting, and the fields that its rows have."""
 
     server: str
     setting: str
@@ -99,7 +99,7 @@ class Contender:
 
 
 def material(folder: Path) -> Material:
-    """Return the images with the results of Convoy's engine, and write the model below `folder`."""
+    """Return images with the results of Convoy's engine, and write the model below `folder`."""
     classifier = load_classifier(BUILT_IN_MODEL, overrides={})
     preprocessing = classifier.preprocessing
     model = folder / "digits.onnx"
@@ -120,7 +120,8 @@ def material(folder: Path) -> Material:
 
 
 def of_convoy() -> Contender:
-    """Return Convoy as a contender: its application with a no-op engine, or `convoy serve`."""
+    """Return Convoy as a contender, either the application with a no-op engine or `convoy
+    serve`."""
 
     @contextmanager
     def opened(work: str, _: bytes) -> Iterator[Address]:
@@ -145,7 +146,7 @@ def of_convoy() -> Contender:
 def of_peer(
     peer: Peer, setting: Setting, installed: Environment, given: Material, folder: Path
 ) -> Contender:
-    """Return a peer in one of its settings as a contender; `folder` is its own."""
+    """Return a peer in one of its settings as a contender; `folder` is for it alone."""
 
     @contextmanager
     def opened(work: str, request: bytes) -> Iterator[Address]:
@@ -170,7 +171,7 @@ def of_peer(
 
 
 def top_of(received: bytes) -> Top:
-    """Return the classes in an answer, wherever they are. Raises WrongAnswerError without any."""
+    """Return the classes in an answer, in whatever form. Raises WrongAnswerError if it has none."""
     _, _, body = received.partition(b"\r\n\r\n")
     found = _predictions(json.loads(body))
     if not found:
@@ -187,7 +188,7 @@ def _predictions(value: Any) -> list[dict[str, Any]]:
 
 
 def check(address: Address, contender: Contender, cases: Sequence[Case]) -> None:
-    """Raise WrongAnswerError where a server's answers differ from those of Convoy's engine."""
+    """Raise WrongAnswerError if a server's answers differ from those of Convoy's engine."""
     connection = Connection(address)
     try:
         for case in cases:
@@ -202,9 +203,7 @@ def check(address: Address, contender: Contender, cases: Sequence[Case]) -> None
 
 @dataclass
 class Tally:
-    """Holds the results of a contender in one work, at one number of connections, over all
-    rounds.
-    """
+    """Holds a contender's results in all rounds for one kind of work and number of connections."""
 
     seconds: list[float] = field(default_factory=list)
     spent: float = 0.0
@@ -219,7 +218,7 @@ def measure(
     seconds: float,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Return a row for each contender, work and number of connections.
+    """Return a row for each contender, kind of work and number of connections.
 
     A row has `error` where there is no number.
     """
@@ -275,7 +274,7 @@ def missing(peer: Peer, reason: str, works: Sequence[str]) -> list[dict[str, Any
 def _turn(
     contender: Contender, cases: Sequence[Case], work: str, seconds: float
 ) -> dict[int, tuple[list[float], float]]:
-    """Return, by number of connections, the seconds of each request, and of all together."""
+    """Return, by number of connections, the seconds of each request and of all together."""
     request = contender.request(cases[0])
     result = {}
     with contender.open(work, request) as address:
@@ -288,7 +287,7 @@ def _turn(
 
 
 def _warm_up(address: Address, contender: Contender, cases: Sequence[Case], seconds: float) -> None:
-    """Check the answers, and send requests for a while, until the server closes no connection.
+    """Check the answers, and send requests until the server stops closing connections.
 
     Ray starts HAProxy anew a moment after it first answers, which ends connections that are open.
     """

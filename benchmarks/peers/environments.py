@@ -1,4 +1,4 @@
-"""Installs each peer into a virtual environment, once: nothing goes into Convoy's own."""
+"""Installs each peer once into a virtual environment of its own."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ class Environment:
     versions: dict[str, str]
 
     def program(self, name: str) -> str:
-        """Return the path of one of its programs."""
+        """Return the path of a program in the environment."""
         return str(self.folder / "bin" / name)
 
 
@@ -43,13 +43,14 @@ def requirements(peer: Peer) -> tuple[str, ...]:
 
 
 def folder_of(peer: Peer, root: Path) -> Path:
-    """Return the folder of a peer's environment, another for other pins or another Python."""
+    """Return the folder of a peer's environment, which depends on its pins and on Python."""
     key = zlib.crc32(" ".join((sys.version, *requirements(peer))).encode())
     return root / f"{peer.package}-{key:08x}"
 
 
 def environment(peer: Peer, root: Path, say: Callable[[str], None]) -> Environment:
-    """Return the peer's environment below `root`, made if missing. Raises NotInstalledError."""
+    """Return the peer's environment below `root`, made if it is missing. Raises
+    NotInstalledError."""
     wanted = requirements(peer)
     folder = folder_of(peer, root)
     done = folder / DONE

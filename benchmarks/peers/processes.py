@@ -1,4 +1,4 @@
-"""Runs a server's processes, from its start to the end of the last of them."""
+"""Runs a server's processes from its start until the last of them ends."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ class StartError(Exception):
 
 
 def free_port() -> int:
-    """Return a port that was free just now."""
+    """Return a port that is free at the moment."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -100,7 +100,7 @@ def _wait_until(
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Terminate the process, then kill what is left of its session."""
+    """Terminate the process, and then kill the rest of its session."""
     session = process.pid
     with suppress(ProcessLookupError):
         process.terminate()

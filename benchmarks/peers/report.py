@@ -1,4 +1,4 @@
-"""Reduces the rows: each peer at its best beside Convoy, and what was promised."""
+"""Summarises the rows: Convoy beside each peer's best, and which promises are kept."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ AT_LEAST = 5.0
 
 @dataclass(frozen=True)
 class Best:
-    """Holds the best numbers of a server, which may be of different settings."""
+    """Holds a server's best numbers, which may come from different settings."""
 
     requests_a_second: float
     p99_ms: float
@@ -35,12 +35,12 @@ class Standing:
 
     @property
     def kept(self) -> bool:
-        """Return whether what was promised beside LitServe is kept."""
+        """Return whether the promise about LitServe is kept."""
         return self.ratio >= AT_LEAST and self.p99_ms < self.their_p99_ms
 
 
 def best(rows: Sequence[Row], server: str, work: str, connections: int) -> Best | None:
-    """Return a server's best numbers in one work, or None where it has none."""
+    """Return a server's best numbers for one kind of work, or None if it has none."""
     measured = [
         row
         for row in rows
@@ -55,7 +55,7 @@ def best(rows: Sequence[Row], server: str, work: str, connections: int) -> Best 
 
 
 def standing(rows: Sequence[Row], server: str, work: str, connections: int) -> Standing | None:
-    """Compare Convoy with a server's best, or return None where either has no numbers."""
+    """Return the comparison of Convoy with a server's best, or None if either has no numbers."""
     ours, theirs = (best(rows, name, work, connections) for name in (CONVOY, server))
     if ours is None or theirs is None:
         return None
@@ -64,7 +64,8 @@ def standing(rows: Sequence[Row], server: str, work: str, connections: int) -> S
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
-    """Return lines: for each work whether the promise is kept, then how other servers stand."""
+    """Return lines that say for each kind of work whether the promise is kept, and how other
+    servers compare."""
     lines = []
     works = [work for work in WORKS if any(row["work"] == work for row in rows)]
     for work in works:
@@ -94,7 +95,7 @@ def _told(found: Standing) -> str:
 
 
 def readme_table(rows: Sequence[Row]) -> str:
-    """Return the last record in Markdown: the conditions, and each server's best under load."""
+    """Return the last record in Markdown: its conditions, and each server's best under load."""
     rows = [row for row in rows if row["date"] == rows[-1]["date"]]
     last = rows[-1]
     packages = {peer.name: peer.package for peer in PEERS}
@@ -122,14 +123,14 @@ def readme_table(rows: Sequence[Row]) -> str:
 
 
 def _tree(commit: str) -> str:
-    """Return which sources were measured."""
+    """Return a phrase that names the sources that were measured."""
     if commit.endswith("+"):
         return f"commit {commit[:-1]} with changes that were not committed"
     return f"commit {commit}"
 
 
 def _unmeasured(rows: Sequence[Row]) -> list[str]:
-    """Return the servers' settings without a number, which were added later or failed."""
+    """Return the settings of servers without a number, which failed or were added later."""
     measured = {(row["server"], row["setting"]) for row in rows if "error" not in row}
     lacking = {
         peer.name: [s.name for s in peer.settings if (peer.name, s.name) not in measured]
@@ -140,9 +141,8 @@ def _unmeasured(rows: Sequence[Row]) -> list[str]:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print a table for each work and number of connections with all settings, and Convoy's
-    ratios.
-    """
+    """Print a table of all settings for each kind of work and number of connections, with Convoy's
+    ratios."""
     for work, title in WORKS.items():
         for connections in CONNECTIONS:
             shown = [r for r in rows if (r["work"], r["connections"]) == (work, connections)]

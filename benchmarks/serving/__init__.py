@@ -1,1 +1,2 @@
-"""Measures the server: docs/reliability.md on attacks and soaks, docs/decisions on its own time."""
+"""Measures the server for docs/reliability.md (attacks and soaks) and docs/decisions (its own
+time)."""

@@ -1,4 +1,4 @@
-"""Contains two HTTP/1.1 clients that cost next to nothing, for one request sent repeatedly.
+"""Contains two fast HTTP/1.1 clients that send one request again and again.
 
 They read what uvicorn answers (Content-Length, keep-alive), and nothing else.
 """
@@ -15,7 +15,7 @@ Address = tuple[str, int]
 
 
 class BadAnswerError(Exception):
-    """Says that an answer is not 200, or that there is none."""
+    """Says that an answer is missing or is not 200."""
 
 
 class ClosedError(BadAnswerError):
@@ -43,9 +43,8 @@ def get_request(path: str) -> bytes:
 
 
 def answer_size(received: bytes | bytearray) -> int | None:
-    """Return the size in bytes of the answer that begins here, or None until its header is
-    complete.
-    """
+    """Return the size in bytes of the answer at the start of the data, or None until its header is
+    complete."""
     header, blank_line, _ = received.partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -65,9 +64,8 @@ class Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange(self, request: bytes) -> bytes:
-        """Send one request and return its whole answer. Raises BadAnswerError unless that is
-        a 200.
-        """
+        """Send one request and return its whole answer. Raises BadAnswerError unless it is a
+        200."""
         self._socket.sendall(request)
         received = b""
         size: int | None = None
@@ -80,7 +78,7 @@ class Connection:
         return received
 
     def exchange_ns(self, request: bytes) -> int:
-        """Return the nanoseconds from the first byte sent to the last byte of the answer."""
+        """Return the nanoseconds from sending the first byte to receiving the last."""
         begin = perf_counter_ns()
         self.exchange(request)
         return perf_counter_ns() - begin
@@ -91,7 +89,7 @@ class Connection:
 
 
 class _ClosedLoop(asyncio.Protocol):
-    """Sends the next request as soon as the last is answered, until `deadline`."""
+    """Sends the next request as soon as the last one is answered, until `deadline`."""
 
     def __init__(self, request: bytes, deadline: float, answered: Callable[[float], None]) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -134,7 +132,7 @@ class _ClosedLoop(asyncio.Protocol):
 
 
 def closed_loop(address: Address, request: bytes, connections: int, seconds: float) -> list[float]:
-    """Return the seconds of each request, `connections` at a time for about `seconds`."""
+    """Return the seconds of each request, sent on `connections` connections for about `seconds`."""
     took: list[float] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Measures what the service adds to HTTP: Convoy beside simpler servers, in alternation.
+"""Measures the time that the service adds to HTTP, by alternating Convoy with simpler servers.
 
     python -m benchmarks.serving.overhead [--requests N] [--json FILE] [--record]
 
@@ -57,7 +57,7 @@ LEAST_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Latency:
-    """Holds the latency on one connection, one request at a time."""
+    """Holds the latencies on one connection with one request at a time."""
 
     n: int
     p20_ms: float
@@ -68,9 +68,8 @@ class Latency:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Holds the results of several connections that each send when their last request is
-    answered.
-    """
+    """Holds the results of several connections, each of which sends on when its request is
+    answered."""
 
     connections: int
     n: int
@@ -90,7 +89,7 @@ class Measurement:
 
 
 def jpeg_of(size: int) -> bytes:
-    """Return a readable JPEG of exactly `size` bytes: smooth noise, and a comment as padding.
+    """Return a valid JPEG of exactly `size` bytes, made of smooth noise and a comment as padding.
 
     100 kB are 640×480 pixels, and other sizes in proportion.
     """
@@ -148,9 +147,8 @@ def wait_until_ready(address: Address, timeout_s: float = 60.0) -> None:
 
 
 def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) -> dict[str, Latency]:
-    """Time `n` requests to each server, one connection each, servers in turn; return their
-    latencies.
-    """
+    """Time `n` requests to each server, on a connection each, with servers in turn; return
+    latencies."""
     connections = {target: Connection(address) for target, address in addresses.items()}
     for connection in connections.values():
         for _ in range(max(50, n // 20)):
@@ -169,7 +167,7 @@ def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) ->
 def measure_throughput(
     addresses: Mapping[str, Address], request: bytes, connections: int, seconds: float
 ) -> dict[str, Throughput]:
-    """Return the throughput of each server alone, for about `seconds` in turns of half a second."""
+    """Return each server's throughput alone, for about `seconds` in turns of half a second."""
     turn_s = 0.5
     took: dict[str, list[float]] = {target: [] for target in addresses}
     spent = dict.fromkeys(addresses, 0.0)
@@ -188,7 +186,7 @@ def measure_throughput(
 
 
 def percentiles_ms(times: Sequence[float], to_ms: float) -> tuple[float, float, float, float]:
-    """Return p20, p50, p80 and p99 of the times, multiplied by `to_ms`."""
+    """Return p20, p50, p80 and p99 of the times, in ms after multiplying by `to_ms`."""
     cuts = statistics.quantiles(times, n=100, method="inclusive")
     return cuts[19] * to_ms, cuts[49] * to_ms, cuts[79] * to_ms, cuts[98] * to_ms
 
@@ -196,7 +194,7 @@ def percentiles_ms(times: Sequence[float], to_ms: float) -> tuple[float, float, 
 def measure(
     addresses: Mapping[str, Address], body_bytes: int, n: int, seconds: float
 ) -> list[Measurement]:
-    """Measure latency, then throughput, of all servers; the first is the yardstick."""
+    """Measure latency and then throughput of all servers; the first is the reference."""
     request = post_request("/v1/classify", jpeg_of(body_bytes), "image/jpeg")
     latency = measure_latency(addresses, request, n)
     throughput = measure_throughput(addresses, request, CONNECTIONS, seconds)
@@ -206,7 +204,7 @@ def measure(
 
 
 def where(*packages: str) -> dict[str, str | int]:
-    """Return what a number depends on: the time, the code, the processor, the versions."""
+    """Return all on which a number depends: the time, the code, the processor and the versions."""
     return {
         "date": now(),
         "commit": commit(),
@@ -217,7 +215,7 @@ def where(*packages: str) -> dict[str, str | int]:
 
 
 def show(measured: Sequence[Measurement], console: Console) -> None:
-    """Print two tables for one size of body, and whether Convoy keeps what is promised."""
+    """Print two tables for one size of body, and whether Convoy keeps its promises."""
     yardstick = measured[0]
     body = f"{yardstick.body_bytes // 1000} kB JPEG"
     latency = Table(title=f"one connection, {body}, ms", title_justify="left")

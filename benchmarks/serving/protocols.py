@@ -1,4 +1,4 @@
-"""Measures inference by gRPC, beside the same by HTTP and a service of grpcio that does nothing.
+"""Measures inference by gRPC beside HTTP, and beside a grpcio service that does nothing.
 
     python -m benchmarks.serving.protocols [--seconds N] [--rounds N] [--record]
 
@@ -50,7 +50,7 @@ _OWN = [("grpc.use_local_subchannel_pool", 1)]  # each client its own connection
 
 @dataclass(frozen=True)
 class Measurement:
-    """Holds what one server did with so many connections."""
+    """Holds the results of one server at one number of connections."""
 
     target: str
     connections: int
@@ -62,7 +62,7 @@ class Measurement:
 
 
 def bare_service(port: int, listener: socket.socket) -> None:
-    """Serve a method that answers bytes, and readiness by HTTP once it does."""
+    """Serve a gRPC method that returns constant bytes, and report readiness over HTTP."""
     message = message_class("inference.ModelInferResponse")(
         model_name="no-op", model_version="1", raw_output_contents=[bytes(4 * _CLASSES)]
     )
@@ -92,7 +92,7 @@ def bare_service(port: int, listener: socket.socket) -> None:
 
 @dataclass(frozen=True)
 class Sent:
-    """Holds one tensor, in the request or in a region of shared memory."""
+    """Holds one tensor, which is in the request or in a region of shared memory."""
 
     kind: str
     datatype: str
@@ -102,7 +102,7 @@ class Sent:
 
     @property
     def parameters(self) -> dict[str, str | int]:
-        """Return the tensor's parameters, but for the size of a binary one."""
+        """Return the tensor's parameters, except the size of a binary tensor."""
         if not self.region:
             return {}
         return {
@@ -112,19 +112,19 @@ class Sent:
 
 
 def file_of(jpeg: bytes) -> Sent:
-    """Return an image's file as a tensor."""
+    """Return an image file as a tensor."""
     return Sent("JPEG", "BYTES", (1,), len(jpeg).to_bytes(4, "little") + jpeg)
 
 
 def pixels_of(images: int, region: str = "") -> Sent:
-    """Return black images as a tensor, in a region if one is named."""
+    """Return black images as a tensor, in a shared region if one is named."""
     data = bytes(images * _SIDE * _SIDE * 3)
     kind = "pixels in shared memory" if region else "pixels"
     return Sent(kind, "UINT8", (images, _SIDE, _SIDE, 3), data, region)
 
 
 def v2_request(sent: Sent) -> bytes:
-    """Return a request by HTTP."""
+    """Return the request as bytes of HTTP."""
     data = b"" if sent.region else sent.data
     size = {} if sent.region else {"binary_data_size": len(data)}
     tensor = {
@@ -139,7 +139,7 @@ def v2_request(sent: Sent) -> bytes:
 
 
 def v2_message(sent: Sent) -> bytes:
-    """Return the same request as a message."""
+    """Return the same request as a protobuf message."""
     message = message_class("inference.ModelInferRequest")(model_name="no-op")
     tensor = message.inputs.add(name="image", datatype=sent.datatype, shape=sent.shape)
     for name, value in sent.parameters.items():
@@ -153,7 +153,8 @@ def v2_message(sent: Sent) -> bytes:
 
 @contextmanager
 def region_of(address: Address, size: int) -> Iterator[str]:
-    """Yield the name of a region of shared memory of zeros, which the server has registered."""
+    """Yield the name of a region of shared memory, filled with zeros and registered with the
+    server."""
     name = f"convoy-benchmark-{os.getpid()}-{size}"
     file = Path("/dev/shm", name)
     file.write_bytes(bytes(size))
@@ -169,7 +170,7 @@ def region_of(address: Address, size: int) -> Iterator[str]:
 
 
 def closed_loop_of_grpc(port: int, message: bytes, connections: int, seconds: float) -> list[float]:
-    """Return seconds that each call took, `connections` at a time for about `seconds`."""
+    """Return the seconds of each call, sent `connections` at a time for about `seconds`."""
     took: list[float] = []
 
     async def ask(deadline: float) -> None:
@@ -194,7 +195,7 @@ def measure(
     rounds: int,
     all_connections: Sequence[int] = CONNECTIONS,
 ) -> list[Measurement]:
-    """Load each server for `seconds` in each of the rounds, in which they take turns."""
+    """Load each server for `seconds` in each round; servers take turns."""
     measured = []
     for connections in all_connections:
         took: dict[str, list[float]] = {name: [] for name in loops}
@@ -213,7 +214,7 @@ def measure(
 def by_both(
     address: Address, port: int, sent: Sent
 ) -> dict[str, Callable[[int, float], list[float]]]:
-    """Return what loads Convoy by each protocol."""
+    """Return a load function for Convoy for each protocol, by the protocol's name."""
     where_sent = f", {sent.kind}"
     return {
         HTTP + where_sent: partial(closed_loop, address, v2_request(sent)),
@@ -222,7 +223,7 @@ def by_both(
 
 
 def free_port() -> int:
-    """Return a port that nothing listens at."""
+    """Return a port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

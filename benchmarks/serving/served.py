@@ -1,4 +1,4 @@
-"""Starts a `convoy serve` for benchmarks that send it requests over HTTP."""
+"""Starts `convoy serve` for benchmarks that send it requests."""
 
 import os
 import re
@@ -16,7 +16,7 @@ CONVOY = (sys.executable, "-c", "from service.cli import main; main()")
 
 @contextmanager
 def served_on_cpu(model: Path, preset: str | None, options: Sequence[str] = ()) -> Iterator[str]:
-    """Serve as `served` does, on the CPU, with this thread's cores."""
+    """Serve like `served`, on the CPU, with the cores that this thread may use."""
     with served(model, preset, ["--device", "cpu", *options]) as url:
         yield url
 
@@ -25,9 +25,8 @@ def served_on_cpu(model: Path, preset: str | None, options: Sequence[str] = ()) 
 def served(
     model: Path, preset: str | None, options: Sequence[str], program: Sequence[str] = CONVOY
 ) -> Iterator[str]:
-    """Yield the address of a server that logs no requests. Raises RuntimeError if it does not
-    start.
-    """
+    """Yield the address of a server without request logs. Raises RuntimeError if it does not
+    start."""
     command = [*program, "serve", str(model), "--port", "0", "--no-access-log"]
     command += [*(["--preset", preset] if preset else []), *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -45,7 +44,7 @@ def served(
 def logged(
     options: Sequence[str], log: IO[str]
 ) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
-    """Yield a running `convoy serve`, its address, and that of gRPC, if it has one.
+    """Yield a running `convoy serve`, its address, and its gRPC address if it has one.
 
     It writes to `log`, and is killed if it still runs at the end. Raises SystemExit where it does
     not start.

@@ -1,4 +1,4 @@
-"""Loads a server for a long time, among clients that leave and clients that send noise.
+"""Loads a server for a long time, while other clients leave early or send noise.
 
     python -m benchmarks.serving.soak [--seconds N] [--rate R] [--attackers] [--swaps S]
                                       [--json FILE] [--record] [-- OPTIONS]
@@ -94,7 +94,7 @@ class Process:
 
 @dataclass
 class Run:
-    """Records everything that was seen in a run."""
+    """Records all that a run observed."""
 
     seconds: float
     rate: float = 0.0
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def growth(self) -> float:
-        """Return by what share memory grew from a tenth of the time to the end."""
+        """Return the share by which memory grew from a tenth of the time to the end."""
         tenth = max(1, len(self.memory) // 10)
         if len(self.memory) < 3:
             return 0.0
@@ -125,7 +125,7 @@ class Run:
 
 
 def broken(run: Run, most_growth: float) -> list[str]:
-    """Return what is wrong, as sentences; nothing where all is well."""
+    """Return sentences on what went wrong, or nothing if all is well."""
     found = [
         f"{count} requests ended with: {kind}"
         for kind, count in run.outcomes.items()
@@ -180,7 +180,7 @@ def _end(process: "subprocess.Popen[str]") -> int:
 
 
 def look_at(pid: int) -> Process:
-    """Return the resources that the process and its children use, from /proc."""
+    """Return the resources that the process and its children use, read from /proc."""
     resident = threads = files = 0
     page = os.sysconf("SC_PAGE_SIZE")
     for member in _family(pid):
@@ -200,7 +200,7 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def counters(exposition: str) -> tuple[dict[str, int], float]:
-    """Return the requests that /metrics counts by status, and the images inside."""
+    """Return the requests that /metrics counts by status, and the images inside the server."""
     statuses: Counter[str] = Counter()
     inside = 0.0
     for family in text_string_to_metric_families(exposition):
@@ -221,7 +221,7 @@ class Swapped:
 
     @asynccontextmanager
     async def running(self, every_s: float) -> AsyncIterator[Swaps]:
-        """Change the model every so many seconds."""
+        """Change the model at regular intervals within this block."""
         async with (
             self.clients as clients,
             swapping(clients, self.folder, every_s) as done,

@@ -1,4 +1,4 @@
-"""Simulates clients that servers meet: some leave, some send noise, some send too much."""
+"""Simulates clients that leave early, send noise or send too much."""
 
 import asyncio
 import io
@@ -40,7 +40,7 @@ _LARGE: Sequence[tuple[int, str, Mapping[str, object]]] = (
 
 @unique
 class Moment(Enum):
-    """Says when a client leaves."""
+    """Names the moment at which a client leaves."""
 
     HEAD = "in the middle of the head"
     BODY = "in the middle of the body"
@@ -49,7 +49,7 @@ class Moment(Enum):
 
 
 class Rude:
-    """Makes one request a connection, always an incomplete or invalid one."""
+    """Sends one incomplete or invalid request on each connection."""
 
     def __init__(self, url: str, images: Sequence[ImageFile], seed: int) -> None:
         place = urlsplit(url)
@@ -118,7 +118,7 @@ def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
 
 
 async def told(request: Awaitable[Outcome]) -> Outcome:
-    """Return how a request ended, even where its connection broke."""
+    """Return how a request ended, even if its connection broke."""
     try:
         return await request
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Changes a model under load, and compares the latency with that of the same load without changes.
+"""Changes a model under load, and compares latency with the same load without changes.
 
     python -m benchmarks.serving.swaps [--swaps N] [--every S] [--rounds N] [--rate R] [--record]
 
@@ -56,9 +56,8 @@ _Answered = message_class("inference.ModelInferResponse")
 
 
 def write_version(folder: Path, version: int) -> None:
-    """Write the model's files for a version: odd ones have the same weights, and so have even
-    ones.
-    """
+    """Write the model's files for a version; all odd versions share weights, and so do all even
+    ones."""
     place = folder / NAME
     if not place.exists():
         place.mkdir(parents=True)
@@ -80,7 +79,7 @@ def write_version(folder: Path, version: int) -> None:
 
 
 def scores_of(folder: Path, images: Sequence[ImageFile]) -> list[NDArray[np.float32]]:
-    """Return the scores of each image by the weights that are in the folder now."""
+    """Return each image's scores by the weights that the folder has now."""
     path = folder / NAME / "model.onnx"
     classifier = load_classifier(path)
     read = image_reader(Settings())
@@ -97,7 +96,7 @@ def scores_of(folder: Path, images: Sequence[ImageFile]) -> list[NDArray[np.floa
 def first_version(
     folder: Path, images: Sequence[ImageFile]
 ) -> Sequence[Sequence[NDArray[np.float32]]]:
-    """Write version 1; return the scores of the images by even versions, then by odd ones."""
+    """Write version 1, and return the images' scores by even versions and then by odd ones."""
     expected = []
     for version in (0, 1):
         write_version(folder, version)
@@ -106,7 +105,7 @@ def first_version(
 
 
 class Clients:
-    """Asks by V2 over both protocols in turn, and checks each answer; a context manager."""
+    """Sends V2 requests over both protocols in turn and checks each answer; a context manager."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class Clients:
         images: Sequence[ImageFile],
         expected: Sequence[Sequence[NDArray[np.float32]]],
     ) -> None:
-        """`expected` are the scores of the images by even versions, then by odd ones."""
+        """Set `expected`, the images' scores by even versions and then by odd ones."""
         self._url = f"{url}/v2/models/{NAME}/infer"
         self._repository = f"{url}/v2/repository/models/{NAME}/load"
         self._address = grpc_address
@@ -138,7 +137,7 @@ class Clients:
         await self._channel.close()
 
     async def send(self, number: int) -> Outcome:
-        """Ask about the image that is next in turn, by HTTP or by gRPC."""
+        """Send the next image in turn, by HTTP or by gRPC."""
         turn = number // 2 % len(self._bodies)
         try:
             version, scores = await (self._by_grpc if number % 2 else self._by_http)(turn)
@@ -152,7 +151,7 @@ class Clients:
         return self.judged(version, turn, scores)
 
     def judged(self, version: int, turn: int, scores: NDArray[np.float32]) -> Outcome:
-        """Return whether the scores of an image are those of the version that gave them."""
+        """Return whether an image's scores are those of the version that answered."""
         expected = self._expected[version % 2][turn]
         if scores.shape != expected.shape or np.abs(scores - expected).max() > _TOLERANCE:
             return Outcome(MIXED_UP)
@@ -160,7 +159,7 @@ class Clients:
         return Outcome(OK)
 
     async def load(self, number: int) -> None:
-        """Let the server load what is in the folder. Raises what the call raises."""
+        """Have the server load what the folder has now. Raises what the call raises."""
         if number % 2:
             await self._load(
                 message_class("inference.RepositoryModelLoadRequest")(
@@ -190,7 +189,7 @@ class Clients:
 
 
 class _RefusedError(Exception):
-    """Says that the server answered something else than 200."""
+    """Says that the server's answer was not 200."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"HTTP {status}: {text}")
@@ -217,7 +216,7 @@ def _message(file: bytes) -> bytes:
 
 
 def serve_options(folder: Path) -> list[str]:
-    """Return what `convoy serve` is given to serve the folder, and let clients change its model."""
+    """Return options for `convoy serve` to serve the folder and let clients change its model."""
     return [str(folder), "--grpc-port", "0", "--repository-api", "--device", "cpu"]
 
 
@@ -225,7 +224,7 @@ def serve_options(folder: Path) -> list[str]:
 async def swapping(
     clients: Clients, folder: Path, every_s: float, first: int = 2
 ) -> AsyncIterator["Swaps"]:
-    """Change the model every so many seconds, beginning with version `first`."""
+    """Change the model at regular intervals, beginning with version `first`."""
     done = Swaps(first)
 
     async def change() -> None:
@@ -259,7 +258,7 @@ async def swapping(
 
 @dataclass
 class Swaps:
-    """Records the swaps of a while."""
+    """Records the changes of the model during a run."""
 
     next: int  # version
     took_s: list[float] = field(default_factory=list)
@@ -268,7 +267,7 @@ class Swaps:
 
 @dataclass
 class Result:
-    """Holds what a run came to."""
+    """Holds the results of a run."""
 
     seconds: float  # of each kind
     rate: float
@@ -288,7 +287,7 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Return the p99 with swaps over that without."""
+        """Return p99 with swaps divided by p99 without."""
         return self.p99_with_swaps_ms / self.p99_ms
 
 
@@ -308,9 +307,7 @@ def resident_mb(pid: int) -> float:
 async def measure(
     clients: Clients, folder: Path, pid: int, swaps: int, every_s: float, rounds: int, rate: float
 ) -> Result:
-    """Load the server in rounds, each without and with swaps, in the opposite order every other
-    time.
-    """
+    """Load the server in rounds with and without swaps, in alternating order."""
     seconds = swaps * every_s / rounds
     quiet, busy = Journal(), Journal()
     result = Result(seconds * rounds, rate)

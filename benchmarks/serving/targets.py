@@ -1,4 +1,4 @@
-"""Contains the servers that `overhead` compares, each to be run in a process of its own."""
+"""Contains the servers that `overhead` compares, each of which runs in its own process."""
 
 import os
 import socket
@@ -35,7 +35,7 @@ _QUIET = Settings(access_log=False, drain_s=1)
 
 
 async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
-    """Read the body and answer JSON: the least that any Python server has to do."""
+    """Read the body and answer JSON, which is the least that any Python server must do."""
     size = 0
     more = True
     while more:
@@ -60,7 +60,7 @@ app = FastAPI()
 
 @app.api_route("/{path:path}", methods=["GET", "POST"])
 async def read_and_answer(request: Request) -> Response:
-    """Read the body and answer JSON, as a FastAPI route."""
+    """Read the body and answer JSON as a FastAPI route."""
     await request.body()
     return Response(_TOP_5, media_type="application/json")
 
@@ -71,7 +71,7 @@ def fastapi_route(listener: socket.socket) -> None:
 
 
 def stock_uvicorn(listener: socket.socket) -> None:
-    """Serve the FastAPI route by uvicorn's own command line, without a log of requests."""
+    """Serve the FastAPI route by uvicorn's own command line without an access log."""
     port = listener.getsockname()[1]
     listener.close()  # uvicorn listens on a socket of its own
     command = [sys.executable, "-m", "uvicorn", "benchmarks.serving.targets:app"]
@@ -80,7 +80,7 @@ def stock_uvicorn(listener: socket.socket) -> None:
 
 
 class _NoEngine:
-    """Takes no time, and finds every class equally likely."""
+    """Returns scores without computing, equal for all classes."""
 
     max_batch = 8
     classes = _CLASSES
@@ -97,7 +97,7 @@ class _NoEngine:
         return self
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the same scores every time, and for each inner value."""
+        """Return the same scores, and the same values of `inner`, every time."""
         scores = self._scores[: len(images)]
         return Results(scores, inner=dict.fromkeys(inner, scores))
 
@@ -114,7 +114,7 @@ def _no_decoder(_: bytes) -> Decoding:
 
 
 def _decoder(data: bytes) -> Decoding:
-    """Prepare an image as most models of ImageNet need it."""
+    """Check an image, and return how to decode it for most models of ImageNet."""
     return prepare_image(data, _IMAGENET, ImageLimits(20_000_000, 50_000_000))
 
 
@@ -128,9 +128,7 @@ def serve_nothing(
     listener: socket.socket,
     grpc_port: int | None = None,
 ) -> None:
-    """Serve the real application with an engine that does nothing; workers share the decode
-    threads.
-    """
+    """Serve the real application with a no-op engine; workers share the decode threads."""
     settings = _QUIET.model_copy(update={"workers": workers, "grpc_port": grpc_port})
     if workers:
         prepare(["benchmarks.serving.targets"])
@@ -155,17 +153,17 @@ def _say_nothing() -> None:
 
 
 def no_op(workers: int) -> Callable[[socket.socket], None]:
-    """Return a server of Convoy whose decoder and engine do nothing."""
+    """Return a Convoy server whose decoder and engine do nothing."""
     return partial(serve_nothing, _no_decoder, 0, workers)
 
 
 def both_protocols(grpc_port: int, listener: socket.socket) -> None:
-    """Serve the same over HTTP and gRPC."""
+    """Serve the same no-op application over HTTP and gRPC."""
     serve_nothing(_no_decoder, 0, 0, listener, grpc_port)
 
 
 def decoding(workers: int) -> Callable[[socket.socket], None]:
-    """Return a server of Convoy that decodes images, in a thread for each core."""
+    """Return a Convoy server that decodes images in one thread for each core."""
     return partial(serve_nothing, _decoder, available_cores(), workers)
 
 

@@ -1,4 +1,4 @@
-"""Measures what `--workers` is worth: requests a second with and without, interleaved.
+"""Measures what `--workers` gains: requests a second with and without it, in alternation.
 
     python -m benchmarks.serving.workers [--workers N ...] [--seconds S] [--json FILE]
 

@@ -1,3 +1,2 @@
-"""Simulates a batching server in virtual time: docs/decisions on batches, CHANGELOG on fair
-turns.
-"""
+"""Simulates a batching server in virtual time, for docs/decisions on batches and CHANGELOG on
+turns."""

@@ -1,4 +1,4 @@
-"""Convoy's batching policy beside others, simulated: `python -m benchmarks.simulation`.
+"""Compares Convoy's batching policy with others by `python -m benchmarks.simulation`.
 
     python -m benchmarks.simulation [--requests N] [--seeds N] [--engines K]
         [--json FILE]
@@ -123,7 +123,8 @@ def _by_workload(comparisons: Sequence[Comparison]) -> Table:
 
 
 def _by_kind(comparisons: Sequence[Comparison]) -> Table:
-    """Return the sweep in three means; the last is of goodput, which is nearly 0 for some."""
+    """Return a table of three geometric means of the sweep: over all, without deadlines, and
+    with."""
     patient = [comparison for comparison in comparisons if isinf(comparison.point.timeout)]
     hurried = [comparison for comparison in comparisons if not isinf(comparison.point.timeout)]
     table = Table(box=None, title="ours over it, geometric mean", title_justify="left")
@@ -145,9 +146,7 @@ def _named(point: Point) -> str:
 
 
 def as_lines(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return a row for each profile, workload and deadline, with a list over loads for each
-    number.
-    """
+    """Return a row for each profile, workload and deadline; each number is a list over loads."""
     lines: dict[tuple[str, str, float], dict[str, Any]] = {}
     for comparison in comparisons:
         row = as_row(comparison)
@@ -163,7 +162,7 @@ def as_lines(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def as_row(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON holds it."""
+    """Return a comparison in the form that JSON stores."""
     point = comparison.point
     return {
         "profile": point.profile,

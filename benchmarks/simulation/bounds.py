@@ -1,4 +1,4 @@
-"""Computes what no scheduler of one engine exceeds: least mean latency, most throughput, goodput.
+"""Computes bounds that no scheduler of one engine exceeds, on mean latency, throughput and goodput.
 
 Poisson arrivals and closed loops are semi-Markov decision processes: in a state the engine runs a
 batch of some size or waits for what comes next, which takes so long, answers so many items and
@@ -28,24 +28,23 @@ _LEAK = 1e-7
 
 
 class Process:
-    """A decision process: by state and action, its reward, its seconds, and the next states."""
+    """A Markov decision process: each state's actions, with reward, seconds and next states."""
 
     def __init__(self, states: int, actions: int) -> None:
-        """Start with no action possible in any state."""
+        """Start without any action in any state."""
         self.rewards = np.full((states, actions), -inf)
         self.seconds = np.ones((states, actions))
         self.moves = np.zeros((states, actions, states))
 
     def allow(self, state: int, action: int, reward: float, seconds: float, moves: Floats) -> None:
-        """Make an action possible; `moves` has the probability of each next state."""
+        """Add an action; `moves` has the probability of each next state."""
         self.rewards[state, action], self.seconds[state, action] = reward, seconds
         self.moves[state, action] = (1 - _LEAK) * moves
         self.moves[state, action, 0] += _LEAK
 
     def best(self) -> tuple[float, NDArray[np.int64]]:
-        """Return the highest long-run reward a second, and the action in each state that
-        earns it.
-        """
+        """Return the highest reward a second in the long run, and the action in each state that
+        earns it."""
         every = np.arange(len(self.rewards))
         policy = self.rewards.argmax(axis=1)
         while True:
@@ -64,7 +63,7 @@ class Process:
 
 @lru_cache(maxsize=256)
 def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, ...]]:
-    """Return the least mean latency of Poisson arrivals in seconds, and the batch sizes that give
+    """Return the least mean latency in seconds for Poisson arrivals, and the batch sizes that give
     it.
 
     The sizes are by the number of waiting items, 0 to DEPTH; size 0 means to wait.
@@ -142,8 +141,8 @@ def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s
 def clairvoyant(
     arrivals: Sequence[float], timeout_s: float, seconds: Sequence[float], begin: float = -inf
 ) -> int:
-    """Return how many of all arrivals, known in advance, can be answered within `timeout_s` by an
-    engine that is free from `begin` on.
+    """Return how many of all arrivals, known in advance, an engine that is free from `begin` on can
+    answer within `timeout_s`.
 
     As timeouts are equal, some optimum serves in the order of arrival, in batches of neighbours. So
     `free` holds, by how many of the first arrivals were dropped, the earliest time at which the

@@ -1,4 +1,4 @@
-"""Compares one scheduler with others at the points of a sweep, and defines the criterion.
+"""Compares one scheduler with others at points of a sweep, and defines what counts as a success.
 
 At a point without deadlines three things count: p50, p99 and throughput. (p50 is the mean of the
 middle fifth: with clients in two groups the median lies in the gap between them, and jumps.) With
@@ -68,7 +68,7 @@ def run(point: Point, scheduler: str, requests: int, seeds: Sequence[int]) -> Re
 
 
 def ratios(point: Point, ours: Result, other: Result) -> Mapping[str, float]:
-    """Return the ratio of each figure that counts at the point; above 1 where ours is better."""
+    """Return the ratio of each figure that counts at the point, above 1 if ours is better."""
     if np.isfinite(point.timeout):
         # None in time counts as one in ten thousand.
         return {"goodput": max(ours.goodput, 1e-4) / max(other.goodput, 1e-4)}
@@ -93,7 +93,7 @@ class Comparison:
     results: Mapping[str, Result]
 
     def scores(self) -> Mapping[str, float]:
-        """Return our score over each other scheduler."""
+        """Return our scheduler's score relative to each other scheduler."""
         return {
             name: geometric_mean(ratios(self.point, self.results[CONVOY], result).values())
             for name, result in self.results.items()
@@ -101,13 +101,12 @@ class Comparison:
         }
 
     def beaten_by(self) -> Mapping[str, float]:
-        """Return the schedulers that beat ours by more than 5%, with the scores."""
+        """Return the schedulers that beat ours by more than 5%, with their scores."""
         return {name: score for name, score in self.scores().items() if score < BEATEN}
 
     def trades(self) -> Mapping[str, tuple[str, float]]:
-        """Return the figures in which ours is over 5% behind the best: {measure: (whose,
-        ratio)}.
-        """
+        """Return the figures in which ours is over 5% worse than the best: {measure: (whose,
+        ratio)}."""
         worst: dict[str, tuple[str, float]] = {}
         for name, result in self.results.items():
             if name == CONVOY:

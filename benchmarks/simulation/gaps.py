@@ -1,4 +1,4 @@
-"""Measures how far Convoy's policy is from what no policy of one engine exceeds, point by point.
+"""Measures, point by point, how far Convoy's policy is from a bound on all policies of one engine.
 
 The arrivals are the same for both, and what the policy knows of L(n) it has learned, except with
 deadlines, where it knows L(n) exactly, as the bound does. Results:
@@ -32,7 +32,7 @@ _WARM_UP = 0.05
 
 @dataclass(frozen=True)
 class Gap:
-    """Compares the policy's figure at a point with its bound; the ratio is 1 at the bound."""
+    """Compares the policy's figure at a point with its bound, as a ratio that is 1 at the bound."""
 
     profile: str
     workload: str
@@ -42,12 +42,12 @@ class Gap:
 
     @property
     def excess(self) -> float:
-        """Return by what share the policy is worse than the bound."""
+        """Return the share by which the policy is worse than the bound."""
         return self.ratio - 1
 
 
 def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> list[Gap]:
-    """Return the gaps of mean and p99 to the plan of least mean latency."""
+    """Return how far mean and p99 are from those of the plan with the least mean latency."""
     seconds = PROFILES[profile]
     rate = load * capacity(seconds)
     moments = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, requests))
@@ -64,7 +64,7 @@ def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> lis
 
 
 def closed_gap(profile: str, workload: str, clients: int, requests: int, seed: int = 0) -> Gap:
-    """Return the gap of a closed loop's throughput to the highest possible."""
+    """Return how far a closed loop's throughput is from the highest possible."""
     seconds = PROFILES[profile]
     if workload in STEADY:
         mean, off = STEADY[workload]
@@ -88,7 +88,7 @@ def closed_gap(profile: str, workload: str, clients: int, requests: int, seed: i
 
 
 def deadline_gap(profile: str, timeout: float, load: float, requests: int, seed: int = 0) -> Gap:
-    """Return the gap of goodput to that of a scheduler that knows all arrivals."""
+    """Return how far goodput is from that of a scheduler that knows all arrivals."""
     seconds = PROFILES[profile]
     timeout_s = timeout * seconds[-1]
     draw = np.random.default_rng(seed)
@@ -101,7 +101,8 @@ def deadline_gap(profile: str, timeout: float, load: float, requests: int, seed:
 
 
 def every(requests: int) -> Iterator[Gap]:
-    """Yield the gaps of every point; batches of the profile "short" are too short to wait."""
+    """Yield the gaps of all points; batches of the profile "short" are compared under Poisson
+    arrivals only."""
     for profile in PROFILES:
         for load in LOADS:
             yield from poisson_gaps(profile, load, requests)

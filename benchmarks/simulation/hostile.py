@@ -1,4 +1,4 @@
-"""Simulates an honest client beside floods: what CHANGELOG promises of clients that take turns.
+"""Simulates an honest client beside floods, for CHANGELOG's promise that clients take turns.
 
 The queue, its turns and the policy are the code that serves; engine and clock are simulated. A
 flood keeps 128 images waiting, in two requests of 64. With k of them an honest client's p50 may
@@ -50,7 +50,7 @@ HABITS: Mapping[str, Habit] = {
 
 
 class Result(NamedTuple):
-    """Holds the median latency and the share of the engine that the honest client got."""
+    """Holds the honest client's median latency and its share of the engine."""
 
     p50_s: float
     share: float  # of the engine's time in batches, each item an equal part
@@ -115,7 +115,7 @@ def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool 
 
 
 def bound(seconds: Sequence[float], floods: int) -> float:
-    """Return how many times as long the p50 may be beside `floods` floods."""
+    """Return the factor by which p50 may grow beside `floods` floods."""
     rates = [n / second for n, second in enumerate(seconds, 1)]
     enough = next(n for n, rate in enumerate(rates) if rate >= max(rates) / (floods + 1))
     return max(floods + 1.0, 2 * seconds[enough] / seconds[0])
@@ -134,13 +134,14 @@ class Row(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Return whether the result is as promised."""
+        """Return whether the result keeps the promise."""
         wanted = self.habit != "wants the engine" or self.share * (self.floods + 1) >= 1 / SLACK
         return wanted and self.growth <= SLACK * self.most
 
 
 def rows(floods: Sequence[int] = FLOODS) -> Iterator[Row]:
-    """Yield a row for every promise, for profiles whose batches take long enough to be shared."""
+    """Yield a row for every promise and every profile whose batches take long enough to be
+    shared."""
     for profile in ("flat", "linear", "steps"):
         seconds = PROFILES[profile]
         for name, habit in HABITS.items():

@@ -1,4 +1,4 @@
-"""Draws the batches of four policies for the same arrivals over time, for docs/batching.md.
+"""Draws, for docs/batching.md, the batches of four policies over time for the same arrivals.
 
     python -m benchmarks.simulation.picture [FILE]
 

@@ -1,5 +1,4 @@
-"""Contains the schedulers: Convoy's own policy (the code that serves) and those it is compared
-with.
+"""Contains the schedulers to compare: Convoy's own policy, the code that serves, and others.
 
 - `FixedDelay`: dispatch when a batch is full or its oldest item has waited so long; what LitServe's
   `batch_timeout`, Ray Serve's `batch_wait_timeout_s` and Triton's `max_queue_delay_microseconds`
@@ -33,12 +32,12 @@ class Convoy:
     """Runs the policy that serves, with the same queue discipline as the batcher."""
 
     def __init__(self, *latencies: Latency) -> None:
-        """Take the known latencies of each engine."""
+        """Take each engine's known latencies."""
         self._dispatcher = Dispatcher(*latencies)
         self._deadlines = 0
 
     def place(self, now: float, item: Item, queue: Sequence[Item]) -> int | None:
-        """Return the item's place by due time, or None where it cannot meet its deadline."""
+        """Return the item's index by its due time, or None if it cannot meet its deadline."""
         moment = due(now, item.urgency)
         place = len(queue)
         while place and self._due(queue[place - 1]) > moment:
@@ -72,7 +71,7 @@ class Convoy:
 
 
 class _Fifo:
-    """Serves first come, first served; admits all requests and learns nothing."""
+    """Serves requests in the order of arrival, admits all, and learns nothing."""
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
@@ -89,7 +88,7 @@ class _Fifo:
 
 
 class TritonDefault(_Fifo):
-    """Takes all waiting items at once."""
+    """Takes all waiting items at once, up to the largest batch."""
 
     def decide(self, _: float, queue: Sequence[Item], engine: int | None) -> Choice:
         """Dispatch all items that fit into a batch."""
@@ -97,7 +96,7 @@ class TritonDefault(_Fifo):
 
 
 class Planned(_Fifo):
-    """Follows the plan of least mean latency for Poisson arrivals at a rate: bounds.py."""
+    """Follows the plan of bounds.py with the least mean latency for Poisson arrivals at a rate."""
 
     def __init__(self, seconds: Sequence[float], rate: float) -> None:
         super().__init__(len(seconds))
@@ -105,9 +104,8 @@ class Planned(_Fifo):
         self._end_s = 20 / rate  # without an arrival: none comes any more
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Dispatch the plan's size for the number of waiting items; at size 0 wait for an
-        arrival.
-        """
+        """Dispatch as many items as the plan says for the number that wait; 0 means wait for an
+        arrival."""
         if engine is None:
             return Choice()
         end = queue[-1].arrived + self._end_s
@@ -116,14 +114,14 @@ class Planned(_Fifo):
 
 
 class FixedDelay(_Fifo):
-    """Dispatches a full batch, or all items once the oldest has waited `delay_s`."""
+    """Dispatches a full batch, or all items when the oldest has waited `delay_s`."""
 
     def __init__(self, max_batch: int, delay_s: float) -> None:
         super().__init__(max_batch)
         self._delay_s = delay_s
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Drop the late items; dispatch, or wait on."""
+        """Drop the late items, and dispatch or keep waiting."""
         if engine is None:
             return Choice()
         late = _late(now, queue)
@@ -138,7 +136,7 @@ class FixedDelay(_Fifo):
 
 
 class Clipper(_Fifo):
-    """Raises the largest batch additively and lowers it multiplicatively."""
+    """Increases its largest batch additively and decreases it multiplicatively."""
 
     def __init__(self, max_batch: int, objective_s: float) -> None:
         super().__init__(max_batch)
@@ -147,7 +145,7 @@ class Clipper(_Fifo):
         self._begun: dict[int, tuple[float, int]] = {}  # by engine: when, items
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Drop the late items, and dispatch up to the present largest batch."""
+        """Drop the late items, and dispatch up to the current largest batch."""
         if engine is None:
             return Choice()
         late = _late(now, queue)
@@ -167,7 +165,7 @@ class Clipper(_Fifo):
 
 
 class Nexus(_Fifo):
-    """Drops early, by an exact profile."""
+    """Drops items early, based on an exact profile of latency."""
 
     def __init__(self, seconds: Sequence[float], objective_s: float) -> None:
         super().__init__(len(seconds))
@@ -176,7 +174,7 @@ class Nexus(_Fifo):
         self._window = max(within, default=1)
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Slide the window to the first place where all of it would be in time."""
+        """Move the window to the first position at which all of it would be in time."""
         if engine is None:
             return Choice()
         for place in range(len(queue)):
@@ -188,7 +186,7 @@ class Nexus(_Fifo):
 
 
 def _late(now: float, queue: Sequence[Item]) -> list[int]:
-    """Return the places of the items whose deadline has passed."""
+    """Return the indices of the items whose deadline has passed."""
     return [place for place, item in enumerate(queue) if item.deadline < now]
 
 
@@ -210,7 +208,7 @@ SCHEDULERS: Mapping[str, Callable[[Sequence[float], float, int, int], Scheduler]
 
 
 def measured(seconds: Sequence[float], seed: int, noise: float = 0.03) -> Latency:
-    """Return the latencies that warming up would have measured, with noise."""
+    """Return the latencies that warming up would have measured, including noise."""
     draw = Random(seed)
     return measure(
         lambda n: seconds[n - 1] * draw.lognormvariate(0, noise), len(seconds), budget_s=inf

@@ -1,5 +1,4 @@
-"""Simulates engines and their queue, event by event: arrivals, ends of batches, times to look
-again.
+"""Simulates engines and their queue by events: arrivals, ends of batches, and timers.
 
 Time is a number, in seconds. A batch of n takes L(n) times noise. The scheduler hears of each
 event, and then decides, as the batcher's workers do: for the engine whose batch ended, or else for
@@ -27,14 +26,13 @@ class Item:
 
     @property
     def urgency(self) -> Urgency:
-        """Return the urgency as the policy takes it."""
+        """Return the urgency in the policy's type."""
         return Urgency(self.deadline, self.priority)
 
 
 class Choice(NamedTuple):
-    """Holds a scheduler's decision: refuse these, then dispatch so many from the front of the
-    rest.
-    """
+    """Holds a scheduler's decision: items to refuse, and how many of the rest to dispatch from the
+    front."""
 
     dispatch: int = 0
     look_again: float = inf
@@ -42,27 +40,28 @@ class Choice(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """Decides what engines do; it orders `queue`, which only the server changes."""
+    """Decides what engines do and orders `queue`, which only the server changes."""
 
     def place(self, now: float, item: Item, queue: Sequence[Item], /) -> int | None:
-        """Return an arrival's place in the queue, or None to refuse it."""
+        """Return the index at which an arrival joins the queue, or None to refuse it."""
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None, /) -> Choice:
-        """Return what an idle engine should do now; `engine` is None where all are busy.
+        """Return what an idle engine should do now; `engine` is None if all are busy.
 
         Without an engine nothing can be dispatched.
         """
 
     def dispatched(self, now: float, items: int, engine: int, /) -> None:
-        """Take note that an engine began a batch."""
+        """Note that an engine began a batch."""
 
     def answered(self, now: float, waiting: int, engine: int, /) -> None:
-        """Take note that an engine's batch ended while `waiting` items wait."""
+        """Note that an engine's batch ended while `waiting` items wait."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Describes arrivals: given ones, or clients that each send again some time after an answer."""
+    """Describes arrivals, by their times or by clients that send again some time after an
+    answer."""
 
     arrivals: Sequence[Item] = ()
     clients: int = 0
@@ -92,7 +91,7 @@ class Outcome:
 
     @property
     def sizes(self) -> list[int]:
-        """Return the items of each batch."""
+        """Return the number of items in each batch."""
         return [len(run.arrivals) for run in self.runs]
 
 
@@ -105,7 +104,8 @@ def simulate(
     noise: float = 0.03,
     engines: int = 1,
 ) -> Outcome:
-    """Run `workload` to its end; `seconds` are L(1..max_batch), `noise` its relative deviation."""
+    """Run `workload` to its end; `seconds` are L(1..max_batch), and `noise` their relative
+    deviation."""
     return _Server(scheduler, seconds, workload, seed, noise, engines).run()
 
 

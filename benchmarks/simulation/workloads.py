@@ -1,4 +1,4 @@
-"""Lists what is simulated: how long batches take, when requests arrive, and the load.
+"""Lists what to simulate: the times of batches, arrivals, and the load.
 
 A load is a share of the capacity, max n / L(n); of a closed loop it is the number of clients.
 """
@@ -79,9 +79,8 @@ def _poisson(
 def _waves(
     draw: np.random.Generator, rate: float, count: int, seconds: Sequence[float]
 ) -> Sequence[float]:
-    """Return Poisson arrivals at 1.8 times the mean rate a quarter of the time, in waves of 20
-    L(8).
-    """
+    """Return Poisson arrivals in waves of 20 L(8), a quarter of the time at 1.8 times the mean
+    rate."""
     high, share, wave_s = 1.8, 0.25, 20 * seconds[-1]
     moments: list[float] = []
     now, up = 0.0, False

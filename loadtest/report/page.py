@@ -1,4 +1,4 @@
-"""Writes a report as one HTML file: plots as SVG, tables, conditions; no scripts or other files."""
+"""Writes a report as one HTML file with SVG plots, tables and conditions, but no scripts."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -37,9 +37,8 @@ _PAGE = """<!doctype html>
 def as_html(
     runs: Sequence[Run], conditions: Mapping[str, Any], bound_ms: float | None = None
 ) -> str:
-    """Return a page with the plots of all runs, each run's tables, and the first run's
-    `conditions`.
-    """
+    """Return a page with plots of all runs, the tables of each, and the first run's
+    `conditions`."""
     parts = ["<h2>Latency</h2>", _svg(latency_plot(runs, bound_ms))]
     if any(step.phases_ms for run in runs for step in run.found.steps):
         parts += ["<h2>Where the time goes</h2>", _svg(phase_plot(runs))]

@@ -1,4 +1,4 @@
-"""Writes one load test as JSON, and reads it to show it beside later ones."""
+"""Writes one load test as JSON, and reads it again to show it beside later ones."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ from models import __version__
 
 @dataclass(frozen=True)
 class Run:
-    """Holds the results of one load test, its name and its subject."""
+    """Holds the results of one load test, with its name and subject."""
 
     name: str
     subject: Subject
@@ -25,7 +25,7 @@ class Run:
 
 
 def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
-    """Return the test and every load, with the properties of its `Summary`, as indented JSON."""
+    """Return the test and every load, with its `Summary`'s properties, as indented JSON."""
     found = run.found
     loads = [
         {
@@ -51,7 +51,7 @@ def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
 
 @dataclass(frozen=True)
 class _File:
-    """Lists the parts of the JSON that are read."""
+    """Lists those parts of the JSON that are read again."""
 
     subject: Subject
     highest_rate: float | None
@@ -60,9 +60,8 @@ class _File:
 
 
 def read_run(path: Path) -> Run:
-    """Return a run that `as_json` wrote, named after its file. Raises LoadTestError for other
-    files.
-    """
+    """Return a run that `as_json` wrote, named after its file. Raises LoadTestError for any other
+    file."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, ValueError) as error:

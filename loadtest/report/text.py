@@ -16,7 +16,7 @@ _RECENT = 1000
 
 
 def as_table(found: Found) -> Group:
-    """Return one row for each load with notes, and the phases of the best or last load."""
+    """Return one row for each load, with notes, and the phases of the best or last load."""
     first, *others = QUANTILES
     headings = ("requests", "answers/s", f"{first} ms", *others, "errors")
     columns = [*left("load"), *right(*headings, "mean batch", "send lag, p99 ms")]
@@ -57,7 +57,7 @@ _CHART = 16  # characters
 
 
 def live_line(load: Load, journal: Journal, p99s_ms: list[float]) -> str:
-    """Return what the load does now, as a line: counts, p50, p99, and a chart of p99.
+    """Return a line on the running load: counts, p50, p99, and a chart of p99.
 
     `p99s_ms` has those of earlier lines; this one's is appended.
     """
@@ -75,7 +75,7 @@ def live_line(load: Load, journal: Journal, p99s_ms: list[float]) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Format milliseconds: two decimals below 100, "-" for None."""
+    """Return milliseconds as text with two decimals below 100, or "-" for None."""
     if value is None:
         return "-"
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"

@@ -11,7 +11,7 @@ from benchmarks.peers.servers.work import Answer, Settings, answer, settings_giv
 
 
 class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types are checked
-    """Does the work in LitServe's steps; a body that is not JSON arrives unchanged."""
+    """Does the work in LitServe's steps; bodies that are not JSON arrive unchanged."""
 
     def __init__(self, settings: Settings, **choices: Any) -> None:
         super().__init__(**choices)
@@ -26,11 +26,11 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
         return self._work.decode(request)
 
     def batch(self, inputs: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-        """Return the images as they are: the work stacks them itself."""
+        """Return the images unchanged, because the work stacks them itself."""
         return inputs
 
     def predict(self, x: Any) -> Any:
-        """Return the scores of a batch, or of one image where there are no batches."""
+        """Return the scores of a batch, or of one image if batching is off."""
         return self._work.scores(x) if isinstance(x, list) else self._work.scores([x])[0]
 
     def unbatch(self, output: NDArray[np.float32]) -> list[NDArray[np.float32]]:

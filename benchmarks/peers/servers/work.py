@@ -1,4 +1,4 @@
-"""Does every peer's work: an image's bytes in, the five likeliest classes out.
+"""Does the same work in every peer: turns an image's bytes into the five likeliest classes.
 
 Imports nothing of Convoy, which is not installed where this runs.
 """
@@ -21,7 +21,7 @@ Answer = dict[str, list[dict[str, int | float]]]
 
 @dataclass(frozen=True)
 class Settings:
-    """Says how a server is started: `choices` are its own, all else is the same for all servers."""
+    """Says how a server is started: `choices` are its own options, all else is equal for all."""
 
     port: int
     work: str  # noop, or digits
@@ -31,7 +31,7 @@ class Settings:
 
 
 class Work(Protocol):
-    """Runs a model in the two steps that servers keep apart."""
+    """Runs a model in the two steps that servers separate, decoding and scoring."""
 
     def decode(self, image: Image.Image | bytes, /) -> NDArray[np.uint8]:
         """Return one image in the form that the model takes."""
@@ -59,7 +59,7 @@ class NoOp:
 
 
 class Digits:
-    """Runs the digits model by ONNX Runtime, with the session's options that Convoy sets."""
+    """Runs the digits model by ONNX Runtime with the session options that Convoy sets."""
 
     def __init__(self, model: str, side: int) -> None:
         import onnxruntime as ort  # noqa: PLC0415  only where it is needed
@@ -75,7 +75,7 @@ class Digits:
             self.scores([np.zeros((side, side, 1), np.uint8)] * n)
 
     def decode(self, image: Image.Image | bytes) -> NDArray[np.uint8]:
-        """Return the central square of the image in grey, its shorter side resampled to `side`."""
+        """Return the image's central square in grey, with its shorter side resampled to `side`."""
         opened = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
         side, full = self._side, opened.size
         resized = (side * full[0] // min(full), side * full[1] // min(full))
@@ -89,7 +89,7 @@ class Digits:
         return np.asarray(small)[:, :, np.newaxis]
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Return the scores that one run of the session gives."""
+        """Return the scores that one run of the session computes."""
         (scores,) = self._session.run(None, {self._input: np.stack(pixels)})
         return np.reshape(scores, (len(pixels), -1)).astype(np.float32, copy=False)
 

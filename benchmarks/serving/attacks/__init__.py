@@ -1,1 +1,1 @@
-"""Measures what one hostile client costs the others, by the requests that cost most a byte."""
+"""Measures what a hostile client costs others by sending the most expensive requests per byte."""

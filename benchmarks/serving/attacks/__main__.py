@@ -70,7 +70,7 @@ class Honest:
 
 
 def broken(seen: Honest, alone: Honest) -> list[str]:
-    """Return what an attack did that it must not, as sentences."""
+    """Return sentences on what an attack did to an honest client beyond the allowed limits."""
     what = f"{seen.name} on {seen.connections} connections"
     found = [f"{what}: an honest request ended with {kind}" for kind in sorted(set(seen.wrong))]
     if seen.p50 > MOST_P50 * alone.p50:
@@ -106,7 +106,7 @@ async def measure(
     connections: Sequence[int],
     seconds: float,
 ) -> tuple[Honest, list[Honest]]:
-    """Return the results of the honest client alone, then beside each attack.
+    """Return the results of an honest client alone, and then beside each attack.
 
     Each attack runs on each number of connections.
     """
@@ -128,7 +128,7 @@ async def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and return 0 if no attack does what it must not."""
+    """Measure, and return 0 if no attack exceeds its limits."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.attacks")
     parser.add_argument("--model", type=Path)
     parser.add_argument("--preset", default="imagenet")

@@ -1,4 +1,4 @@
-"""Sends the accepted requests that cost a server most for each of their bytes.
+"""Sends requests that are accepted and cost a server the most for each of their bytes.
 
 An attacker has an address of its own, as another machine would, so that a server can tell it from
 honest clients. It sends the same request again as soon as it is answered.
@@ -88,7 +88,7 @@ def _files(files: Sequence[bytes]) -> bytes:
 
 
 def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
-    """Return a request whose numbers are all 0, for as many images as fit into JSON."""
+    """Return a request with as many images as fit into JSON, all of whose numbers are 0."""
     numbers = 1
     for side in shape[1:]:
         numbers *= side
@@ -99,17 +99,18 @@ def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
 
 
 def webp(side: int) -> bytes:
-    """Return a lossless image of one colour, in few bytes; `method=0` would make fewer."""
+    """Return a lossless WebP of one colour, in few bytes, though `method=0` would take even
+    fewer."""
     return _saved(Image.new("RGB", (side, side), (1, 2, 3)), "WebP", lossless=True, method=4)
 
 
 def png(side: int) -> bytes:
-    """Return an image of one bit a pixel, and of one colour."""
+    """Return a PNG of one colour with one bit per pixel."""
     return _saved(Image.new("1", (side, side)), "PNG", optimize=True)
 
 
 def scans(side: int = 2000, most: int = 100) -> bytes:
-    """Return a progressive JPEG of one colour whose last scan is repeated."""
+    """Return a progressive JPEG of one colour in which the last scan is repeated."""
     file = _saved(Image.new("RGB", (side, side), (1, 2, 3)), "JPEG", progressive=True)
     mark = b"\xff\xda"
     first, last = file.index(mark), file.rindex(mark)
@@ -127,7 +128,7 @@ def _saved(image: Image.Image, kind: str, **options: object) -> bytes:
 async def under_attack(
     url: str, attacks: Sequence[Attack], connections: int
 ) -> "AsyncIterator[Attackers]":
-    """Send every attack on `connections` connections each, within this block."""
+    """Send every attack on `connections` connections of its own within this block."""
     seen = Attackers(connections * len(attacks))
     connector = aiohttp.TCPConnector(limit=0, local_addr=(ADDRESS, 0))
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
