@@ -293,7 +293,8 @@ class Quantize(Node):
     """Rounds x to the nearest numbers that y's storage has, in bytes, by ONNX's QuantizeLinear.
 
     A byte is round(x / scale) + zero point, ties to even, at least 0 and at most 255. ONNX's int8
-    numbers are stored as bytes 128 larger, and so is their zero point.
+    numbers are stored as bytes 128 larger, and so is their zero point. x may be bytes of another
+    scale, which stand for numbers.
 
     Where `block` is not 1, block × block pixels are one pixel of y: channel c of row i and column j
     of a block is channel (i · block + j) · 4 + c. There are at most 4; those missing are 0.

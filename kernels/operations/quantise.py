@@ -13,7 +13,7 @@ from kernels.device.launch import Launch, Value, blocks_of_threads, instantiate,
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor, walk
 from kernels.problems.activation import Activation, ActivationKind
-from kernels.problems.precision import Storage
+from kernels.problems.precision import BYTE, Storage
 
 _ROWS = 8
 """Warps of a block of `global_average`: 256 threads in all."""
@@ -22,7 +22,15 @@ _LANES = 32
 
 
 def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """Return a launch that quantises floats or halves x to bytes y: operands x, y."""
+    """Return a launch that quantises floats, halves or bytes of another scale: operands x, y."""
+    if x.stored.dtype == BYTE.dtype:
+        scales: dict[str, Value] = {
+            "x_scale": x.stored.scale,
+            "x_zero": x.stored.zero_point,
+            "scale": y.stored.scale,
+            "zero": y.stored.zero_point,
+        }
+        return _launch("requantize", {}, {"x": x}, y, scales)
     return _converting("quantize", {"x": x.stored.element}, x, y, y.stored)
 
 

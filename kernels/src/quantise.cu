@@ -1,8 +1,9 @@
 // What networks of bytes do between convolutions: from numbers to bytes and back, sums, averages.
 //
-// `quantize`, `dequantize`, `add`: each thread computes one step of a walk (common.cuh), as in
-//   elementwise.cu. A byte stands for scale * (byte - zero). Products and sums are rounded one by
-//   one, as NumPy rounds them, and `add` computes what integer_gemm.cu does of a residual.
+// `quantize`, `requantize`, `dequantize`, `add`: each thread computes one step of a walk
+//   (common.cuh), as in elementwise.cu. A byte stands for scale * (byte - zero). Products and sums
+//   are rounded one by one, as NumPy rounds them, and `add` computes what integer_gemm.cu does of a
+//   residual. `requantize` computes what `dequantize` and `quantize` do in turn, to the bit.
 //   Launch: one dimension, one thread per step, the last block partial.
 // `global_average`: a block computes 32 channels of one image, each of its ROWS warps the sum of
 //   every ROWS-th pixel; sums are whole numbers, exact in any order.
@@ -20,6 +21,21 @@ __global__ void __launch_bounds__(256)
   Vec<V> value = load_step<V>(x, walk, at, 1);
 #pragma unroll
   for (int i = 0; i < V; ++i) value.at[i] = rintf(value.at[i] / scale) + float(zero);
+  store<V>(y + at.of[0], value);
+}
+
+template <int RANK, int V>
+__global__ void __launch_bounds__(256)
+    requantize(const Byte* x, Byte* y, Walk<RANK, 2> walk, float x_scale, int x_zero, float scale,
+               int zero) {
+  follow_previous();
+  const unsigned step = thread_index();
+  if (step >= walk.steps) return;
+  const auto at = places(walk, step);
+  Vec<V> value = load_step<V>(x, walk, at, 1);
+#pragma unroll
+  for (int i = 0; i < V; ++i)
+    value.at[i] = rintf(__fmul_rn(value.at[i] - float(x_zero), x_scale) / scale) + float(zero);
   store<V>(y + at.of[0], value);
 }
 

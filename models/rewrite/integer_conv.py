@@ -14,6 +14,7 @@ ahead of Quantize.
 """
 
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 
@@ -30,13 +31,13 @@ from models.graph import (
     Quantize,
     Value,
 )
-from models.integers import operands_of
+from models.integers import is_quantised, operands_of
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_conv(view: GraphView, node: Node) -> Outcome:
     """Apply the rule at the Quantize."""
-    if not isinstance(node, Quantize):
+    if not quantises(node, view):
         return None
     product = view.producer(node.x)
     if not isinstance(product, Conv | Gemm):
@@ -100,6 +101,11 @@ def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite
         values=(joined, pairs),
         grids={view.fresh(f"{product.weight}/bytes"): grid},
     )
+
+
+def quantises(node: Node, view: GraphView) -> TypeGuard[Quantize]:
+    """Return whether a node makes bytes of numbers, not of other bytes."""
+    return isinstance(node, Quantize) and not is_quantised(view.value(node.x).stored)
 
 
 def behind(view: GraphView, name: str) -> str | None:

@@ -1,10 +1,12 @@
-"""An operation that only moves or selects numbers works on bytes if they are quantised alike.
+"""An operation that only moves or selects numbers between quantised values works on bytes.
 
-    quantize(move(dequantize(x)))  →  move(x)
+    quantize(move(dequantize(x)))  →  move(x)             where x is quantised as the result is
+                                   →  move(quantize(x))   else: bytes become bytes of that scale
 
-Maxima, reshapes, transpositions, slices, concatenations, and nothing at all. An average over whole
-images is a whole sum, whatever its two scales. Refused where values are quantised differently, or
-another node needs the value ahead of Quantize.
+Maxima, reshapes, transpositions, slices, concatenations, and nothing at all. Quantising never
+changes the order of two numbers, so it may be done ahead of a maximum, too. An average over whole
+images is a whole sum, whatever its two scales. Refused where another node needs the value ahead of
+Quantize.
 """
 
 from dataclasses import replace
@@ -21,14 +23,15 @@ from models.graph import (
     Reshape,
     Slice,
     Transpose,
+    Value,
 )
-from models.rewrite.integer_conv import behind
+from models.rewrite.integer_conv import behind, quantises
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite, listed
 
 
 def integer_move(view: GraphView, node: Node) -> Outcome:
     """Apply the rule at the Quantize."""
-    if not isinstance(node, Quantize):
+    if not quantises(node, view):
         return None
     move = view.producer(node.x)
     if isinstance(move, Dequantize):
@@ -43,20 +46,37 @@ def integer_move(view: GraphView, node: Node) -> Outcome:
     floats = [name for name, bytes_ in names.items() if bytes_ is None]
     if floats:
         return Refusal(f"{listed(floats)}, which {move.name} reads, is not quantised")
-    averages = isinstance(move, GlobalPool) and move.kind is not PoolKind.MAX
-    stored = {view.value(name).stored for name in (*filter(None, names.values()), node.output)}
-    if len(stored) > 1 and not averages:
-        return Refusal(f"{move.name} joins {listed(sorted(map(str, stored)))}")
     if tie := view.tie(move.output, node):
         return Refusal(tie)
-    renamed = move.renamed({name: bytes_ for name, bytes_ in names.items() if bytes_ is not None})
-    return Rewrite(nodes=(replace(renamed, output=node.output),))
+    averages = isinstance(move, GlobalPool) and move.kind is not PoolKind.MAX
+    stored = view.value(node.output).stored
+    again: dict[str, Value] = {}
+    for bytes_ in filter(None, names.values()):
+        value = view.value(bytes_)
+        if value.stored != stored and not averages:
+            name = view.fresh(f"{bytes_}/for/{node.output}")
+            again[bytes_] = Value(name, value.shape, stored=stored)
+    read = {
+        name: again[bytes_].name if bytes_ in again else bytes_
+        for name, bytes_ in names.items()
+        if bytes_ is not None
+    }
+    return Rewrite(
+        nodes=(
+            *(
+                Quantize(name=f"{node.name}/{bytes_}", output=value.name, x=bytes_)
+                for bytes_, value in again.items()
+            ),
+            replace(move.renamed(read), output=node.output),
+        ),
+        values=tuple(again.values()),
+    )
 
 
 def _nothing_between(view: GraphView, node: Quantize, before: Dequantize) -> Outcome:
     x, y = view.value(before.x), view.value(node.output)
     if x.stored != y.stored:
-        return Refusal(f"{x.name} is stored as {x.stored}, {y.name} as {y.stored}")
+        return Rewrite(nodes=(replace(node, x=x.name),))
     if y.name in view.outputs or x.inside is not None or y.inside is not None:
         return Refusal(f"{y.name} must exist")
     return Rewrite(rename={y.name: x.name})

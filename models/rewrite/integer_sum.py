@@ -14,14 +14,14 @@ from dataclasses import replace
 from kernels.operations.quantise import clamps
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.precision import Precision
-from models.graph import Binary, Conv, Node, Quantize
-from models.rewrite.integer_conv import behind
+from models.graph import Binary, Conv, Node
+from models.rewrite.integer_conv import behind, quantises
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_sum(view: GraphView, node: Node) -> Outcome:
     """Apply the rule at the Quantize."""
-    if not isinstance(node, Quantize):
+    if not quantises(node, view):
         return None
     add = view.producer(node.x)
     if not isinstance(add, Binary):

@@ -14,6 +14,7 @@ from models.graph import (
     Activate,
     Binary,
     ChannelShuffle,
+    Concat,
     Conv,
     Dequantize,
     Gemm,
@@ -205,12 +206,42 @@ def test_numbers_of_9_bits_are_two_bytes_which_both_multiply(groups: int) -> Non
 _TANH = Activation(ActivationKind.TANH)
 
 
-def test_a_maximum_between_different_scales_stays_in_float() -> None:
+def test_what_moves_bytes_between_different_scales_reads_bytes_of_its_own_scale() -> None:
     to = _Bytes()
     y = to.b.pool("m", to.dequantize(to.quantize("q", "x")), PoolKind.MAX, 3, pad=1)
     result = _rewritten(to.build(to.dequantize(to.quantize("y", y, _COARSE))))
-    assert [type(node) for node in _of_bytes(result)] == [Quantize, Quantize]
-    assert "joins uint8 · 0.02, 128 for 0 and uint8 · 0.05, 3 for 0" in _reasons(result)
+    of_pixels, again, maximum = _of_bytes(result)
+    assert isinstance(again, Quantize)
+    assert (of_pixels.output, again.x) == ("q", "q")
+    assert isinstance(maximum, Pool)
+    assert (maximum.x, maximum.output) == (again.output, "y")
+    assert result.graph.values[again.output].stored == _COARSE
+
+
+def test_parts_of_different_scales_are_quantised_again_where_they_are_joined() -> None:
+    to = _Bytes()
+    x = to.dequantize(to.quantize("q", "x"))
+    parts = [
+        to.dequantize(to.quantize(f"{name}8", to.conv(name, x), stored))
+        for name, stored in (("a", _FINE), ("b", _COARSE), ("c", _FINE))
+    ]
+    graph = to.build(to.dequantize(to.quantize("y", to.b.concat("cc", *parts), _COARSE)))
+    result = _rewritten(graph)
+    read = [node.x for node in _of_bytes(result) if isinstance(node, Quantize)]
+    assert sorted(read) == ["a8", "c8", "x"]  # b8 is stored as y is
+    # Each part is written to its place.
+    assert not any(isinstance(node, Concat | Identity) for node in result.graph.nodes)
+    inside = [v.inside for v in result.graph.values.values() if v.inside is not None]
+    assert sorted((each.parent, each.offset) for each in inside) == [("y", 0), ("y", 8), ("y", 16)]
+    assert "b8" in {value.name for value in result.graph.values.values() if value.inside}
+
+
+def test_bytes_that_are_quantised_again_to_another_scale_never_become_floats() -> None:
+    to = _Bytes()
+    again = to.quantize("again", to.dequantize(to.quantize("q", "x")), _COARSE)
+    result = _rewritten(to.build(to.dequantize(again)))
+    assert [node.output for node in _of_bytes(result)] == ["q", "again"]
+    assert [type(node) for node in result.graph.nodes] == [Quantize, Quantize, Dequantize]
 
 
 def test_bytes_that_are_quantised_again_alike_are_themselves() -> None:

@@ -16,7 +16,7 @@ from cusim.build import PLAIN
 from cusim.device import CusimDevice
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
-from models.graph import Conv, Gemm
+from models.graph import Conv, Dequantize, Gemm
 from models.integers import is_quantised
 from models.onnx_loader import load_model
 from models.plan import build_plan
@@ -163,6 +163,9 @@ def test_a_quantised_network_has_the_scores_of_onnx_runtime_to_the_bit(
     graph = classifier.rewritten.graph
     products = [node for node in graph.nodes if isinstance(node, Conv | Gemm)]
     assert all(is_quantised(graph.values[node.output].stored) for node in products)
+    # Nothing in between is computed in float.
+    floats = [node for node in graph.nodes if not is_quantised(graph.values[node.output].stored)]
+    assert [type(node) for node in floats] == [Dequantize]
     engine = opened(classifier, device, 2)
     scores = np.concatenate([engine.run(list(images[i : i + 2])).scores for i in (0, 2)])
     engine.close()

@@ -89,6 +89,18 @@ def _pixels_case(name: str, channels: int, block: int, y: Pixels) -> KernelCase:
 _NONE = ((0, 0), (0, 0))
 
 
+def _requantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
+    """Every byte to the byte of another scale that is nearest to its number."""
+
+    def check() -> Check:
+        bytes_ = np.arange(prod(x.shape)).astype(np.uint8).reshape(x.shape)
+        numbers = reference.dequantize(bytes_, x.stored, np.dtype(np.float32))
+        expected = reference.quantize(numbers, y.stored)
+        return Check({"x": placed(bytes_, x)}, y, expected.astype(np.float64), 0.0)
+
+    return KernelCase(name, (quantize_launch(x, y),), check)
+
+
 def _dequantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
     """Every byte to its number, which a half may not have."""
 
@@ -179,6 +191,12 @@ _BYTES = _of(dense(8), _FINE).strided(2, _SIZE)
 _SLICE = _of(within(8), _COARSE).strided(2, _SIZE)
 _WIDE = _of(filled(8), _OTHER).strided(2, _SIZE)
 _ODD, _ODD_FLOATS = _of(odd(5), _FINE).strided(2, _SIZE), odd(5).strided(2, _SIZE)
+_ODD_OTHER = _of(odd(5), _OTHER).strided(2, _SIZE)
+# Every second of these numbers is halfway between two steps, or a rounding error beside it.
+_STEPS, _HALF_STEPS = (
+    _of(dense(8), Storage(BYTE.dtype, float(np.float32(scale)), 128)).strided(2, _SIZE)
+    for scale in (0.0263, 0.06575)
+)
 _ROWS, _COLUMNS = (StridedTensor.contiguous(shape, _FINE) for shape in ((2, 35, 8), (2, 8, 35)))
 
 QUANTISE_CASES: tuple[KernelCase, ...] = (
@@ -192,6 +210,10 @@ QUANTISE_CASES: tuple[KernelCase, ...] = (
     _quantize_case("floats of a slice, into a slice", _SLICE_OF_FLOATS, _SLICE),
     _quantize_case("floats off vectors", _ODD_FLOATS, _ODD),
     _quantize_case("halves", _HALVES, _WIDE),
+    _requantize_case("bytes of a finer scale", _SLICE, _BYTES),
+    _requantize_case("bytes of a coarser scale, into a slice", _WIDE, _SLICE),
+    _requantize_case("bytes, where a quotient of scales would err", _HALF_STEPS, _STEPS),
+    _requantize_case("bytes off vectors, of another scale", _ODD, _ODD_OTHER),
     _dequantize_case("to floats", _BYTES, _SLICE_OF_FLOATS),
     _dequantize_case("to floats off vectors", _ODD, _ODD_FLOATS),
     _dequantize_case("to halves", _SLICE, _HALVES),
