@@ -123,8 +123,8 @@ def pixels_of(images: int, region: str = "") -> Sent:
     return Sent(kind, "UINT8", (images, _SIDE, _SIDE, 3), data, region)
 
 
-def v2_request(sent: Sent) -> bytes:
-    """Return the request as bytes of HTTP."""
+def v2_request(sent: Sent, model: str = "no-op") -> bytes:
+    """Return a request to a model by HTTP."""
     data = b"" if sent.region else sent.data
     size = {} if sent.region else {"binary_data_size": len(data)}
     tensor = {
@@ -135,7 +135,9 @@ def v2_request(sent: Sent) -> bytes:
     }
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     length = f"Inference-Header-Content-Length: {len(head)}"
-    return post_request("/v2/models/no-op/infer", head + data, "application/octet-stream", length)
+    return post_request(
+        f"/v2/models/{model}/infer", head + data, "application/octet-stream", length
+    )
 
 
 def v2_message(sent: Sent) -> bytes:
