@@ -48,8 +48,8 @@ serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a
 test: $(VENV)/dev.stamp  ## the test suite
 	$(BIN)/pytest -m "not slow" --spare-proved -n auto
 
-prove: $(VENV)/dev.stamp  ## all tests of kernels, most of which `make test` then spares until they change
-	$(BIN)/pytest -m "not slow" -n auto tests/kernels tests/cusim
+prove: $(VENV)/dev.stamp  ## all tests of kernels and networks, most of which `make test` then spares until they change
+	$(BIN)/pytest -m "not slow" -n auto tests/kernels tests/cusim tests/models
 	$(BIN)/python -m tests.support.proved
 
 test-all: $(VENV)/long.stamp  ## the suite with its longer sweeps

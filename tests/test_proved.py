@@ -7,8 +7,10 @@ from typing import cast
 import pytest
 
 from tests.support import ROOT, proved
+from tests.support.proved import PROOFS, Proof
 
-KERNELS = ROOT / "tests" / "kernels" / "whole" / "test_kernels.py"
+KERNELS, NETWORKS = PROOFS
+CASES = ROOT / "tests" / "kernels" / "whole" / "test_kernels.py"
 
 
 def _items(file: Path, *tests: tuple[str, int]) -> list[pytest.Item]:
@@ -21,24 +23,33 @@ def _items(file: Path, *tests: tuple[str, int]) -> list[pytest.Item]:
 
 
 def test_one_case_in_eight_and_every_test_without_cases_is_left() -> None:
-    items = _items(KERNELS, ("of_many", 17), ("of_one", 1), ("of_eight", 8))
-    spared = proved.spared(items)
+    items = _items(CASES, ("of_many", 17), ("of_one", 1), ("of_eight", 8))
+    spared = KERNELS.spared(items)
     left = [item.name for item in items if item not in spared]
     assert left == ["of_many[0]", "of_many[8]", "of_many[16]", "of_one[0]", "of_eight[0]"]
 
 
 @pytest.mark.parametrize(
-    "file", ["tests/service/api/test_app.py", "tests/kernels/convolution/test_algorithms_toy.py"]
+    ("proof", "file"),
+    [
+        (KERNELS, "tests/service/api/test_app.py"),
+        (KERNELS, "tests/models/test_plan.py"),
+        (KERNELS, "tests/kernels/convolution/test_algorithms_toy.py"),
+        (NETWORKS, "tests/service/api/test_app.py"),
+        (NETWORKS, "tests/kernels/whole/test_kernels.py"),
+    ],
 )
-def test_tests_that_read_what_the_digest_is_not_of_all_run(file: str) -> None:
-    assert not proved.spared(_items(ROOT / file, ("of_many", 17)))
+def test_tests_that_read_what_the_digest_is_not_of_all_run(proof: Proof, file: str) -> None:
+    assert (ROOT / file).exists()
+    assert not proof.spared(_items(ROOT / file, ("of_many", 17)))
 
 
-def test_nothing_else_that_the_digest_is_of_reads_more() -> None:
+@pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof.name)
+def test_nothing_else_that_the_digest_is_of_reads_more(proof: Proof) -> None:
     """A test file that does is run whole; a source that did would make the digest untrue."""
-    sources = [file for file in proved.files() if file.suffix == ".py"]
+    sources = [file for file in proof.files() if file.suffix == ".py"]
     assert len(sources) > 150
-    more = {file for file in sources if proved.reads_more(file)}
+    more = {file for file in sources if proof.reads_more(file)}
     assert {file for file in more if not file.name.startswith("test_")} == set()
 
 
@@ -47,14 +58,22 @@ def test_any_change_of_a_source_is_noticed(tmp_path: Path, monkeypatch: pytest.M
     source.parent.mkdir()
     source.write_text("one")
     monkeypatch.setattr(proved, "ROOT", tmp_path)
-    monkeypatch.setattr(proved, "SOURCES", ("kernels",))
     monkeypatch.setattr(proved, "PROVED", tmp_path / "proved.txt")
-    assert not proved.holds()
-    proved.PROVED.write_text(f"{proved.digest()}\n")
-    assert proved.holds()
+    proof = Proof("kernels", ("tests",), ("kernels",), ("numpy",))
+    assert not proof.holds()
+    proved.PROVED.write_text(f"networks {proof.digest()}\nkernels 0\n")
+    assert not proof.holds()
+    proved.PROVED.write_text(f"networks 0\nkernels {proof.digest()}\n")
+    assert proof.holds()
     source.write_text("two")
-    assert not proved.holds()
+    assert not proof.holds()
     source.write_text("one")
-    assert proved.holds()
+    assert proof.holds()
     source.rename(source.with_name("b.cu"))
-    assert not proved.holds()
+    assert not proof.holds()
+
+
+def test_another_version_of_a_library_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = NETWORKS.digest()
+    monkeypatch.setattr(proved, "version", lambda library: f"another {library}")
+    assert NETWORKS.digest() != before

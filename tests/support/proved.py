@@ -1,12 +1,12 @@
-"""Which tests of kernels `make test` spares: most of those that passed with the same sources.
+"""Which tests of kernels and networks `make test` spares: most that passed with the same sources.
 
-To simulate and compile every kernel takes a third of the suite's time, and gives the same result
-until a kernel, the simulator, a case or a compiler changes. `make prove` runs all of it, and then
-writes the digest of all that the result depends on to tests/proved.txt. While that digest holds,
-`make test` runs every test without cases, and one in eight of the cases of the others, for what a
-digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
+To simulate and compile every kernel and network takes half of the suite's time, and gives the same
+result until a source, a case, a library or a compiler changes. `make prove` runs all of it, and
+then writes the digest of all that each proof depends on to tests/proved.txt. While a proof's digest
+holds, `make test` runs every test without cases, and one in eight of the cases of the others, for
+what a digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
 
-    python -m tests.support.proved    # writes the digest; `make prove` does, where all passed
+    python -m tests.support.proved    # writes the digests; `make prove` does, where all passed
 """
 
 import hashlib
@@ -14,10 +14,11 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kernels.device.compile import compiler
@@ -25,79 +26,124 @@ from tests.support import ROOT
 
 PROVED = ROOT / "tests" / "proved.txt"
 
-TESTS = ("tests/kernels", "tests/cusim")
-SOURCES = (
-    *TESTS,
-    "kernels",
-    "cusim",
-    "benchmarks/kernels",
-    "benchmarks/plots.py",
-    "benchmarks/rows.py",
-    "tests/support/__init__.py",
-    "tests/support/cases",
-    "tests/support/kernels",
-    "tests/support/proved.py",
-    "tests/support/tolerance.py",
-)
-"""What the results of these tests depend on, but for those that `reads_more` names."""
-
 ONE_IN = 8
 
 _IMPORT = re.compile(r"^\s*(?:from|import) ((?:benchmarks|loadtest|models|service|tests)\b[\w.]*)")
 
 
-def files() -> Iterator[Path]:
-    """Yield the files of SOURCES, in order."""
-    for source in map(ROOT.joinpath, SOURCES):
-        for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path
+@dataclass(frozen=True)
+class Proof:
+    """Names tests whose results depend only on sources, libraries, and the compilers."""
 
+    name: str
+    tests: tuple[str, ...]
+    sources: tuple[str, ...]  # except for test files that `reads_more` names
+    libraries: tuple[str, ...]
 
-def digest() -> str:
-    """Return the digest of the sources and of the compilers and the arithmetic that they meet."""
-    whole = hashlib.sha256()
-    gpp = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=False).stdout
-    whole.update(f"{compiler()}\n{gpp}\n{np.__version__}\n".encode())
-    for path in files():
-        whole.update(f"{path.relative_to(ROOT)}\n".encode())
-        whole.update(hashlib.sha256(path.read_bytes()).digest())
-    return whole.hexdigest()
+    def files(self) -> Iterator[Path]:
+        """Yield the files of the sources, in order."""
+        for source in map(ROOT.joinpath, self.sources):
+            for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
+                if path.is_file() and "__pycache__" not in path.parts:
+                    yield path
 
+    def digest(self) -> str:
+        """Return the digest of the sources, the libraries' versions and the compilers."""
+        whole = hashlib.sha256()
+        gpp = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=False)
+        libraries = [f"{library} {version(library)}" for library in self.libraries]
+        whole.update("\n".join([compiler(), gpp.stdout, *libraries, ""]).encode())
+        for path in self.files():
+            whole.update(f"{path.relative_to(ROOT)}\n".encode())
+            whole.update(hashlib.sha256(path.read_bytes()).digest())
+        return whole.hexdigest()
 
-def holds() -> bool:
-    """Tell whether all tests passed with what is here now."""
-    return PROVED.exists() and PROVED.read_text(encoding="utf-8").strip() == digest()
+    def holds(self) -> bool:
+        """Tell whether all its tests passed with what is here now."""
+        lines = PROVED.read_text(encoding="utf-8").splitlines() if PROVED.exists() else []
+        return f"{self.name} {self.digest()}" in lines
+
+    def reads_more(self, file: Path) -> bool:
+        """Tell whether a module imports one of the project's that is none of the sources."""
+        places = {source.removesuffix(".py").replace("/", ".") for source in self.sources}
+        return any(
+            module != "tests.support"
+            and not any(f"{module}.".startswith(f"{place}.") for place in places)
+            for module in _imports(file)
+        )
+
+    def spared(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
+        """Return the cases that need not run again while it holds: seven in eight of each test."""
+        seen: Counter[tuple[Path, str]] = Counter()
+        left = []
+        for item in items:
+            where = item.path.relative_to(ROOT).as_posix()
+            if not where.startswith(self.tests) or self.reads_more(item.path):
+                continue
+            test = (item.path, getattr(item, "originalname", item.name))
+            if seen[test] % ONE_IN:
+                left.append(item)
+            seen[test] += 1
+        return left
 
 
 @cache
-def reads_more(file: Path) -> bool:
-    """Tell whether a module imports one of the project's that is none of SOURCES."""
-    places = {source.removesuffix(".py").replace("/", ".") for source in SOURCES}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if found := _IMPORT.match(line):
-            module = found[1]
-            if module != "tests.support" and not any(
-                f"{module}.".startswith(f"{place}.") for place in places
-            ):
-                return True
-    return False
+def _imports(file: Path) -> tuple[str, ...]:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return tuple(found[1] for line in lines if (found := _IMPORT.match(line)))
 
 
-def spared(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Return the cases that need not run again while `holds`: all but one in eight of each test."""
-    seen: Counter[tuple[Path, str]] = Counter()
-    left = []
-    for item in items:
-        where = item.path.relative_to(ROOT).as_posix()
-        if not where.startswith(TESTS) or reads_more(item.path):
-            continue
-        test = (item.path, getattr(item, "originalname", item.name))
-        if seen[test] % ONE_IN:
-            left.append(item)
-        seen[test] += 1
-    return left
+_KERNELS = Proof(
+    "kernels",
+    tests=("tests/kernels", "tests/cusim"),
+    sources=(
+        "tests/kernels",
+        "tests/cusim",
+        "kernels",
+        "cusim",
+        "benchmarks/kernels",
+        "benchmarks/plots.py",
+        "benchmarks/rows.py",
+        "tests/support/__init__.py",
+        "tests/support/cases",
+        "tests/support/kernels",
+        "tests/support/proved.py",
+        "tests/support/tolerance.py",
+    ),
+    libraries=("numpy",),
+)
+
+PROOFS = (
+    _KERNELS,
+    Proof(
+        "networks",
+        tests=("tests/models",),
+        sources=(
+            *_KERNELS.sources,
+            "tests/models",
+            "models",
+            "benchmarks/networks",
+            "benchmarks/families",
+            "tests/support/models",
+            "tests/support/networks.py",
+            "tests/support/onnx_models.py",
+            # These read the images of some tests.
+            "service/__init__.py",
+            "service/callbacks.py",
+            "service/errors.py",
+            "service/fair_queue.py",
+            "service/engine/__init__.py",
+            "service/engine/cgroups.py",
+            "service/engine/cores.py",
+            "service/engine/threads.py",
+            "service/images",
+        ),
+        libraries=("numpy", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "pillow"),
+    ),
+)
 
 
 if __name__ == "__main__":
-    PROVED.write_text(f"{digest()}\n", encoding="utf-8")
+    PROVED.write_text(
+        "".join(f"{proof.name} {proof.digest()}\n" for proof in PROOFS), encoding="utf-8"
+    )
