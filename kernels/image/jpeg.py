@@ -43,12 +43,11 @@ _HEAD_BYTES = 8912  # of a place's scratch memory: kernels/src/jpeg.cuh, Scratch
 _RECORD_BYTES = 16
 _ALIGNED = 16
 
-_SOI, _EOI = b"\xff\xd8", b"\xff\xd9"
+_EOI = b"\xff\xd9"
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2
 _DHT, _DQT, _DRI, _SOS = 0xC4, 0xDB, 0xDD, 0xDA
 _APP0, _APP14 = 0xE0, 0xEE
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {_DHT, 0xC8, 0xCC}  # not JPG, DAC
-_NO_PIXELS = (frozenset(range(0xE0, 0xF0)) | {0xFE}) - {_APP0, _APP14}
 _WHOLE_BLOCKS = b"\0\x3f\0"  # all 64 coefficients, in one scan
 
 _TABLES = 4  # of a kind, at most
@@ -138,22 +137,6 @@ def read_jpeg(parts: Sequence[bytes | memoryview]) -> JpegFile:
         raise _truncated()
     (length,) = unpack(">H", last[2:4])
     return headers.file(bytes(last[4 : 2 + length]), last[2 + length :])
-
-
-def parts_of(data: bytes) -> list[memoryview]:
-    """Return the parts of a file, which `read_jpeg` takes. Raises UnsuitableError where anything
-    lies between segments.
-    """
-    view, at = memoryview(data), 2
-    parts = [view[:at]]
-    while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
-        marker, end = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        if marker == _SOS:
-            return [*parts, view[at:]]
-        if marker not in _NO_PIXELS:
-            parts.append(view[at:end])
-        at = end
-    raise UnsuitableError(Reason.SEGMENT, "it has something between its segments, or no scan")
 
 
 class _Headers:
@@ -324,6 +307,11 @@ class JpegImage:
         if self.scratch_bytes > SCRATCH_BYTES:
             raise UnsuitableError(Reason.LARGE, f"it takes {self.scratch_bytes} bytes to decode")
         self._head = crop.head(len(file.scan), described)
+
+    @property
+    def head_bytes(self) -> int:
+        """Return where in its place the scan begins, and later the pixels."""
+        return len(self._head)
 
     def write(self, place: Bytes) -> None:
         """Write the entry to a place."""

@@ -18,11 +18,11 @@ from kernels.image.jpeg import (
     JpegImage,
     Reason,
     UnsuitableError,
-    parts_of,
     read_jpeg,
 )
 from kernels.problems.interpolation import Interpolation
 from tests.support.cases.resize import decoded
+from tests.support.kernels.jpegs import parts_of
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (37, 50, 3), np.uint8)
 

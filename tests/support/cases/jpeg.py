@@ -7,11 +7,11 @@ import numpy as np
 
 from kernels.image.decode import decode_launches
 from kernels.image.decoded import DecodedImage, Placed, write
-from kernels.image.jpeg import JpegImage, parts_of, read_jpeg
+from kernels.image.jpeg import JpegImage, read_jpeg
 from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
 from kernels.problems.interpolation import Interpolation
 from tests.support.cases.resize import FRAME, decoded, layout_of, pixels
-from tests.support.kernels.jpegs import Bytes, encoded, noise, pillow, scene
+from tests.support.kernels.jpegs import Bytes, encoded, noise, parts_of, pillow, scene
 from tests.support.kernels.kernel_case import BYTE_POISON, Check, KernelCase, PlacedArray
 
 PLACE_BYTES, MIDDLE_BYTES, SCRATCH_BYTES = 1 << 15, 1 << 14, 1 << 18

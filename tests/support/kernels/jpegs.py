@@ -12,12 +12,15 @@ from PIL import Image
 from kernels.device.device import Device
 from kernels.image.decode import decode_launches
 from kernels.image.decoded import PLACE_BYTES, Placed, Resize, write
-from kernels.image.jpeg import SCRATCH_BYTES, JpegImage, parts_of, read_jpeg
+from kernels.image.jpeg import SCRATCH_BYTES, JpegImage, Reason, UnsuitableError, read_jpeg
 from kernels.image.resize import fetch_launch
 from kernels.problems.interpolation import Interpolation
 from tests.support.kernels.kernel_case import BYTE_POISON, launch
 
 Bytes = NDArray[np.uint8]
+
+
+_ONE_PIXEL = np.zeros((1, 1, 3), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,153 @@ def scene(width: int, height: int, seed: int = 0) -> Bytes:
 def noise(width: int, height: int, seed: int = 0) -> Bytes:
     """Return random pixels."""
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+class Codes:
+    """Holds a Huffman table of random codes."""
+
+    def __init__(self, symbols: Sequence[int], random: np.random.Generator) -> None:
+        """Take the symbols; some of the codes are as long as 16 bits, or as they can be."""
+        # Leaves of a tree, of which random ones are split, most often the deepest. All ones is
+        # no code, so there is one leaf more.
+        lengths = [1, 1]
+        while len(lengths) <= len(symbols):
+            deep = [i for i, length in enumerate(lengths) if length < 16]
+            i = max(deep, key=lengths.__getitem__) if random.integers(4) else random.choice(deep)
+            lengths[i] += 1
+            lengths.append(lengths[i])
+        self.symbols = [int(symbol) for symbol in random.permutation(symbols)]
+        self.lengths = sorted(lengths)[: len(symbols)]
+        self.codes, code = {}, 0
+        for place, (symbol, length) in enumerate(zip(self.symbols, self.lengths, strict=True)):
+            self.codes[symbol] = f"{code:0{length}b}"
+            following = self.lengths[min(place + 1, len(symbols) - 1)]
+            code = (code + 1) << (following - length)
+
+    def segment(self, number: int) -> bytes:
+        """Return the table as a file has it."""
+        counts = bytes(self.lengths.count(length) for length in range(1, 17))
+        return _segment(0xC4, bytes([number]) + counts + bytes(self.symbols))
+
+
+def _segment(marker: int, body: bytes) -> bytes:
+    return bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2, "big") + body
+
+
+def _number(value: int) -> tuple[int, str]:
+    """Return how many bits a number has, and these."""
+    size = abs(value).bit_length()
+    bits = value if value > 0 else value + (1 << size) - 1
+    return size, f"{bits:0{size}b}" if size else ""
+
+
+def symbols_of(block: Sequence[int], before: int) -> list[tuple[int, str]]:
+    """Return the symbols of a block in zigzag order, each with the bits behind its code; `before`
+    is the last block's DC value.
+    """
+    found, run = [_number(block[0] - before)], 0
+    for value in block[1:]:
+        if value == 0:
+            run += 1
+            continue
+        found += [(0xF0, "")] * (run // 16)
+        size, bits = _number(value)
+        found.append((run % 16 << 4 | size, bits))
+        run = 0
+    return [*found, (0, "")] if run else found
+
+
+def coded(
+    blocks: NDArray[np.int64],
+    size: tuple[int, int],
+    luma: tuple[int, int] | None = (1, 1),
+    *,
+    random: np.random.Generator,
+    steps: bytes = bytes([1] * 64),
+    interval: int = 0,
+    codes: Sequence[Codes] = (),
+) -> bytes:
+    """Return a JPEG with these coefficients, N×64 in zigzag order, and with random Huffman tables.
+
+    `luma` is the sampling of the first component of three; None: the image is grey.
+    """
+    factors = [(1, 1)] if luma is None else [luma, (1, 1), (1, 1)]
+    owners = [c for c, (h, v) in enumerate(factors) for _ in range(h * v)]
+    mcus = len(blocks) // len(owners)
+    interval_or_all = interval or mcus
+    symbols: list[list[tuple[int, list[tuple[int, str]]]]] = []  # of a segment: component, symbols
+    dc = [0, 0, 0]
+    for number, block in enumerate(blocks.tolist()):
+        owner = owners[number % len(owners)]
+        if number % (len(owners) * interval_or_all) == 0:
+            symbols.append([])
+            dc = [0, 0, 0]
+        symbols[-1].append((owner, symbols_of(block, dc[owner])))
+        dc[owner] = block[0]
+    if not codes:
+        used = [{0}, {0}]
+        for segment in symbols:
+            for _, (first, *others) in segment:
+                used[0].add(first[0])
+                used[1].update(symbol for symbol, _ in others)
+        rare = {int(symbol) for symbol in random.integers(0, 256, 40)}
+        codes = [Codes(sorted(used[0] | {9, 13}), random), Codes(sorted(used[1] | rare), random)]
+    scan = b""
+    for number, segment in enumerate(symbols):
+        bits = "".join(
+            codes[place > 0].codes[symbol] + behind
+            for _, found in segment
+            for place, (symbol, behind) in enumerate(found)
+        )
+        bits += "1" * (-len(bits) % 8)
+        restart = bytes([0xFF, 0xD0 + (number - 1) % 8]) if number else b""
+        scan += restart + int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+    width, height = size
+    frame = bytes([8]) + height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    numbers = range(1, len(factors) + 1)
+    described = b"".join(
+        bytes([n, h << 4 | v, 0]) for n, (h, v) in zip(numbers, factors, strict=True)
+    )
+    header = bytes([len(factors)]) + b"".join(bytes([n, 0]) for n in numbers) + b"\0\x3f\0"
+    return b"".join(
+        [
+            b"\xff\xd8",
+            _segment(0xDB, b"\0" + steps),
+            _segment(0xC1, frame + bytes([len(factors)]) + described),
+            codes[0].segment(0x00),
+            codes[1].segment(0x10),
+            _segment(0xDD, interval.to_bytes(2, "big")),
+            _segment(0xDA, header),
+            scan,
+            b"\xff\xd9",
+        ]
+    )
+
+
+def random_blocks(count: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return coefficients as of rough pictures: fewer and smaller towards a block's end."""
+    sizes = 100.0 / (1 + np.arange(64))
+    blocks = random.normal(0, sizes, (count, 64)).astype(np.int64)
+    return np.where(random.random((count, 64)) < random.uniform(0.05, 0.6), blocks, 0)
+
+
+_NO_PIXELS = (frozenset(range(0xE0, 0xF0)) | {0xFE}) - {0xE0, 0xEE}
+
+
+def parts_of(data: bytes) -> list[memoryview]:
+    """Return the parts of a file, which `read_jpeg` takes: those that affect pixels. Raises
+    UnsuitableError where anything lies between segments.
+    """
+    view, at = memoryview(data), 2
+    parts = [view[:at]]
+    while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
+        marker, end = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker == 0xDA:
+            return [*parts, view[at:]]
+        if marker not in _NO_PIXELS:
+            parts.append(view[at:end])
+        at = end
+    raise UnsuitableError(Reason.SEGMENT, "it has something between its segments, or no scan")
 
 
 def whole(data: bytes, eighths: int = 8) -> JpegImage:
@@ -89,8 +239,9 @@ class JpegRig:
         n: int = 1,
         place_bytes: int = PLACE_BYTES,
         scratch_bytes: int = SCRATCH_BYTES,
+        blocks: int = 8,
     ) -> None:
-        """Allocate n places."""
+        """Allocate n places, and have so many blocks decode each."""
         self.device, self.n = device, n
         self.place_bytes, self.scratch_bytes = place_bytes, scratch_bytes
         self._stream = device.stream()
@@ -102,11 +253,18 @@ class JpegRig:
         }
         self._launches = (
             fetch_launch(n, place_bytes),
-            *decode_launches(n, place_bytes, scratch_bytes),
+            *decode_launches(n, place_bytes, scratch_bytes, blocks),
         )
 
+    def has_room(self, image: JpegImage) -> bool:
+        """Return whether an image fits a place of this size."""
+        head, pixels = image.head_bytes, int(np.prod(image.pixels_shape))
+        largest = head + max(len(image.file.scan) + 16, pixels)
+        return largest <= self.place_bytes and image.scratch_bytes <= self.scratch_bytes
+
     def run(self, images: Sequence[JpegImage | Placed]) -> list[Result]:
-        """Return what becomes of each place's entry."""
+        """Return what becomes of each image's entry; the places that are left over have pixels."""
+        given, images = len(images), [*images, *[_ONE_PIXEL] * (self.n - len(images))]
         places = np.full((self.n, self.place_bytes), BYTE_POISON)
         for place, image in zip(places, images, strict=True):
             image.write(place) if isinstance(image, JpegImage) else write(place, image)
@@ -124,7 +282,7 @@ class JpegRig:
             shape = image.pixels_shape if isinstance(image, JpegImage) else image.shape
             pixels = place[begin : begin + int(np.prod(shape))].reshape(shape).copy()
             results.append(Result(int(flag), pixels))
-        return results
+        return results[:given]
 
     def free(self) -> None:
         """Free the memory."""
