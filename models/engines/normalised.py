@@ -63,17 +63,21 @@ def _tensor(preprocessing: Preprocessing, name: str) -> ValueInfoProto:
 
 def _normalise(preprocessing: Preprocessing, output: str) -> list[NodeProto]:
     """Return nodes that turn PIXELS into the model's input, named `output`."""
-    transposed = preprocessing.layout is Layout.NCHW
-    last = "convoy/shifted" if transposed else output
-    nodes = [
-        helper.make_node("Cast", [PIXELS], ["convoy/float"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["convoy/float", "convoy/multiplier"], ["convoy/scaled"]),
-        helper.make_node("Add", ["convoy/scaled", "convoy/offset"], [last]),
-    ]
-    if transposed:
+    pixels, transpose = PIXELS, []
+    if preprocessing.layout is Layout.NCHW:
+        # Bytes are moved first, then each number has its neighbours' factor: with channels last the
+        # three passes below take three times as long, a quarter of SqueezeNet's time in 8 bits.
         *spatial, channels = range(1, 1 + len(preprocessing.image_shape))  # axes
-        nodes.append(helper.make_node("Transpose", [last], [output], perm=[0, channels, *spatial]))
-    return nodes
+        pixels = "convoy/planes"
+        transpose = [
+            helper.make_node("Transpose", [PIXELS], [pixels], perm=[0, channels, *spatial])
+        ]
+    return [
+        *transpose,
+        helper.make_node("Cast", [pixels], ["convoy/float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["convoy/float", "convoy/multiplier"], ["convoy/scaled"]),
+        helper.make_node("Add", ["convoy/scaled", "convoy/offset"], [output]),
+    ]
 
 
 def _before(
@@ -84,7 +88,9 @@ def _before(
 ) -> ModelProto:
     """Return a copy of `model` with other `inputs`, from which `nodes` compute the original
     input."""
-    multiplier, offset = normalisation(preprocessing)
+    spatial = len(preprocessing.image_shape) - 1
+    after = [1] * spatial if preprocessing.layout is Layout.NCHW else []
+    multiplier, offset = (v.reshape(-1, *after) for v in normalisation(preprocessing))
     result = ModelProto()
     result.CopyFrom(model)
     graph = result.graph
