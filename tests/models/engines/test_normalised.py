@@ -27,7 +27,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=FORMS.values(), ids=FORMS)
+@pytest.fixture(params=[*FORMS.values()], ids=[*FORMS])
 def preprocessing(request: pytest.FixtureRequest) -> Preprocessing:
     digits = load_classifier(BUILT_IN_MODEL, overrides={"preset": "digits"}).preprocessing
     return replace(digits, height=7, width=9, scale=1 / 255, **request.param)
