@@ -11,7 +11,7 @@ _BLOCKS = 144
 """Blocks that work on one image: of a photograph a walker or less a thread."""
 
 _WALKING = 128  # threads a block
-_RESOLVING = 1024
+_RESOLVING = 512
 
 _RESOLVED = (2, 4, ROUNDS)
 """Rounds behind which a kernel looks whether more are needed."""

@@ -87,7 +87,15 @@ __device__ __forceinline__ unsigned counts_of(const Sixteen& here) {
   return __popc(here.kept) | __popc(here.restarts) << 16;
 }
 
-// The tables of `count` Huffman tables.
+// A number of Lookup::quick, of a value in a Huffman table: the size of the number behind the code
+// is its lower half, and the zeros ahead of it the upper.
+__device__ __forceinline__ unsigned symbol_of(unsigned value, int length, bool dc) {
+  const unsigned size = value & 15, run = value >> 4;
+  const unsigned step = dc ? 1 : size != 0 || run == 15 ? run + 1 : 64;
+  return (length + size) | size << 5 | step << 9;
+}
+
+// What makes the next bits symbols, of `count` Huffman tables.
 __device__ __forceinline__ void make_lookups(const unsigned char* codes, Lookup* lookups,
                                              int count) {
   __shared__ int limit[6][16];  // of a length from 1 on: no code that long has 16 bits from here on
@@ -109,13 +117,12 @@ __device__ __forceinline__ void make_lookups(const unsigned char* codes, Lookup*
     int length = QUICK_BITS + 1;
     for (int shorter = QUICK_BITS; shorter > 0; --shorter)
       if (bits << (16 - QUICK_BITS) < limit[table][shorter - 1]) length = shorter;
-    unsigned quick = 0;
+    unsigned symbol = 0;
     if (length <= QUICK_BITS) {
       const int place = (bits >> (QUICK_BITS - length)) + value[table][length - 1];
-      quick = length | codes[table * HUFFMAN_BYTES + 16 + place] << 4;
+      symbol = symbol_of(codes[table * HUFFMAN_BYTES + 16 + place], length, table % 2 == 0);
     }
-    // The size of what follows is the symbol's lower half, and the zeros before it the upper.
-    lookups[table].quick[bits] = quick;
+    lookups[table].quick[bits] = symbol;
   }
   for (int i = threadIdx.x; i < count * 8; i += blockDim.x) {
     const int length = QUICK_BITS + 1 + i % 8;
@@ -242,52 +249,56 @@ struct alignas(16) Record {
   unsigned state, dc[3];
 };
 
-struct Symbol {
-  int length;  // of its code; 0: there is no such code
-  int size;    // of the number behind it
-  int run;     // of zeros ahead of that
-};
+constexpr unsigned NO_CODE = 1;  // a bit is passed over, and stands for no coefficient
 
-__device__ __forceinline__ Symbol symbol_of(const Lookup& lookup, unsigned word) {
+// The next symbol, as Lookup::quick has it, whatever its code's length.
+__device__ __forceinline__ unsigned symbol_at(const Lookup& lookup, unsigned word, bool dc) {
   const unsigned quick = lookup.quick[word >> (32 - QUICK_BITS)];
-  if (quick != 0) return {int(quick & 15), int(quick >> 4 & 15), int(quick >> 8)};
+  if (quick != 0) return quick;
   const int bits = word >> 16;
   int length = QUICK_BITS + 1;
 #pragma unroll
   for (int i = 0; i < 6; ++i) length += bits >= lookup.limit[i];
-  if (bits >= lookup.limit[6]) return {0, 0, 0};
+  if (bits >= lookup.limit[6]) return NO_CODE;
   const int place = (bits >> (16 - length)) + lookup.value[length - QUICK_BITS - 1];
-  const unsigned value = lookup.values[place & 255];
-  return {length, int(value & 15), int(value >> 4)};
+  return symbol_of(lookup.values[place & 255], length, dc);
 }
 
-// The number of `size` bits behind a code.
-__device__ __forceinline__ int number_of(const Symbol& symbol, unsigned word) {
-  if (symbol.size == 0) return 0;
-  const unsigned bits = word << symbol.length;
-  const int number = bits >> (32 - symbol.size);
-  return bits >> 31 ? number : number - (1 << symbol.size) + 1;
+// The number behind a symbol's code, where `word` begins with that.
+__device__ __forceinline__ int number_of(unsigned symbol, unsigned word) {
+  const int size = symbol >> 5 & 15;
+  if (size == 0) return 0;
+  const unsigned bits = word << ((symbol & 31) - size);
+  const int number = bits >> (32 - size);
+  return bits >> 31 ? number : number - (1 << size) + 1;
 }
 
-// 32 bits from any bit on, for bits that are asked for in ascending order, by less than 32.
+// 32 bits from any bit on, for bits that are asked for in ascending order, by less than 32. A word
+// is loaded long before its bits are needed.
 struct Reader {
-  const unsigned* next;
-  int last;  // bit of `high`
-  unsigned high, low;
+  const unsigned* words;
+  unsigned next;  // word
+  int last;       // bit of `high`
+  unsigned high, low, ahead;
 
   __device__ __forceinline__ Reader(const unsigned* words, int bit)
-      : next(words + bit / 32 + 2), last(bit | 31), high(next[-2]), low(next[-1]) {}
+      : words(words), next(unsigned(bit) / 32 + 3), last(bit | 31) {
+    high = words[next - 3];
+    low = words[next - 2];
+    ahead = words[next - 1];
+  }
   __device__ __forceinline__ unsigned from(int bit) {
     if (bit > last) {
-      high = low;
-      low = *next++;
       last += 32;
+      high = low;
+      low = ahead;
+      ahead = words[next++];
     }
     return __funnelshift_l(low, high, bit);
   }
 };
 
-// Where the tables of the next symbol are: of the component of the block, and of DC or AC.
+// The Huffman tables by block of the MCU: that of DC codes, and behind it that of AC codes.
 struct Tables {
   const Lookup* lookups;
   unsigned components;  // of blocks of the MCU, in four bits each
@@ -299,6 +310,9 @@ struct Tables {
     for (int i = 0; i < MOST_BLOCKS; ++i) components |= jpeg.component[i] << 4 * i;
   }
   __device__ __forceinline__ int component(int block) const { return components >> 4 * block & 15; }
+  __device__ __forceinline__ const Lookup* of(int block) const {
+    return lookups + 2 * component(block);
+  }
   __device__ __forceinline__ int after(int block) const {
     return block + 1 == per_mcu ? 0 : block + 1;
   }
@@ -320,28 +334,24 @@ __device__ __forceinline__ Record walk(const Tables& tables, const unsigned* wor
                                        int end) {
   Reader reader(words, at.bit);
   Record record{};
+  const Lookup* lookup = tables.of(at.block) + (at.z != 0);
   int blocks = 0;
   while (at.bit < end) {
     const unsigned word = reader.from(at.bit);
-    const int component = tables.component(at.block);
     const bool dc = at.z == 0;
-    const Symbol symbol = symbol_of(tables.lookups[2 * component + !dc], word);
-    if (symbol.length == 0) {
-      ++at.bit;
-      continue;
-    }
-    at.bit += symbol.length + symbol.size;
+    const unsigned symbol = symbol_at(*lookup, word, dc);
+    at.bit += symbol & 31;
+    at.z += symbol >> 9;
+    if (!dc && at.z < 64) continue;  // most often
     if (dc) {
-      const int number = number_of(symbol, word);
+      const int number = number_of(symbol, word), component = tables.component(at.block);
 #pragma unroll
       for (int i = 0; i < 3; ++i) record.dc[i] += i == component ? number : 0;
-      at.z = 1;
-      continue;
-    }
-    at.z += symbol.size != 0 || symbol.run == 15 ? symbol.run + 1 : 64;
-    if (at.z >= 64) {
+      lookup += at.z;
+    } else {
       at.z = 0;
       at.block = tables.after(at.block);
+      lookup = tables.of(at.block);
       ++blocks;
     }
   }
@@ -397,6 +407,7 @@ __global__ void __launch_bounds__(128)
       if (round == 1) {
         unsigned char twin = NO_LINK;
         const unsigned mine = at.packed();
+#pragma unroll 1
         for (int i = block - 1; i >= 0; --i)
           if ((record_of(records, jpeg, 0, of_slot + i)->state & STATE) == mine)
             twin = link_to(0, i);
@@ -414,6 +425,7 @@ __global__ void __launch_bounds__(128)
       link = link_to(round + 1, 0) | RESTART;
     } else if (round > 0) {
       const Record* const others = record_of(records, jpeg, 0, of_slot + round * int(jpeg.per_mcu));
+#pragma unroll 1
       for (int i = int(jpeg.per_mcu) - 1; i >= 0; --i)
         if ((others[i].state & STATE) == (record.state & STATE)) link = link_to(round, i);
     }
@@ -421,8 +433,8 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-constexpr int RESOLVING = 1024;  // threads
-constexpr int RANGE = 32;        // slots
+constexpr int RESOLVING = 512;  // threads
+constexpr int RANGE = 32;       // slots
 constexpr int MOST_RANGES = MOST_SLOTS / RANGE;
 constexpr int MOST_HOPS = ROUNDS + 1;
 constexpr int ENTRANCES = (MOST_HOPS + 1) * 8;  // links into a range, but for RESTART
@@ -444,7 +456,7 @@ __device__ __forceinline__ unsigned char follow(const unsigned char* links, int 
   return link_to(slot - end, block) | (link & RESTART);
 }
 
-__global__ void __launch_bounds__(RESOLVING)
+__global__ void __launch_bounds__(RESOLVING, 1)
     jpeg_resolve(const unsigned char* entries, unsigned char* scratch, int* flags, int pitch,
                  int scratch_pitch, int last) {
   __shared__ unsigned char exits[MOST_RANGES][ENTRANCES];
@@ -544,49 +556,41 @@ __global__ void __launch_bounds__(128)
     State at =
         source < jpeg.walkers ? State{0, 0, 0} : State::of(records[source - jpeg.walkers].state);
     at.bit += slot.begin;
-    int dc[3];
+    unsigned dc[3];
 #pragma unroll
     for (int i = 0; i < 3; ++i) dc[i] = before.dc[i] - ahead.dc[i];
 
     Reader reader(words, at.bit);
+    const Lookup* lookup = tables.of(at.block) + (at.z != 0);
     short* to = coefficients + size_t(blocks) * 64;
     int left = end_block - int(blocks);
     while (at.bit < slot.end && left > 0) {
       const unsigned word = reader.from(at.bit);
-      const int component = tables.component(at.block);
       const bool is_dc = at.z == 0;
-      const Symbol symbol = symbol_of(tables.lookups[2 * component + !is_dc], word);
-      if (symbol.length == 0) {
-        wrong |= BAD_CODE;
-        ++at.bit;
-        continue;
-      }
-      at.bit += symbol.length + symbol.size;
+      const unsigned symbol = symbol_at(*lookup, word, is_dc);
+      at.bit += symbol & 31;
+      at.z += symbol >> 9;
+      if (symbol == NO_CODE) wrong |= BAD_CODE;
       if (at.bit > slot.last) wrong |= BITS_MISSING;
-      const int number = number_of(symbol, word);
+      int number = number_of(symbol, word);
       if (is_dc) {
-        int sum = 0;
+        const int component = tables.component(at.block);
 #pragma unroll
         for (int i = 0; i < 3; ++i) {
-          if (i == component) sum = dc[i] = int(unsigned(dc[i]) + number);
+          dc[i] += i == component ? number : 0;
+          if (i == component) number = int(dc[i]);
         }
-        if (sum != short(sum)) wrong |= OVERFLOW;
-        *to = sum;
-        at.z = 1;
+        if (number != short(number)) wrong |= OVERFLOW;
+        *to = number;
+        lookup += at.z;
         continue;
       }
-      if (symbol.size != 0) {
-        at.z += symbol.run;
-        if (at.z < 64) to[at.z] = number;
-        ++at.z;
-      } else {
-        if (symbol.run != 0 && symbol.run != 15) wrong |= TOO_MANY_COEFFICIENTS;
-        at.z = symbol.run == 15 ? at.z + 16 : 64;
-      }
+      if ((symbol >> 5 & 15) != 0 && at.z <= 64) to[at.z - 1] = number;
       if (at.z >= 64) {
-        if (at.z > 64) wrong |= TOO_MANY_COEFFICIENTS;
+        if (at.z > 64 && symbol >> 9 < 64) wrong |= TOO_MANY_COEFFICIENTS;
         at.z = 0;
         at.block = tables.after(at.block);
+        lookup = tables.of(at.block);
         to += 64;
         --left;
       }

@@ -57,8 +57,9 @@ struct Jpeg {
 
 constexpr int QUANTISATION_BYTES = 3 * 64, ZIGZAG_BYTES = 64, HUFFMAN_BYTES = 16 + 256;
 
-// A Huffman table. A number of `quick` is by the next 9 bits: the code's length, the size of what
-// follows it << 4, and the zeros before it << 8; or 0.
+// A Huffman table. A number of `quick` is by the next 9 bits, and 0 where no code that short begins
+// so: how many bits the symbol takes with the number behind its code, the number's bits << 5, and
+// the coefficients that it is for << 9, which for an end of a block are 64.
 struct alignas(16) Lookup {
   unsigned short quick[1 << QUICK_BITS];
   unsigned short limit[8];  // of 10 to 16 bits: no code that long begins with 16 bits from here on
