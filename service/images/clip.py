@@ -27,9 +27,10 @@ from service.images.decode import Drawing
 from service.images.decode_pool import Cost, Decoding
 from service.images.file import ImageFile, ImageFormat, Weight
 from service.images.film import Animation, StillFrames
-from service.images.gif import GIF, parse_gif
+from service.images.gif import parse_gif
 from service.images.png import parse_png
 from service.images.prepare import MAX_SIDE, ImageLimits, check_image, plan
+from service.images.signatures import GIF, ZIP
 from service.images.webp import parse_webp
 
 MOST_FRAMES = 1024
@@ -43,7 +44,6 @@ _HOW = (
     " ZIP archive of images"
 )
 
-_ZIP = b"PK\x03\x04"
 _END = b"PK\x05\x06"
 _END_BYTES, _MOST_COMMENT = 22, 65_535
 _END_64 = b"PK\x06\x07"  # of a ZIP of 4 GB or more
@@ -110,7 +110,7 @@ def prepare_clip(
             f"the clip has {len(clip)} bytes, more than the {limits.max_bytes} allowed; send it"
             " smaller or compressed harder"
         )
-    if clip.startswith(_ZIP):
+    if ZIP.begins(clip):
         return _of_zip(clip, preprocessing, limits)
     return _of_animation(clip, preprocessing, limits)
 
@@ -152,7 +152,7 @@ def _animation(data: bytes) -> tuple[ImageFile, str]:
         file = parse_png(data, animated=True)
     elif kind is ImageFormat.WEBP:
         file = parse_webp(data, animated=True)
-    elif data.startswith(GIF):
+    elif GIF.begins(data):
         kind, (width, height, frames) = None, parse_gif(data)
         # Frames are drawn once they are decoded, so that the format no longer counts.
         file = ImageFile(*(ImageFormat.PNG, width, height, 1, 1, _ANIMATED, 0, 0, []), frames)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from service.errors import ImageError
-from service.images.file import ImageFormat
+from service.images.file import ImageFormat, Turn
 from service.images.png import check_png
 
 # A file's limits apply before Pillow reads it, so its own limit and warnings add nothing.
@@ -40,15 +40,15 @@ _GREY = {"1", "L"}
 
 _Transpose = Image.Transpose
 
-# EXIF orientations: how to turn stored pixels upright; 1 is upright.
-TO_UPRIGHT = {
-    2: _Transpose.FLIP_LEFT_RIGHT,
-    3: _Transpose.ROTATE_180,
-    4: _Transpose.FLIP_TOP_BOTTOM,
-    5: _Transpose.TRANSPOSE,
-    6: _Transpose.ROTATE_270,
-    7: _Transpose.TRANSVERSE,
-    8: _Transpose.ROTATE_90,
+# Pillow's names of turns: x reversed, y reversed, transposed.
+_TRANSPOSES = {
+    (True, False, False): _Transpose.FLIP_LEFT_RIGHT,
+    (True, True, False): _Transpose.ROTATE_180,
+    (False, True, False): _Transpose.FLIP_TOP_BOTTOM,
+    (False, False, True): _Transpose.TRANSPOSE,
+    (False, True, True): _Transpose.ROTATE_270,
+    (True, True, True): _Transpose.TRANSVERSE,
+    (True, False, True): _Transpose.ROTATE_90,
 }
 
 
@@ -78,7 +78,7 @@ class Drawing:
     exact: bool  # the same bits as resizing all of the image and then cropping it
     frame: tuple[int, int]  # width and height of the result
     paper: tuple[int, ...] | None  # the colour around a smaller image; None: it fills the frame
-    turn: Image.Transpose | None  # from stored to upright
+    turn: Turn  # from stored to upright
     grey: bool  # one channel
     reverse: bool  # the channels are BGR
     parts: Sequence[memoryview]  # of the file, which affect pixels
@@ -164,7 +164,7 @@ class Drawing:
         if self.exact:
             small = small.crop(decoded.crop)
         # Resized before it is turned: turning few pixels is cheap.
-        turned = small if self.turn is None else small.transpose(self.turn)
+        turned = small.transpose(_TRANSPOSES[self.turn]) if any(self.turn) else small
         upright = _converted(turned, self._mode)
         return upright if self.paper is None else self._framed(upright, self.paper)
 

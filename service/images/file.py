@@ -5,11 +5,13 @@ Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sectio
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum, unique
 from typing import NamedTuple
 
 from service.errors import ImageError, UnsupportedMediaTypeError
+from service.images import signatures
+from service.images.signatures import Signature
 
 # Real files have tens of segments, or one for each 8 kB of pixels. An empty one takes four bytes,
 # and about a microsecond to step over.
@@ -23,36 +25,29 @@ _ORIENTATION_TAG = 0x0112
 
 @unique
 class ImageFormat(Enum):
-    """Names an accepted format like Pillow; the value is the name as people write it.
+    """Names an accepted format like Pillow; the value is the name as people write it."""
 
-    `marks` are the bytes that its files have at some offset, by which they are recognised.
-    """
+    JPEG = "JPEG", signatures.JPEG, "image/jpeg", (".jpg", ".jpeg")
+    PNG = "PNG", signatures.PNG, "image/png", (".png",)
+    WEBP = "WebP", signatures.WEBP, "image/webp", (".webp",)
 
-    JPEG = "JPEG", {0: b"\xff\xd8\xff"}, "image/jpeg", (".jpg", ".jpeg")
-    PNG = "PNG", {0: b"\x89PNG\r\n\x1a\n"}, "image/png", (".png",)
-    WEBP = "WebP", {0: b"RIFF", 8: b"WEBP"}, "image/webp", (".webp",)
-
-    marks: Mapping[int, bytes]
+    signature: Signature
     media_type: str
     suffixes: tuple[str, ...]
 
     def __new__(
-        cls, spelling: str, marks: Mapping[int, bytes], media_type: str, suffixes: tuple[str, ...]
+        cls, spelling: str, signature: Signature, media_type: str, suffixes: tuple[str, ...]
     ) -> "ImageFormat":
-        """Return the format with this name, and its marks, media type and suffixes."""
+        """Return the format with this name, and its signature, media type and suffixes."""
         member = object.__new__(cls)
         member._value_ = spelling
-        member.marks, member.media_type, member.suffixes = marks, media_type, suffixes
+        member.signature, member.media_type, member.suffixes = signature, media_type, suffixes
         return member
 
     @classmethod
     def of(cls, data: bytes) -> "ImageFormat | None":
         """Return the format by which a file begins, or None."""
-        return next((kind for kind in cls if kind.begins(data)), None)
-
-    def begins(self, data: bytes) -> bool:
-        """Return whether a file begins like this format."""
-        return all(data.startswith(mark, at) for at, mark in self.marks.items())
+        return next((kind for kind in cls if kind.signature.begins(data)), None)
 
     def truncated(self) -> ImageError:
         """Return the error for a file that ends too early."""
@@ -80,6 +75,29 @@ class ImageFormat(Enum):
         raise self.broken(f"more than {markers} segments in {file_bytes} bytes")
 
 
+class Turn(NamedTuple):
+    """Says how stored pixels become upright: the stored axes that are reversed, then whether they
+    change places.
+    """
+
+    x_reversed: bool = False
+    y_reversed: bool = False
+    transposed: bool = False
+
+
+TURNS = {
+    1: Turn(),
+    2: Turn(x_reversed=True),
+    3: Turn(x_reversed=True, y_reversed=True),
+    4: Turn(y_reversed=True),
+    5: Turn(transposed=True),
+    6: Turn(y_reversed=True, transposed=True),
+    7: Turn(x_reversed=True, y_reversed=True, transposed=True),
+    8: Turn(x_reversed=True, transposed=True),
+}
+"""By EXIF's orientation."""
+
+
 class Weight(NamedTuple):
     """Holds the cost of decoding one stored pixel; each format has a table of measurements.
 
@@ -104,6 +122,11 @@ class ImageFile(NamedTuple):
     least_bytes: int  # the fewest in which any encoder can code this many pixels
     parts: Sequence[memoryview]  # the segments that affect pixels
     frames: int = 1  # of an animation, where one is allowed
+
+    @property
+    def turn(self) -> Turn:
+        """Return how the stored pixels become upright."""
+        return TURNS[self.orientation]
 
     @property
     def pixels(self) -> int:

@@ -4,8 +4,6 @@ import struct
 
 from service.errors import ImageError
 
-GIF = b"GIF8"
-
 _SCREEN_BYTES, _IMAGE_BYTES = 13, 10
 _IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
 _HAS_TABLE, _TABLE_BITS = 0x80, 0x07

@@ -24,16 +24,13 @@ from models import (
     Resize,
 )
 from service.errors import PayloadTooLargeError
-from service.images.decode import TO_UPRIGHT, Drawing
+from service.images.decode import Drawing
 from service.images.decode_pool import Cost, Decoding
 from service.images.file import ImageFile, ImageFormat
 from service.images.header import parse_image_file
 
 # JPEG's own limit, and more than WebP's; a PNG 1 wide and 50 million high would cost gigabytes.
 MAX_SIDE = 65_535
-
-# EXIF orientations that exchange the axes, and that reverse the stored x or y axis.
-_TURNED, _X_REVERSED, _Y_REVERSED = {5, 6, 7, 8}, {2, 3, 7, 8}, {3, 4, 6, 7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +67,7 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
     """
     file = check_image(data, limits)
     cost, drawing = plan(file, preprocessing, limits)
-    orientation = 1 if preprocessing.exact else file.orientation
-    return Decoding(cost, drawing, partial(_unresized, drawing, preprocessing, orientation))
+    return Decoding(cost, drawing, partial(_unresized, drawing, preprocessing))
 
 
 def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
@@ -127,7 +123,7 @@ def plan(
         exact=preprocessing.exact,
         frame=(preprocessing.width, preprocessing.height),
         paper=colour if preprocessing.crop_mode is CropMode.PAD else None,
-        turn=TO_UPRIGHT.get(file.orientation),
+        turn=file.turn,
         grey=preprocessing.channels is ChannelOrder.GREY,
         reverse=bgr,
         parts=file.parts,
@@ -135,7 +131,7 @@ def plan(
     return _cost(file, geometry, exact=preprocessing.exact), drawing
 
 
-def _unresized(drawing: Drawing, preprocessing: Preprocessing, orientation: int) -> Image:
+def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
     """Decode an image, and leave resizing to a device unless the image is too large for it."""
     decoded = drawing.decoded()
     paper = drawing.paper or (0,) * len(preprocessing.mean)
@@ -145,9 +141,7 @@ def _unresized(drawing: Drawing, preprocessing: Preprocessing, orientation: int)
         box=decoded.box,
         crop=decoded.crop,
         interpolation=preprocessing.interpolation,
-        x_reversed=orientation in _X_REVERSED,
-        y_reversed=orientation in _Y_REVERSED,
-        transposed=orientation in _TURNED,
+        **drawing.turn._asdict(),
         frame=drawing.frame,
         channels=tuple(range(len(preprocessing.mean)))[::order],
         paper=paper[::order],
@@ -160,11 +154,11 @@ def _unresized(drawing: Drawing, preprocessing: Preprocessing, orientation: int)
 
 def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
     size, within = (preprocessing.width, preprocessing.height), preprocessing.resized
-    if file.orientation in _TURNED:
+    if file.turn.transposed:
         size, within = size[::-1], within[::-1]
     width, height = _resized(file, preprocessing, within)
-    across = _span(width, size[0], reverse=file.orientation in _X_REVERSED)
-    down = _span(height, size[1], reverse=file.orientation in _Y_REVERSED)
+    across = _span(width, size[0], reverse=file.turn.x_reversed)
+    down = _span(height, size[1], reverse=file.turn.y_reversed)
     left, right = (_stored(edge, width, file.width) for edge in across)
     top, bottom = (_stored(edge, height, file.height) for edge in down)
     crop = across[0], down[0], across[1], down[1]

@@ -10,29 +10,6 @@ from PIL import Image
 from service.images.decode import Drawing
 from service.images.decode_pool import Decoding
 
-_Transpose = Image.Transpose
-
-# How stored pixels become upright: the stored axes that are reversed, then whether they change
-# places.
-_X_REVERSED = {
-    _Transpose.FLIP_LEFT_RIGHT,
-    _Transpose.ROTATE_180,
-    _Transpose.TRANSVERSE,
-    _Transpose.ROTATE_90,
-}
-_Y_REVERSED = {
-    _Transpose.FLIP_TOP_BOTTOM,
-    _Transpose.ROTATE_180,
-    _Transpose.TRANSVERSE,
-    _Transpose.ROTATE_270,
-}
-_TURNED = {
-    _Transpose.TRANSPOSE,
-    _Transpose.TRANSVERSE,
-    _Transpose.ROTATE_90,
-    _Transpose.ROTATE_270,
-}
-
 # The longer side of an overlay, which is smooth and stretched to the image: a PNG of it takes
 # milliseconds.
 _SIDE = 320
@@ -60,12 +37,12 @@ def view_of(decoding: Decoding) -> View:
         raise TypeError(f"only a Drawing says what it draws; got {type(drawing).__name__}")
     left, top, right, bottom = drawing.crop
     size, (width, height), turn = drawing.stored, drawing.resized, drawing.turn
-    if turn in _X_REVERSED:
+    if turn.x_reversed:
         left, right = width - right, width - left
-    if turn in _Y_REVERSED:
+    if turn.y_reversed:
         top, bottom = height - bottom, height - top
     across, down = (left, right, width), (top, bottom, height)
-    if turn in _TURNED:
+    if turn.transposed:
         across, down, size = down, across, size[::-1]
     x0, x1 = _stretched(*across, drawing.frame[0], size[0])
     y0, y1 = _stretched(*down, drawing.frame[1], size[1])

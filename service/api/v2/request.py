@@ -47,7 +47,7 @@ MAX_JSON_BYTES = 8 * 2**20
 _MAX_SHORT_BYTES = 4096
 
 # The first bytes of JPEG, PNG and WebP files; a raw body that starts otherwise is pixels.
-_FILE_MARKS = tuple(kind.marks[0] for kind in ImageFormat)
+_FILE_MARKS = tuple(kind.signature.marks[0] for kind in ImageFormat)
 
 
 class RegisterRequest(msgspec.Struct):

@@ -22,7 +22,7 @@ def test_a_format_is_recognised_by_its_marks_and_read(kind: ImageFormat) -> None
     data = encode(Image.new("RGB", (4, 3)), kind.name)
     assert ImageFormat.of(data) is kind
     assert parse_image_file(data).format is kind
-    for at, mark in kind.marks.items():
+    for at, mark in kind.signature.marks.items():
         assert ImageFormat.of(data[:at] + bytes(len(mark)) + data[at + len(mark) :]) is not kind
 
 
