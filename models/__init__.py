@@ -4,7 +4,9 @@ Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
 from kernels.device.gpus import ARCHITECTURES, GPUS
-from kernels.image.decoded import DecodedImage, Resize
+from kernels.image.decoded import PLACE_BYTES, DecodedImage, Resize, WrittenImage
+from kernels.image.place import Kind, kind_of
+from kernels.image.place import write as write_image
 from kernels.installation import how_to_install
 from kernels.problems.interpolation import Interpolation
 from kernels.problems.precision import Precision
@@ -69,6 +71,7 @@ __all__ = [
     "DEFAULT_TUNING",
     "GPUS",
     "MOST_PHOTOGRAPHS",
+    "PLACE_BYTES",
     "PRESETS",
     "TOP_CANDIDATES",
     "Absent",
@@ -89,6 +92,7 @@ __all__ = [
     "Images",
     "Inner",
     "Interpolation",
+    "Kind",
     "Layout",
     "Maps",
     "ModelError",
@@ -114,6 +118,7 @@ __all__ = [
     "TopClasses",
     "TuningReport",
     "UnsupportedModelError",
+    "WrittenImage",
     "__version__",
     "as_vectors",
     "each_preset",
@@ -122,6 +127,7 @@ __all__ = [
     "files_beside",
     "files_of",
     "how_to_install",
+    "kind_of",
     "load_classifier",
     "measure_timeline",
     "normalised",
@@ -133,4 +139,5 @@ __all__ = [
     "report",
     "score_tolerance",
     "tune",
+    "write_image",
 ]

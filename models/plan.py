@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kernels.device.device import Argument
 from kernels.device.launch import Launch
+from kernels.image.place import Kind
 from models.arena import ALIGNMENT, Lifetime, lay_out, lower_bound
 from models.graph import Graph
 from models.lowering import (
@@ -31,7 +32,7 @@ from models.lowering import (
     WeightOperand,
     lower,
 )
-from models.preprocessing import Form, Preprocessing
+from models.preprocessing import Preprocessing
 from models.schedule.branches import Access, After, all_before, dependencies, in_order, windows
 from models.schedule.time import Cost, PlannedConv
 
@@ -43,7 +44,7 @@ Pays = Callable[[Sequence[TapeStep], After], bool]
 class Region(Enum):
     """Names a part of device memory by what it holds."""
 
-    INPUT = "input"  # the images, in the plan's form (models/lowering/context.py, INPUT)
+    INPUT = "input"  # the images, of the plan's kind (models/lowering/context.py, INPUT)
     OUTPUT = "output"  # results (kernels/operations/top_k.py), read by the host
     ARENA = "arena"  # everything in between
     COUNTERS = "counters"  # all zero before and after every step
@@ -99,7 +100,7 @@ class Plan:
     """
 
     n: int
-    form: Form  # of the images
+    kind: Kind  # of batch
     steps: tuple[Step, ...]
     after: After  # by step: those that must have ended, without what follows from the rest
     weights: Mapping[str, MakeWeight]
@@ -123,16 +124,16 @@ def build_plan(
     n: int,
     choose: Choose,
     *,
-    form: Form = Form.PIXELS,
+    kind: Kind = Kind.PIXELS,
     pays: Pays = lambda *_: False,
 ) -> Plan:
     """Return the plan of a rewritten classifier for n images; `choose` decides each Conv's
     algorithm.
 
-    The images come in `form`. Branches run in parallel where `pays` says so. Raises ValueError
-    where a tensor is too large for a kernel's indices.
+    The images are of `kind` and those before it. Branches run in parallel where `pays` says so.
+    Raises ValueError where a tensor is too large for a kernel's indices.
     """
-    tape = lower(graph, preprocessing, n, choose, form)
+    tape = lower(graph, preprocessing, n, choose, kind)
     after = dependencies([_access(step) for step in tape.steps])
     if not pays(tape.steps, after):
         after = in_order(len(tape.steps))
@@ -161,7 +162,7 @@ def build_plan(
     )
     return Plan(
         n=n,
-        form=form,
+        kind=kind,
         steps=steps,
         after=after,
         weights=dict(tape.weights),

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.image.decoded import MIDDLE_BYTES
+from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES
+from kernels.image.place import Kind, array_bytes
 from kernels.problems.interpolation import Interpolation
 from models.errors import PreprocessingError
 
@@ -58,15 +59,6 @@ class OutputKind(Enum):
 
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
-
-
-@unique
-class Form(Enum):
-    """Names the form in which a batch's images are given."""
-
-    PIXELS = "pixels"  # of the network's size
-    TENSORS = "tensors"  # normalised already
-    PLACES = "places"  # pixels, and decoded images that the device resizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +127,21 @@ class Preprocessing:
         """Return whether a device can resize decoded images for this model, which it cannot for
         clips."""
         return self.frames is None and prod(self.image_shape) <= MIDDLE_BYTES
+
+    def batch_kinds(self, *, resizes: bool) -> tuple[Kind, ...]:
+        """Return the kinds of batches for which a device has a plan each: the last kinds in them.
+
+        Batches of pixels alone are most of them, and need no entries. With `resizes` the device
+        makes pixels of decoded images, if it can.
+        """
+        return Kind.PIXELS, Kind.DECODED if resizes and self.resizable else Kind.TENSOR
+
+    def place_bytes(self, kind: Kind) -> int:
+        """Return the bytes of an image's place in a batch of this kind."""
+        if kind is Kind.PIXELS:
+            return prod(self.image_shape)
+        tensor = array_bytes(4 * prod(self.input_shape))
+        return max(tensor, PLACE_BYTES) if kind >= Kind.DECODED else tensor
 
     @property
     def forms(self) -> Mapping["np.dtype[Any]", tuple[int, ...]]:

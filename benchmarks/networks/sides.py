@@ -1,6 +1,6 @@
 """Runs whole networks by Convoy's engine, and by PyTorch in its fastest ways."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import perf_counter
@@ -14,12 +14,13 @@ from benchmarks.kernels.report import CONVOY
 from benchmarks.networks.switches import VARIANTS, switched
 from benchmarks.networks.torch_graph import torch_module
 from kernels.device.device import Device, Event, Instantiation, Kernel, Stream
+from kernels.image.place import Kind
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
-from models.engines.engine import Batch, Image, Results
+from models.engines.engine import Batch, Results
 from models.lowering import Choose
 from models.plan import Plan, Step
-from models.preprocessing import Form, normalisation
+from models.preprocessing import normalisation
 
 WARM_UPS = 10  # before a side is ready: PyTorch searches algorithms in the first
 
@@ -55,15 +56,14 @@ class ConvoyNetwork(CudaEngine):
         self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""
     ) -> None:
         self.name = switched(switch) if switch else CONVOY
-        self._form, self._switch = (Form.PIXELS, n), switch
+        self._only, self._switch = (Kind.PIXELS, n), switch
         pays = (lambda *_: False) if switch == "without branches" else None
         super().__init__(classifier, device, max_batch=n, choose=choose, pays=pays)
         self.warm_up()
 
     def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
-        """Load only the plan for n images' pixels, because the other plans' kernels take long to
-        compile."""
-        self._plans = {self._form: self._plans[self._form]}
+        """Load only the plan for n images' pixels: the kernels of others take long to compile."""
+        self._plans = {self._only: self._plans[self._only]}
         if self._switch not in VARIANTS:
             return super()._load(progress)
         (plan,) = self._plans.values()
@@ -82,18 +82,18 @@ class ConvoyNetwork(CudaEngine):
         overlaps = dependent and self._switch != "without dependent launches"
         super()._launch(step, plan, stream, dependent=overlaps)
 
-    def _run_alike(
-        self, form: tuple[Form, int], images: Sequence[Image], step_by_step: bool
+    def _run_batch(
+        self, key: tuple[Kind, int], images: Batch, step_by_step: bool
     ) -> NDArray[np.float32]:
         if self._switch != "without one graph":
-            return super()._run_alike(form, images, step_by_step)
-        return self._replays[form].run(images, self._start)
+            return super()._run_batch(key, images, step_by_step)
+        return self._replays[key].run(images, self._start)
 
     def _start(self) -> None:
         """Start a batch whose images are in pinned memory."""
         if self._switch == "without one graph":
-            super()._upload(self._plans[self._form])
-        self._replays[self._form].graph.replay(self._stream)
+            super()._upload(self._plans[self._only])
+        self._replays[self._only].graph.replay(self._stream)
 
     def queued_us(self, runs: int) -> list[float]:
         """Return the device's µs for each run when runs queue up one after another."""

@@ -1,26 +1,26 @@
-"""Describes images that are decoded but not resized, and lays them out for a device to read.
+"""Describes images that are decoded but not resized, and lays them out for a device to read."""
 
-A place in a batch of images is `PLACE_BYTES` of memory that begin with an entry of
-kernels/src/place.cuh, as long as its image needs:
-
-    Entry │ taps of the first axis │ of the second │ pixels             a decoded image
-    Entry │ taps of the first axis │ of the second │ Jpeg, tables │ scan   a JPEG file (jpeg.py)
-    Entry │ pixels                                                      pixels of the network's size
-"""
-
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.device.launch import struct
+from kernels.image.place import (
+    CHANNELS,
+    ENTRY_BYTES,
+    Bytes,
+    Kind,
+    LaidOut,
+    aligned,
+    entry,
+    read_entry,
+    used_bytes,
+)
 from kernels.image.taps import WEIGHT_BITS, Taps, most_taps, taps_of
 from kernels.problems.interpolation import Interpolation
-
-SOURCE = "resize.cu"
-_ENTRY = "place.cuh"
 
 MOST_PIXELS = 2**20
 """Of a decoded image, whether three bytes each or one."""
@@ -28,19 +28,13 @@ MOST_PIXELS = 2**20
 MIDDLE_BYTES = 3 * MOST_PIXELS
 """The most that the first axis's pass makes of one."""
 
-_ALIGNED = 16
-_ENTRY_BYTES = 144
 _TAPS_BYTES = 2**18  # of both axes
 
 JPEG_BYTES = 2304
 """Of what describes a JPEG file (jpeg.py)."""
 
-PLACE_BYTES = _ENTRY_BYTES + _TAPS_BYTES + JPEG_BYTES + 3 * MOST_PIXELS
-"""Of a place; a multiple of 16."""
-
-_CHANNELS = 4  # at most, of an entry's arrays
-
-Bytes = NDArray[np.uint8]
+PLACE_BYTES = ENTRY_BYTES + _TAPS_BYTES + JPEG_BYTES + 3 * MOST_PIXELS
+"""Of a place that has room for any decoded image and any file; a multiple of 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ class Resize:
             width * height <= MOST_PIXELS
             and middle * channels <= MIDDLE_BYTES
             and 4 * taps <= _TAPS_BYTES
-            and len(self.channels) <= _CHANNELS
+            and len(self.channels) <= CHANNELS
         )
 
 
@@ -128,22 +122,19 @@ class Crop:
             tap_stride = channels
             middle_bytes = first.outputs * width * channels
         tables = [_table(first), _table(second)]
-        tables_end = _ENTRY_BYTES + sum(map(len, tables))
-        jpeg_at = _aligned(tables_end)
-        pixels_at = _aligned(jpeg_at + len(jpeg))
-        entry = struct(
-            _ENTRY,
-            "Entry",
-            bytes=_aligned(pixels_at + nbytes),
-            pixels=pixels_at,
-            resized=1,
+        jpeg_at = aligned(ENTRY_BYTES + sum(map(len, tables)))
+        data_at = aligned(jpeg_at + len(jpeg))
+        head = entry(
+            kind=Kind.JPEG if jpeg else Kind.DECODED,
+            bytes=aligned(data_at + nbytes),
+            data=data_at,
             jpeg=jpeg_at if jpeg else 0,
             middle_bytes=middle_bytes,
             inner=inner,
             outputs=first.outputs,
             inputs=inputs,
             taps=(first.count, second.count),
-            table=(_ENTRY_BYTES, _ENTRY_BYTES + len(tables[0])),
+            table=(ENTRY_BYTES, ENTRY_BYTES + len(tables[0])),
             second=y,
             kept=x,
             kept_stride=kept_stride,
@@ -153,28 +144,28 @@ class Crop:
             channel=_filled(self.channels),
             paper=_filled(self.resize.paper),
         )
-        head = b"".join([entry, *tables]).ljust(jpeg_at, b"\0") + jpeg
-        return np.frombuffer(head.ljust(pixels_at, b"\0"), np.uint8)
+        whole = b"".join([head.tobytes(), *tables]).ljust(jpeg_at, b"\0") + jpeg
+        return np.frombuffer(whole.ljust(data_at, b"\0"), np.uint8)
 
 
-class DecodedImage:
+class DecodedImage(LaidOut):
     """Holds a decoded image and how to resize it; NumPy sees it as the resized pixels.
 
     The array is computed here. A device computes the same from what `write` writes.
     """
 
-    dtype = np.dtype(np.uint8)
+    kind = Kind.DECODED
 
     def __init__(self, pixels: Bytes, resize: Resize) -> None:
         """Take pixels H×W×C, C = 1 or 3. Raises ValueError where they exceed the space of an image
         in a batch."""
         height, width, channels = pixels.shape
-        self._crop = Crop((width, height), channels, resize)
+        crop = Crop((width, height), channels, resize)
         self.resize = resize
         self.shape = resize.shape
-        self.pixels = pixels[self._crop.rows, self._crop.columns]  # those that are used
+        self.pixels = pixels[crop.rows, crop.columns]  # those that are used
         # What `write` begins with, made here since an engine's thread has less time.
-        self._head = self._crop.head(self.pixels.nbytes)
+        self._head = crop.head(self.pixels.nbytes)
 
     def write(self, place: Bytes) -> None:
         """Write the entry, the taps and the pixels to a place in a batch."""
@@ -184,66 +175,58 @@ class DecodedImage:
         place[len(head) : end].reshape(self.pixels.shape)[...] = self.pixels
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the resized pixels."""
-        crop = self._crop
-        passes = [(1, crop.across), (0, crop.down)]
-        image = self.pixels
-        for axis, taps in passes[:: -1 if crop.down_first else 1]:
-            image = _resampled(image, axis, taps)
-        resize = self.resize
-        image = image[:: -1 if resize.y_reversed else 1, :: -1 if resize.x_reversed else 1]
-        image = (image.swapaxes(0, 1) if resize.transposed else image)[..., list(crop.channels)]
+        """Return the pixels made of the image."""
+        place = np.empty(aligned(len(self._head) + self.pixels.nbytes), np.uint8)
+        self.write(place)
+        return WrittenImage(place, self.shape).__array__(dtype)
+
+
+class WrittenImage(LaidOut):
+    """Holds a decoded image as `DecodedImage.write` has written it to a place."""
+
+    kind = Kind.DECODED
+
+    def __init__(self, place: Bytes, shape: tuple[int, ...]) -> None:
+        """Take the shape of the pixels that become of it."""
+        self._place, self.shape = place, shape
+
+    def write(self, place: Bytes) -> None:
+        """Copy the entry to another place."""
+        used = used_bytes(self._place)
+        place[:used] = self._place[:used]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the pixels made of the image, as kernels/src/resize.cu makes them."""
+        members = read_entry(self._place)
+        (inner,), (outputs,), (inputs,) = (members[name] for name in ("inner", "outputs", "inputs"))
+        (begin,), (middle_bytes,) = members["data"], members["middle_bytes"]
+        first, second = self._tables(members)
+        lines = middle_bytes // (inner * outputs)
+        source = self._place[begin : begin + lines * inputs * inner].reshape(lines, inputs, inner)
+        middle = _resampled(first, lambda tap: source[:, first[:, 0] + tap]).ravel()
+        # By x and y of the image in the frame: its place on both axes, of which one is resampled.
+        right, down = np.arange(members["size"][0]), np.arange(members["size"][1])[:, None]
+        output, kept = (
+            base + right * by_x + down * by_y
+            for base, by_x, by_y in (members["second"], members["kept"])
+        )
+        rows, channels = second[output], members["channel"][: self.shape[2]]
+        places = kept * members["kept_stride"] + rows[..., 0] * members["tap_stride"]
+        beside = places[..., None] + channels
+        image = _resampled(rows, lambda tap: middle[beside + tap * members["tap_stride"]])
         framed = np.empty(self.shape, np.uint8)
-        framed[...] = resize.paper
-        top, left = ((o - i) // 2 for o, i in zip(self.shape[:2], image.shape[:2], strict=True))
-        framed[top : top + image.shape[0], left : left + image.shape[1]] = image
+        framed[...] = members["paper"][: self.shape[2]]
+        left, top = members["corner"]
+        framed[top : top + len(down), left : left + len(right)] = image
         return framed if dtype is None else framed.astype(dtype, copy=False)
 
-
-Placed = Bytes | DecodedImage
-"""What a place may hold: pixels of the network's size, or an image to make them of."""
-
-
-def write(place: Bytes, image: Placed) -> None:
-    """Write an image, decoded or as pixels, to its place in a batch."""
-    if isinstance(image, DecodedImage):
-        image.write(place)
-        return
-    head = _head_of_pixels(image.nbytes)
-    place[: len(head)] = head
-    place[len(head) : len(head) + image.nbytes].reshape(image.shape)[...] = image
-
-
-@lru_cache(maxsize=16)
-def _head_of_pixels(nbytes: int) -> Bytes:
-    none = (0,) * _CHANNELS
-    entry = struct(
-        _ENTRY,
-        "Entry",
-        bytes=_aligned(_ENTRY_BYTES + nbytes),
-        pixels=_ENTRY_BYTES,
-        resized=0,
-        jpeg=0,
-        middle_bytes=0,
-        inner=1,
-        outputs=1,
-        inputs=0,
-        taps=none[:2],
-        table=none[:2],
-        second=none[:3],
-        kept=none[:3],
-        kept_stride=0,
-        tap_stride=0,
-        corner=none[:2],
-        size=none[:2],
-        channel=none,
-        paper=none,
-    )
-    return np.frombuffer(entry, np.uint8)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNED) * _ALIGNED
+    def _tables(self, members: Mapping[str, NDArray[np.int32]]) -> Iterator[NDArray[np.int32]]:
+        """Yield the tables of both axes: a row an output, its first input and its weights."""
+        ends = [*members["table"], *members["data"]]
+        for (begin, end), taps in zip(pairwise(ends), members["taps"], strict=True):
+            row = 4 * (1 + taps)
+            table = self._place[begin : begin + (end - begin) // row * row]
+            yield table.view(np.int32).reshape(-1, 1 + taps)
 
 
 def _is_down_first(width: int, height: int, size: tuple[int, int]) -> bool:
@@ -276,13 +259,13 @@ def _mirrored(place: tuple[int, int, int], outputs: int) -> tuple[int, int, int]
 
 
 def _filled(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    return numbers + (0,) * (_CHANNELS - len(numbers))
+    return numbers + (0,) * (CHANNELS - len(numbers))
 
 
-def _resampled(image: Bytes, axis: int, taps: Taps) -> Bytes:
-    """Return the result of one pass of the resize, rounded to bytes."""
-    lines = np.moveaxis(image, axis, 0)
-    total = np.full((taps.outputs, *lines.shape[1:]), 1 << (WEIGHT_BITS - 1), np.int32)
-    for tap in range(taps.count):
-        total += taps.weights[:, tap, None, None] * lines[taps.starts + tap]
-    return np.moveaxis(np.clip(total >> WEIGHT_BITS, 0, 255).astype(np.uint8), 0, axis)
+def _resampled(table: NDArray[np.int32], inputs: Callable[[int], Bytes]) -> Bytes:
+    """Return one pass of the resize, rounded to bytes: the inputs of each tap times its weights."""
+    total: Any = 1 << (WEIGHT_BITS - 1)
+    for tap in range(table.shape[-1] - 1):
+        total = total + table[..., 1 + tap, None] * inputs(tap)
+    image: Bytes = np.clip(total >> WEIGHT_BITS, 0, 255).astype(np.uint8)
+    return image

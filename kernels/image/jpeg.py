@@ -14,11 +14,14 @@ from enum import Enum, IntFlag, unique
 from itertools import accumulate
 from math import ceil
 from struct import unpack
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernels.device.launch import struct
-from kernels.image.decoded import JPEG_BYTES, Bytes, Crop, Resize
+from kernels.image.decoded import JPEG_BYTES, Crop, Resize
+from kernels.image.place import Bytes, Kind, LaidOut
 
 SOURCE = "jpeg.cuh"
 
@@ -283,8 +286,13 @@ def _truncated() -> UnsuitableError:
     return UnsuitableError(Reason.TRUNCATED, "it does not end")
 
 
-class JpegImage:
-    """Holds a JPEG file and what to make of it; a device decodes it, and then makes that."""
+class JpegImage(LaidOut):
+    """Holds a JPEG file and what to make of it; a device decodes it, and then makes that.
+
+    As an array it is black: only a device decodes it.
+    """
+
+    kind = Kind.JPEG
 
     def __init__(self, file: JpegFile, eighths: int, resize: Resize) -> None:
         """Take a file that is decoded at `eighths` of its size: 8, 4, 2 or 1; `resize` is of the
@@ -318,6 +326,10 @@ class JpegImage:
         begin, end = len(self._head), len(self._head) + len(self.file.scan)
         place[:begin] = self._head
         place[begin:end] = np.frombuffer(self.file.scan, np.uint8)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return black pixels."""
+        return np.zeros(self.shape, dtype or self.dtype)
 
 
 def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:

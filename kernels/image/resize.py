@@ -1,7 +1,9 @@
-"""Launches kernels/src/resize.cu, which turns decoded images into a batch's pixels."""
+"""Launches kernels/src/resize.cu: copies a batch's places, and makes pixels of decoded images."""
 
 from kernels.device.launch import THREADS, Launch, blocks_of_threads, instantiate, launch
-from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES, SOURCE
+from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES
+
+SOURCE = "resize.cu"
 
 _FETCHING = 32
 """Blocks that copy one entry: 128 kB are under way, more than a PCIe bus holds."""
@@ -11,7 +13,7 @@ _FIRST_BLOCKS = 256
 
 
 def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
-    """Return a launch that copies n images' entries to the device: operands images, entries."""
+    """Return a launch that copies the entries of n places: operands images, entries."""
     return launch(
         instantiate(SOURCE, "fetch"),
         (_FETCHING, n, 1),
@@ -43,7 +45,8 @@ def second_axis_launch(
     place_bytes: int = PLACE_BYTES,
     middle_bytes: int = MIDDLE_BYTES,
 ) -> Launch:
-    """Return a launch that writes n images' pixels of `shape`, H×W×C: operands entries, middle, y.
+    """Return a launch that makes decoded images' pixels of `shape`, H×W×C: operands entries,
+    middle, y. What belongs to images of other kinds in y stays as it was.
 
     Raises ValueError where a place has no room for so many.
     """

@@ -1,20 +1,50 @@
-"""Launches kernels/src/preprocess.cu, which makes a network's input as NHWC floats."""
+"""Launches kernels/src/preprocess.cu, which makes a network's input as NHWC floats or bytes."""
+
+from typing import NamedTuple
 
 from kernels.device.device import TemplateArgument
-from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch
+from kernels.device.launch import Launch, Value, blocks_of_threads, instantiate, int32, launch
 from kernels.layout.pixels import Pixels, vector_width
 from kernels.layout.strided import VECTOR
 
 
-def pixels_to_floats_launch(
-    channels: int, pixels: int, y: Pixels, *, reverse: bool = False
-) -> Launch:
-    """Return a launch of y = pixel · multiplier + offset, from uint8 pixels of `channels` bytes to
-    floats.
+class Places(NamedTuple):
+    """Describes a batch's places (kernels/image/place.py), which lie `pitch` bytes apart.
 
-    Operands images, multiplier, offset (one number a channel of the output, in its order), y. With
-    `reverse` the output's first channel is the image's last: RGB to BGR. Channels that y has beyond
-    the image's become 0. Raises ValueError.
+    Tensors are H×W×C with `channels_last`, else C×H×W. Pixels that resize.cu made of decoded images
+    are in the operand `made`, if there are such.
+    """
+
+    pitch: int
+    channels_last: bool = False
+    has_made: bool = False
+
+    def arguments(self, channels: int, area: int) -> dict[str, Value]:
+        """Return the arguments of kernels that read images of `area` pixels from places."""
+        channel, pixel = (1, channels) if self.channels_last else (area, 1)
+        return {
+            "pitch": self.pitch,
+            "area": area,
+            "channel_stride": channel,
+            "pixel_stride": pixel,
+        }
+
+    @property
+    def operands(self) -> dict[str, Value]:
+        """Return the operands from which those kernels read."""
+        return {"entries": "entries", "made": "made" if self.has_made else 0}
+
+
+_WEIGHTS: dict[str, Value] = {"multiplier": "multiplier", "offset": "offset"}
+
+
+def to_floats_launch(
+    channels: int, n: int, area: int, y: Pixels, places: Places | None = None
+) -> Launch:
+    """Return a launch from n uint8 images of `area` pixels to floats, pixel · multiplier + offset.
+
+    Operands images, multiplier, offset (one number a channel of the image), y; of places, entries
+    and `made` are the first. Channels that y has beyond the image's become 0. Raises ValueError.
     """
     if y.channels < channels:
         raise ValueError(f"{channels} channels do not fit {y}")
@@ -22,71 +52,76 @@ def pixels_to_floats_launch(
         "t": y.stored.element,
         "channels": channels,
         "padded": y.channels,
-        "reversed": reverse,
         "v": vector_width(y),
     }
-    int32(pixels * y.pitch)
+    int32(n * area * max(channels, y.pitch))
+    if places is None:
+        return launch(
+            instantiate("preprocess.cu", "pixels_to_floats", **template),
+            *blocks_of_threads(n * area),
+            images="images",
+            **_WEIGHTS,
+            y="y",
+            pixels=n * area,
+            y_pitch=y.pitch,
+        )
+    (blocks, _, _), block = blocks_of_threads(area)
     return launch(
-        instantiate("preprocess.cu", "pixels_to_floats", **template),
-        *blocks_of_threads(pixels),
-        images="images",
-        multiplier="multiplier",
-        offset="offset",
+        instantiate("preprocess.cu", "places_to_floats", **template),
+        (blocks, n, 1),
+        block,
+        **places.operands,
+        **_WEIGHTS,
         y="y",
-        pixels=pixels,
+        **places.arguments(channels, area),
         y_pitch=y.pitch,
     )
 
 
-def pixels_to_bytes_launch(
-    channels: int, n: int, size: tuple[int, int], y: Pixels, block: int = 1
+def to_bytes_launch(
+    channels: int,
+    n: int,
+    size: tuple[int, int],
+    y: Pixels,
+    side: int = 1,
+    places: Places | None = None,
 ) -> Launch:
     """Return a launch from n uint8 images of at most 4 channels to quantised pixels of y.
 
-    Operands images, multiplier, offset, y as for `pixels_to_floats_launch`, whose floats are
-    quantised as `quantize_launch` does. Pixels of block × block are one of y, each with 4 channels.
-    Raises ValueError.
+    Operands as for `to_floats_launch`, whose floats are quantised as `quantize_launch` does. Pixels
+    of side × side are one of y, each with 4 channels. Raises ValueError.
     """
-    if channels > VECTOR or y.pitch < VECTOR * block * block or y.pitch % VECTOR or y.offset:
-        raise ValueError(f"pixels of {channels} channels in blocks of {block} do not fit {y}")
+    if channels > VECTOR or y.pitch < VECTOR * side * side or y.pitch % VECTOR or y.offset:
+        raise ValueError(f"pixels of {channels} channels in blocks of {side} do not fit {y}")
     h, w = size
-    if h % block or w % block:
-        raise ValueError(f"{h}x{w} pixels are no whole number of blocks of {block}")
+    if h % side or w % side:
+        raise ValueError(f"{h}x{w} pixels are no whole number of blocks of {side}")
     int32(n * h * w * max(channels, y.pitch))
+    written: dict[str, Value] = {
+        "columns": w // side,
+        "block": side,
+        "y_pitch": y.pitch,
+        "scale": y.stored.scale,
+        "zero": y.stored.zero_point,
+    }
+    if places is None:
+        return launch(
+            instantiate("preprocess.cu", "pixels_to_bytes", channels=channels),
+            *blocks_of_threads(n * h * w),
+            images="images",
+            **_WEIGHTS,
+            y="y",
+            pixels=n * h * w,
+            **written,
+        )
+    (blocks, _, _), block = blocks_of_threads(h * w)
     return launch(
-        instantiate("preprocess.cu", "pixels_to_bytes", channels=channels),
-        *blocks_of_threads(n * h * w),
-        images="images",
-        multiplier="multiplier",
-        offset="offset",
+        instantiate("preprocess.cu", "places_to_bytes", channels=channels),
+        (blocks, n, 1),
+        block,
+        **places.operands,
+        **_WEIGHTS,
         y="y",
-        pixels=n * h * w,
-        columns=w // block,
-        block=block,
-        y_pitch=y.pitch,
-        scale=y.stored.scale,
-        zero=y.stored.zero_point,
-    )
-
-
-def planes_to_pixels_launch(channels: int, n: int, plane: int, y: Pixels) -> Launch:
-    """Return a launch from contiguous N×C×(plane) floats to pixels: operands x, y.
-
-    Channels that y has beyond the tensor's become 0. Raises ValueError.
-    """
-    if y.channels < channels:
-        raise ValueError(f"{channels} channels do not fit {y}")
-    v = vector_width(y)
-    steps = n * plane * (y.channels // v)
-    int32(n * plane * max(channels, y.pitch))
-    return launch(
-        instantiate("preprocess.cu", "planes_to_pixels", t=y.stored.element, v=v),
-        *blocks_of_threads(steps),
-        x="x",
-        y="y",
-        steps=steps,
-        pixels=n * plane,
-        plane=plane,
-        channels=channels,
-        y_pitch=y.pitch,
+        **places.arguments(channels, h * w),
+        **written,
     )

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(256)
   }
   const int first = blockIdx.x * CHUNK;
   if (first >= jpeg.scan_bytes) return;
-  const Sixteen here = look(pixels_of(entry), first + threadIdx.x * 16, jpeg.scan_bytes);
+  const Sixteen here = look(data_of(entry), first + threadIdx.x * 16, jpeg.scan_bytes);
   const unsigned all = sums_of<256>(counts_of(here)).all;
   if (threadIdx.x == 0) own.counts[blockIdx.x] = all;
 }
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(256)
   const auto chunks =
       sums_of<256>((counts & 0xffffu) | static_cast<unsigned long long>(counts >> 16) << 32);
   if (threadIdx.x == blockIdx.x) begins = chunks.before;
-  const Sixteen here = look(pixels_of(entry), first + threadIdx.x * 16, jpeg.scan_bytes);
+  const Sixteen here = look(data_of(entry), first + threadIdx.x * 16, jpeg.scan_bytes);
   const unsigned before = sums_of<256>(counts_of(here)).before;
   int to = int(begins) + int(before & 0xffffu), segment = int(begins >> 32) + int(before >> 16);
 

@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(256) jpeg_pixels(unsigned char* entries, unsig
   if (entry.jpeg == 0 || flags[blockIdx.y] != 0) return;
   const Jpeg& jpeg = jpeg_of(entry);
   Scratch& own = scratch_at(scratch, scratch_pitch);
-  unsigned char* const pixels = entries + size_t(blockIdx.y) * unsigned(pitch) + entry.pixels;
+  unsigned char* const pixels = entries + size_t(blockIdx.y) * unsigned(pitch) + entry.data;
   const int components = jpeg.components;
   const unsigned count = unsigned(jpeg.crop_width) * jpeg.crop_height;
   for (unsigned i = thread_index(); i < count; i += gridDim.x * blockDim.x) {

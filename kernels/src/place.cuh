@@ -1,14 +1,25 @@
-// A place in a batch of images begins with an entry, which says what lies there.
+// Places of a batch, each with one image of any kind: kernels/image/place.py.
+//
+// A place begins with its entry, in which is all that differs from image to image. So one captured
+// graph, with the grids of the largest image, serves images of all kinds and sizes.
 #pragma once
 #include "common.cuh"
 
-// kernels/image/decoded.py. A table has a row an output: the first input, and a weight a tap.
+enum Kind {
+  PIXELS,   // bytes of the network's size, H x W x C
+  TENSOR,   // floats as the network takes them
+  DECODED,  // bytes of another size, of which resize.cu makes pixels
+  JPEG,     // a file, of which jpeg.cu makes such bytes
+};
+
+// What comes after `jpeg` is of decoded images and files. Tables have a row an output: the first
+// input, and a weight a tap.
 struct Entry {
+  int kind;
   int bytes;         // of it all: a multiple of 16
-  int pixels;        // where they begin, in bytes from the entry's begin; or a JPEG file's scan
-  int resized;       // 0: the pixels are of the network's size, and nothing below counts
+  int data;          // where the image begins, in bytes from the entry's begin; or a JPEG's scan
   int jpeg;          // where what describes a JPEG file begins (jpeg.cuh); 0: it is none
-  int middle_bytes;  // what the first pass makes
+  int middle_bytes;  // what the first pass makes; 0 of other kinds
   Divisor inner;     // bytes between the first axis's inputs, and between its outputs
   Divisor outputs;   // of the first axis
   int inputs;        // of the first axis
@@ -24,12 +35,15 @@ struct Entry {
   int paper[4];      // the colour around it
 };
 
-// The entry of the place that a block's y is.
+// Of the block's place, which is y of the grid.
 __device__ __forceinline__ const Entry& entry_at(const unsigned char* entries, int pitch) {
   return *reinterpret_cast<const Entry*>(entries + size_t(blockIdx.y) * unsigned(pitch));
 }
 
-// An image's pixels, or the scan of a JPEG file.
-__device__ __forceinline__ const unsigned char* pixels_of(const Entry& entry) {
-  return reinterpret_cast<const unsigned char*>(&entry) + entry.pixels;
+__device__ __forceinline__ const unsigned char* begin_of(const Entry& entry) {
+  return reinterpret_cast<const unsigned char*>(&entry);
+}
+
+__device__ __forceinline__ const unsigned char* data_of(const Entry& entry) {
+  return begin_of(entry) + entry.data;
 }

@@ -4,9 +4,7 @@
 //   Each output byte is a sum of `taps` bytes along the axis, by weights of 22 bits behind the
 //   point, rounded to a byte after either pass. The second pass computes only what the crop shows,
 //   turns it upright, and puts the paper's colour around it. The weights come from the host
-//   (kernels/image/taps.py), and all that differs from image to image is in its entry, which lies
-//   at the begin of its place in the batch: so one captured graph serves every image, and images
-//   that need no resizing beside them.
+//   (kernels/image/taps.py). Places of other kinds are only copied.
 // Launch: y is the place in the batch.
 //   `fetch`: copies each entry from the host's memory by its own length, 16 bytes a thread at a
 //     time, each byte once; the grid is for many bytes under way, not for the longest entry.
@@ -39,15 +37,15 @@ __global__ void __launch_bounds__(256)
     first_axis(const unsigned char* entries, unsigned char* middle, int pitch, int middle_pitch) {
   follow_previous();
   const Entry& entry = entry_at(entries, pitch);
-  const unsigned char* const begin = reinterpret_cast<const unsigned char*>(&entry);
+  const unsigned char* const begin = begin_of(entry);
   const int* const table = reinterpret_cast<const int*>(begin + entry.table[0]);
   unsigned char* const to = middle + size_t(blockIdx.y) * unsigned(middle_pitch);
   for (unsigned i = thread_index(); i < unsigned(entry.middle_bytes); i += gridDim.x * blockDim.x) {
     unsigned line = i;
     const int byte = peel(line, entry.inner), output = peel(line, entry.outputs);
     const int start = int(line) * entry.inputs * int(entry.inner) + byte;
-    to[i] = weighted(begin + entry.pixels + start, entry.inner,
-                     table + output * (entry.taps[0] + 1), entry.taps[0]);
+    to[i] = weighted(begin + entry.data + start, entry.inner, table + output * (entry.taps[0] + 1),
+                     entry.taps[0]);
   }
 }
 
@@ -58,12 +56,9 @@ __global__ void __launch_bounds__(256)
   const unsigned index = thread_index();
   if (index >= unsigned(bytes)) return;
   const Entry& entry = entry_at(entries, pitch);
-  const unsigned char* const begin = reinterpret_cast<const unsigned char*>(&entry);
+  if (entry.kind < DECODED) return;
+  const unsigned char* const begin = begin_of(entry);
   unsigned char* const to = y + size_t(blockIdx.y) * unsigned(bytes) + index;
-  if (!entry.resized) {
-    *to = begin[entry.pixels + index];
-    return;
-  }
   unsigned row = index;
   const unsigned channel = peel(row, channels);
   const int right = int(peel(row, width)) - entry.corner[0], down = int(row) - entry.corner[1];

@@ -10,7 +10,7 @@ with the results there.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -30,14 +30,13 @@ from kernels.device.device import (
     OutOfMemoryError,
     Stream,
 )
-from kernels.image.decoded import PLACE_BYTES, DecodedImage, write
+from kernels.image.place import Kind, kind_of, kind_of_batch, write
 from models.arena import aligned
 from models.classifier import Classifier
 from models.engines.engine import (
     Batch,
     Engine,
     Fallback,
-    Image,
     Proof,
     Results,
     TopClasses,
@@ -48,7 +47,6 @@ from models.engines.replay import Put, Replay, kernel_reads_host
 from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
 from models.plan import Location, Pays, Plan, Region, Step, build_plan
-from models.preprocessing import Form
 from models.schedule import time
 from models.schedule.branches import dependents, streams
 from models.schedule.timeline import Bar, Timeline
@@ -61,13 +59,7 @@ Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 _AHEAD = 20
 """Replays that keep the GPU busy while the host queues the launches to be measured."""
 
-_PlanKey = tuple[Form, int]  # and N
-
-_TYPES: Mapping[Form, "np.dtype[Any]"] = {
-    Form.PIXELS: np.dtype(np.uint8),
-    Form.TENSORS: np.dtype(np.float32),
-    Form.PLACES: np.dtype(np.uint8),
-}
+_PlanKey = tuple[Kind, int]  # and N
 
 
 class _Weights:
@@ -97,9 +89,8 @@ class CudaEngine:
 
     One allocation holds the weights, which all plans share; engines on the same device share them,
     the plans and the loaded kernels. Another holds the images, the counters and the arena, each as
-    large as the largest plan needs. Every N has a plan for pixels and one for tensors; of a batch
-    of both, one kind runs after the other. Where the engine `resizes`, every N has a third plan,
-    for decoded images and pixels together.
+    large as the largest plan needs. Every N has a plan for pixels alone, and one for batches of any
+    kinds that the engine takes: tensors, and decoded images where it `resizes`.
     """
 
     fallback_reason = ""
@@ -132,25 +123,25 @@ class CudaEngine:
         self.precision = classifier.precision
         self._name, self._device, self.gpu = classifier.name, device, device
         self._max_batch, self._classes = max_batch, classifier.classes
-        self._forms = p.forms
+        self._preprocessing = p
         self._inner, self._origins = classifier.inner, classifier.origins
-        self.resizes = resizes and p.resizable
+        self._kinds = p.batch_kinds(resizes=resizes)
+        self.resizes = Kind.DECODED in self._kinds
         self._prove, self._fallback = prove, fallback
         graph = classifier.rewritten.graph
-        forms = [form for form in Form if form is not Form.PLACES or self.resizes]
         self._plans: Mapping[_PlanKey, Plan] = (
             beside._plans
             if beside
             else {
-                (form, n): build_plan(
+                (kind, n): build_plan(
                     graph,
                     p,
                     n,
                     choose,
-                    form=form,
+                    kind=kind,
                     pays=pays or partial(time.pays, machine=device),
                 )
-                for form in forms
+                for kind in self._kinds
                 for n in range(1, max_batch + 1)
             }
         )
@@ -190,7 +181,7 @@ class CudaEngine:
     @property
     def plans(self) -> Mapping[int, Plan]:
         """Return the plans for pixels, by N."""
-        return {n: plan for (form, n), plan in self._plans.items() if form is Form.PIXELS}
+        return {n: plan for (kind, n), plan in self._plans.items() if kind is Kind.PIXELS}
 
     def warm_up(self) -> Engine:
         """Run every N, the largest first, by single steps and then captured, and prove the engine.
@@ -212,16 +203,13 @@ class CudaEngine:
 
     def _capture(self) -> None:
         for key, plan in sorted(self._plans.items(), key=lambda item: -item[0][1]):
-            form, n = key
-            dtype = _TYPES[form]
-            shape = self._forms[dtype]
-            images = self._images[: plan.input_bytes].view(dtype)
-            blank = np.zeros(shape, dtype)
-            put: Put = np.copyto
-            if form is Form.PLACES:
-                shape, put = (PLACE_BYTES,), write
-                for place in images.reshape(n, *shape):
-                    write(place, blank)
+            kind, n = key
+            blank = np.zeros(self._preprocessing.image_shape, np.uint8)
+            put: Put = np.copyto if kind is Kind.PIXELS else write
+            shape = blank.shape if kind is Kind.PIXELS else (-1,)
+            places = self._images[: plan.input_bytes].reshape(n, *shape)
+            for place in places:
+                put(place, blank)
             self._run_step_by_step(plan)
             try:
                 with self._device.capture(self._stream) as graph:
@@ -230,9 +218,8 @@ class CudaEngine:
             except DeviceError as error:
                 raise _failure(error, f"{self._name} cannot be captured at N = {n}") from error
             results = self._results[: plan.output_bytes].view(np.float32)
-            places = images.reshape(n, *shape)
             self._replays[key] = Replay(graph, self._stream, places, results.reshape(n, -1), put)
-            self._run_alike(key, [blank] * n, step_by_step=False)
+            self._run_batch(key, [blank] * n, step_by_step=False)
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the results of N images. Raises EngineError where they have another shape.
@@ -251,7 +238,7 @@ class CudaEngine:
         The first number is as planned, the second as captured: a capture may add dependencies that
         prevent it. Raises DeviceError.
         """
-        key = Form.PIXELS, n
+        key = Kind.PIXELS, n
         planned = sum(dependents(self._plans[key].after)) if self._device.overlaps else 0
         return planned, self._device.early_launches(self._replays[key].graph)
 
@@ -260,7 +247,7 @@ class CudaEngine:
 
         It runs on the images of the last batch. Raises EngineError.
         """
-        key = Form.PIXELS, n
+        key = Kind.PIXELS, n
         plan, graph = self._plans[key], self._replays[key].graph
         try:
             times_us = 1e3 * np.median([self._times_ms(plan, graph) for _ in range(runs)], axis=0)
@@ -293,41 +280,24 @@ class CudaEngine:
         ]
 
     def _run(self, images: Batch, inner: Collection[str], *, step_by_step: bool) -> Results:
-        batch_size(images, self._forms, self._max_batch)
+        n = batch_size(images, self._preprocessing.forms, self._max_batch)
         if not self._replays:
             raise EngineError("the engine is closed or not warmed up")
-        forms = {_TYPES[form]: form for form in (Form.PIXELS, Form.TENSORS)}
-        if any(isinstance(image, DecodedImage) for image in images):
-            if self.resizes:
-                forms[_TYPES[Form.PLACES]] = Form.PLACES
-            else:
-                images = [
-                    np.asarray(image) if isinstance(image, DecodedImage) else image
-                    for image in images
-                ]
-        places: dict[np.dtype[Any], list[int]] = {}
-        for place, image in enumerate(images):
-            places.setdefault(image.dtype, []).append(place)
-        parts: list[NDArray[np.float32]] = []
-        read: dict[str, list[NDArray[np.float32]]] = {name: [] for name in inner}
-        for dtype, alike in places.items():
-            key = forms[dtype], len(alike)
-            parts.append(self._run_alike(key, [images[i] for i in alike], step_by_step))
-            for name, values in read.items():
-                values.append(self._read(key, name))
-        order = [i for alike in places.values() for i in alike]
-        rows = _in_order(parts, order)
+        last, kind = self._kinds[-1], kind_of_batch(images)
+        if kind > last:
+            images = [np.asarray(image) if kind_of(image) > last else image for image in images]
+            kind = kind_of_batch(images)
+        key = next(each for each in self._kinds if each >= kind), n
+        rows = self._run_batch(key, images, step_by_step)
         ranked = rows[:, self._classes : -1]
         k = ranked.shape[1] // 2
         return Results(
             rows[:, : self._classes],
             TopClasses(ranked[:, :k], ranked[:, k:]),
-            {name: _in_order(values, order) for name, values in read.items()},
+            {name: self._read(key, name) for name in inner},
         )
 
-    def _run_alike(
-        self, key: _PlanKey, images: Sequence[Image], step_by_step: bool
-    ) -> NDArray[np.float32]:
+    def _run_batch(self, key: _PlanKey, images: Batch, step_by_step: bool) -> NDArray[np.float32]:
         start = partial(self._run_step_by_step, self._plans[key]) if step_by_step else None
         try:
             return self._replays[key].run(images, start)
@@ -475,15 +445,11 @@ class CudaEngine:
         )
 
 
-def _in_order(parts: Sequence[NDArray[np.float32]], order: Sequence[int]) -> NDArray[np.float32]:
-    """Return the rows of all parts as one array, each row at its index in `order`."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)[np.argsort(order)]
-
-
 def _reads_host(plan: Plan) -> bool:
-    """Return whether the first kernel reads images from pinned memory: if small, or to be
-    resized."""
-    return plan.form is Form.PLACES or kernel_reads_host(plan.input_bytes)
+    """Return whether the first kernel reads the images from pinned memory: places always, of which
+    it reads what they hold.
+    """
+    return plan.kind is not Kind.PIXELS or kernel_reads_host(plan.input_bytes)
 
 
 def _failure(error: DeviceError, what: str) -> EngineError:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.image.decoded import DecodedImage
+from kernels.image.place import LaidOut
 from kernels.problems.precision import Precision
 from models.errors import EngineError
 
@@ -18,8 +18,8 @@ Images = NDArray[np.uint8]
 # One image as the network takes it, normalised: C×H×W, or H×W×C where that is the model's layout.
 Tensor = NDArray[np.float32]
 Array = Pixels | Tensor
-# A decoded image is an array of pixels, too, which an engine that resizes need not make here.
-Image = Array | DecodedImage
+# Others than arrays are arrays of pixels, too, which some engines make on their device.
+Image = Array | LaidOut
 # As one array, or one array per image: an engine copies them anyway. The kinds may mix.
 Batch = Images | Tensor | Sequence[Image]
 Scores = NDArray[np.float32]  # N×classes, one row an image

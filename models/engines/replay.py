@@ -6,7 +6,7 @@ but takes a core. Otherwise, and after SPIN_S, it calls the driver's blocking wa
 GIL to other threads.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.device.device import DeviceError, Graph, Stream
-from models.engines.engine import Image
+from models.engines.engine import Batch
 
 Put = Callable[[NDArray[Any], Any], None]
 """Copies an image to its place in pinned memory."""
@@ -62,11 +62,8 @@ class Replay:
         self._seen = self._flags.data  # a memoryview: read faster than an array
         self._expected_s = inf  # the last run's time
 
-    def run(
-        self, images: Sequence[Image], start: Callable[[], None] | None = None
-    ) -> NDArray[np.float32]:
-        """Return n rows of results, computed by the graph, or by what `start` launches in its
-        place.
+    def run(self, images: Batch, start: Callable[[], None] | None = None) -> NDArray[np.float32]:
+        """Return n rows of results, computed by the graph or by what `start` launches instead.
 
         Raises DeviceError.
         """

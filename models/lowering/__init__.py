@@ -9,6 +9,7 @@ that. Where a value lies inside another (a fused Concat), its node writes it the
 end is left to the kernel that ranks (last_softmax).
 """
 
+from kernels.image.place import Kind
 from kernels.operations.top_k import ScoreKind
 from models.graph import Graph
 from models.lowering.context import INPUT, OUTPUT, Choose, Context
@@ -23,7 +24,7 @@ from models.lowering.tape import (
     TapeStep,
     WeightOperand,
 )
-from models.preprocessing import Form, Preprocessing
+from models.preprocessing import Preprocessing
 
 __all__ = [
     "INPUT",
@@ -41,21 +42,22 @@ __all__ = [
 
 
 def lower(
-    graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, form: Form = Form.PIXELS
+    graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, kind: Kind = Kind.PIXELS
 ) -> Tape:
-    """Return the launches for n images in the given form, which compute OUTPUT from INPUT.
+    """Return the launches for n images of this kind and those before it, from INPUT to
+    OUTPUT.
 
     The graph's first output are the scores; its others are kept where they are computed.
     """
-    kind = ScoreKind[preprocessing.output.name]
-    if kind is ScoreKind.PROBABILITIES and (logits := without_last_softmax(graph)) is not None:
-        graph, kind = logits, ScoreKind.SOFTMAX
+    score = ScoreKind[preprocessing.output.name]
+    if score is ScoreKind.PROBABILITIES and (logits := without_last_softmax(graph)) is not None:
+        graph, score = logits, ScoreKind.SOFTMAX
     to = Context(without_last_dequantize(graph), n, choose)
-    to.preprocess(preprocessing, form)
+    to.preprocess(preprocessing, kind)
     for index, node in enumerate(to.graph.nodes):
         to.index = index
         lower_node(to, node)
     scores, *others = to.graph.outputs
-    to.rank(scores, kind)
+    to.rank(scores, score)
     to.tape.kept |= {name: to.places[name] for name in others}
     return to.tape

@@ -8,15 +8,12 @@ from math import prod
 import numpy as np
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES
+from kernels.image.decoded import MIDDLE_BYTES
+from kernels.image.place import Kind
 from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR, StridedTensor
-from kernels.operations.preprocess import (
-    pixels_to_bytes_launch,
-    pixels_to_floats_launch,
-    planes_to_pixels_launch,
-)
+from kernels.operations.preprocess import Places, to_bytes_launch, to_floats_launch
 from kernels.operations.top_k import Results, ScoreKind, top_k_launch
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, Storage
@@ -24,14 +21,13 @@ from models.graph import Graph, Quantize
 from models.lowering import placement
 from models.lowering.placement import Place
 from models.lowering.tape import Operand, Tape, WeightOperand, at
-from models.preprocessing import Form, Layout, Preprocessing, normalisation
+from models.preprocessing import Layout, Preprocessing, normalisation
 from models.schedule.time import Cost
 
 Choose = Callable[[ConvProblem], ConvChoice]
 
 INPUT = "convoy/images"
-"""The buffer of the images: uint8, N×H×W×C; or tensors, float32, N×C×H×W or N×H×W×C; or places
-(kernels/image/decoded.py)."""
+"""The buffer of the images: uint8, N×H×W×C; or places (kernels/image/place.py)."""
 
 OUTPUT = "convoy/results"
 """The buffer of the results (kernels/operations/top_k.py)."""
@@ -167,22 +163,20 @@ class Context:
         results_at = self.tape.buffer(OUTPUT, results.nbytes)
         self.tape.emit(top_k_launch(x.strided, kind), x=at(x), y=results_at)
 
-    def preprocess(self, p: Preprocessing, form: Form = Form.PIXELS) -> None:
-        """Emit the launches that turn uint8 images into the network's input, pixel · multiplier +
-        offset.
+    def preprocess(self, p: Preprocessing, kind: Kind = Kind.PIXELS) -> None:
+        """Emit what turns images of these kinds into the network's input.
 
-        Tensors are the input already, and are at most copied into another layout. Of places pixels
-        are made first. What Quantize would make of pixels is made at once.
+        Of pixels that is x = pixel · multiplier + offset; a tensor is the input already. What
+        Quantize would make of it is made at once.
         """
         (value,) = self.graph.inputs
-        if form is not Form.TENSORS:
-            images = self._images(p, form)
-            if (quantize := self._quantize_of_pixels(p)) is not None:
-                self._quantize_pixels(p, images, quantize)
-                return
+        places, images = self._images(p, kind)
+        if (quantize := self._quantize_of_pixels(p)) is not None:
+            self._quantize_pixels(p, places, images, quantize)
+            return
         stored = self.graph.values[value].stored
         *spatial, channels = p.image_shape
-        pixels = self.n * prod(spatial)
+        area = prod(spatial)
         if p.layout is Layout.NHWC:
             # The network itself reads H×W×C: the graph's first axis is not the channels.
             shape = self.graph.shape(value)
@@ -194,25 +188,13 @@ class Context:
             # A pixel's padding becomes 0: the first convolution may read whole vectors.
             written = Pixels(pixels_of(place).pitch, pixels_of(place).pitch, stored=stored)
         self.settle(value, place)
-        if form is Form.TENSORS:
-            moved = 4 * channels + stored.itemsize * written.channels
-            self.tape.begin(INPUT, Cost(0, pixels * moved))
-            x = self.tape.buffer(INPUT, 4 * pixels * channels)
-            if place.pixels is None:
-                floats = replace(place.strided, stored=FLOAT)
-                self.tape.copy(floats, x, place.strided, at(place))
-            else:
-                launch = planes_to_pixels_launch(channels, self.n, prod(spatial), written)
-                self.tape.emit(launch, x=x, y=at(place))
-            return
-        multiplier, offset = (np.pad(v, (0, written.channels - channels)) for v in normalisation(p))
-        read = pixels * channels
-        self.tape.begin(INPUT, Cost(2 * read, read + stored.itemsize * pixels * written.channels))
+        read = self.n * area * channels
+        moved = read + stored.itemsize * self.n * area * written.channels
+        self.tape.begin(INPUT, Cost(2 * read, moved))
         self.tape.emit(
-            pixels_to_floats_launch(channels, pixels, written),
-            images=images,
-            multiplier=self.tape.weight("convoy/multiplier", lambda: multiplier),
-            offset=self.tape.weight("convoy/offset", lambda: offset),
+            to_floats_launch(channels, self.n, area, written, places),
+            **images,
+            **self._normalisation(p, written.channels),
             y=at(place),
         )
 
@@ -227,36 +209,50 @@ class Context:
             return None
         return readers[0]
 
-    def _images(self, p: Preprocessing, form: Form) -> Operand:
-        """Return the operand for the batch's pixels, and emit the launches that resize if there are
-        any."""
-        nbytes = self.n * prod(p.image_shape)
-        if form is Form.PIXELS:
-            return self.tape.buffer(INPUT, nbytes)
-        height, width, channels = p.image_shape
-        images = self.tape.buffer(INPUT, self.n * PLACE_BYTES)
-        entries = self.tape.buffer("convoy/entries", self.n * PLACE_BYTES)
-        middle = self.tape.buffer("convoy/middle", self.n * MIDDLE_BYTES)
-        pixels = self.tape.buffer("convoy/pixels", nbytes)
+    def _images(self, p: Preprocessing, kind: Kind) -> tuple[Places | None, dict[str, Operand]]:
+        """Return the batch's places, and the operands to read their images from: None of pixels
+        alone, which lie one after another. Pixels of decoded images are made first.
+        """
+        place_bytes, nbytes = p.place_bytes(kind), self.n * prod(p.image_shape)
+        images = self.tape.buffer(INPUT, self.n * place_bytes)
+        if kind is Kind.PIXELS:
+            return None, {"images": images}
+        places = Places(place_bytes, p.layout is Layout.NHWC, has_made=kind >= Kind.DECODED)
+        entries = self.tape.buffer("convoy/entries", self.n * place_bytes)
         # As of photographs that were decoded to twice the network's width and height.
         self.tape.begin(INPUT, Cost(0, 4 * nbytes))
-        self.tape.emit(fetch_launch(self.n), images=images, entries=entries)
-        self.tape.emit(first_axis_launch(self.n), entries=entries, middle=middle)
-        launch = second_axis_launch(self.n, (height, width, channels))
-        self.tape.emit(launch, entries=entries, middle=middle, y=pixels)
-        return pixels
+        self.tape.emit(fetch_launch(self.n, place_bytes), images=images, entries=entries)
+        if not places.has_made:
+            return places, {"entries": entries}
+        height, width, channels = p.image_shape
+        middle = self.tape.buffer("convoy/middle", self.n * MIDDLE_BYTES)
+        made = self.tape.buffer("convoy/pixels", nbytes)
+        first = first_axis_launch(self.n, place_bytes)
+        self.tape.emit(first, entries=entries, middle=middle)
+        second = second_axis_launch(self.n, (height, width, channels), place_bytes)
+        self.tape.emit(second, entries=entries, middle=middle, y=made)
+        return places, {"entries": entries, "made": made}
 
-    def _quantize_pixels(self, p: Preprocessing, images: Operand, node: Quantize) -> None:
+    def _normalisation(self, p: Preprocessing, channels: int) -> dict[str, Operand]:
+        """Return the operands that normalise pixels, with zeros up to so many channels."""
+        multiplier, offset = (np.pad(v, (0, channels - len(v))) for v in normalisation(p))
+        return {
+            "multiplier": self.tape.weight("convoy/multiplier", lambda: multiplier),
+            "offset": self.tape.weight("convoy/offset", lambda: offset),
+        }
+
+    def _quantize_pixels(
+        self, p: Preprocessing, places: Places | None, images: dict[str, Operand], node: Quantize
+    ) -> None:
         height, width, channels = p.image_shape
         y, read = self.output(node.output), self.n * prod(p.image_shape)
-        multiplier, offset = normalisation(p)
         written = VECTOR * self.n * height * width
         self.tape.begin(INPUT, Cost(5 * read, read + written))
+        size = height, width
         self.tape.emit(
-            pixels_to_bytes_launch(channels, self.n, (height, width), pixels_of(y), node.block),
-            images=images,
-            multiplier=self.tape.weight("convoy/multiplier", lambda: multiplier),
-            offset=self.tape.weight("convoy/offset", lambda: offset),
+            to_bytes_launch(channels, self.n, size, pixels_of(y), node.block, places),
+            **images,
+            **self._normalisation(p, channels),
             y=at(y),
         )
 

@@ -13,7 +13,6 @@ from models.classifier import Classifier
 from models.errors import EngineError
 from models.lowering import Choose
 from models.plan import build_plan
-from models.preprocessing import Form
 from models.tuning.measured import read_measurements
 
 
@@ -47,13 +46,13 @@ def precompile(
             f" sm_{precision.architectures.first}; leave it out, or use --precision fp32 or fp16"
         )
     graph = classifier.rewritten.graph
-    resizable = classifier.preprocessing.resizable
-    forms = [form for form in Form if form is not Form.PLACES or resizable]
+    meaning = classifier.preprocessing
+    kinds = {kind for able in (False, True) for kind in meaning.batch_kinds(resizes=able)}
     wanted: dict[Instantiation, None] = {}
     gpus = {gpu for arch in architectures for gpu in _gpus_of(arch)}
     for choose in (*map(heuristic, gpus), *_measured(tuning, architectures)):
-        for n, form in product(range(1, max_batch + 1), forms):
-            plan = build_plan(graph, classifier.preprocessing, n, choose, form=form)
+        for n, kind in product(range(1, max_batch + 1), sorted(kinds)):
+            plan = build_plan(graph, meaning, n, choose, kind=kind)
             wanted |= dict.fromkeys(step.launch.instantiation for step in plan.steps)
     try:
         return len(compile_all(wanted, architectures, cache, progress))

@@ -76,7 +76,7 @@ def test_each_switch_changes_one_thing_and_no_score(
         side.run(others)
         scores[switch] = side.run(images).scores
         assert len(side.queued_us(2)) == 2
-        replay = side._replays[side._form].graph
+        replay = side._replays[side._only].graph
         assert isinstance(replay, CusimGraph)
         launches = [node.work for node in replay.nodes if isinstance(node.work, PendingLaunch)]
         seen[switch] = [

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kernels.image.decoded import MIDDLE_BYTES, MOST_PIXELS, PLACE_BYTES, DecodedImage, write
+from kernels.image.decoded import (
+    MIDDLE_BYTES,
+    MOST_PIXELS,
+    PLACE_BYTES,
+    DecodedImage,
+    WrittenImage,
+    _is_down_first,
+)
+from kernels.image.place import write
 from kernels.problems.interpolation import Interpolation
 from tests.support.cases.resize import FRAME, TURNS, decoded, pixels
 
@@ -41,16 +49,16 @@ def test_an_image_becomes_pillows_pixels(orientation: int, kind: Interpolation) 
             assert np.array_equal(np.asarray(image), np.asarray(framed))
 
 
-def test_the_order_of_the_axes_shows() -> None:
+def test_the_order_of_the_axes_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass rounds, so an order that is not Pillow's cannot go unnoticed above."""
-    orders = set()
-    for size in SIZES[:2]:
-        image = decoded(size, Interpolation.BILINEAR)
-        right = np.asarray(image)
-        orders.add(image._crop.down_first)
-        image._crop.down_first = not image._crop.down_first
-        assert not np.array_equal(np.asarray(image), right)
+    orders = {_is_down_first(*size, FRAME) for size in SIZES[:2]}
     assert orders == {False, True}
+    right = [np.asarray(decoded(size, Interpolation.BILINEAR)) for size in SIZES[:2]]
+    monkeypatch.setattr(
+        "kernels.image.decoded._is_down_first", lambda *about: not _is_down_first(*about)
+    )
+    for size, expected in zip(SIZES[:2], right, strict=True):
+        assert not np.array_equal(np.asarray(decoded(size, Interpolation.BILINEAR)), expected)
 
 
 def test_channels_are_repeated_and_reversed() -> None:
@@ -108,7 +116,19 @@ def test_what_fits_has_room_in_its_place(kind: Interpolation) -> None:
         image = DecodedImage(np.broadcast_to(np.uint8(9), (height, width, 3)), resize)
         place = np.zeros(PLACE_BYTES, np.uint8)
         write(place, image)
-        used, _, _, middle = place[:16].view(np.int32)
+        _, used, _, middle = place[:16].view(np.int32)
         assert used <= PLACE_BYTES
         assert middle <= MIDDLE_BYTES
     assert fitted > 50
+
+
+def test_what_is_written_is_the_same_image_in_whichever_place() -> None:
+    image = decoded((31, 17), Interpolation.BICUBIC, orientation=6, inside=(7, 9))
+    first, second = (np.full(2**16, fill, np.uint8) for fill in (3, 5))
+    write(first, image)
+    written = WrittenImage(first, image.shape)
+    write(second, written)
+    assert written.kind is image.kind
+    assert np.array_equal(np.asarray(written), np.asarray(image))
+    again = WrittenImage(second, image.shape)
+    assert np.array_equal(np.asarray(again, np.float32), np.asarray(image))

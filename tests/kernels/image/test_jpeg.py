@@ -20,6 +20,7 @@ from kernels.image.jpeg import (
     UnsuitableError,
     read_jpeg,
 )
+from kernels.image.place import Kind
 from kernels.problems.interpolation import Interpolation
 from tests.support.cases.resize import decoded
 from tests.support.kernels.jpegs import parts_of
@@ -197,8 +198,8 @@ def test_an_entry_has_what_its_file_says_and_then_the_scan() -> None:
     jpeg = read(file(subsampling=2, restart_marker_blocks=3))
     place = np.full(PLACE_BYTES, 0xA7, np.uint8)
     image(jpeg).write(place)
-    used, pixels, resized, at = place[:16].view(np.int32)
-    assert resized == 1
+    kind, used, pixels, at = place[:16].view(np.int32)
+    assert kind == Kind.JPEG
     assert at % 16 == pixels % 16 == used % 16 == 0
     assert bytes(place[pixels : pixels + len(jpeg.scan)]) == jpeg.scan
     assert used - pixels - len(jpeg.scan) < 16

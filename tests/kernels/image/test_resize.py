@@ -27,7 +27,6 @@ DEFECTS = {
     "no paper": ("*to = entry.paper[channel];", "*to = 0;"),
     "one column of paper missing": ("unsigned(right) >= unsigned", "unsigned(right) > unsigned"),
     "the image's own channel": ("+ entry.channel[channel]", "+ int(channel)"),
-    "pixels resized": ("if (!entry.resized)", "if (entry.resized == 2)"),
     "a vector too few": ("/ 16;", "/ 16 - 1;"),
     "one place for all": ("size_t(blockIdx.y) * unsigned(middle_pitch);", "0;"),
     "only the grid's first bytes": ("i += gridDim.x * blockDim.x) to[i]", "i += 1u << 31) to[i]"),

@@ -11,6 +11,7 @@ import pytest
 from cusim.device import CusimDevice, Order
 from kernels.device.device import Device
 from kernels.image.decoded import PLACE_BYTES, DecodedImage, Resize
+from kernels.image.place import Kind
 from kernels.problems.interpolation import Interpolation
 from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import heuristic
@@ -20,7 +21,7 @@ from models.engines.cuda_engine import CudaEngine
 from models.engines.engine import Image, Pixels
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.open_engine import open_engine
-from models.preprocessing import Form, normalised
+from models.preprocessing import normalised
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.kernels.mutations import replaced
 from tests.support.models.engines import classifier_of, pixels
@@ -131,7 +132,7 @@ def test_an_engine_that_does_not_resize_is_given_decoded_images_all_the_same(
     engine.warm_up()
     here, unresized = both(SAMPLES[0], digits)
     assert not engine.resizes
-    assert Form.PLACES not in {form for form, _ in engine._plans}
+    assert Kind.DECODED not in {kind for kind, _ in engine._plans}
     assert scores_of(engine, [unresized]) == scores_of(engine, [here])
     engine.close()
     cpu = OnnxRuntimeEngine(digits, max_batch=2, threads=1)

@@ -25,7 +25,6 @@ from tests.support.cases.windows import (
     global_pool_case,
     lrn_case,
     pixels_case,
-    planes_case,
     pool_case,
     softmax_case,
 )
@@ -94,7 +93,6 @@ HALF_CASES: tuple[KernelCase, ...] = (
     ),
     pixels_case("to halves", 3, _half(dense(4))),
     pixels_case("to halves, padded", 3, _half(dense(8))),
-    planes_case("to halves", 10, 2, (3, 5), _half(within(12))),
     *(
         linear_case(
             f"of halves to {'half' if y.stored == HALF else 'float'}s", rows, x, y, True, RELU

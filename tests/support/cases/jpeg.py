@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from kernels.image.decode import decode_launches
-from kernels.image.decoded import DecodedImage, Placed, write
+from kernels.image.decoded import DecodedImage
 from kernels.image.jpeg import JpegImage, read_jpeg
+from kernels.image.place import Placed, write
 from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
 from kernels.problems.interpolation import Interpolation
-from tests.support.cases.resize import FRAME, decoded, layout_of, pixels
+from tests.support.cases.resize import FRAME, decoded, layout_of
 from tests.support.kernels.jpegs import Bytes, encoded, noise, parts_of, pillow, scene
 from tests.support.kernels.kernel_case import BYTE_POISON, Check, KernelCase, PlacedArray
 
@@ -68,7 +69,6 @@ def _whole(name: str, images: Sequence[File | Placed]) -> KernelCase:
 
 
 PICTURE = scene(61, 45)
-PLAIN = pixels(FRAME[1], FRAME[0], 3, 5)
 
 
 JPEG_CASES = (
@@ -77,7 +77,6 @@ JPEG_CASES = (
         [
             (encoded(PICTURE, subsampling=0), 8),
             (encoded(PICTURE, subsampling=1), 8),
-            PLAIN,
             (encoded(PICTURE, subsampling=2), 8),
             decoded((31, 17), Interpolation.BICUBIC),
             (encoded(PICTURE[..., 0]), 8),

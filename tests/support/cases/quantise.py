@@ -11,7 +11,7 @@ from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import map_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
-from kernels.operations.preprocess import pixels_to_bytes_launch
+from kernels.operations.preprocess import to_bytes_launch
 from kernels.operations.quantise import (
     add_launch,
     blocks_of,
@@ -83,7 +83,7 @@ def _pixels_case(name: str, channels: int, block: int, y: Pixels) -> KernelCase:
         }
         return Check(inputs, layout, reference.quantize(expected, stored).astype(np.float64), 0.0)
 
-    return KernelCase(name, (pixels_to_bytes_launch(channels, n, (h, w), y, block),), check)
+    return KernelCase(name, (to_bytes_launch(channels, n, (h, w), y, block),), check)
 
 
 _NONE = ((0, 0), (0, 0))

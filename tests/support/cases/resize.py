@@ -1,21 +1,30 @@
-"""Lists cases of resize.cu: each kernel alone, and all three, on batches of several kinds."""
+"""Lists cases of resize.cu, alone and with the kernels of preprocess.cu that read places after it:
+batches of several kinds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.image.decoded import DecodedImage, Placed, Resize, write
+from kernels import reference
+from kernels.image.decoded import DecodedImage, Resize
+from kernels.image.place import Kind, Placed, array_bytes, kind_of, kind_of_batch, write
 from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
+from kernels.layout.pixels import Pixels as Layout
 from kernels.layout.strided import StridedTensor
+from kernels.operations.preprocess import Places, to_bytes_launch, to_floats_launch
 from kernels.problems.interpolation import Interpolation
-from kernels.problems.precision import BYTE
+from kernels.problems.precision import BYTE, HALF, Storage
 from tests.support.kernels.kernel_case import BYTE_POISON, Check, KernelCase, PlacedArray
 
 Pixels = NDArray[np.uint8]
 
 FRAME = (12, 9)
+_EVEN = (12, 8)
+_QUARTERS = Storage(BYTE.dtype, 0.25, 3)
 PLACE_BYTES, MIDDLE_BYTES = 1 << 13, 1 << 12
 
 UPRIGHT = (False, False, False)
@@ -86,30 +95,82 @@ def layout_of(*shape: int, pitch: int = 0) -> StridedTensor:
     return replace(layout, strides=(pitch, *layout.strides[1:])) if pitch else layout
 
 
+def tensor(
+    channels: int, seed: int, frame: tuple[int, int] = FRAME, *, channels_last: bool = False
+) -> NDArray[np.float32]:
+    """Return a tensor for a network of the frame's size, C×H×W or H×W×C."""
+    spatial = frame[::-1]
+    shape = (*spatial, channels) if channels_last else (channels, *spatial)
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def _numbers(image: Placed, scale: float, *, channels_last: bool) -> NDArray[np.float64]:
+    """Return what an image is in the network's input, H×W×C, if pixels are multiplied so."""
+    if kind_of(image) is Kind.TENSOR:
+        array = np.asarray(image, np.float64)
+        return array if channels_last else np.moveaxis(array, 0, -1)
+    return np.asarray(image).astype(np.float64) * scale
+
+
 def _whole(
     name: str,
     images: Sequence[Placed],
     place_bytes: int = PLACE_BYTES,
     middle_bytes: int = MIDDLE_BYTES,
+    *,
+    frame: tuple[int, int] = FRAME,
+    y: Layout | None = None,
+    side: int = 0,
+    channels_last: bool = False,
 ) -> KernelCase:
-    """All three kernels, from places to the network's pixels."""
-    n, (height, width, channels) = len(images), images[0].shape
+    """All kernels, from places to the network's input.
+
+    Pixels are multiplied by 1/4, which is exact. Bytes are of blocks of `side` × `side` pixels.
+    """
+    n, (width, height), kind = len(images), frame, kind_of_batch(images)
+    first = kind_of(images[0]) is Kind.TENSOR and not channels_last
+    channels = images[0].shape[0 if first else -1]
+    y = y or Layout(channels, channels)
+    has_made = kind is Kind.DECODED
+    places = Places(place_bytes, channels_last, has_made)
 
     def check() -> Check:
         inputs = {
             "images": PlacedArray(_places(images, place_bytes)),
             "entries": PlacedArray(np.full((n, place_bytes), BYTE_POISON)),
-            "middle": PlacedArray(np.full((n, middle_bytes), BYTE_POISON)),
+            "multiplier": PlacedArray(np.full(channels, 0.25, np.float32)),
+            "offset": PlacedArray(np.zeros(channels, np.float32)),
         }
-        expected = np.stack([np.asarray(image) for image in images]).astype(np.float64)
-        layout = layout_of(n, height, width, channels)
-        return Check(inputs, layout, expected, 0.0, scratch=("entries", "middle"))
+        if has_made:
+            inputs["middle"] = PlacedArray(np.full((n, middle_bytes), BYTE_POISON))
+            inputs["made"] = PlacedArray(np.full((n, height, width, channels), BYTE_POISON))
+        numbers = [_numbers(image, 0.25, channels_last=channels_last) for image in images]
+        expected: NDArray[Any] = np.moveaxis(np.stack(numbers), -1, 1)
+        layout = y.strided(n, (height, width))
+        if side:
+            padding = ((0, 0), (0, 4 - channels), (0, 0), (0, 0))
+            expected = reference.in_blocks(np.pad(expected.astype(np.float32), padding), side)
+            expected = reference.quantize(expected, y.stored).astype(np.float64)
+            blocks = replace(y, channels=4 * side**2)
+            layout = blocks.strided(n, (height // side, width // side))
+        else:
+            padding = ((0, 0), (0, y.channels - channels), (0, 0), (0, 0))
+            expected = np.pad(expected, padding)
+        scratch = tuple(name for name in ("entries", "middle", "made") if name in inputs)
+        return Check(inputs, layout, expected, 0.0, scratch=scratch)
 
-    launches = (
-        fetch_launch(n, place_bytes),
+    resize = (
         first_axis_launch(n, place_bytes, middle_bytes),
-        second_axis_launch(n, (height, width, channels), place_bytes, middle_bytes),
+        second_axis_launch(n, (height, width, channels), place_bytes, middle_bytes).renamed(
+            {"y": "made"}
+        ),
     )
+    last = (
+        to_bytes_launch(channels, n, (height, width), y, side, places)
+        if side
+        else to_floats_launch(channels, n, height * width, y, places)
+    )
+    launches = (fetch_launch(n, place_bytes), *(resize if has_made else ()), last)
     return KernelCase(name, launches, check)
 
 
@@ -117,7 +178,7 @@ def _fetched() -> KernelCase:
     """Two entries of one length; behind them nothing is written."""
     images = [decoded((17, 20), Interpolation.BILINEAR, orientation=i) for i in (1, 3)]
     places = _places(images)
-    used = int(places[0].view(np.int32)[0])  # Entry's first field
+    used = int(places[0].view(np.int32)[1])  # Entry's field `bytes`
 
     def check() -> Check:
         expected = places[:, :used].astype(np.float64)
@@ -147,10 +208,11 @@ RESIZE_CASES = (
     _first("down, of one channel", decoded((12, 70), Interpolation.LANCZOS, channels=1, of=(0,))),
     *(
         _whole(
-            f"{kind.value}: across first, pixels, down first, a part, on paper, upwards",
+            f"{kind.value}: across first, pixels, a tensor, down first, a part, on paper, upwards",
             [
                 decoded((31, 17), kind),
                 pixels(FRAME[1], FRAME[0], 3, 5),
+                tensor(3, 6),
                 decoded((16, 60), kind, orientation=6),
                 decoded((29, 23), kind, box=(2.3, 1.7, 26.1, 21.4), crop=(2, 1), of=(2, 1, 0)),
                 decoded((30, 12), kind, inside=(12, 5), orientation=3),
@@ -183,6 +245,56 @@ RESIZE_CASES = (
         [decoded((300, 200), Interpolation.BOX, frame=(130, 40))],
         1 << 18,
         80_000,
+        frame=(130, 40),
     ),
     _whole("of the size that is wanted", [decoded(FRAME, Interpolation.LANCZOS)]),
+    *(
+        _whole(
+            f"of arrays, {what}",
+            [pixels(FRAME[1], FRAME[0], 3, 1), *(tensor(3, seed) for seed in (2, 3))],
+            array_bytes(4 * 3 * FRAME[0] * FRAME[1]),
+            y=y,
+        )
+        for what, y in {
+            "padded": Layout(4, 4),
+            "in a wider pixel": Layout(8, 12, 4),
+            "to halves": Layout(4, 4, stored=HALF),
+            "to halves, padded": Layout(8, 8, stored=HALF),
+        }.items()
+    ),
+    _whole(
+        "of arrays, channels last",
+        [
+            tensor(3, 1, channels_last=True),
+            pixels(FRAME[1], FRAME[0], 3),
+            tensor(3, 2, channels_last=True),
+        ],
+        channels_last=True,
+    ),
+    _whole(
+        "of grey arrays, padded",
+        [tensor(1, 1), pixels(FRAME[1], FRAME[0], 1)],
+        y=Layout(4, 4),
+    ),
+    *(
+        _whole(
+            f"of bytes, in blocks of {side}",
+            [
+                tensor(3, 1, _EVEN),
+                pixels(*_EVEN[::-1], 3, 2),
+                decoded((31, 17), Interpolation.BICUBIC, frame=_EVEN),
+            ],
+            frame=_EVEN,
+            y=Layout(3, 16, stored=_QUARTERS),
+            side=side,
+        )
+        for side in (1, 2)
+    ),
+    _whole(
+        "of grey bytes",
+        [pixels(*_EVEN[::-1], 1), tensor(1, 1, _EVEN)],
+        frame=_EVEN,
+        y=Layout(1, 4, stored=_QUARTERS),
+        side=1,
+    ),
 )

@@ -11,8 +11,9 @@ from PIL import Image
 
 from kernels.device.device import Device
 from kernels.image.decode import decode_launches
-from kernels.image.decoded import PLACE_BYTES, Placed, Resize, write
+from kernels.image.decoded import PLACE_BYTES, Resize
 from kernels.image.jpeg import SCRATCH_BYTES, JpegImage, Reason, UnsuitableError, read_jpeg
+from kernels.image.place import Placed, read_entry, write
 from kernels.image.resize import fetch_launch
 from kernels.problems.interpolation import Interpolation
 from tests.support.kernels.kernel_case import BYTE_POISON, launch
@@ -278,7 +279,7 @@ class JpegRig:
         self._stream.synchronize()
         results = []
         for place, image, flag in zip(places, images, flags, strict=True):
-            begin = int(place[4:8].view(np.int32)[0])
+            (begin,) = read_entry(place)["data"]
             shape = image.pixels_shape if isinstance(image, JpegImage) else image.shape
             pixels = place[begin : begin + int(np.prod(shape))].reshape(shape).copy()
             results.append(Result(int(flag), pixels))

@@ -1,0 +1,147 @@
+"""Lays out images of all kinds in the places of a batch, as kernels/src/place.cuh reads them.
+
+A place begins with an entry, and takes as much of its bytes as its image needs:
+
+    Entry │ pixels of the network's size, or a tensor
+    Entry │ taps of the first axis │ of the second │ pixels of another size
+    Entry │ taps of the first axis │ of the second │ Jpeg, tables │ scan of a JPEG file
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum, unique
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.device.device import SOURCE_ROOT
+from kernels.device.launch import struct
+from kernels.device.signature import fields
+
+SOURCE = "place.cuh"
+
+ENTRY_BYTES = 144
+"""Of an entry, with what fills it up."""
+
+_ALIGNED = 16
+
+CHANNELS = 4
+"""At most, of an entry's arrays."""
+
+Bytes = NDArray[np.uint8]
+
+
+@unique
+class Kind(IntEnum):
+    """Names what a place holds, as place.cuh does.
+
+    A batch of one kind may have those before it, too: what it runs can do all that theirs can.
+    """
+
+    PIXELS = 0  # of the network's size
+    TENSOR = 1  # normalised already
+    DECODED = 2  # pixels of another size
+    JPEG = 3  # a file (jpeg.py)
+
+
+class LaidOut:
+    """An image that is no array of pixels yet; as an array it is the pixels made of it."""
+
+    kind: Kind
+    dtype = np.dtype(np.uint8)
+    shape: tuple[int, ...]
+
+    def write(self, place: Bytes) -> None:
+        """Write the entry, and all that belongs to it, to a place."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the pixels."""
+        raise NotImplementedError
+
+
+Placed = NDArray[np.uint8] | NDArray[np.float32] | LaidOut
+"""What a place may hold: pixels of the network's size, a tensor, or an image to make pixels of."""
+
+_KINDS = {np.dtype(np.uint8): Kind.PIXELS, np.dtype(np.float32): Kind.TENSOR}
+
+
+def kind_of(image: Placed) -> Kind:
+    """Return which kind an image is. Raises KeyError for an array of another type."""
+    return image.kind if isinstance(image, LaidOut) else _KINDS[image.dtype]
+
+
+def kind_of_batch(images: Iterable[Placed]) -> Kind:
+    """Return the last of the images' kinds; an array is a batch of one kind."""
+    if isinstance(images, np.ndarray):
+        return _KINDS[images.dtype]
+    return max(map(kind_of, images))
+
+
+def array_bytes(nbytes: int) -> int:
+    """Return the bytes of a place that has room for an array of so many."""
+    return aligned(ENTRY_BYTES + nbytes)
+
+
+def aligned(nbytes: int) -> int:
+    """Return `nbytes`, rounded up to what a thread copies at a time."""
+    return -(-nbytes // _ALIGNED) * _ALIGNED
+
+
+def write(place: Bytes, image: Placed) -> None:
+    """Write an image's entry to a place, and the image."""
+    if isinstance(image, LaidOut):
+        image.write(place)
+        return
+    place[:ENTRY_BYTES] = _head(_KINDS[image.dtype], image.nbytes)
+    there = place[ENTRY_BYTES : ENTRY_BYTES + image.nbytes]
+    there.view(image.dtype).reshape(image.shape)[...] = image
+
+
+@lru_cache(maxsize=16)
+def _head(kind: Kind, nbytes: int) -> Bytes:
+    """Return the entry of an array."""
+    none = (0,) * CHANNELS
+    return entry(
+        kind=kind,
+        bytes=array_bytes(nbytes),
+        data=ENTRY_BYTES,
+        jpeg=0,
+        middle_bytes=0,
+        inner=1,
+        outputs=1,
+        inputs=0,
+        taps=none[:2],
+        table=none[:2],
+        second=none[:3],
+        kept=none[:3],
+        kept_stride=0,
+        tap_stride=0,
+        corner=none[:2],
+        size=none[:2],
+        channel=none,
+        paper=none,
+    )
+
+
+def used_bytes(place: Bytes) -> int:
+    """Return how much of a place its entry and image take."""
+    return int(place[:ENTRY_BYTES].view(np.int32)[1])
+
+
+def entry(**members: int | Iterable[int]) -> Bytes:
+    """Return an Entry of place.cuh, filled up. Raises TypeError where a member is missing."""
+    packed = struct(SOURCE, "Entry", **members)
+    return np.frombuffer(packed.ljust(ENTRY_BYTES, b"\0"), np.uint8)
+
+
+def read_entry(place: Bytes) -> dict[str, NDArray[np.int32]]:
+    """Return the members of a place's entry as arrays, of a Divisor its number."""
+    numbers, at = place[:ENTRY_BYTES].view(np.int32), 0
+    members: dict[str, NDArray[np.int32]] = {}
+    for field in fields(SOURCE_ROOT / SOURCE, "Entry"):
+        length = 3 if field.type == "Divisor" else field.length or 1
+        members[field.name] = numbers[at : at + (field.length or 1)]
+        at += length
+    return members

@@ -1,0 +1,56 @@
+"""Defects in what reads places in preprocess.cu are noticed by its cases."""
+
+from pathlib import Path
+
+import pytest
+
+from cusim.device import CusimDevice
+from kernels.device.device import FaultError
+from kernels.layout.pixels import Pixels
+from kernels.operations.preprocess import Places, to_bytes_launch, to_floats_launch
+from tests.support.cases.resize import RESIZE_CASES
+from tests.support.kernels.kernel_case import run
+from tests.support.kernels.mutations import replaced
+
+DEFECTS = {
+    "tensors taken for pixels": ("if (entry.kind != TENSOR) {", "if (true) {"),
+    "pixels looked for among those that were made": ("entry.kind == PIXELS ? data", "false ? data"),
+    "decoded images taken as they are": ("entry.kind == PIXELS ? data", "true ? data"),
+    "one image's made pixels for all": ("= size_t(blockIdx.y) * unsigned(area * CHANNELS)", "= 0"),
+    "channels last where they are first": ("from[c * channel_stride]", "from[c]"),
+    "tensors' pixels side by side": ("+ index * pixel_stride", "+ index"),
+    "floats of the first place only": (
+        "y + (blockIdx.y * unsigned(area) + index) * y_pitch",
+        "y + index * y_pitch",
+    ),
+    "bytes of the first place only": (
+        "blocks.write(blockIdx.y * unsigned(area) + index,",
+        "blocks.write(index,",
+    ),
+    "a pixel too many": ("if (index >= unsigned(area)) return;", ""),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_in_the_kernels_is_noticed(defect: str, tmp_path: Path) -> None:
+    old, new = DEFECTS[defect]
+    device = CusimDevice(source_root=replaced(tmp_path, "preprocess.cu", old, new))
+    failed = []
+    for case in RESIZE_CASES:
+        try:
+            run(case, device)
+        except (AssertionError, FaultError) as error:
+            failed.append(error)
+            break
+    device.close()
+    assert failed
+
+
+def test_what_does_not_fit_the_output_is_refused() -> None:
+    places = Places(1 << 20)
+    with pytest.raises(ValueError, match="3 channels do not fit"):
+        to_floats_launch(3, 2, 9, Pixels(1, 1), places)
+    with pytest.raises(ValueError, match="3 channels in blocks of 2 do not fit"):
+        to_bytes_launch(3, 2, (4, 4), Pixels(4, 4), 2, places)
+    with pytest.raises(ValueError, match="no whole number of blocks"):
+        to_bytes_launch(3, 2, (5, 4), Pixels(4, 16), 2, places)
