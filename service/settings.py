@@ -186,12 +186,10 @@ class Settings(BaseModel):
 
     @field_validator("resize")
     @classmethod
-    def _has_a_gpu_in_this_process(cls, resize: ResizedBy, info: ValidationInfo) -> ResizedBy:
+    def _has_a_gpu(cls, resize: ResizedBy, info: ValidationInfo) -> ResizedBy:
         given = info.data
         if resize is ResizedBy.CPU:
             return resize
-        if given.get("workers"):
-            raise ValueError("is for a server without --workers: those hand over pixels")
         if given.get("device") is DeviceKind.CPU or str(given.get("devices")).startswith("cpu"):
             raise ValueError("needs a GPU, and this server's engine is to run on the CPU")
         return resize

@@ -6,9 +6,7 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
-from models import Image, Results
+from models import Image, Kind, Results, kind_of, write_image
 from service import errors
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import BatchResult, OnOutcome
@@ -16,7 +14,7 @@ from service.callbacks import call_safely
 from service.engine.ranking import ScoreRow, rank
 from service.engine.runner import EngineRunner, EngineStatus
 from service.engine.supervised_engine import State
-from service.errors import DeadlineError, ServiceError, ShuttingDownError
+from service.errors import DeadlineError, QueueFullError, ServiceError, ShuttingDownError
 from service.fair_queue import ANYONE, Client
 from service.processes.shared import ModelFacts, SharedModel
 from service.processes.wire import Wire
@@ -26,19 +24,24 @@ _LOST = "the engine's process ended; send the request again"
 
 @dataclass(eq=False, slots=True)
 class RemoteRequest:
-    """Holds a request passed on to the main process, with its slots and its callback."""
+    """Holds a request passed on to the main process: its slots and callback.
+
+    The slots are free once the main process has answered: until then a batch may read them.
+    """
 
     runner: "RemoteRunner"
     number: int
     slots: list[int]
-    then: OnOutcome[ScoreRow]
+    then: OnOutcome[ScoreRow] | None  # None once it is withdrawn
     inner: Collection[str]
 
     def withdraw(self) -> None:
-        """Discard the result, and do not dispatch images that still wait."""
+        """Discard the result; images that are not dispatched yet never will be, unless others of
+        the request are.
+        """
         link = self.runner.link
-        if link.pending.pop(self.number, None) is not None:
-            self.runner.free += self.slots
+        if self.then is not None and self.number in link.pending:
+            self.then = None
             link.wire.say("withdraw", self.number)
 
 
@@ -55,7 +58,7 @@ class Link:
     async def follow(self, commands: Mapping[str, Callable[[], None]]) -> None:
         """Handle the main process's messages until it ends; commands run as they are received."""
         async for what, *about in self.wire.messages():
-            if what in ("done", "failed"):
+            if what in ("done", "failed", "withdrawn"):
                 if pending := self.pending.pop(about[0], None):
                     pending.runner.end(pending, what, *about[1:])
                 continue
@@ -70,15 +73,15 @@ class Link:
     def fail(self, pending: Iterable[RemoteRequest], why: str) -> None:
         """End the given requests with ShuttingDownError."""
         for request in tuple(pending):
+            then = request.then
             request.withdraw()
-            call_safely(request.then, ShuttingDownError(why))
+            if then is not None:
+                call_safely(then, ShuttingDownError(why))
 
 
 class RemoteRunner:
     """Takes the place of an `EngineRunner` and its batcher in a `Pipeline`; a test compares their
     interfaces."""
-
-    resizes = False  # a slot holds pixels
 
     def __init__(self, link: Link, model: ModelFacts, shared: SharedModel, worker: int) -> None:
         self.classes = model.classes
@@ -87,12 +90,12 @@ class RemoteRunner:
         self.link, self._place = link, len(link.runners)
         link.runners.append(self)
         self._output = model.info.output
-        self._pixels, self._tensors = shared.pixels[worker], shared.tensors[worker]
+        self._shared = shared.slots(worker)
         self._scores = shared.scores[worker]
         self._inner = {name: values[worker] for name, values in shared.inner.items()}
         self.free = list(range(model.max_images))  # slots; the last is taken: it is in a cache
         self._refusing = False
-        self.update("WARMING", "", [], 0, 0.0, 0.0, 0.0)
+        self.update("WARMING", "", [], 0, 0.0, 0.0, 0.0, False)
 
     def update(
         self,
@@ -103,8 +106,10 @@ class RemoteRunner:
         wait_s: float,
         busy_until: float,
         run_s: float,
+        resizes: bool,
     ) -> None:
-        """Store the main process's runner's state, as `status_of` gives it."""
+        """Store the state of the runner in the main process, as `status_of` gives it."""
+        self.resizes = resizes
         self._state, self.failure, self.depth = State[state], failure, depth
         self.engines = [EngineStatus(*engine) for engine in engines]
         self._wait_s, self._busy_until, self._run_s = wait_s, busy_until, run_s
@@ -155,20 +160,26 @@ class RemoteRunner:
         link = self.link
         if link.lost:
             raise ShuttingDownError(_LOST)
+        if len(self.free) < len(images):
+            raise QueueFullError("images of withdrawn requests still run; try again in a second")
         slots = [self.free.pop() for _ in images]
         pending = RemoteRequest(self, next(link.numbers), slots, then, inner)
-        tensors = any(image.dtype == np.float32 for image in images)  # all, or none
-        places = self._tensors if tensors else self._pixels
-        for slot, image in zip(slots, images, strict=True):
-            places[slot] = image
+        kinds = [kind_of(image) for image in images]
+        for slot, image, kind in zip(slots, images, kinds, strict=True):
+            if kind is Kind.DECODED:
+                write_image(self._shared[kind][slot], image)
+            else:
+                self._shared[kind][slot] = image
         link.pending[pending.number] = pending
-        where = self._place, slots, tensors
+        where = self._place, slots, "".join(map(str, kinds))
         link.wire.say("submit", pending.number, *where, urgency, client, list(inner))
         return pending
 
     def end(self, pending: RemoteRequest, what: str, *about: Any) -> None:
-        """End a request as "done", with its scores in its slots, or as "failed"."""
+        """End a request: "done", with its scores in its slots, "failed", or "withdrawn"."""
         self.free += pending.slots
+        if pending.then is None:
+            return
         if what == "done":
             slots = pending.slots  # a list of them copies
             inner = {name: self._inner[name][slots] for name in pending.inner}
@@ -200,7 +211,7 @@ def status_of(runner: EngineRunner) -> Sequence[Any]:
     """Return a runner's current state for `RemoteRunner.update`."""
     queue = runner.batcher
     load = queue.depth, queue.expected_wait_s(), queue.busy_until, queue.latency().of(1)
-    return runner.state.name, runner.failure, runner.engines, *load
+    return runner.state.name, runner.failure, runner.engines, *load, runner.resizes
 
 
 def _error(kind: str, text: str, attributes: Mapping[str, float]) -> ServiceError:

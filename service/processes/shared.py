@@ -2,17 +2,17 @@
 
     inside   images inside, a row a worker        the worker writes
     counts   a row a process, see `Counts`        the process writes; the rows add up
-    images   pixels or tensors, a slot an image   the worker writes, the engine reads
+    images   of any kind, a slot each             the worker writes, the engine reads
     scores   of the image in the same slot        the main process writes, the worker reads
     inner    the same of values inside the network, where they are asked for
 
-Each worker has slots of its own. It may use a slot again once the request is withdrawn, even while
-a batch reads it: that batch's scores for the request are dropped, and a model keeps images apart.
+Each worker has slots of its own. It uses a slot again once the main process has answered the
+request, or has answered that it is withdrawn: no batch reads the slot then.
 """
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from models import PLACE_BYTES, Image, Kind, WrittenImage
 from service.hosting.admission import Admission
 from service.hosting.pipeline import ModelInfo
 from service.images.decode_pool import Decoding
@@ -75,6 +76,7 @@ class ModelFacts(NamedTuple):
     max_batch: int
     device: str
     precision: str
+    resizes: bool = False
 
 
 class SharedModel:
@@ -90,11 +92,26 @@ class SharedModel:
         tensors = memory.array((*slots, *(model.info.tensor_shape or (bytes_each,))), np.float32)
         pixels = tensors.reshape(*slots, -1).view(np.uint8)[..., :bytes_each]
         # Slots of either kind, in the same memory.
-        self.pixels, self.tensors = pixels.reshape(*slots, *model.info.image_shape), tensors
+        self.images = {
+            Kind.PIXELS: pixels.reshape(*slots, *model.info.image_shape),
+            Kind.TENSOR: tensors,
+        }
+        if model.resizes:
+            self.images[Kind.DECODED] = memory.array((*slots, PLACE_BYTES), np.uint8)
+        self._shape = model.info.image_shape
         self.scores = memory.array((*slots, model.classes), np.float32)
         self.inner = {
             each.name: memory.array((*slots, *each.shape), np.float32) for each in model.info.inner
         }
+
+    def slots(self, worker: int) -> Mapping[Kind, Any]:
+        """Return a worker's slots for images of each kind."""
+        return {kind: slots[worker] for kind, slots in self.images.items()}
+
+    def image(self, worker: int, slot: int, kind: Kind) -> Image:
+        """Return the image of a slot, which is not copied."""
+        place = self.images[kind][worker, slot]
+        return WrittenImage(place, self._shape) if kind is Kind.DECODED else place
 
 
 class SharedAdmission(Admission):

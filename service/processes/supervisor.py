@@ -21,6 +21,7 @@ from typing import Any
 import uvicorn
 from typing_extensions import override
 
+from models import Kind
 from service.batching.policy import Urgency
 from service.batching.queue import BatchResult, Request
 from service.engine.ranking import ScoreRow
@@ -80,7 +81,7 @@ def run_workers(
     models = []
     for pipeline in repository.models.values():
         runner, max_images = pipeline.runner, pipeline.admission.max_images
-        fixed = runner.classes, runner.max_batch, runner.device, runner.precision
+        fixed = runner.classes, runner.max_batch, runner.device, runner.precision, runner.resizes
         models.append(ModelFacts(pipeline.info, pipeline.prepare, max_images, *fixed))
     broken = list(repository.broken.values())
     outfit = Outfit(options, models, broken, Memory(), listener, os.getpid())
@@ -119,8 +120,8 @@ class Session:
                     on_listening()
                 elif what == "left":
                     self.left = True
-                elif posted := self._open.pop(about[0], None):
-                    posted.withdraw()
+                else:
+                    self._withdraw(about[0])
         except (LookupError, TypeError, ValueError):
             _log.exception("worker %d sent an invalid message", self._number)
         finally:
@@ -128,18 +129,27 @@ class Session:
             for posted in self._open.values():
                 posted.withdraw()
 
+    def _withdraw(self, number: int) -> None:
+        """Withdraw a request of which no image is dispatched; others end with their batches, which
+        read their slots.
+        """
+        posted = self._open.get(number)
+        if posted is not None and posted.left == len(posted.items):
+            del self._open[number]
+            posted.withdraw()
+            self.wire.say("withdrawn", number)
+
     def _submit(
         self,
         number: int,
         place: int,
         slots: list[int],
-        tensors: bool,
+        kinds: str,
         urgency: Sequence[Any],
         client: Sequence[Any],
         inner: Sequence[str],
     ) -> None:
         runner, shared = self._models[place]
-        images = (shared.tensors if tensors else shared.pixels)[self._number]
         scores = shared.scores[self._number]
 
         def then(outcome: BatchResult[ScoreRow] | ServiceError) -> None:
@@ -155,7 +165,10 @@ class Session:
             self.wire.say("done", number, *outcome[1:])
 
         try:
-            own = [images[slot] for slot in slots]
+            own = [
+                shared.image(self._number, slot, Kind(int(kind)))
+                for slot, kind in zip(slots, kinds, strict=True)
+            ]
             asked = Urgency(*urgency), Client(*client), inner
             self._open[number] = runner.post(own, then, *asked)
         except ServiceError as error:

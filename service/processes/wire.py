@@ -7,10 +7,11 @@ main     ["status", a row a model]                               first, and ten 
 worker   ["known"]                                               answers each status
          ["listening"]
          ["left"]                                                last: all inside was answered
-         ["submit", request, model, slots, tensors, urgency, client]      one of these answers it:
-main     ["done", request, batch size, queue_s, compute_s]
-         ["failed", request, error, text, attributes]
-worker   ["withdraw", request]                                   unless this comes first
+         ["submit", request, model, slots, kinds, urgency, client, inner]
+main     ["done", request, batch size, queue_s, compute_s]       answers that
+         ["failed", request, error, text, attributes]            or this does
+worker   ["withdraw", request]                                   no answer is needed any more
+main     ["withdrawn", request]                                  unless a batch has images of it
 """
 
 import asyncio

@@ -151,14 +151,13 @@ def test_shared_memory_is_of_one_process() -> None:
 @pytest.mark.parametrize(
     ("others", "why"),
     [
-        ({"workers": 1}, r"--resize: gpu .*without --workers"),
         ({"device": "cpu"}, r"--resize: gpu .*needs a GPU"),
         ({"devices": "cpu:2"}, r"--resize: gpu .*needs a GPU"),
     ],
 )
-def test_a_gpu_resizes_for_one_process_on_a_gpu(others: dict[str, object], why: str) -> None:
+def test_a_gpu_resizes_where_there_may_be_one(others: dict[str, object], why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         load_settings({"resize": "gpu", **others}, {})
     assert load_settings({"resize": "cpu", **others}, {}).resize is ResizedBy.CPU
-    for device in ({}, {"device": "cuda"}, {"devices": "cuda:0,cuda:1"}):
+    for device in ({}, {"device": "cuda"}, {"devices": "cuda:0,cuda:1"}, {"workers": 1}):
         assert load_settings({"resize": "gpu", **device}, {}).resize is ResizedBy.GPU

@@ -16,7 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import Batch, Engine, EngineError, OutputKind, Pixels, Precision, Results
+from models import (
+    Batch,
+    DecodedImage,
+    Engine,
+    EngineError,
+    Interpolation,
+    Kind,
+    OutputKind,
+    Pixels,
+    Precision,
+    Resize,
+    Results,
+    kind_of,
+)
 from service import errors
 from service.batching.batcher import Batcher
 from service.batching.policy import NO_HURRY, Urgency
@@ -25,6 +38,7 @@ from service.engine.supervised_engine import State
 from service.errors import (
     DeadlineError,
     EngineFailedError,
+    QueueFullError,
     RetryableError,
     ServiceError,
     ShuttingDownError,
@@ -45,6 +59,23 @@ def image(tag: int) -> Pixels:
     return np.full(SHAPE, tag, np.uint8)
 
 
+def decoded(tag: int) -> DecodedImage:
+    """An image that is twice as large and is to be resized."""
+    resize = Resize(
+        size=(3, 2),
+        box=(0.0, 0.0, 6.0, 4.0),
+        crop=(0, 0, 3, 2),
+        interpolation=Interpolation.BOX,
+        x_reversed=False,
+        y_reversed=False,
+        transposed=False,
+        frame=(3, 2),
+        channels=(0,),
+        paper=(0,),
+    )
+    return DecodedImage(np.full((4, 6, 1), tag, np.uint8), resize)
+
+
 class TagEngine:
     """Scores that tell which image they are of; a batch waits for the gate."""
 
@@ -59,6 +90,7 @@ class TagEngine:
         self.gate = threading.Event()
         self.gate.set()
         self.begun: list[int] = []
+        self.kinds: list[list[Kind]] = []
         self.failing = False
 
     def warm_up(self) -> Engine:
@@ -66,6 +98,7 @@ class TagEngine:
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         self.begun.append(len(images))
+        self.kinds.append([kind_of(each) for each in images])
         assert self.gate.wait(10)
         tags = [int(np.ravel(each)[0]) for each in images]
         if self.failing:
@@ -123,13 +156,14 @@ class Side:
 
 @asynccontextmanager
 async def sides(
-    count: int = 1, *, slots: int = 8
+    count: int = 1, *, slots: int = 8, resizes: bool = False
 ) -> AsyncIterator[tuple[TagEngine, EngineRunner, list[Side]]]:
     """An engine, and workers' sides of it."""
     engine = TagEngine()
+    engine.resizes = resizes
     runner = EngineRunner([engine], SHAPE, OutputKind.LOGITS, on_batch=lambda _: None)
     info = replace(fake_info(), image_shape=SHAPE)
-    model = ModelFacts(info, decode_digit, slots, CLASSES, 4, "fake", "fp32")  # type: ignore[arg-type]
+    model = ModelFacts(info, decode_digit, slots, CLASSES, 4, "fake", "fp32", resizes)  # type: ignore[arg-type]
     shared = SharedModel(Memory(), count, model, 4)
     await runner.warm_up()
     every = [Side(runner, shared, model, number) for number in range(count)]
@@ -177,20 +211,38 @@ async def test_values_inside_the_network_come_to_the_worker_that_wants_them() ->
 
 
 @pytest.mark.anyio
-async def test_a_slot_is_used_again_while_a_batch_that_is_unwanted_runs_on_it() -> None:
-    async with sides(slots=2) as (engine, _, (side,)):
+async def test_a_slot_is_used_again_once_the_batch_that_reads_it_has_ended() -> None:
+    async with sides(slots=3) as (engine, _, (side,)):
         engine.gate.clear()
         left = asyncio.create_task(side.tags(10, 11))
         await until(lambda: engine.begun == [2])
         left.cancel()
         await asyncio.wait([left])
         assert left.cancelled()
+        others = asyncio.create_task(side.tags(20))
+        await until(lambda: side.depth == 1)
+        assert side.runner.free == []
+        with pytest.raises(QueueFullError, match="images of withdrawn requests still run"):
+            await side.tags(30)
+        engine.gate.set()
+        assert await others == [20]
         assert side.all_free
-        others = asyncio.create_task(side.tags(20, 21))
-        await until(lambda: side.depth == 2)
-        engine.gate.set()  # the first batch is of the others' images, and its scores are dropped
-        assert await others == [20, 21]
-        assert engine.begun == [2, 2]
+        assert engine.begun == [2, 1]
+
+
+@pytest.mark.anyio
+async def test_decoded_images_lie_in_slots_of_their_own_and_share_a_batch_with_pixels() -> None:
+    async with sides(slots=3, resizes=True) as (engine, _, (side,)):
+        await until(lambda: side.runner.resizes)
+        posted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        side.runner.post([image(20), decoded(30), image(40)], posted.set_result)
+        assert [row.scores[0] for row in (await posted).results] == [20, 30, 40]
+        assert engine.kinds == [[Kind.PIXELS, Kind.DECODED, Kind.PIXELS]]
+        assert await side.tags(5, 6, 7) == [5, 6, 7]
+        assert side.all_free
+        engine.resizes = False
+        side.session.tell([status_of(side._main)])
+        await until(lambda: not side.runner.resizes)
 
 
 @pytest.mark.anyio
@@ -240,7 +292,7 @@ async def test_the_batcher_has_the_last_word_on_deadlines() -> None:
         # What was told of the queue is enough to know these, without asking.
         with pytest.raises(DeadlineError, match="passed"):
             side.runner.check_deadline(1, Urgency(now - 1))
-        side.runner.update("READY", "", [], 3, 50.0, now + 20, 5.0)
+        side.runner.update("READY", "", [], 3, 50.0, now + 20, 5.0, False)
         assert side.runner.expected_wait_s() == 50
         side.runner.check_deadline(1, Urgency(now + 26))
         with pytest.raises(DeadlineError):
@@ -286,8 +338,9 @@ async def test_giving_up_answers_at_once() -> None:
         for each in asked:
             with pytest.raises(ShuttingDownError, match="shut down before this was done"):
                 await each
-        assert side.all_free
         await until(lambda: runner.batcher.depth == 0)
+        engine.gate.set()
+        await until(lambda: side.all_free)
         assert engine.begun == [2]
 
 
@@ -366,8 +419,8 @@ def test_whatever_is_submitted_left_and_failed_no_result_is_anothers(seed: int) 
                 assert await asked == tags
 
     async def main() -> None:
-        async with sides(3, slots=15) as (engine, _, every):
+        async with sides(3, slots=60) as (engine, _, every):
             await asyncio.gather(*(client(engine, side) for side in every for _ in range(3)))
-            assert all(side.all_free for side in every)
+            await until(lambda: all(side.all_free for side in every))
 
     asyncio.run(main())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from models import Kind
 from service.batching.consumer import BatchRecord
 from service.errors import Code, QueueFullError
 from service.hosting.admission import Admission, ByteRoom, Reservation
@@ -37,14 +38,15 @@ def two_processes() -> tuple[SharedModel, SharedModel]:
 
 def test_arrays_are_the_same_in_another_process_and_do_not_overlap() -> None:
     one, other = two_processes()
-    arrays = [one.pixels, one.scores, *map(np.asarray, (*one.inside, *one.counts))]
-    seen = [other.pixels, other.scores, *map(np.asarray, (*other.inside, *other.counts))]
+    pixels, theirs = (each.images[Kind.PIXELS] for each in (one, other))
+    arrays = [pixels, one.scores, *map(np.asarray, (*one.inside, *one.counts))]
+    seen = [theirs, other.scores, *map(np.asarray, (*other.inside, *other.counts))]
     assert all((array == 0).all() for array in seen)
     for number, array in enumerate(arrays, 1):
         array[...] = number
     for number, array in enumerate(seen, 1):
         assert (array == number).all()
-    assert one.pixels.shape == (WORKERS, 5, 1, 1, 1)
+    assert pixels.shape == (WORKERS, 5, 1, 1, 1)
     assert one.scores.shape == (WORKERS, 5, CLASSES)
     assert len(one.inside) == WORKERS
     assert len(one.counts) == WORKERS + 1
@@ -53,12 +55,14 @@ def test_arrays_are_the_same_in_another_process_and_do_not_overlap() -> None:
 def test_a_slot_has_room_for_pixels_or_a_tensor() -> None:
     info = replace(MODEL.info, image_shape=(2, 3, 3), tensor="x", tensor_shape=(3, 2, 3))
     shared = SharedModel(Memory(), 2, MODEL._replace(info=info), 4)
-    assert shared.pixels.shape == (2, 5, 2, 3, 3)
-    assert shared.tensors.shape == (2, 5, 3, 2, 3)
-    shared.pixels[1, 2] = 7
-    assert (shared.tensors[1, 2].ravel().view(np.uint8)[:18] == 7).all()
-    shared.tensors[1, 2] = 1.0
-    assert (shared.pixels[1, 3] == 0).all()
+    pixels, tensors = shared.images[Kind.PIXELS], shared.images[Kind.TENSOR]
+    assert pixels.shape == (2, 5, 2, 3, 3)
+    assert tensors.shape == (2, 5, 3, 2, 3)
+    pixels[1, 2] = 7
+    assert (tensors[1, 2].ravel().view(np.uint8)[:18] == 7).all()
+    tensors[1, 2] = 1.0
+    assert (pixels[1, 3] == 0).all()
+    assert Kind.DECODED not in shared.images
 
 
 def test_memory_is_gone_once_it_is_mapped_nowhere() -> None:
