@@ -51,6 +51,8 @@ MOST = 1000
 _OPSETS = (17, 21)
 # The IR version that came with them.
 _IR_VERSION = 10
+# That times layers: several wait for each other, and for other programs.
+_ONE_THREAD = 1
 # Images that tell how much a layer errs.
 _PROBED = 32
 # How much slower than all in 8 bits layers that pay, but are not needed for the goal, may make it.
@@ -279,7 +281,7 @@ class _Run:
 
         def probe(name: str) -> tuple[float, float]:
             without = self._build(best, (name,))
-            all_in_8, other = time_in_turn([whole, without], held[:1], self._threads, _ROUNDS)
+            all_in_8, other = time_in_turn([whole, without], held[:1], _ONE_THREAD, _ROUNDS)
             return of_all - divergence(without), other / all_in_8 - 1
 
         found = []

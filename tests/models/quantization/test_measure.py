@@ -1,6 +1,7 @@
 """What is counted as changed, and when that is too much."""
 
 from dataclasses import replace
+from time import sleep
 
 import numpy as np
 import onnx
@@ -9,6 +10,7 @@ import pytest
 from models import BUILT_IN_MODEL
 from models.onnx_loader import load_proto
 from models.preprocessing import OutputKind
+from models.quantization import measure
 from models.quantization.measure import (
     Comparison,
     Goal,
@@ -83,3 +85,14 @@ def test_scores_become_probabilities_and_models_are_timed() -> None:
     np.testing.assert_allclose(softmax, powers / powers.sum(axis=1, keepdims=True), rtol=1e-6)
     first, second = time_in_turn([proto, proto], images[:1], 1, 3)
     assert min(first, second) > 0
+
+
+def test_one_thread_is_timed_by_what_it_computes_and_several_by_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measure, "_run", lambda *_: sleep(0.05))
+    proto = load_proto("digits", onnx.load(BUILT_IN_MODEL)).proto
+    image = np.zeros((1, 1, 32, 32), np.float32)
+    (computed,), (waited,) = (time_in_turn([proto], image, threads, 1) for threads in (1, 2))
+    assert computed < 0.03
+    assert waited >= 0.05
