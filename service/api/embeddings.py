@@ -17,7 +17,7 @@ from typing_extensions import TypedDict  # pydantic requires this one before Pyt
 
 from service.api.query import read_query
 from service.api.schemas import errors
-from service.api.v1 import BODY, files_of, parameters_of, takes_long, urgency_from
+from service.api.v1 import body_of, files_of, parameters_of, takes_long, urgency_from
 from service.batching.policy import Urgency
 from service.errors import (
     BadRequestError,
@@ -132,7 +132,8 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
         return await answer_to(request, endpoints[embeddings_path(name)])
 
     schema = msgspec.json.schema(EmbeddingsJson, ref_template="{name}")["$defs"]["EmbeddingsJson"]
-    body = {**BODY, "content": {**BODY["content"], _JSON: {"schema": schema}}}
+    body = body_of(*repository.models.values())
+    body["content"][_JSON] = {"schema": schema}
     for path, route, summary in (
         (PATH, embed, "Embed images"),
         (embeddings_path("{model}"), embed_by, "Embed images with a named model"),

@@ -48,14 +48,6 @@ _FORM = {
     "type": "object",
     "properties": {name: {"type": "array", "items": _IMAGE} for name in FILE_FIELDS},
 }
-BODY: dict[str, Any] = {
-    "required": True,
-    "content": {
-        **{media_type: {"schema": _IMAGE} for media_type in IMAGE_TYPES},
-        FORM_TYPE: {"schema": _FORM},
-    },
-}
-
 TIMEOUT_HEADER = "X-Timeout-Ms"
 PRIORITY_HEADER = "X-Priority"
 
@@ -80,6 +72,15 @@ def pixels_path(name: str) -> str:
     return f"/v1/models/{name}/pixels"
 
 
+def body_of(*models: Pipeline) -> dict[str, Any]:
+    """Return the body of requests to any of these models as OpenAPI describes it: an image, or a
+    clip where one of them takes clips.
+    """
+    clips = CLIP_TYPES if any(model.info.of_clips for model in models) else ()
+    content = {media_type: {"schema": _IMAGE} for media_type in (*IMAGE_TYPES, *clips)}
+    return {"required": True, "content": {**content, FORM_TYPE: {"schema": _FORM}}}
+
+
 def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
     """Return a model's endpoints, by path."""
     name = pipeline.info.name
@@ -93,7 +94,8 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
     async def classify(request: Request) -> Response:
         """Classify one image, or several at once.
 
-        Images are JPEG, PNG or WebP. The body is one image, or a form with one or more files.
+        Images are JPEG, PNG or WebP. The body is one image, or a form with one or more files. A
+        model of clips takes animations, ZIP archives and videos, and a form of its frames.
         A server with several models and no default model answers at `/v1/models/{model}/classify`.
         """
         asked = repository.find_default()
@@ -147,14 +149,16 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
         summary="List the models with their labels",
         tags=["models"],
     )
-    for path, route, summary, classes in (
+    served = repository.models.values()
+    for path, route, summary, classes, asked in (
         (
             CLASSIFY_PATH,
             classify,
             "Classify images",
             default.runner.classes if default else None,
+            [default] if default else served,
         ),
-        (model_path("{model}"), classify_by, "Classify images with a named model", None),
+        (model_path("{model}"), classify_by, "Classify images with a named model", None, served),
     ):
         app.add_api_route(
             path,
@@ -163,7 +167,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
             summary=summary,
             response_model=ClassifyAnswer,
             responses=errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
-            openapi_extra={"requestBody": BODY, "parameters": _parameters(classes)},
+            openapi_extra={"requestBody": body_of(*asked), "parameters": _parameters(classes)},
             tags=["classify"],
         )
     app.add_api_route(
@@ -176,7 +180,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
             200: {"content": {"image/png": {"schema": _IMAGE}}, "description": "The pixels"},
             **errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
         },
-        openapi_extra={"requestBody": BODY, "parameters": parameters_of({})},
+        openapi_extra={"requestBody": body_of(*served), "parameters": parameters_of({})},
         tags=["models"],
     )
 

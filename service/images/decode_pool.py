@@ -53,6 +53,8 @@ class Decoding(NamedTuple):
     run: Callable[[], Pixels]
     # Likewise, for an engine that resizes; None where there is no such function.
     unresized: Callable[[], Image] | None = None
+    # Decode it as large ones are, however little it takes: its decoder may crash or hang.
+    apart: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -75,7 +77,17 @@ class _Work:
 
     def run(self) -> Image | None:
         """Decode the image in a thread, unless it is withdrawn."""
-        return None if self.then is None else self.lane.call(self.decode)
+        if self.then is None:
+            return None
+        return self.lane.call(self.decode, self.decoding.cost.bytes)
+
+
+Call = Callable[[Callable[[], Image], int], Image]
+"""Decodes an image by a function that takes so many bytes of memory at most."""
+
+
+def _here(decode: Callable[[], Image], _: int) -> Image:
+    return decode()
 
 
 @dataclass(eq=False, slots=True)
@@ -84,7 +96,7 @@ class _Lane:
 
     pool: ThreadPool
     has_room: Callable[[Cost], bool]  # whether an image that costs so much can begin
-    call: Callable[[Callable[[], Image]], Image] = call  # how its thread decodes an image
+    call: Call = _here  # how its thread decodes an image
     waiting: FairQueue[_Work] = field(default_factory=FairQueue)
     running: int = 0
     bytes: float = 0  # of those that run
@@ -168,7 +180,7 @@ class DecodePool:
         *,
         bound_s: float,
         nice: int = 0,
-        apart: Callable[[Callable[[], Image]], Image] = call,
+        apart: Call = _here,
     ) -> None:
         """Start `threads` threads, or decode in `post` if 0; `bound_s` limits the time for one
         image.
@@ -198,8 +210,9 @@ class DecodePool:
         """Raise PayloadTooLargeError if an image exceeds the budget, DecodersBusyError if it would
         wait long."""
         ahead_s = 0.0
-        for cost, *_ in decodings:
-            if self._is_quick(cost):
+        for decoding in decodings:
+            cost = decoding.cost
+            if self._is_quick(decoding):
                 continue
             if cost.bytes > self.large_bytes:
                 raise PayloadTooLargeError(
@@ -225,7 +238,7 @@ class DecodePool:
     ) -> _Work | None:
         """Decode an admitted image and call `then` in the event loop; return None if that is done
         already."""
-        quick = self._is_quick(decoding.cost)
+        quick = self._is_quick(decoding)
         # A large image is often decoded in another process, from where few pixels come sooner.
         decode = (leave_resizing and quick and decoding.unresized) or decoding.run
         if not self._threads:
@@ -239,8 +252,10 @@ class DecodePool:
         self._quick.pool.close()
         self._large.pool.close()
 
-    def _is_quick(self, cost: Cost) -> bool:
-        return cost.seconds <= _QUICK_S and cost.bytes <= self.quick_bytes
+    def _is_quick(self, decoding: Decoding) -> bool:
+        cost = decoding.cost
+        in_bounds = cost.seconds <= _QUICK_S and cost.bytes <= self.quick_bytes
+        return in_bounds and not decoding.apart
 
     def _has_thread(self, cost: Cost) -> bool:
         """Return whether a thread for a quick image is free or will be soon."""

@@ -4,23 +4,30 @@
 
 Pillow holds the interpreter's lock while it copies a decoded WebP: 60 ms for 25 megapixels, in
 which the server answers no request. In a process of its own it holds another lock. A decoder that
-crashes fails only its own image.
+crashes fails only its own image, and one that takes more memory than was reserved gets no more.
 """
 
 import pickle
+import resource
 import select
 import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing, suppress
-from math import inf
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from math import ceil, inf
+from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
-from service.errors import DecoderLostError
+from service.errors import DecoderLostError, PayloadTooLargeError
 
 R = TypeVar("R")
+
+# What a process needs for itself: code that is imported with the first image of a kind.
+_SLACK_BYTES = 64 * 2**20
+
+_DATA_OF_STATM = 5  # the place of what RLIMIT_DATA counts
 
 _LENGTHS = struct.Struct("=QI")  # bytes of a pickle, and the number of its buffers
 _LENGTH = struct.Struct("=Q")
@@ -39,18 +46,19 @@ class DecodeProcesses:
         self._idle: list[_Process] = []
         self._closed = False
 
-    def run(self, function: Callable[[], R]) -> R:
+    def run(self, function: Callable[[], R], most_bytes: int | None = None) -> R:
         """Return the result of a picklable function called in another process, or raise its error.
 
         Raises DecoderLostError where the process crashed, was killed, or took longer than the
-        bound.
+        bound, and PayloadTooLargeError where it needs more than `most_bytes` of memory, which Linux
+        alone limits.
         """
         try:
             process = self._idle.pop()
         except IndexError:
             process = _Process()
         try:
-            result, error = process.call(function, self._bound_s)
+            result, error = process.call((function, most_bytes), self._bound_s)
         except BaseException:
             process.kill()
             raise
@@ -79,12 +87,13 @@ class _Process:
         self._input = cast(IO[bytes], self._process.stdin)
         self._output = cast(IO[bytes], self._process.stdout)
 
-    def call(self, function: Callable[[], Any], bound_s: float) -> tuple[Any, Exception | None]:
+    def call(self, asked: tuple[Callable[[], Any], int | None], bound_s: float) -> Any:
+        """Return the function's result, or None, and its error."""
         try:
-            _send(self._input, function)
+            _send(self._input, asked)
             if not self._answers_within(bound_s):
                 raise DecoderLostError(f"is stuck for {bound_s:.0f} s")
-            return _receive(self._output)  # type: ignore[no-any-return]
+            return _receive(self._output)
         except (BrokenPipeError, EOFError) as error:
             status = self._process.wait()
             how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
@@ -157,13 +166,40 @@ def main() -> None:
         sys.stdout = sys.stderr
         with suppress(EOFError, BrokenPipeError):
             while True:
-                function = _receive(requests)
-                _send(answers, _outcome(function))
-                del function  # an idle process must not keep an image
+                asked = _receive(requests)
+                _send(answers, _outcome(*asked))
+                del asked  # an idle process must not keep an image
 
 
-def _outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def _outcome(function: Callable[[], Any], most_bytes: int | None) -> tuple[Any, Exception | None]:
     try:
-        return function(), None
+        if most_bytes is None:
+            return function(), None
+        with _memory_limited(most_bytes + _SLACK_BYTES):
+            return function(), None
+    except MemoryError as error:
+        if most_bytes is None:
+            return None, error
+        return None, PayloadTooLargeError(
+            f"decoding takes more than the {ceil(most_bytes / 1e6)} MB of memory that the header"
+            " lets expect; save the file again"
+        )
     except Exception as error:  # noqa: BLE001  (raised in the other process)
         return None, error
+
+
+@contextmanager
+def _memory_limited(more_bytes: int) -> Iterator[None]:
+    """Let this process have so much more memory meanwhile; allocations beyond it fail."""
+    if sys.platform != "linux":  # no other system says how much it has, or limits all of it
+        yield
+        return
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[_DATA_OF_STATM])
+    most = pages * resource.getpagesize() + more_bytes
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

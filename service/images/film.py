@@ -1,19 +1,21 @@
-"""Decodes clips: the frames, of several images or of an animation, that a model gets.
+"""Decodes clips: the frames, of several images, an animation or a video, that a model gets.
 
 As `decode`, this imports no model, and can be sent to another process.
 """
 
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
 from pickle import PickleBuffer
+from time import thread_time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from service.errors import ImageError
+from service.errors import ImageError, PayloadTooLargeError, UnsupportedMediaTypeError
 from service.images.decode import DECODER_ERRORS, Drawing
 
 Clip = NDArray[np.uint8]
@@ -88,3 +90,106 @@ def _animation(
     kind: str, data: Any, frames: int, chosen: Sequence[int], drawing: Drawing
 ) -> Animation:
     return Animation(kind, memoryview(data), frames, chosen, drawing)
+
+
+# What a decoder may make of a frame: at most three bytes a pixel, of four colours or grey.
+_PIXEL_FORMATS = frozenset(
+    f"{kind}{bits}"
+    for kind, depths in {
+        "yuv420p": ("", "10le"),
+        "yuv422p": ("",),
+        "yuv444p": ("",),
+        "yuvj420p": ("",),
+        "yuvj422p": ("",),
+        "yuvj444p": ("",),
+        "gbrp": ("",),
+        "gray": ("", "10le"),
+    }.items()
+    for bits in depths
+)
+
+# Decoders work on blocks, of which the last in a row may lie partly outside of the frame.
+_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Film:
+    """Describes a video; calling it decodes its frames up to the last of `chosen`, by FFmpeg."""
+
+    decoder: str  # FFmpeg's name
+    setup: memoryview
+    packets: Sequence[memoryview]  # in the order of their decoding
+    chosen: Sequence[int]  # in order; perhaps some of them several times
+    drawing: Drawing  # of each frame
+    longest_s: float  # of this thread's time
+
+    def __call__(self) -> Clip:
+        """Return the clip.
+
+        Raises ImageError, UnsupportedMediaTypeError for pixels of another kind,
+        PayloadTooLargeError where it takes too long, and MemoryError.
+        """
+        # Here, because it is large, and seldom needed.
+        av = import_module("av")
+        drawn: dict[int, NDArray[np.uint8]] = {}
+        count, wanted = 0, {*self.chosen}
+        try:
+            for count, frame in enumerate(self._frames(av), 1):
+                if count - 1 in wanted:
+                    drawn[count - 1] = self.drawing.draw(frame.to_image())
+                    if len(drawn) == len(wanted):
+                        return np.stack([drawn[number] for number in self.chosen])
+        except MemoryError:  # FFmpeg's too; who limits the memory knows what to say
+            raise
+        except (av.FFmpegError, *DECODER_ERRORS) as error:
+            raise ImageError(
+                f"frame {count + 1} of the video cannot be decoded ({error}): it is truncated or"
+                " broken; save it again"
+            ) from error
+        raise ImageError(
+            f"the video ends after {count} frames, of which it says to have more: it is truncated"
+            " or broken; save it again"
+        )
+
+    def _frames(self, av: Any) -> Iterator[Any]:
+        """Yield the frames as they are shown."""
+        width, height = (-(-side // _BLOCK) * _BLOCK for side in self.drawing.stored)
+        context = av.CodecContext.create(self.decoder, "r")
+        context.thread_count = 1
+        context.options = {"max_pixels": str(width * height), "err_detect": "explode"}
+        if self.setup:
+            context.extradata = bytes(self.setup)
+        until = thread_time() + self.longest_s
+        for data in (*self.packets, None):  # at last, what the decoder still has
+            for frame in context.decode(None if data is None else av.Packet(data)):
+                self._check(frame)
+                yield frame
+            if thread_time() > until:
+                raise PayloadTooLargeError(
+                    f"the video takes more than the {self.longest_s:.0f} s to decode that its size"
+                    " allows; send it smaller or shorter"
+                )
+
+    def _check(self, frame: Any) -> None:
+        if (frame.width, frame.height) != self.drawing.stored:
+            raise ImageError(
+                f"a frame of the video has {frame.width}×{frame.height} pixels, and the video"
+                f" {self.drawing.stored[0]}×{self.drawing.stored[1]}; save it again"
+            )
+        if frame.format.name not in _PIXEL_FORMATS:
+            raise UnsupportedMediaTypeError(
+                f"the video has pixels of the kind {frame.format.name}; save it as yuv420p"
+            )
+        if frame.is_corrupt:
+            raise ImageError("a frame of the video is broken; save it again")
+
+    def __reduce__(self) -> tuple[Callable[..., "Film"], tuple[Any, ...]]:
+        """Pickle the coded frames as buffers."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        packets = [PickleBuffer(packet) for packet in self.packets]
+        return _film, (values | {"setup": bytes(self.setup), "packets": packets},)
+
+
+def _film(values: dict[str, Any]) -> Film:
+    packets = [memoryview(packet) for packet in values["packets"]]
+    return Film(**values | {"setup": memoryview(values["setup"]), "packets": packets})

@@ -20,6 +20,8 @@ PNG = Signature("a PNG", {0: b"\x89PNG\r\n\x1a\n"})
 WEBP = Signature("a WebP", {0: b"RIFF", 8: b"WEBP"})
 GIF = Signature("a GIF", {0: b"GIF8"})
 ZIP = Signature("a ZIP archive", {0: b"PK\x03\x04"})
+MP4 = Signature("a video or HEIF container", {4: b"ftyp"})
+WEBM = Signature("a WebM or Matroska video", {0: b"\x1a\x45\xdf\xa3"})
 
 # What else clients send by mistake.
 _OTHERS = (
@@ -30,7 +32,8 @@ _OTHERS = (
     Signature("a HEIC", {4: b"ftypheic"}),
     Signature("a HEIC", {4: b"ftypheix"}),
     Signature("a HEIF", {4: b"ftypmif1"}),
-    Signature("a video or HEIF container", {4: b"ftyp"}),
+    MP4,
+    WEBM,
     Signature("a JPEG 2000", {0: b"\0\0\0\x0cjP  "}),
     Signature("a JPEG XL", {0: b"\xff\x0a"}),
     Signature("a JPEG XL", {0: b"\0\0\0\x0cJXL "}),

@@ -4,15 +4,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from service.images.clip import prepare_clip
+from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image
 from tests.service.images.test_prepare import RGB
+from tests.support.clips.videos import video
 from tests.support.images.files import encode, png_chunk, png_with
 
 SIDE = 2000
@@ -26,11 +31,15 @@ SLACK_BYTES = 1_500_000
 # to 46.0 MB, of which 31.4 were in use (deploy/README.md says what that adds to a server).
 ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=131072"}
 
+_ON_LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="Linux alone tells a process's peak memory"
+)
+
 # Linux writes down the most memory that a process had, and forgets it when told to.
 _MEASURE = """
 import ctypes, gc, json, sys
 from pathlib import Path
-from tests.service.images.test_decode_memory import LIMITS, RGB, prepare_image
+from tests.service.images.test_decode_memory import prepared
 
 def status(name):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -40,7 +49,7 @@ peaks = {}
 files = sorted(Path(sys.argv[1]).iterdir())
 for file in [*files, *reversed(files)]:
     data = file.read_bytes()
-    decoding = prepare_image(data, RGB, LIMITS)
+    decoding = prepared(file.name, data)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
@@ -52,9 +61,9 @@ print(json.dumps(peaks))
 """
 
 
-def noise(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def noise(*shape: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Pixels that neither compress well nor take for ever to be written."""
-    small = np.random.default_rng(0).integers(0, 256, (SIDE // 4, SIDE // 4, *shape), np.uint8)
+    small = np.random.default_rng(seed).integers(0, 256, (SIDE // 4, SIDE // 4, *shape), np.uint8)
     return small.repeat(4, axis=0).repeat(4, axis=1)
 
 
@@ -93,13 +102,19 @@ def kinds() -> Mapping[str, bytes]:
     return files
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process's peak memory")
-def test_decoding_takes_what_it_is_said_to_take(tmp_path: Path) -> None:
-    files = kinds()
+def prepared(name: str, data: bytes) -> Decoding:
+    """What decodes a file that `kinds`, `animations` or `videos` has made."""
+    if name.startswith("clip"):
+        return prepare_clip(data, replace(RGB, frames=4), LIMITS)
+    return prepare_image(data, RGB, LIMITS)
+
+
+def measured(folder: Path, files: Mapping[str, bytes]) -> Mapping[str, tuple[int, int]]:
+    """Of each file the bytes that decoding it is said to take, and those that it took."""
     for name, data in files.items():
-        (tmp_path / name).write_bytes(data)
+        (folder / name).write_bytes(data)
     done = subprocess.run(
-        [sys.executable, "-c", _MEASURE, str(tmp_path)],
+        [sys.executable, "-c", _MEASURE, str(folder)],
         env={**os.environ, **ALLOCATOR},
         capture_output=True,
         text=True,
@@ -108,11 +123,81 @@ def test_decoding_takes_what_it_is_said_to_take(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     peaks = json.loads(done.stdout)
-    said = {name: prepare_image(data, RGB, LIMITS).cost.bytes for name, data in files.items()}
+    return {name: (prepared(name, data).cost.bytes, peaks[name]) for name, data in files.items()}
+
+
+@_ON_LINUX
+def test_decoding_takes_what_it_is_said_to_take(tmp_path: Path) -> None:
     wrong = {
-        name: (said[name], peak)
-        for name, peak in peaks.items()
-        # Much less would keep out images for which there is room.
-        if not peak - SLACK_BYTES <= said[name] <= 1.35 * peak + SLACK_BYTES
+        name: (said, peak)
+        for name, (said, peak) in measured(tmp_path, kinds()).items()
+        # Much more would keep out images for which there is room.
+        if not peak - SLACK_BYTES <= said <= 1.35 * peak + SLACK_BYTES
     }
     assert not wrong, wrong
+
+
+def animations() -> Mapping[str, bytes]:
+    """Animations of each format and mode, with each way to go from a frame to the next."""
+    half = SIDE // 2
+    colours = [Image.fromarray(noise(3, seed=seed)[:half, :half]) for seed in range(3)]
+    palettes = [image.quantize(64) for image in colours]
+    greys = [image.convert("L") for image in colours]
+    clear = [Image.fromarray(noise(4, seed=seed)[:half, :half]) for seed in range(3)]
+    cut = [image.copy() for image in colours]
+    for image, grey in zip(cut, greys, strict=True):
+        image.putalpha(grey.point(lambda level: 255 * (level > 127)))
+
+    def animated(frames: Sequence[Image.Image], kind: str, **options: Any) -> bytes:
+        return encode(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+
+    files = {}
+    for disposal in (1, 2, 3):
+        for mode, frames in {"P": palettes, "transparent": cut}.items():
+            files[f"clip GIF {mode} {disposal}"] = animated(frames, "GIF", disposal=disposal)
+    for mode, frames in {"RGB": colours, "RGBA": clear, "P": palettes}.items():
+        for disposal in (0, 1, 2):
+            files[f"clip PNG {mode} {disposal}"] = animated(
+                frames, "PNG", compress_level=1, disposal=disposal, blend=1
+            )
+    for mode, frames in {"RGB": colours, "RGBA": clear}.items():
+        for lossless in (False, True):
+            files[f"clip WebP {mode} {lossless=}"] = animated(
+                frames, "WebP", method=0, lossless=lossless, quality=0
+            )
+    return files
+
+
+@_ON_LINUX
+def test_animations_take_no_more_than_they_are_said_to_take(tmp_path: Path) -> None:
+    found = measured(tmp_path, animations())
+    assert {name: pair for name, pair in found.items() if pair[0] < pair[1] - SLACK_BYTES} == {}
+    # What a header says less about is said to take as much as the costliest of its format.
+    for kind in ("GIF", "PNG", "WebP"):
+        said, peak = max(pair for name, pair in found.items() if kind in name)
+        assert said <= 1.35 * peak + SLACK_BYTES, kind
+
+
+def videos() -> Mapping[str, bytes]:
+    """Videos of each codec; some with as many frames that others refer to as H.264 allows."""
+    still = noise(3)[:512, :512]
+    frames = [Image.fromarray(np.roll(still, 7 * shift, 1)) for shift in range(24)]
+    many: Any = {"refs": "16", "preset": "veryfast", "qp": "20"}
+    return {
+        "clip H.264": video(frames),
+        "clip H.264, 16 frames": video(frames, **many),
+        "clip H.264, 16 frames of 10 bits": video(frames, pixels="yuv420p10le", **many),
+        "clip H.264, 16 frames in 4:4:4": video(frames, pixels="yuv444p", **many),
+        "clip H.265": video(frames, encoder="libx265"),
+        "clip VP8": video(frames, "webm", "libvpx"),
+        "clip VP9": video(frames, "webm", "libvpx-vp9"),
+        "clip AV1": video(frames, encoder="libsvtav1"),
+    }
+
+
+@_ON_LINUX
+def test_videos_take_no_more_than_they_are_said_to_take(tmp_path: Path) -> None:
+    found = measured(tmp_path, videos())
+    assert {name: pair for name, pair in found.items() if pair[0] < pair[1] - SLACK_BYTES} == {}
+    said, peak = found["clip H.264, 16 frames of 10 bits"]
+    assert said <= 1.35 * peak + SLACK_BYTES

@@ -245,6 +245,33 @@ def test_resizing_is_left_to_the_engine_where_asked_but_for_large_images(threads
     asyncio.run(run())
 
 
+def test_what_is_decoded_apart_is_with_the_large_ones_however_small() -> None:
+    taken: list[int] = []
+
+    def apart(decode: Callable[[], Any], most_bytes: int) -> Any:
+        taken.append(most_bytes)
+        return decode()
+
+    async def run() -> None:
+        pool, images = DecodePool(1, BUDGET, bound_s=10, apart=apart), list[Pixels]()
+        pixels = np.zeros((1, 1, 1), np.uint8)
+
+        def has(number: int) -> bool:
+            return len(images) == number
+
+        for number, (cost, is_apart) in enumerate(
+            ((Cost(5), False), (Cost(6), True), (LARGE, False)), 1
+        ):
+            decoding = Decoding(cost, lambda: pixels, apart=is_apart)
+            pool.admit(decoding)
+            pool.post(decoding, lambda image, _: images.append(image))
+            await until(partial(has, number))
+        assert taken == [6, LARGE.bytes]
+        pool.close()
+
+    asyncio.run(run())
+
+
 def test_small_decodes_have_their_share_however_small_the_budget() -> None:
     for budget in (MB, 64 * MB, 2**40):
         pool = DecodePool(4, budget, bound_s=1)

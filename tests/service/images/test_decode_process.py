@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from models import PRESETS
-from service.errors import DecoderLostError, ImageError
+from service.errors import DecoderLostError, ImageError, PayloadTooLargeError
 from service.images.decode_process import DecodeProcesses
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode, scene
@@ -71,6 +71,21 @@ def test_a_crash_fails_one_call(processes: DecodeProcesses, number: signal.Signa
     with pytest.raises(DecoderLostError, match=f"was ended by signal {number.value};"):
         processes.run(partial(signal.raise_signal, number))
     assert processes.run(os.getpid) != os.getpid()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone limits all of a process's memory")
+def test_a_function_gets_no_more_memory_than_it_may_and_the_next_one_its_own(
+    processes: DecodeProcesses,
+) -> None:
+    long = 200 * 2**20
+    assert len(processes.run(partial(bytes, long), long)) == long
+    for _ in range(2):
+        with pytest.raises(
+            PayloadTooLargeError, match="decoding takes more than the 20 MB of memory"
+        ):
+            processes.run(partial(bytes, long), 20_000_000)
+    assert len(processes.run(partial(bytes, long), long)) == long
+    assert len(processes.run(partial(bytes, long))) == long
 
 
 def test_a_stuck_process_is_killed() -> None:

@@ -31,17 +31,24 @@ from models.preprocessing import normalised
 from service.api.app import create_app
 from service.hosting.loading import info_of
 from service.hosting.repository import Repository
-from service.images.clip import prepare_clip
+from service.images.clip import CLIP_TYPES, prepare_clip
 from service.images.prepare import ImageLimits
 from tests.service.images.test_clip import REFUSED
+from tests.service.images.test_video import REFUSED as REFUSED_VIDEOS
 from tests.support.clips import MODEL_PATH
 from tests.support.clips.moving import FRAMES, MOTIONS, clips_of, moving
+from tests.support.clips.videos import video
 from tests.support.images.files import encode
 from tests.support.service.client import PATH, AppClient, error_of, serving
 
 pytestmark = pytest.mark.anyio
 
 Clip = NDArray[np.uint8]
+
+_TAKE = {
+    *("/v1/classify", "/v1/models/{model}/classify", "/v1/models/{model}/pixels"),
+    *("/v1/embeddings", "/v1/models/{model}/embeddings"),
+}
 
 
 @asynccontextmanager
@@ -108,28 +115,51 @@ async def inferred(client: AppClient, tensor: dict[str, Any]) -> str:
 @pytest.mark.parametrize("motion", MOTIONS)
 async def test_a_clip_in_each_form_gets_the_same_label(motion: str) -> None:
     clip = digit_moving(motion)
-    whole = [animated(clip, kind) for kind in ("GIF", "WEBP", "PNG")] + [archive(clip)]
+    kinds = {
+        **{f"image/{kind.lower()}": animated(clip, kind) for kind in ("GIF", "WEBP", "PNG")},
+        "application/zip": archive(clip),
+        "video/mp4": video(pictures(clip)),
+        "video/quicktime": video(pictures(clip), "mov", "libx265"),
+        "video/webm": video(pictures(clip), "webm", "libvpx-vp9"),
+        "video/x-matroska": video(pictures(clip), "matroska", "libsvtav1"),
+    }
+    whole = list(kinds.values())
     classifier = load_classifier(MODEL_PATH)
     pixels = clip[np.newaxis, ..., np.newaxis]
     tensor = normalised(pixels, classifier.preprocessing)
     files = [base64.b64encode(file).decode() for file in whole]
     async with moving_digits() as client:
         assert labels_of(await client.post(PATH, files=form_of(clip))) == [motion]
-        for file, kind in zip(
-            whole, ("image/gif", "image/webp", "image/png", "application/zip"), strict=True
-        ):
+        for kind, file in kinds.items():
             headers = {"content-type": kind}
             assert labels_of(await client.post(PATH, content=file, headers=headers)) == [motion]
         together = await client.post(PATH, files=[("file", ("clip", file)) for file in whole])
-        assert labels_of(together) == [motion] * 4
+        assert labels_of(together) == [motion] * 8
         uint8 = {"name": "image", "datatype": "UINT8", "shape": pixels.shape}
         assert await inferred(client, {**uint8, "data": pixels.ravel().tolist()}) == motion
         fp32 = {"name": "clip", "datatype": "FP32", "shape": tensor.shape}
         assert await inferred(client, {**fp32, "data": tensor.ravel().tolist()}) == motion
         answer = await client.post("/v1/embeddings", json={"input": files})
         vectors = [each["embedding"] for each in answer.json()["data"]]
-        assert len(vectors) == 4
-        np.testing.assert_allclose(vectors, vectors[:1] * 4, atol=1e-4)
+        assert len(vectors) == 8
+        np.testing.assert_allclose(vectors[:4], vectors[:1] * 4, atol=1e-4)
+        # Videos have other colours than pixels have.
+        assert relative_error(np.array(vectors[4:]), np.array(vectors[:1] * 4)) < 0.1
+
+
+async def test_openapi_lists_the_media_types_of_clips_where_they_are_taken() -> None:
+    async def listed(client: AppClient) -> list[set[str]]:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+        bodies = [each["post"]["requestBody"] for path, each in paths.items() if path in _TAKE]
+        return [set(body["content"]) for body in bodies]
+
+    async with moving_digits() as client:
+        for types in await listed(client):
+            assert {"image/png", *CLIP_TYPES} <= types
+    async with serving() as (client, _):
+        for types in await listed(client):
+            assert "image/png" in types
+            assert not {*CLIP_TYPES} & types
 
 
 async def test_one_request_and_the_next_are_of_other_motions() -> None:
@@ -167,19 +197,22 @@ async def test_a_wrong_clip_is_refused_with_what_is_right() -> None:
         assert "the GIF is broken" in error_of(await client.post(PATH, content=broken), 400)
 
 
-async def test_sixty_malformed_clips_are_refused_and_the_next_good_one_is_answered() -> None:
+async def test_a_hundred_malformed_clips_are_refused_and_the_next_good_one_is_answered() -> None:
     clip = digit_moving("down")
     whole = [animated(clip, kind) for kind in ("GIF", "WEBP", "PNG")] + [archive(clip)]
-    bodies = [made for make, *_ in REFUSED.values() if isinstance(made := make(), bytes)]
+    whole += [video(pictures(clip)), video(pictures(clip), "webm", "libvpx-vp9")]
+    malformed = [make for make, *_ in (*REFUSED.values(), *REFUSED_VIDEOS.values())]
+    bodies = [made for make in malformed if isinstance(made := make(), bytes)]
     bodies += [file[: len(file) * part // 12] for file in whole for part in range(1, 11)]
-    assert len(bodies) >= 60
+    assert len(bodies) >= 100
     headers = {"content-type": "application/octet-stream"}
     async with moving_digits() as client:
         for body in bodies:
             answer = await client.post(PATH, content=body, headers=headers)
             assert answer.status_code in (400, 413, 415), answer.text
             assert len(answer.json()["error"]) < 400
-        assert labels_of(await client.post(PATH, content=whole[0], headers=headers)) == ["down"]
+        for body in whole:
+            assert labels_of(await client.post(PATH, content=body, headers=headers)) == ["down"]
 
 
 async def test_a_model_of_images_still_refuses_clips() -> None:

@@ -1,0 +1,215 @@
+"""Reads MP4 and QuickTime videos: boxes of size, kind and payload (ISO/IEC 14496-12).
+
+    moov ── trak ─┬─ tkhd, hdlr, stsd          what the track is, its size, rotation and codec
+                  └─ stsz, stsc, stco or co64  how long its frames are, and where they lie
+    moof ── traf ─┬─ tfhd                      the same of a part, where a file has parts
+                  └─ trun
+
+Edit lists are ignored: every frame counts.
+"""
+
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.images.video import Container, Video
+
+_VIDEO = b"vide"
+
+# Where a sample entry has width and height, and where its own boxes begin.
+_SIZE_AT, _BOXES_AT = 24, 78
+_CHUNKS = {b"stco": ">u4", b"co64": ">u8"}
+_SETUP = (b"avcC", b"hvcC", b"av1C")
+
+# EXIF orientations by where a track's matrix sends x and y, in units of 2^16.
+_ORIENTATIONS = {
+    (1, 0, 0, 1): 1,
+    (-1, 0, 0, 1): 2,
+    (-1, 0, 0, -1): 3,
+    (1, 0, 0, -1): 4,
+    (0, 1, 1, 0): 5,
+    (0, 1, -1, 0): 6,
+    (0, -1, -1, 0): 7,
+    (0, -1, 1, 0): 8,
+}
+
+# Flags of tfhd and trun: which fields they have, of four bytes each but for the first.
+_BASE, _DESCRIPTION, _DURATION, _SIZE = 0x1, 0x2, 0x8, 0x10
+_OFFSET, _FIRST_FLAGS, _SAMPLE_DURATION, _SAMPLE_SIZE = 0x1, 0x4, 0x100, 0x200
+_SAMPLE_FIELDS = 0xF00
+
+
+class _Track(NamedTuple):
+    number: int
+    video: Video
+    frame_bytes: int  # in parts that do not say otherwise
+
+
+def parse_mp4(data: bytes, most_frames: int) -> Video:
+    """Return the first track of video.
+
+    Raises ImageError where the file is truncated or broken, UnsupportedMediaTypeError for a codec
+    that is not decoded, and TooManyImagesError.
+    """
+    container = _Mp4(data, most_frames)
+    try:
+        return container.read()
+    except (struct.error, IndexError):
+        raise container.truncated() from None
+
+
+class _Mp4(Container):
+    kind = "MP4"
+
+    def read(self) -> Video:
+        track = None
+        for kind, start, box in self._boxes(self.view):
+            if kind == b"moov" and track is None:
+                track = self._track(box)
+            elif kind == b"moof" and track is not None:
+                self._add_part(start, box, track)
+        if track is None:
+            raise self.broken("it has no index (moov)")
+        return track.video
+
+    def _boxes(self, view: memoryview) -> Iterator[tuple[bytes, int, memoryview]]:
+        """Yield the kind, place and payload of each box."""
+        position = 0
+        while position + 8 <= len(view):
+            self.count_element()
+            size, kind = struct.unpack_from(">I4s", view, position)
+            begin = position + 8
+            if size == 1:
+                (size,) = struct.unpack_from(">Q", view, begin)
+                begin += 8
+            end = position + size if size else len(view)
+            if end > len(view):
+                raise self.truncated()
+            if end < begin:
+                raise self.broken("a box is shorter than its header")
+            yield kind, position, view[begin:end]
+            position = end
+
+    def _all(self, view: memoryview, wanted: bytes) -> Iterator[memoryview]:
+        return (box for kind, _, box in self._boxes(view) if kind == wanted)
+
+    def _find(self, view: memoryview, *path: bytes) -> memoryview:
+        """Return the first box at the end of a path. Raises ImageError where there is none."""
+        for kind in path:
+            box = next(self._all(view, kind), None)
+            if box is None:
+                raise self.broken(f"it has no {kind.decode()}")
+            view = box
+        return view
+
+    def _track(self, moov: memoryview) -> _Track:
+        """Return the first track of video, with the frames that its own tables list."""
+        tracks = self._all(moov, b"trak")
+        is_video = (trak for trak in tracks if self._find(trak, b"mdia", b"hdlr")[8:12] == _VIDEO)
+        trak = next(is_video, None)
+        if trak is None:
+            raise self.broken("it has no track of video")
+        header = self._find(trak, b"tkhd")
+        later = 12 if header[0] else 0  # times of 8 bytes instead of 4
+        (number,) = struct.unpack_from(">I", header, 12 + (8 if later else 0))
+        a, b, _, c, d = struct.unpack_from(">5i", header, 40 + later)
+        orientation = _ORIENTATIONS.get((a >> 16, b >> 16, c >> 16, d >> 16), 1)
+        tables = self._find(trak, b"mdia", b"minf", b"stbl")
+        codec, _, entry = next(self._boxes(self._find(tables, b"stsd")[8:]), (b"", 0, tables[:0]))
+        width, height = struct.unpack_from(">HH", entry, _SIZE_AT)
+        setup = (box for kind, _, box in self._boxes(entry[_BOXES_AT:]) if kind in _SETUP)
+        video = self.video(codec, (width, height), next(setup, None), orientation)
+        self._add_listed(tables)
+        frame_bytes = 0
+        for extended in self._all(moov, b"mvex"):
+            for track, usual in (
+                struct.unpack_from(">4xI8xI", defaults) for defaults in self._all(extended, b"trex")
+            ):
+                frame_bytes = usual if track == number else frame_bytes
+        return _Track(number, video, frame_bytes)
+
+    def _add_listed(self, tables: memoryview) -> None:
+        """Add the frames that the tables of a track list: chunks of frames, in runs of chunks."""
+        lengths = self._find(tables, b"stsz")
+        size, count = struct.unpack_from(">4xII", lengths)
+        if not count:  # all are in parts
+            return
+        self.expect(count)
+        sizes = [size] * count if size else self._numbers(lengths, ">u4", 12, count).tolist()
+        runs = self._find(tables, b"stsc")
+        # Each run has a frame at least, so that those beyond `count` have none.
+        number = min(count, *struct.unpack_from(">4xI", runs))
+        firsts, each, descriptions = self._numbers(runs, ">u4", 8, 3 * number).reshape(-1, 3).T
+        chunks = self._chunks(tables)
+        if not each.all() or (descriptions != 1).any() or (firsts[:1] != 1).any():
+            raise self.broken("its table of chunks (stsc) is invalid")
+        left = iter(sizes)
+        for (first, following), frames in zip(
+            pairwise([*firsts.tolist(), len(chunks) + 1]), each.tolist(), strict=True
+        ):
+            for place in chunks[first - 1 : following - 1].tolist():
+                position = place
+                for _, frame_bytes in zip(range(frames), left, strict=False):
+                    self.add(position, frame_bytes)
+                    position += frame_bytes
+                if len(self.packets) == count:
+                    return
+        raise self.broken("its tables list fewer frames than it has")
+
+    def _chunks(self, tables: memoryview) -> NDArray[np.unsignedinteger[Any]]:
+        """Return where each chunk begins in the file."""
+        for kind, _, box in self._boxes(tables):
+            if kind in _CHUNKS:
+                return self._numbers(box, _CHUNKS[kind], 8, *struct.unpack_from(">4xI", box))
+        raise self.broken("it has no stco")
+
+    def _numbers(
+        self, box: memoryview, kind: str, begin: int, count: int
+    ) -> NDArray[np.unsignedinteger[Any]]:
+        data = box[begin : begin + count * np.dtype(kind).itemsize]
+        if len(data) < count * np.dtype(kind).itemsize:
+            raise self.broken("a table is shorter than it says")
+        return np.frombuffer(data, kind)
+
+    def _add_part(self, start: int, moof: memoryview, track: _Track) -> None:
+        """Add the frames of a part that begins at `start`."""
+        for traf in self._all(moof, b"traf"):
+            header = self._find(traf, b"tfhd")
+            flags, number = struct.unpack_from(">II", header)
+            if number != track.number:
+                continue
+            origin, place, frame_bytes = start, 8, track.frame_bytes
+            if flags & _BASE:
+                (origin,) = struct.unpack_from(">Q", header, place)
+                place += 8
+            place += 4 * (flags & (_DESCRIPTION | _DURATION)).bit_count()
+            if flags & _SIZE:
+                (frame_bytes,) = struct.unpack_from(">I", header, place)
+            position = origin
+            for run in self._all(traf, b"trun"):
+                position = self._add_run(run, origin, position, frame_bytes)
+
+    def _add_run(self, run: memoryview, origin: int, position: int, frame_bytes: int) -> int:
+        """Add the frames of a run, which says how far from `origin` it begins, or begins at
+        `position`; return where it ends.
+        """
+        flags, count = struct.unpack_from(">II", run)
+        self.expect(count)
+        place = 8
+        if flags & _OFFSET:
+            position = origin + struct.unpack_from(">i", run, place)[0]
+            place += 4
+        place += 4 * bool(flags & _FIRST_FLAGS)
+        for _ in range(count):
+            if flags & _SAMPLE_SIZE:
+                (frame_bytes,) = struct.unpack_from(
+                    ">I", run, place + 4 * bool(flags & _SAMPLE_DURATION)
+                )
+            self.add(position, frame_bytes)
+            position += frame_bytes
+            place += 4 * (flags & _SAMPLE_FIELDS).bit_count()
+        return position

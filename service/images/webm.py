@@ -1,0 +1,108 @@
+"""Reads WebM and Matroska videos: elements of number, size and content (RFC 9559, RFC 8794).
+
+    Segment ─┬─ Tracks ── TrackEntry   what the track is, its codec and size
+             └─ Cluster ─┬─ SimpleBlock        a coded frame of some track
+                         └─ BlockGroup ── Block
+
+Elements that have others inside are entered, whatever size they say: recorders that stream leave it
+unknown.
+"""
+
+from service.images.video import Container, Video
+
+_ENTERED = {
+    0x18538067: "Segment",
+    0x1F43B675: "Cluster",
+    0xA0: "BlockGroup",
+    0x1654AE6B: "Tracks",
+    0xAE: "TrackEntry",
+    0xE0: "Video",
+}
+_NUMBER, _TYPE, _CODEC, _SETUP, _CODING = 0xD7, 0x83, 0x86, 0x63A2, 0x6D80
+_WIDTH, _HEIGHT = 0xB0, 0xBA
+_OF_A_TRACK = (_NUMBER, _TYPE, _CODEC, _SETUP, _CODING, _WIDTH, _HEIGHT)
+_BLOCKS = (0xA3, 0xA1)
+
+_VIDEO = 1  # a track's type
+_LACED = 0x06  # flags of a block
+_MOST_NUMBER_BYTES = 8
+
+
+def parse_webm(data: bytes, most_frames: int) -> Video:
+    """Return the first track of video.
+
+    Raises ImageError where the file is truncated or broken, UnsupportedMediaTypeError for a codec
+    that is not decoded, and TooManyImagesError.
+    """
+    return _Webm(data, most_frames).read()
+
+
+class _Webm(Container):
+    kind = "WebM"
+
+    def read(self) -> Video:
+        tracks: list[dict[int, memoryview]] = []
+        chosen: dict[int, memoryview] = {}
+        number = -1
+        position = 0
+        while position < len(self.view):
+            self.count_element()
+            element, position = self._number(position, marked=True)
+            size, begin = self._number(position)
+            if element in _ENTERED:
+                if _ENTERED[element] == "TrackEntry":
+                    tracks.append({})
+                position = begin
+                continue
+            position = begin + size
+            if position > len(self.view):
+                raise self.truncated()
+            if element in _OF_A_TRACK and tracks:
+                tracks[-1].setdefault(element, self.view[begin:position])
+            elif element in _BLOCKS:
+                if not chosen:
+                    chosen = self._first_of_video(tracks)
+                    number = self._value(chosen, _NUMBER)
+                self._add_block(begin, position, number)
+        chosen = chosen or self._first_of_video(tracks)
+        if _CODING in chosen:
+            raise self.broken("its frames are encrypted, or compressed a second time")
+        codec = bytes(chosen.get(_CODEC, b"")).rstrip(b"\0")
+        size_ = self._value(chosen, _WIDTH), self._value(chosen, _HEIGHT)
+        return self.video(codec, size_, chosen.get(_SETUP))
+
+    def _number(self, position: int, *, marked: bool = False) -> tuple[int, int]:
+        """Return a number of one to eight bytes, and where it ends; its first bit that is set says
+        how many they are, and counts if `marked`.
+        """
+        first = self.view[position] if position < len(self.view) else 0
+        length = 9 - first.bit_length()
+        if length > _MOST_NUMBER_BYTES or position + length > len(self.view):
+            raise self.truncated()
+        number = int.from_bytes(self.view[position : position + length], "big")
+        return number if marked else number & ((1 << 7 * length) - 1), position + length
+
+    def _first_of_video(self, tracks: list[dict[int, memoryview]]) -> dict[int, memoryview]:
+        for track in tracks:
+            if self._value(track, _TYPE) == _VIDEO:
+                return track
+        raise self.broken("it has no track of video")
+
+    def _value(self, track: dict[int, memoryview], element: int) -> int:
+        """Return a whole number that a track has, or 0."""
+        content = track.get(element, b"")
+        if len(content) > _MOST_NUMBER_BYTES:
+            raise self.broken("a number of its track is too long")
+        return int.from_bytes(content, "big")
+
+    def _add_block(self, begin: int, end: int, number: int) -> None:
+        """Add the frame of a block: a track's number, two bytes of time, flags, and the frame."""
+        track, place = self._number(begin)
+        if track != number:
+            return
+        if place + 3 > end:
+            raise self.broken("a block is shorter than its header")
+        if self.view[place + 2] & _LACED:
+            raise self.broken("a block has several frames")
+        self.expect(1)
+        self.add(place + 3, end - place - 3)
