@@ -13,7 +13,7 @@ import typer
 
 from models import how_to_install
 from service.api.app import create_app
-from service.api.page import EXAMPLES
+from service.api.page import example_for
 from service.api.v1 import CLASSIFY_PATH, model_path
 from service.cli.options import Expectations, with_settings
 from service.edge.keys import Keys
@@ -145,9 +145,7 @@ def _announce(settings: Settings, port: int, repository: Repository, *, browse: 
     grpc = f" and by gRPC at {host}:{settings.grpc_port}" if settings.grpc_port else ""
     first = repository.default or next(iter(repository.models.values()))
     path = CLASSIFY_PATH if repository.default else model_path(first.info.name)
-    image = os.path.relpath(EXAMPLES["grey" if first.info.image_shape[-1] == 1 else "colour"][0])
-    if first.info.of_clips:
-        image = "clip.gif"
+    image = os.path.relpath(example_for(first.info.image_shape))
     typer.echo(
         f"Convoy serves {', '.join(repository.models)} at {url}{grpc} on {first.runner.device}, "
         f"in batches of up to {first.runner.max_batch}. Open {url}/ in a browser, or try:\n"

@@ -1,5 +1,6 @@
 """Serves the web pages at / and /docs from plain files, without a build step or other hosts."""
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,16 @@ _OURS = "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'
 EXAMPLES = {
     "grey": sorted((BUILT_IN_MODEL.parent / "samples").iterdir()),
     "colour": PHOTOGRAPHS,
+    "clips": [file for file in sorted((_FOLDER / "clips").iterdir()) if file.suffix != ".md"],
 }
-"""Image files to try, by the kind of images that a model takes."""
+"""Files to try, by the kind of images that a model takes."""
+
+
+def example_for(image_shape: Sequence[int]) -> Path:
+    """Return a file to try with a model that takes images, or clips, of this shape."""
+    if len(image_shape) == 4:
+        return EXAMPLES["clips"][0]
+    return EXAMPLES["grey" if image_shape[-1] == 1 else "colour"][0]
 
 
 class _Files(StaticFiles):

@@ -3,26 +3,33 @@
 import { hasKey } from "./ask.js";
 import { $ } from "./dom.js";
 
-/** Show how to send the file `name` to `path`. */
-export function describe(name, path) {
+/** Show how to send the files of these names to `path`: one, or the frames of a clip. */
+export function describe(names, path) {
+  const [name] = names;
+  const several = names.length > 1;
   const url = new URL(path, document.baseURI).href;
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const literal = JSON.stringify;
   const key = hasKey();
+  const form = names.map((each) => `-F ${quoted(`file=@${each}`)}`).join(" ");
+  const body = `--data-binary ${quoted(`@${name}`)} -H 'content-type: application/octet-stream'`;
   $("curl").textContent =
-    `curl --data-binary ${quoted(`@${name}`)} -H 'content-type: application/octet-stream'` +
+    `curl ${several ? form : body}` +
     `${key ? ' -H "x-api-key: $KEY"' : ""} ${quoted(url)}`;
+  const send = (files) => `answer = httpx.post(${literal(url)}, files=${files}${key ? ', headers={"x-api-key": KEY}' : ""})`;
   $("python").textContent = [
     "import httpx",
     "",
-    `with open(${literal(name)}, "rb") as image:`,
-    `    answer = httpx.post(${literal(url)}, files={"file": image}${key ? ', headers={"x-api-key": KEY}' : ""})`,
+    ...(several
+      ? [`names = ${literal(names)}`, send('[("file", open(name, "rb")) for name in names]')]
+      : [`with open(${literal(name)}, "rb") as image:`, `    ${send('{"file": image}')}`]),
     'print(answer.json()["results"][0]["predictions"])',
   ].join("\n");
   $("javascript").textContent = [
-    'const file = document.querySelector("input[type=file]").files[0];',
+    'const { files } = document.querySelector("input[type=file]");',
+    ...(several ? ["const form = new FormData();", 'for (const file of files) form.append("file", file);'] : []),
     `const answer = await fetch(${literal(url)}, {`,
-    `  method: "POST",${key ? ' headers: { "x-api-key": KEY },' : ""} body: file,`,
+    `  method: "POST",${key ? ' headers: { "x-api-key": KEY },' : ""} body: ${several ? "form" : "files[0]"},`,
     "});",
     "console.log((await answer.json()).results[0].predictions);",
   ].join("\n");

@@ -29,9 +29,9 @@ function draw() {
   });
 }
 
-/** Send `IMAGES` copies of what `take` returns as {file, path}; more at once as time goes by. */
+/** Send `IMAGES` copies of what `take` returns as {files, path}; more at once as time goes by. */
 async function send(take) {
-  const { file, path } = take();
+  const { files, path } = take();
   seen.length = 0;
   $("lanes").hidden = false;
   let left = IMAGES;
@@ -45,10 +45,10 @@ async function send(take) {
         await new Promise((resolve) => setTimeout(resolve, 20));
         continue;
       }
-      const count = Math.min(each, left);
+      const count = files.length > 1 ? 1 : Math.min(each, left); // frames of a clip fill a form
       left -= count;
       try {
-        const { batch_size: batch } = await classify(path, ...Array(count).fill(file));
+        const { batch_size: batch } = await classify(path, ...Array(count).fill(files).flat());
         seen.push({ own: count, batch });
         most = Math.max(most, batch);
         $("said").textContent = `${IMAGES - left} of ${IMAGES} images; the largest batch so far: ${most}`;

@@ -29,13 +29,16 @@ function frame() {
   return new Promise((resolve) => still.toBlob(resolve, "image/jpeg", 0.85));
 }
 
-// One frame is under way at a time; those that the camera makes meanwhile are dropped.
-async function watch(path, seen) {
+// One request is under way at a time; what the camera shows meanwhile is dropped.
+async function watch(path, count, seen) {
+  const frames = []; // the latest
   while (live()) {
-    const file = new File([await frame()], "camera.jpg", { type: "image/jpeg" });
+    frames.push(new File([await frame()], "camera.jpg", { type: "image/jpeg" }));
+    frames.splice(0, frames.length - count());
+    if (frames.length < Math.min(2, count())) continue;
     try {
       const begun = performance.now();
-      const { results, timing_ms: timing, batch_size: batch } = await classify(path(), file);
+      const { results, timing_ms: timing, batch_size: batch } = await classify(path(), ...frames);
       if (!live()) return;
       const { predictions } = results[0];
       const [best] = predictions;
@@ -51,9 +54,9 @@ async function watch(path, seen) {
   }
 }
 
-/** Connect the button: `path` gives the address to ask; `shown` and `hidden` are called when the camera opens
-    and closes, and `seen` gets answers. */
-export function start(path, { shown, hidden, seen }) {
+/** Connect the button: `path` gives the address to ask, and `count` how many frames it takes; `shown` and `hidden`
+    are called when the camera opens and closes, and `seen` gets answers. */
+export function start(path, count, { shown, hidden, seen }) {
   closed = hidden;
   if (!navigator.mediaDevices) return;
   video = $("camera").querySelector("video");
@@ -73,7 +76,7 @@ export function start(path, { shown, hidden, seen }) {
     shown();
     $("camera").hidden = false;
     $("open-camera").textContent = "Close the camera";
-    watch(path, seen);
+    watch(path, count, seen);
   });
   document.addEventListener("visibilitychange", () => document.hidden && stop());
 }

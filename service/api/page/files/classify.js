@@ -32,10 +32,15 @@ export async function post(path, body) {
   return response;
 }
 
-/** The answer to one image, or to several in one form. */
-export async function classify(path, ...files) {
-  if (files.length === 1) return (await post(path, files[0])).json();
+/** The body of one file, or a form of several. */
+export function bodyOf(files) {
+  if (files.length === 1) return files[0];
   const form = new FormData();
   for (const file of files) form.append("file", file);
-  return (await post(path, form)).json();
+  return form;
+}
+
+/** The answer to one file, or to several in one form. */
+export async function classify(path, ...files) {
+  return (await post(path, bodyOf(files))).json();
 }

@@ -5,7 +5,8 @@ import * as api from "./api.js";
 import { ask, askForKey } from "./ask.js";
 import * as burst from "./burst.js";
 import * as camera from "./camera.js";
-import { classify, known, modelsAreKnown, pathOf, post, refusal } from "./classify.js";
+import { bodyOf, classify, known, modelsAreKnown, pathOf, post, refusal } from "./classify.js";
+import * as clip from "./clip.js";
 import { $, complain, element, percent } from "./dom.js";
 import { look, lookExactly } from "./look.js";
 import { drawingPad } from "./pad.js";
@@ -23,7 +24,7 @@ let sending = 0;
 let era = 0; // of what is asked: the model, and how many labels
 let models = [];
 let examples = {}; // file names, by the kind of images that a model takes
-let current = null; // the answer on the stage: {file, url, name, predictions, ...}
+let current = null; // the answer on the stage: {files, url, name, predictions, ...}
 let turns = 0; // of the stage: what was asked for last is what it shows
 let pad;
 
@@ -34,7 +35,7 @@ const path = (model = chosen(), topK = $("top-k").value) => pathOf(model.name, M
 async function askFor(answer, model = chosen()) {
   const address = path(model);
   try {
-    const { results, timing_ms: timing, batch_size: batch } = await classify(address, answer.file);
+    const { results, timing_ms: timing, batch_size: batch } = await classify(address, ...answer.files);
     Object.assign(answer, { predictions: results[0].predictions, timing, batch });
     delete answer.error;
   } catch (error) {
@@ -43,12 +44,13 @@ async function askFor(answer, model = chosen()) {
   }
 }
 
-// One request per image: the server forms the batches.
-function send(files) {
-  if (!files.length) return;
+// One request per image or clip: the server forms the batches.
+async function send(chosenFiles) {
+  const each = clip.takesClips(chosen()) ? await clip.clipsOf(chosenFiles) : chosenFiles.map((file) => [file]);
+  if (!each.length) return;
   if (!sending) $("errors").replaceChildren();
   camera.stop();
-  const answers = files.map(sheet.add);
+  const answers = each.map(sheet.add);
   if (!answers.includes(current)) stage(answers[0]);
   queue(answers);
 }
@@ -79,7 +81,7 @@ function stage(answer, drawn = false) {
   if (current?.own) URL.revokeObjectURL(current.url);
   current = answer;
   turns += 1;
-  $("image").src = answer.url;
+  if (!clip.takesClips(chosen())) $("image").src = answer.url;
   $("image").alt = answer.name;
   $("invitation").hidden = true;
   $("draw").hidden = $("pad-keys").hidden = !drawn;
@@ -93,10 +95,11 @@ function showAnswer() {
   fill(mainArticle, { ...current, name: $("beside").value ? `${chosen().name}: ${current.name}` : current.name });
   const [best] = current.predictions ?? [];
   if (best) $("latest").textContent = `${current.name}: ${best.label}, ${percent(best.probability)}`;
-  if (best) api.describe(current.name, path());
+  if (best) api.describe(current.files.map(({ name }) => name), path());
   share.remember(chosen()?.name ?? "", current.example);
   if (best || current.error) compare();
   if (best && !$("heat").hidden && lookedAt !== current) view(seeing);
+  if (best && clip.takesClips(chosen()) && seeing !== "crop") view("crop");
 }
 
 /** Answer what is on the stage by a second model, too. */
@@ -105,7 +108,7 @@ async function compare() {
   otherArticle.hidden = $("agreement").hidden = !model;
   if (!model) return;
   const one = current;
-  const other = { file: one.file, name: `${model.name}: ${one.name}` };
+  const other = { files: one.files, name: `${model.name}: ${one.name}` };
   await askFor(other, model);
   if (one !== current || model.name !== $("beside").value) return;
   fill(otherArticle, other);
@@ -127,26 +130,30 @@ async function view(kind) {
   for (const button of $("views").children) button.setAttribute("aria-pressed", button.dataset.view === kind);
   const drawn = !$("draw").hidden && kind === "image";
   $("pad").hidden = !drawn;
-  $("image").hidden = !current || drawn || kind === "crop";
+  const clips = clip.takesClips(chosen());
+  $("image").hidden = !current || drawn || kind === "crop" || clips;
   $("crop").hidden = kind !== "crop";
+  clip.stop($("crop"));
   $("heat").hidden = $("looking").hidden = !["heat", "exact"].includes(kind);
   if (!current || kind === "image") return;
   const answer = current;
   const alive = () => turn === looking && answer === current;
   try {
     if (kind === "crop") {
-      const response = await post(`v1/models/${encodeURIComponent(chosen().name)}/pixels`, answer.file);
+      const model = chosen();
+      const response = await post(`v1/models/${encodeURIComponent(model.name)}/pixels`, bodyOf(answer.files));
       const blob = await response.blob();
       if (!alive()) return;
       URL.revokeObjectURL($("crop").src);
       $("crop").src = URL.createObjectURL(blob);
+      if (clips) clip.play($("crop"), model.image);
     } else if (answer.predictions) {
       lookedAt = answer;
       $("heat").getContext("2d").clearRect(0, 0, $("heat").width, $("heat").height);
       $("looked").textContent = kind === "heat" ? "49 masked copies in 7 batches" : "";
       const [best] = answer.predictions;
       if (kind === "exact") {
-        await lookExactly($("image"), path(), best, answer.file, alive);
+        await lookExactly($("image"), path(), best, answer.files[0], alive);
         if (alive()) $("looked").textContent = `The score of "${best.label}", position by position`;
       } else if (await look($("image"), path(chosen(), chosen().classes), best, alive)) {
         $("looked").textContent = `The warmer, the more "${best.label}" rests on it`;
@@ -233,7 +240,8 @@ function showModel() {
   $("clear-pad").hidden = model.name !== DIGITS;
   $("exact").hidden = model.no_maps !== "";
   if (seeing === "exact" && $("exact").hidden) view("heat");
-  showExamples(channels === 1 ? "grey" : "colour");
+  clip.offer(model);
+  showExamples(frames ? "clips" : channels === 1 ? "grey" : "colour");
 }
 
 let kindShown = "";
@@ -263,8 +271,8 @@ async function openExample(kind, name) {
   const blob = await response.blob();
   if (turn !== turns) return; // another image was chosen meanwhile
   const drawn = chosen().name === DIGITS;
-  const answer = { file: new File([blob], name, { type: blob.type }), name, example: name, own: true };
-  answer.url = URL.createObjectURL(answer.file);
+  const answer = { files: [new File([blob], name, { type: blob.type })], name, example: name, own: true };
+  answer.url = URL.createObjectURL(blob);
   stage(answer, drawn);
   if (drawn) {
     await $("image").decode();
@@ -313,9 +321,10 @@ async function start() {
   takeImages();
   sheet.start((answer) => stage(answer));
   api.start();
-  share.start(() => current);
+  clip.start();
+  share.start(() => current, () => (clip.takesClips(chosen()) ? clip.still($("crop")) : $("image")));
   pad = drawingPad($("pad"), async (drawing) => {
-    const answer = { file: drawing, name: "drawing.png", url: URL.createObjectURL(drawing), own: true };
+    const answer = { files: [drawing], name: "drawing.png", url: URL.createObjectURL(drawing), own: true };
     await askFor(answer);
     stage(answer, true);
   });
@@ -326,7 +335,7 @@ async function start() {
     pad.clear();
     $("pad").focus();
   });
-  camera.start(path, {
+  camera.start(path, () => (clip.takesClips(chosen()) ? chosen().image[0] : 1), {
     shown: () => {
       view("image");
       otherArticle.hidden = $("agreement").hidden = true;
@@ -334,7 +343,7 @@ async function start() {
     hidden: showAnswer,
     seen: (answer) => fill(mainArticle, answer),
   });
-  burst.start(() => ({ file: current.file, path: path() }));
+  burst.start(() => ({ files: current.files, path: path() }));
   $("model").addEventListener("change", askAgain);
   $("top-k").addEventListener("change", askAgain);
   $("beside").addEventListener("change", showAnswer);

@@ -22,8 +22,8 @@ async function drawing(image, { name, predictions }, time) {
   const bar = getComputedStyle(document.querySelector("#right .bar")).backgroundColor;
   ink.fillStyle = style.backgroundColor;
   ink.fillRect(0, 0, WIDTH, HEIGHT);
-  const scale = Math.min(440 / image.naturalWidth, 440 / image.naturalHeight);
-  const [width, height] = [image.naturalWidth * scale, image.naturalHeight * scale];
+  const own = [image.naturalWidth ?? image.width, image.naturalHeight ?? image.height];
+  const [width, height] = own.map((side) => (side * 440) / Math.max(...own));
   ink.drawImage(image, 40 + (440 - width) / 2, 40 + (440 - height) / 2, width, height);
   ink.fillStyle = style.color;
   ink.font = "800 44px system-ui, sans-serif";
@@ -42,8 +42,8 @@ async function drawing(image, { name, predictions }, time) {
   return new Promise((resolve) => canvas.toBlob(resolve));
 }
 
-/** Connect the buttons; `current` returns the answer on the stage. */
-export function start(current) {
+/** Connect the buttons; `current` returns the answer on the stage, and `picture` what is drawn of it. */
+export function start(current, picture) {
   $("link").addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(location.href);
@@ -58,6 +58,6 @@ export function start(current) {
     const answer = current();
     if (!answer?.predictions) return;
     const time = document.querySelector("#right .time").textContent;
-    save("answer.png", await drawing($("image"), answer, time));
+    save("answer.png", await drawing(picture(), answer, time));
   });
 }

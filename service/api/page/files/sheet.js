@@ -2,7 +2,7 @@
 
 import { $, element, percent, save } from "./dom.js";
 
-const all = []; // {item, file, url, name, predictions, timing, batch, error}
+const all = []; // {item, files, url, name, predictions, timing, batch, error}
 let done = 0;
 let onPick;
 
@@ -22,21 +22,21 @@ function ring() {
   return svg;
 }
 
-/** A place for an image that is being sent, whatever is answered first. */
-export function add(file) {
+/** A place for an image, or the files of a clip, that is being sent, whatever is answered first. */
+export function add(files) {
+  const [file] = files;
+  const name = files.length > 1 ? `${file.name} and ${files.length - 1} more` : file.name;
   const item = element("li", "", "tile");
   const button = element("button");
   button.type = "button";
-  const image = element("img");
   const url = URL.createObjectURL(file);
-  image.src = url;
-  image.alt = "";
-  image.decoding = "async";
-  image.loading = "lazy";
+  const isImage = file.type.startsWith("image/");
+  const image = isImage ? element("img") : element("span", name, "tile-name"); // of a video or an archive
+  if (isImage) Object.assign(image, { src: url, alt: "", decoding: "async", loading: "lazy" });
   button.append(image, ring(), element("span", "…", "tile-label"));
-  button.setAttribute("aria-label", `${file.name}: waiting`);
+  button.setAttribute("aria-label", `${name}: waiting`);
   item.append(button);
-  const answer = { item, file, url, name: file.name };
+  const answer = { item, files, url, name };
   // On the tile: until it is drawn, its button is not there to be hit.
   item.addEventListener("click", () => onPick(answer));
   all.push(answer);
