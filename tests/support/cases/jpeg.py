@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -12,7 +13,17 @@ from kernels.image.place import Placed, write
 from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
 from kernels.problems.interpolation import Interpolation
 from tests.support.cases.resize import FRAME, decoded, layout_of
-from tests.support.kernels.jpegs import Bytes, encoded, noise, parts_of, pillow, scene
+from tests.support.kernels.jpeg_stages import Stages
+from tests.support.kernels.jpegs import (
+    Bytes,
+    coded,
+    encoded,
+    noise,
+    parts_of,
+    pillow,
+    random_blocks,
+    scene,
+)
 from tests.support.kernels.kernel_case import BYTE_POISON, Check, KernelCase, PlacedArray
 
 PLACE_BYTES, MIDDLE_BYTES, SCRATCH_BYTES = 1 << 15, 1 << 14, 1 << 18
@@ -68,10 +79,84 @@ def _whole(name: str, images: Sequence[File | Placed]) -> KernelCase:
     return KernelCase(name, launches, check)
 
 
-PICTURE = scene(61, 45)
+DECODING = decode_launches(1, PLACE_BYTES, SCRATCH_BYTES, blocks=2)
 
+
+@cache
+def _states(file: File) -> tuple[Bytes, Sequence[Bytes]]:
+    """Return a place, and its scratch memory before the first launch and after each; after the
+    last, the place.
+    """
+    place = np.full(PLACE_BYTES, BYTE_POISON)
+    jpeg(file).write(place)
+    stages = Stages(place)
+    found, whole, walks = [np.full(SCRATCH_BYTES, BYTE_POISON)], False, 0
+    for launch in DECODING:
+        before = found[-1]
+        match launch.instantiation.kernel:
+            case "jpeg_count":
+                found.append(stages.counted(before))
+            case "jpeg_unstuff":
+                found.append(stages.unstuffed(before))
+            case "jpeg_walk":
+                found.append(before if whole else stages.walked(before, walks))
+                walks += 1
+            case "jpeg_resolve":
+                found.append(before if whole else stages.resolved(before))
+                whole = before.tobytes() != found[-1].tobytes() or whole
+            case "jpeg_write":
+                found.append(stages.written(before))
+            case "inverse_dct":
+                found.append(stages.transformed(before))
+            case "jpeg_pixels":
+                found.append(stages.coloured(before))
+    return place, found
+
+
+def _stage(name: str, file: File, number: int) -> KernelCase:
+    """One launch, from the memory that the stages before it leave."""
+    launch = DECODING[number]
+    changed = "entries" if launch.instantiation.kernel == "jpeg_pixels" else "scratch"
+
+    def check() -> Check:
+        place, states = _states(file)
+        inputs = {
+            "entries": PlacedArray(place),
+            "scratch": PlacedArray(states[number]),
+            "flags": PlacedArray(np.zeros(1, np.int32)),
+        }
+        answer = states[number + 1][None].astype(np.float64)
+        used = {name: inputs[name] for name in launch.operands}
+        scratch = ("flags",) if "flags" in launch.writes else ()
+        return Check(used, layout_of(*answer.shape), answer, 0.0, changed, scratch)
+
+    return KernelCase(f"{name}: launch {number}", (launch,), check)
+
+
+PICTURE = scene(61, 45)
+GENERATOR = np.random.default_rng(11)
+
+
+STAGED: dict[str, File] = {
+    "4:2:0 at 8 eighths": (encoded(PICTURE, subsampling=2, quality=90), 8),
+    "4:2:2 with restarts at 4 eighths": (
+        encoded(PICTURE, subsampling=1, restart_marker_blocks=5, optimize=True),
+        4,
+    ),
+    "noise, of which walkers agree late": (encoded(noise(40, 40), subsampling=0), 8),
+    "4:4:4 at 2 eighths": (encoded(PICTURE, subsampling=0), 2),
+    "grey with codes of 16 bits": (
+        coded(random_blocks(48, GENERATOR), (61, 45), None, random=GENERATOR, interval=20),
+        8,
+    ),
+}
 
 JPEG_CASES = (
+    *(
+        _stage(name, file, number)
+        for name, file in STAGED.items()
+        for number in range(len(DECODING))
+    ),
     _whole(
         "of each sampling, between others",
         [
