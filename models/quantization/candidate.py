@@ -7,6 +7,7 @@ ONNX Runtime's library does both; here are only the layers that are left in floa
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
@@ -123,7 +124,10 @@ def quantised(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
 
     copy = ModelProto()
     copy.CopyFrom(proto)
-    data = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}
+    data = {
+        name: (np.float32(low), np.float32(high))
+        for name, (low, high) in _joined(proto, ranges, in_float).items()
+    }
     with _quietly():
         quantiser = QDQQuantizer(
             copy,
@@ -145,6 +149,23 @@ def quantised(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
         quantiser.model.topological_sort()
     result: ModelProto = quantiser.model.model
     return result
+
+
+def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Ranges:
+    """Return the ranges with that of a Concat for each part that nothing else reads.
+
+    The Concat rounds its parts to its own scale in any case. So they are rounded once, and joined
+    without a conversion.
+    """
+    readers = Counter(name for node in proto.graph.node for name in node.input)
+    kept = {output.name for output in proto.graph.output}
+    joined = dict(ranges)
+    for node in reversed(proto.graph.node):  # those that are parts of another one come later
+        if node.op_type == "Concat" and node.name not in in_float:
+            for part in node.input:
+                if readers[part] == 1 and part in joined and part not in kept:
+                    joined[part] = joined[node.output[0]]
+    return joined
 
 
 def layers(proto: ModelProto) -> Mapping[str, tuple[str, ...]]:

@@ -93,3 +93,39 @@ def test_an_average_behind_a_sum_has_bytes_on_both_sides_and_a_scale_of_its_own(
     assert scales["y_scale"] < 0.8 * scales["s_scale"]
     left = quantised(proto, ranges, ["y"])
     assert "y_scale" not in {tensor.name for tensor in left.graph.initializer}
+
+
+def test_parts_of_a_concat_have_its_scale_unless_another_node_reads_them() -> None:
+    weights = [
+        numpy_helper.from_array(np.full((2, channels, 1, 1), size, np.float32), name)
+        for name, channels, size in (("w1", 1, 1.0), ("w2", 1, 5.0), ("w3", 2, 0.2), ("w4", 4, 0.1))
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], name="a"),
+        helper.make_node("Conv", ["x", "w2"], ["b"], name="b"),
+        helper.make_node("Concat", ["a", "b"], ["ab"], name="ab", axis=1),
+        helper.make_node("Conv", ["a", "w3"], ["c"], name="c"),
+        helper.make_node("Conv", ["ab", "w4"], ["d"], name="d"),
+        helper.make_node("Relu", ["d"], ["e"], name="e"),
+        helper.make_node("Concat", ["c", "e"], ["y"], name="y", axis=1),
+    ]
+    x = helper.make_tensor_value_info("x", 1, [1, 1, 8, 8])
+    y = helper.make_tensor_value_info("y", 1, [1, 4, 8, 8])
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    images = np.random.default_rng(3).random((4, 1, 8, 8), np.float32)
+    ranges = calibrate(proto, images, Method.MIN_MAX)
+
+    def scales(in_float: tuple[str, ...] = ()) -> dict[str, float]:
+        made = quantised(proto, ranges, in_float).graph.initializer
+        return {
+            tensor.name.removesuffix("_scale"): numpy_helper.to_array(tensor).item()
+            for tensor in made
+            if tensor.name.endswith("_scale") and not tensor.dims
+        }
+
+    found = scales()
+    assert found["b"] == found["ab"] > 4 * found["a"]  # c reads a, too
+    assert found["c"] == found["e"] == found["y"]  # the Relu is part of the convolution
+    alone = scales(("y",))
+    assert alone["c"] != alone["e"]
