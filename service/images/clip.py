@@ -63,6 +63,8 @@ _MOST_RATIO, _FREE_BYTES = 4, 2**20
 
 _IGNORED = ("__MACOSX/", ".")
 
+_MOST_REASON = 120  # characters of an error that may name files of the archive
+
 # What zipfile raises on invalid bytes.
 _ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, struct.error),
@@ -259,7 +261,8 @@ def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> D
             ]
     except _ZIP_ERRORS as error:
         raise BadRequestError(
-            f"the ZIP archive cannot be read ({error}): it is truncated or broken; make it again"
+            f"the ZIP archive cannot be read ({str(error)[:_MOST_REASON]}): it is truncated or"
+            " broken; make it again"
         ) from error
     return _of_stills(files, preprocessing, limits)
 
@@ -281,7 +284,8 @@ def _check_directory(data: bytes) -> None:
 
 def _is_frame(entry: zipfile.ZipInfo) -> bool:
     name = entry.filename
-    return not (entry.is_dir() or name.startswith(_IGNORED) or "/." in name)
+    # Not `entry.is_dir()`, which wants a name of a character at least.
+    return not (not name or name.endswith("/") or name.startswith(_IGNORED) or "/." in name)
 
 
 def _in_order(name: str) -> str:

@@ -142,8 +142,9 @@ class Film:
         except MemoryError:  # FFmpeg's too; who limits the memory knows what to say
             raise
         except (av.FFmpegError, *DECODER_ERRORS) as error:
+            reason = getattr(error, "strerror", None) or error  # without FFmpeg's number of it
             raise ImageError(
-                f"frame {count + 1} of the video cannot be decoded ({error}): it is truncated or"
+                f"frame {count + 1} of the video cannot be decoded ({reason}): it is truncated or"
                 " broken; save it again"
             ) from error
         raise ImageError(

@@ -10,6 +10,7 @@ from PIL import Image
 from service.grpc.messages import message_class
 from tests.fuzz import lock
 from tests.fuzz.targets import CORPUS, LOCK
+from tests.support.clips.videos import video
 from tests.support.images import worst_inputs as worst
 from tests.support.images.files import encode, exif, scene
 
@@ -46,6 +47,11 @@ def seeds() -> Iterator[tuple[str, bytes]]:
                 entry = zipfile.ZipInfo(f"{number}.png")
                 archive.writestr(entry, encode(frame, "PNG"), compress_type=method)
         yield "clip", file.getvalue()
+    small_frames = [scene(16, 16, seed) for seed in range(3)]
+    for options in ({"movflags": "faststart"}, {"movflags": "frag_keyframe+empty_moov"}):
+        yield "clip", video(small_frames, written=options, crf="51", qp="51")
+    for streamed in (False, True):
+        yield "clip", video(small_frames, "webm", "libvpx", streamed=streamed, crf="63", b="1k")
     yield "headers", b"x-timeout-ms: 5\nx-priority: 1"
     yield "headers", worst.COMPRESSED["nested JSON of 8 MB in 8 kB"][:500]
     for head in worst.HEADS.values():
