@@ -48,8 +48,8 @@ def seeds() -> Iterator[tuple[str, bytes]]:
                 archive.writestr(entry, encode(frame, "PNG"), compress_type=method)
         yield "clip", file.getvalue()
     small_frames = [scene(16, 16, seed) for seed in range(3)]
-    for options in ({"movflags": "faststart"}, {"movflags": "frag_keyframe+empty_moov"}):
-        yield "clip", video(small_frames, written=options, crf="51", qp="51")
+    for written in ({"movflags": "faststart"}, {"movflags": "frag_keyframe+empty_moov"}):
+        yield "clip", video(small_frames, written=written, crf="51", qp="51")
     for streamed in (False, True):
         yield "clip", video(small_frames, "webm", "libvpx", streamed=streamed, crf="63", b="1k")
     yield "headers", b"x-timeout-ms: 5\nx-priority: 1"
