@@ -170,7 +170,7 @@ class CoalescedConv:
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
-        """Return float32: it uses no tensor cores."""
+        """Return float32, since no tensor cores are used."""
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: CoalescedConfig) -> float:  # noqa: ARG002  (the same for all)

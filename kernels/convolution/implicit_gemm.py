@@ -241,7 +241,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         )
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
-        """Return float32: it uses no tensor cores."""
+        """Return float32, since no tensor cores are used."""
         return Precision.FP32
 
     @override

@@ -165,7 +165,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return problem.n * self.image_tiles(problem) * problem.c * problem.k * self.positions
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
-        """Return float32: it uses no tensor cores."""
+        """Return float32, since no tensor cores are used."""
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> float:

@@ -16,8 +16,8 @@ After = tuple[frozenset[int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes `begin` to `end` of every `pitch` bytes of a buffer; the whole buffer if `pitch`
-    is 0."""
+    """Locates bytes `begin` to `end` of every `pitch` bytes of a buffer, or all of it if `pitch` is
+    0."""
 
     root: str
     begin: int = 0

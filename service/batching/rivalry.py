@@ -1,4 +1,4 @@
-"""Tracks which clients asked in the last second, and how much the one that asks least asks.
+"""Tracks the clients of the last second, and how much the client that asks for least asks for.
 
 A batch that has begun holds up who comes next, so what is known of the clients bounds how long a
 batch may last (`service/batching/policy.py`).

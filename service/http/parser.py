@@ -155,8 +155,8 @@ class Parser:
         return llhttp
 
     def _stay(self) -> bytes:
-        """Replace llhttp, which reads no body after an upgrade, and return the head without that
-        header."""
+        """Replace the llhttp parser, which reads no body after an upgrade; return the head without
+        that header."""
         was, self._llhttp = self._llhttp, self._new()
         version = was.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]
