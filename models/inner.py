@@ -120,7 +120,7 @@ def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Ab
 
 def why_shut(network: LoadedModel) -> str:
     """Return why no value inside a network can be read; empty if some can."""
-    if network.is_opaque:
+    if network.no_kernels:
         return _AS_IT_IS
     return _IN_BYTES if network.quantised else ""
 

@@ -2,18 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.kernels.baselines_torch import CudaRuntime
 from benchmarks.kernels.report import CONVOY
 from benchmarks.networks.switches import VARIANTS, switched
 from benchmarks.networks.torch_graph import torch_module
-from kernels.device.device import Device, Event, Instantiation, Kernel, Stream
+from kernels.device.device import Device, Event, Graph, Instantiation, Kernel, Stream
 from kernels.image.place import Kind
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
@@ -49,6 +47,18 @@ class NetworkSide(Protocol):
         """Free the side's memory on the device."""
 
 
+class _AfterUpload:
+    """Uploads a batch's images, and then replays a graph that was captured without that."""
+
+    def __init__(self, upload: Callable[[], None], graph: Graph) -> None:
+        self._upload, self._graph = upload, graph
+
+    def replay(self, stream: Stream) -> None:
+        """Upload and replay."""
+        self._upload()
+        self._graph.replay(stream)
+
+
 class ConvoyNetwork(CudaEngine):
     """Runs Convoy's engine, or the engine without one of SWITCHES."""
 
@@ -60,6 +70,10 @@ class ConvoyNetwork(CudaEngine):
         pays = (lambda *_: False) if switch == "without branches" else None
         super().__init__(classifier, device, max_batch=n, choose=choose, pays=pays)
         self.warm_up()
+        if switch == "without one graph":
+            upload = partial(super()._upload, self._plans[self._only])
+            replay = self._replays[self._only]
+            replay.graph = _AfterUpload(upload, replay.graph)
 
     def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
         """Load only the plan for n images' pixels: the kernels of others take long to compile."""
@@ -82,17 +96,8 @@ class ConvoyNetwork(CudaEngine):
         overlaps = dependent and self._switch != "without dependent launches"
         super()._launch(step, plan, stream, dependent=overlaps)
 
-    def _run_batch(
-        self, key: tuple[Kind, int], images: Batch, step_by_step: bool
-    ) -> NDArray[np.float32]:
-        if self._switch != "without one graph":
-            return super()._run_batch(key, images, step_by_step)
-        return self._replays[key].run(images, self._start)
-
     def _start(self) -> None:
         """Start a batch whose images are in pinned memory."""
-        if self._switch == "without one graph":
-            super()._upload(self._plans[self._only])
         self._replays[self._only].graph.replay(self._stream)
 
     def queued_us(self, runs: int) -> list[float]:

@@ -7,7 +7,6 @@ A stage computes in the type of its input, as in kernels/reference.py: float64 t
 float32 to see the effect of rounding alone. 2-D, and 3-D after Lan et al. 2017, section 3.2.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,25 +29,12 @@ def winograd_conv(
 
     Raises ValueError where F(m, r) does not compute the problem, or an array has a wrong shape.
     """
-    transforms = [as_array(matrix) for matrix in (matrices.g, matrices.bt, matrices.at)]
-    return _in_stages(x, weight, problem, matrices, transforms)
-
-
-def winograd_terms(
-    x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
-) -> Array:
-    """Return winograd_conv without signs, N×K×P×Q, to which a kernel's rounding errors are
-    relative.
-
-        |Aᵀ| [Σ_c (|G| |g| |Gᵀ|) ⊙ (|Bᵀ| |d| |B|)] |A|
-
-    where |Aᵀ| and |Bᵀ| include what cancels in the generated transforms (Program.magnitudes).
-    No intermediate sum is larger, so y errs by at most `winograd_roundings` · eps / 2 of this, to
-    first order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
-    """
-    magnitudes = [program(matrix).magnitudes() for matrix in (matrices.bt, matrices.at)]
-    transforms = [np.abs(as_array(matrix)) for matrix in (matrices.g, *magnitudes)]
-    return _in_stages(np.abs(x), np.abs(weight), problem, matrices, transforms)
+    _require_problem(x, weight, problem, matrices)
+    g, bt, at = (as_array(m).astype(x.dtype) for m in (matrices.g, matrices.bt, matrices.at))
+    axes = len(problem.window.input)
+    u = nested(g, weight, axes)
+    v = nested(bt, tiles(x, problem, matrices), axes)
+    return untiled(nested(at, products(u, v), axes), problem)
 
 
 def winograd_roundings(problem: ConvProblem, matrices: WinogradMatrices) -> int:
@@ -58,22 +44,6 @@ def winograd_roundings(problem: ConvProblem, matrices: WinogradMatrices) -> int:
     """
     depth = program(matrices.bt).depth + program(matrices.at).depth
     return 1 + problem.c + len(problem.window.input) * depth
-
-
-def _in_stages(
-    x: Array,
-    weight: Array,
-    problem: ConvProblem,
-    matrices: WinogradMatrices,
-    transforms: Sequence[Array],
-) -> Array:
-    """Return the algorithm's result with other matrices in place of G, Bᵀ and Aᵀ, in x's type."""
-    _require_problem(x, weight, problem, matrices)
-    g, bt, at = (transform.astype(x.dtype) for transform in transforms)
-    axes = len(problem.window.input)
-    u = nested(g, weight, axes)
-    v = nested(bt, tiles(x, problem, matrices), axes)
-    return untiled(nested(at, products(u, v), axes), problem)
 
 
 def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:

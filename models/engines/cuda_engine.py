@@ -219,18 +219,29 @@ class CudaEngine:
                 raise _failure(error, f"{self._name} cannot be captured at N = {n}") from error
             results = self._results[: plan.output_bytes].view(np.float32)
             self._replays[key] = Replay(graph, self._stream, places, results.reshape(n, -1), put)
-            self._run_batch(key, [blank] * n, step_by_step=False)
+            self._run_batch(key, [blank] * n)
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the results of N images. Raises EngineError where they have another shape.
 
         The `inner` values are copied from the arena after the replay.
         """
-        return self._run(images, inner, step_by_step=False)
-
-    def run_step_by_step(self, images: Batch) -> Results:
-        """Do the same as `run` without the captured graph, so that an error names its step."""
-        return self._run(images, (), step_by_step=True)
+        n = batch_size(images, self._preprocessing.forms, self._max_batch)
+        if not self._replays:
+            raise EngineError("the engine is closed or not warmed up")
+        last, kind = self._kinds[-1], kind_of_batch(images)
+        if kind > last:
+            images = [np.asarray(image) if kind_of(image) > last else image for image in images]
+            kind = kind_of_batch(images)
+        key = next(each for each in self._kinds if each >= kind), n
+        rows = self._run_batch(key, images)
+        ranked = rows[:, self._classes : -1]
+        k = ranked.shape[1] // 2
+        return Results(
+            rows[:, : self._classes],
+            TopClasses(ranked[:, :k], ranked[:, k:]),
+            {name: self._read(key, name) for name in inner},
+        )
 
     def early_launches(self, n: int) -> tuple[int, int]:
         """Return how many launches for n images' pixels may begin before the previous one ends.
@@ -279,28 +290,9 @@ class CudaEngine:
             ),
         ]
 
-    def _run(self, images: Batch, inner: Collection[str], *, step_by_step: bool) -> Results:
-        n = batch_size(images, self._preprocessing.forms, self._max_batch)
-        if not self._replays:
-            raise EngineError("the engine is closed or not warmed up")
-        last, kind = self._kinds[-1], kind_of_batch(images)
-        if kind > last:
-            images = [np.asarray(image) if kind_of(image) > last else image for image in images]
-            kind = kind_of_batch(images)
-        key = next(each for each in self._kinds if each >= kind), n
-        rows = self._run_batch(key, images, step_by_step)
-        ranked = rows[:, self._classes : -1]
-        k = ranked.shape[1] // 2
-        return Results(
-            rows[:, : self._classes],
-            TopClasses(ranked[:, :k], ranked[:, k:]),
-            {name: self._read(key, name) for name in inner},
-        )
-
-    def _run_batch(self, key: _PlanKey, images: Batch, step_by_step: bool) -> NDArray[np.float32]:
-        start = partial(self._run_step_by_step, self._plans[key]) if step_by_step else None
+    def _run_batch(self, key: _PlanKey, images: Batch) -> NDArray[np.float32]:
         try:
-            return self._replays[key].run(images, start)
+            return self._replays[key].run(images)
         except DeviceError as error:
             raise _failure(error, f"{self._name} failed on a batch of {key[1]}") from error
 

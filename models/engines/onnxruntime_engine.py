@@ -80,7 +80,7 @@ class OnnxRuntimeEngine:
         self._no_tensors = np.empty((0, *p.input_shape), np.float32)
         self._gathered: Images | None = None
         self._threads = threads
-        self._one_by_one = classifier.network.is_opaque
+        self._one_by_one = bool(classifier.network.no_kernels)  # its images may mix
         self._session: ort.InferenceSession | None = None
         self._single: ort.InferenceSession | None = None
         if beside is not None:

@@ -62,19 +62,13 @@ class Replay:
         self._seen = self._flags.data  # a memoryview: read faster than an array
         self._expected_s = inf  # the last run's time
 
-    def run(self, images: Batch, start: Callable[[], None] | None = None) -> NDArray[np.float32]:
-        """Return n rows of results, computed by the graph or by what `start` launches instead.
-
-        Raises DeviceError.
-        """
+    def run(self, images: Batch) -> NDArray[np.float32]:
+        """Replay the graph on these images, and return n rows of results. Raises DeviceError."""
         for place, image in zip(self._places, images, strict=True):
             self._put(place, image)
         self._flags[...] = 0
         began = perf_counter()
-        if start is None:
-            self.graph.replay(self._stream)
-        else:
-            start()
+        self.graph.replay(self._stream)
         if self._expected_s > SPIN_S or not self._spin(began + SPIN_S):
             self._stream.synchronize()
             if not all(self._seen):

@@ -39,15 +39,16 @@ class LoadedModel:
     name: str
     graph: Graph  # typed nodes as exported, before any rewriting
     proto: ModelProto  # the normal form as ONNX, its batch axis symbolic; or the file's own
-    no_kernels: str = ""  # why Convoy's kernels cannot run it
     quantised: bool = False  # whether it computes on 8-bit integers
 
     @property
-    def is_opaque(self) -> bool:
-        """Return whether `graph` is one Opaque node, so that nothing shows whether images of a
-        batch stay apart in it.
+    def no_kernels(self) -> str:
+        """Return why Convoy's kernels cannot run the model; empty if they can.
+
+        If they cannot, `graph` is one Opaque node, and nothing shows whether images of a batch stay
+        apart in it.
         """
-        return any(isinstance(node, Opaque) for node in self.graph.nodes)
+        return "".join(node.reason for node in self.graph.nodes if isinstance(node, Opaque))
 
 
 def image_shape(proto: ModelProto) -> tuple[int | None, ...]:

@@ -50,6 +50,7 @@ def as_it_is(
         name=name,
         output=str(scores.name),
         x=str(image.name),
+        reason=reason,
         ends_in_softmax=last is not None and last.op_type == "Softmax",
         sums=tuple(_terms(inner) for inner in model.graph),
         halves=any(weight.data_type == TensorProto.FLOAT16 for weight in proto.graph.initializer),

@@ -10,6 +10,7 @@ class Opaque(Node):
     """Stands for a whole model, which only ONNX Runtime can run."""
 
     x: str = operand()
+    reason: str  # why typed nodes cannot express it
     ends_in_softmax: bool
     sums: tuple[int, ...]  # how many terms a number of each inner node's result sums
     halves: bool  # whether the inner nodes round to float16

@@ -35,7 +35,6 @@ class Translation(NamedTuple):
 
     graph: Graph
     proto: ModelProto
-    no_kernels: str
     quantised: bool
 
 
@@ -55,10 +54,10 @@ def translate(
         if not opaque:
             raise
         graph, runnable = as_it_is(name, proto, model, str(error))
-        return Translation(graph, runnable, str(error), bool(quantised))
+        return Translation(graph, runnable, bool(quantised))
     check_structure(graph)
     make_batch_symbolic(model)
-    return Translation(graph, ir.serde.serialize_model(model), "", bool(quantised))
+    return Translation(graph, ir.serde.serialize_model(model), bool(quantised))
 
 
 # What may be done to integers that stand for other numbers.

@@ -147,7 +147,7 @@ def _check(classifier: Classifier, images: int) -> None:
         raise UnsupportedModelError(
             f"{classifier.name} is quantised already; quantise the float model it was made from"
         )
-    if network.is_opaque:
+    if network.no_kernels:
         raise UnsupportedModelError(
             f"{classifier.name} cannot be quantised here, since {network.no_kernels}"
         )

@@ -23,9 +23,6 @@ from models.schedule.branches import After, dependents, in_order, streams
 GAP_US = microseconds(ASSUMED.launch_cycles)
 """From the end of a graph's node to the start of one that waits for it."""
 
-OVERLAPPED_GAP_US = microseconds(ASSUMED.overlapped_cycles)
-"""The same where the later launch has begun before (kernels/src/dependent.cuh)."""
-
 OTHER_US = 0.7
 """Of a launch that computes no convolution, to start, load and end; assumed."""
 

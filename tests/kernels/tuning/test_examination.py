@@ -15,6 +15,7 @@ from kernels.problems.precision import BYTE, Precision
 from kernels.tuning.examination import Exam, exam_of
 from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.reference import winograd_conv
+from tests.support.kernels import byte_reference
 from tests.support.kernels.windows import conv_problem, window, windows
 from tests.support.tolerance import Array
 
@@ -134,7 +135,7 @@ def test_bytes_that_are_right_pass_and_one_that_is_not_does_not(
     images = np.moveaxis(exam.inputs(n)["x"][..., : layer.c], -1, 1)
     numbers, scale = exam.weight.astype(np.int32), np.ones(1, np.float32)
     of = replace(layer, n=n), (x, BYTE), exam.bias.astype(np.int64)
-    y = np.moveaxis(reference.quantized_conv(images, numbers, scale, *of), 1, -1)
+    y = np.moveaxis(byte_reference.quantized_conv(images, numbers, scale, *of), 1, -1)
     assert exam.fault(y) is None
     at = tuple(data.draw(st.integers(0, size - 1)) for size in y.shape)
     for wrong in (1, 255):

@@ -12,7 +12,7 @@ from models import BUILT_IN_MODEL, load_classifier
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
 from models.schedule.branches import dependents
-from tests.support.models.engines import opened, pixels
+from tests.support.models.engines import opened, pixels, scores_by_steps
 
 REPLAYS = {"cusim": 2}
 """Of each graph, by device; a GPU does 10,000 in a second."""
@@ -35,9 +35,7 @@ def test_a_graph_gives_the_bits_of_its_steps_one_by_one(
 ) -> None:
     for n in engine.plans:
         images = pixels(digits, n)
-        assert (
-            engine.run(images).scores.tobytes() == engine.run_step_by_step(images).scores.tobytes()
-        )
+        assert engine.run(images).scores.tobytes() == scores_by_steps(engine, images).tobytes()
 
 
 def test_as_many_launches_as_planned_may_begin_early(engine: CudaEngine) -> None:

@@ -24,7 +24,7 @@ from models.engines.open_engine import open_engine
 from models.preprocessing import normalised
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.kernels.mutations import replaced
-from tests.support.models.engines import classifier_of, pixels
+from tests.support.models.engines import classifier_of, pixels, scores_by_steps
 from tests.support.models.graphs import GraphBuilder
 from tests.support.networks import SHARED, SQUEEZENET, needs_shared
 
@@ -85,7 +85,7 @@ def test_the_samples_have_the_scores_of_their_pixels_at_every_n(
         part = files[n : 2 * n]
         expected = scores_of(engine, [here for here, _ in part])
         assert scores_of(engine, [unresized for _, unresized in part]) == expected
-        assert engine.run_step_by_step([each for _, each in part]).scores.tobytes() == expected
+        assert scores_by_steps(engine, [each for _, each in part]).tobytes() == expected
     engine.close()
 
 

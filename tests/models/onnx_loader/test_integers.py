@@ -52,7 +52,7 @@ def test_a_quantised_model_computes_what_the_file_does_at_every_n(
     expected = run_on_integers(path, IMAGES)
     network = classifier.network
     assert network.quantised
-    assert not network.is_opaque
+    assert not network.no_kernels
     np.testing.assert_array_equal(run_on_integers(network.proto, IMAGES), expected)
     typed = run_reference(network.graph, {network.graph.inputs[0]: IMAGES}, np.float32)
     np.testing.assert_array_equal(typed[network.graph.outputs[0]], expected)
@@ -85,7 +85,7 @@ def test_scales_that_depend_on_the_batch_keep_images_apart(tmp_path: Path) -> No
     with quietly():
         quantize_dynamic(BUILT_IN_MODEL, path, weight_type=QuantType.QUInt8)
     classifier = load_classifier(path, overrides=DIGITS)
-    assert classifier.network.is_opaque
+    assert classifier.network.no_kernels
     assert classifier.network.quantised
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=4).warm_up()
     assert engine.precision is Precision.INT8

@@ -9,12 +9,13 @@ import pytest
 from kernels.convolution.algorithms import candidates, choices
 from kernels.device.gpus import GPUS, H200
 from kernels.problems.precision import Precision
+from kernels.tuning.constants import ASSUMED, microseconds
 from kernels.tuning.search import keys
 from kernels.tuning.store import Conditions, Outcome, Times, TuningStore
 from kernels.tuning.timing import Timing
 from models import BUILT_IN_MODEL, EngineError, load_classifier
 from models.reports.plan_report import plan_report
-from models.schedule.time import GAP_US, OVERLAPPED_GAP_US
+from models.schedule.time import GAP_US
 from models.tuning.measured import conv_problems
 
 
@@ -114,7 +115,7 @@ def test_launches_are_shown_one_after_another_or_side_by_side_with_their_gaps() 
     digits = load_classifier(BUILT_IN_MODEL)
     for gpu in ("a100", "h200"):
         plan = plan_report(digits, 1, GPUS[gpu])
-        gap_us = OVERLAPPED_GAP_US if GPUS[gpu].overlaps else GAP_US
+        gap_us = microseconds(ASSUMED.overlapped_cycles) if GPUS[gpu].overlaps else GAP_US
         for step in plan.steps[1:]:
             ready_us = max(plan.steps[other].end_us for other in step.after)
             assert step.start_us - ready_us == pytest.approx(gap_us) or len(step.after) != 1

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.device.gpus import GPUS
-from kernels.tuning.constants import Constants
+from kernels.tuning.constants import ASSUMED, Constants, microseconds
 from kernels.tuning.heuristic import Facts, heuristic
 from models.plan import Plan, build_plan
 from models.schedule.branches import After, in_order
 from models.schedule.time import (
     GAP_US,
-    OVERLAPPED_GAP_US,
     Estimate,
     Span,
     estimate,
@@ -24,6 +23,8 @@ from models.schedule.time import (
 )
 from tests.support.models.engines import network_of
 from tests.support.networks import light_network
+
+OVERLAPPED_GAP_US = microseconds(ASSUMED.overlapped_cycles)
 
 FORK: After = (frozenset(), frozenset({0}), frozenset({0}), frozenset({1, 2}))
 

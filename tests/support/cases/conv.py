@@ -21,7 +21,7 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
 from kernels.winograd.matrices import winograd_matrices
-from kernels.winograd.reference import winograd_roundings, winograd_terms
+from kernels.winograd.reference import winograd_roundings
 from tests.support.cases.elementwise import activation_error
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import (
@@ -34,6 +34,7 @@ from tests.support.kernels.conv_layers import (
     Layer,
 )
 from tests.support.kernels.kernel_case import POISON, Check, KernelCase, PlacedArray, placed
+from tests.support.kernels.winograd_terms import winograd_terms
 from tests.support.tolerance import EPS32, Array
 
 DIRECT, GEMM, DEPTHWISE = DirectConv(), GemmConv(), DepthwiseConv()

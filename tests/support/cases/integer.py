@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels import reference
 from kernels.convolution.algorithms import Algorithm
 from kernels.convolution.depthwise import DepthwiseConfig
 from kernels.convolution.integer import requantization
@@ -20,6 +19,7 @@ from kernels.convolution.tensor_patch import PatchTile
 from kernels.layout.pixels import Addend
 from kernels.problems.activation import RELU, ActivationKind
 from kernels.problems.precision import BYTE, Precision, Storage
+from tests.support.kernels import byte_reference
 from tests.support.kernels.conv_layers import (
     CLIP,
     DEPTHWISE_LAYERS,
@@ -119,7 +119,7 @@ def integer_case(
             residual_layout = residual.strided(problem.n, problem.window.output)
             inputs["residual"] = placed(added, residual_layout)
         named = {name for launch in launches for name in launch.operands}
-        expected = reference.quantized_conv(
+        expected = byte_reference.quantized_conv(
             x,
             numbers,
             scale,

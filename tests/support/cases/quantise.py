@@ -22,6 +22,7 @@ from kernels.operations.quantise import (
 from kernels.problems.activation import RELU, Activation
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.precision import BYTE, HALF, Storage
+from tests.support.kernels import byte_reference
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import CLIP, dense, filled, odd, within
 from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, placed
@@ -124,7 +125,7 @@ def _add_case(
 ) -> KernelCase:
     def check() -> Check:
         left, right = _bytes(a.shape, 1), _bytes(b.shape, 2)
-        expected = reference.quantized_add(
+        expected = byte_reference.quantized_add(
             (left, a.stored), (right, b.stored), y.stored, activation
         )
         inputs = {"a": placed(left, a), "b": placed(right, b)}
@@ -138,7 +139,7 @@ def _average_case(name: str, n: int, size: tuple[int, ...], x: Pixels, y: Pixels
 
     def check() -> Check:
         bytes_ = _bytes(x_layout.shape)
-        expected = reference.quantized_average(bytes_, x.stored, y.stored)
+        expected = byte_reference.quantized_average(bytes_, x.stored, y.stored)
         return Check({"x": placed(bytes_, x_layout)}, y_layout, expected.astype(np.float64), 0.0)
 
     return KernelCase(name, (global_average_launch(n, prod(size), x, y),), check)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from kernels.device.device import Device
+from kernels.device.device import Device, Stream
 from kernels.device.gpus import H200
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.interpolation import Interpolation
@@ -16,8 +16,10 @@ from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
 from models.engines import tolerance
 from models.engines.cuda_engine import CudaEngine
+from models.engines.engine import Batch
 from models.graph import Graph, Softmax, last_nodes
 from models.onnx_loader import LoadedModel, load_proto
+from models.plan import Plan
 from models.preprocessing import (
     ChannelOrder,
     CropMode,
@@ -92,6 +94,28 @@ def opened(classifier: Classifier, device: Device, max_batch: int = 1) -> CudaEn
     engine = CudaEngine(classifier, device, max_batch=max_batch, choose=heuristic(device))
     engine.warm_up()
     return engine
+
+
+class _Steps:
+    """Runs a plan step by step in place of its captured graph."""
+
+    def __init__(self, engine: CudaEngine, plan: Plan) -> None:
+        self._engine, self._plan = engine, plan
+
+    def replay(self, _: Stream) -> None:
+        self._engine._run_step_by_step(self._plan)
+
+
+def scores_by_steps(engine: CudaEngine, images: Batch) -> NDArray[np.float32]:
+    """Return the scores that the engine's plans give without their captured graphs."""
+    graphs = {key: replay.graph for key, replay in engine._replays.items()}
+    for key, replay in engine._replays.items():
+        replay.graph = _Steps(engine, engine._plans[key])
+    try:
+        return engine.run(images).scores
+    finally:
+        for key, graph in graphs.items():
+            engine._replays[key].graph = graph
 
 
 def with_one_output(graph: Graph) -> Graph:
