@@ -177,7 +177,7 @@ class Settings(BaseModel):
 
     @field_validator("devices")
     @classmethod
-    def _are_places(cls, devices: str | None, info: ValidationInfo) -> str | None:
+    def _are_devices(cls, devices: str | None, info: ValidationInfo) -> str | None:
         if devices and not _PLACES.fullmatch(devices):
             raise ValueError("must be GPUs, as cuda:0,cuda:1, or cuda:all, or cpu:2")
         if devices and info.data.get("device", DeviceKind.AUTO) is not DeviceKind.AUTO:
@@ -225,7 +225,7 @@ class Settings(BaseModel):
         return self
 
     @property
-    def places(self) -> Sequence[DeviceChoice]:
+    def device_choices(self) -> Sequence[DeviceChoice]:
         """Return the device of each engine. Raises EngineError for `cuda:all` without a GPU."""
         if not self.devices:
             return [DeviceChoice(self.device)]
@@ -244,7 +244,7 @@ class Settings(BaseModel):
         """
         engines = 1
         if self.devices and self.devices.startswith("cpu"):
-            engines = len(self.places)
+            engines = len(self.device_choices)
         if engines > self.thread_count:
             raise SettingsError(
                 f"--devices: {self.devices} needs a thread for each engine, and there are "

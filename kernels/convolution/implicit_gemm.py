@@ -63,7 +63,7 @@ class AnyTile(Protocol):
         """Return how many floats a block needs to store its sums in memory."""
 
 
-_PRODUCTS_A_TURN = 256  # of a thread, in a turn of the innermost loop: implicit_gemm.cu
+_PRODUCTS = 256  # of a thread, in an iteration of the innermost loop: implicit_gemm.cu
 
 T = TypeVar("T", bound=AnyTile)
 ConfigTile = TypeVar("ConfigTile")
@@ -263,7 +263,7 @@ class FloatGemm(ImplicitGemm[Tile]):
                 threads=tile.threads,
                 shared_bytes=tile.shared_bytes,
                 bytes=4 * moved,
-                trips=Trips({"FFMA": tile.bk * tile.tm * tile.tn // _PRODUCTS_A_TURN}, {}),
+                trips=Trips({"FFMA": tile.bk * tile.tm * tile.tn // _PRODUCTS}, {}),
                 products=tile.tm * tile.tn * tile.bk * chunks,
                 vectors=tile.bm * tile.bn / VECTOR / tile.threads,
                 rounds=chunks / (tile.stages - 1),

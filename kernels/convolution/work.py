@@ -14,7 +14,7 @@ class Trips(NamedTuple):
     Each is by an opcode that only its loop has; a loop that is not named runs once.
     """
 
-    loop: Mapping[str, int]  # in a turn of the outer loop
+    loop: Mapping[str, int]  # in an iteration of the outer loop
     finish: Mapping[str, int]
     data_warps: int = 0
     products: int = 0  # of a thread in a chunk

@@ -176,16 +176,16 @@ def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants)
     """Return the cycles in which one multiprocessor computes the products of `blocks` blocks."""
     if not blocks:
         return 0
-    turns = work.products / profile.products if profile.products else 0
+    iterations = work.products / profile.products if profile.products else 0
     return max(
-        turns * _turn(work.kernel, blocks, constants.idle_warps),
+        iterations * _iteration(work.kernel, blocks, constants.idle_warps),
         blocks * work.bytes / constants.l2_bytes,
         work.rounds * _LATENCY,
     )
 
 
 @cache
-def _turn(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
+def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
     """Return the cycles that one multiprocessor needs for one iteration of the loop of all its
     warps.
 

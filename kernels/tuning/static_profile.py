@@ -129,8 +129,8 @@ class StaticProfile:
     code_bytes: int
     start: Stretch = Stretch()
     fill: Stretch = Stretch()
-    loop: Mapping[str, int] = field(default_factory=dict)  # of a turn of a multiplying warp
-    data_loop: Mapping[str, int] = field(default_factory=dict)  # of a turn of a data warp
+    loop: Mapping[str, int] = field(default_factory=dict)  # of an iteration of a multiplying warp
+    data_loop: Mapping[str, int] = field(default_factory=dict)  # of an iteration of a data warp
     data_warps: int = 0  # of a block
     finish: Stretch = Stretch()
     vector: Stretch = Stretch()
@@ -189,8 +189,8 @@ class StaticProfile:
         """Return the cycles of shared memory that one iteration of a block takes."""
         each = {**_WAVEFRONTS, "LDS.128": self.load_wavefronts}
         multiplying, data = (
-            sum(turn.get(name, 0) * cycles for name, cycles in each.items())
-            for turn in (self.loop, self.data_loop)
+            sum(counts.get(name, 0) * cycles for name, cycles in each.items())
+            for counts in (self.loop, self.data_loop)
         )
         return (self.warps - self.data_warps) * multiplying + self.data_warps * data
 
@@ -237,11 +237,11 @@ def profile_of_code(
     loop, data, begin = Counter[str](), Counter[str](), first
     fill: list[int] = []
     if hot is not None:
-        loop, begin = turn(code, hot, trips.loop), hot.last + 1
+        loop, begin = iteration(code, hot, trips.loop), hot.last + 1
         if trips.data_warps:
-            # A turn of theirs is one chunk, of those that multiply perhaps several.
+            # An iteration of theirs is one chunk, of those that multiply perhaps several.
             chunks = loop["FFMA"] // trips.products
-            of_chunk = turn(code, _data_loop(code, hot), trips.loop)
+            of_chunk = iteration(code, _data_loop(code, hot), trips.loop)
             data = Counter({name: chunks * count for name, count in of_chunk.items()})
         fill = _usual(code, Loop(first, hot.first))[:-1] if first < hot.first else []
     rest = Loop(begin, end)
@@ -252,7 +252,7 @@ def profile_of_code(
 
     ending = path(code, rest, finishing, leaving=True)
     writing = [loop for loop in loops(code) if any(map(loop.holds, ending)) and _writes(code, loop)]
-    # A loop that is left in its middle goes on behind that, in all turns but the last.
+    # A loop that is left in its middle goes on behind that, in all iterations but the last.
     in_loop = [i for loop in outermost(writing) for i in path(code, loop, finishing)]
     stores = max(1, sum(_stores(code[i]) for i in in_loop))
     again = _repeated(code, Loop(begin, end), trips.finish)
@@ -360,10 +360,10 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
     return None
 
 
-def turn(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> Counter[str]:
+def iteration(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> Counter[str]:
     """Return the count, by class, of the instructions in one usual iteration of a loop.
 
-    `trips` maps an instruction that an inner loop contains to that loop's number of turns.
+    `trips` maps an instruction that an inner loop contains to that loop's number of iterations.
     """
     times = _repeated(code, loop, trips)
     counted: Counter[str] = Counter()

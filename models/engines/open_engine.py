@@ -40,7 +40,7 @@ def every_gpu() -> Sequence[DeviceChoice]:
 
 def open_engines(
     classifier: Classifier,
-    places: Sequence[DeviceChoice],
+    choices: Sequence[DeviceChoice],
     *,
     max_batch: int,
     threads: int = 0,
@@ -50,17 +50,17 @@ def open_engines(
 ) -> Sequence[Engine]:
     """Return an engine for each device choice, opened by `open_engine` with `threads` threads.
 
-    Engines in the same place share weights, plans and kernels. AUTO may be the place of one engine
+    Engines on the same device share weights, plans and kernels. AUTO may be the choice of one
     only.
     """
     engines: list[Engine] = []
     last: dict[DeviceChoice, Engine] = {}
-    for place in places:
-        beside = last.get(place)
-        last[place] = _open(
-            classifier, place, max_batch, threads, tuning, progress, resizes, beside
+    for choice in choices:
+        beside = last.get(choice)
+        last[choice] = _open(
+            classifier, choice, max_batch, threads, tuning, progress, resizes, beside
         )
-        engines.append(last[place])
+        engines.append(last[choice])
     return engines
 
 
@@ -90,7 +90,7 @@ def open_engine(
 
 def _open(
     classifier: Classifier,
-    place: DeviceChoice,
+    choice: DeviceChoice,
     max_batch: int,
     threads: int,
     tuning: Path | None,
@@ -117,7 +117,7 @@ def _open(
 
     def on_gpu(fallback: Fallback | None) -> Engine:
         sharing = beside if isinstance(beside, CudaEngine) else None
-        gpu = sharing.gpu if sharing else open_gpu(_NO_GPU, place.number)
+        gpu = sharing.gpu if sharing else open_gpu(_NO_GPU, choice.number)
         check_architecture(gpu, classifier.precision)
         if classifier.precision is Precision.FP16:
             for node, reason in beyond_half(classifier.rewritten.graph).items():
@@ -136,7 +136,7 @@ def _open(
         )
 
     if classifier.network.no_kernels:
-        if place.kind is DeviceKind.CUDA:
+        if choice.kind is DeviceKind.CUDA:
             raise NoKernelsError(f"{classifier.name}: {classifier.network.no_kernels}")
         _log.warning(
             "%s: none of it runs on Convoy's kernels; ONNX Runtime serves it on the CPU as it is,"
@@ -144,9 +144,9 @@ def _open(
             classifier.name,
         )
         return on_cpu("none of the model runs on Convoy's kernels")
-    if place.kind is DeviceKind.CPU:
+    if choice.kind is DeviceKind.CPU:
         return on_cpu()
-    if place.kind is DeviceKind.CUDA:
+    if choice.kind is DeviceKind.CUDA:
         return on_gpu(None)
     try:
         return on_gpu(fall_back)

@@ -16,8 +16,9 @@ from itertools import count
 from math import ceil
 from time import perf_counter
 
-from service.edge.connections import SPARE, Connection, Connections, RateLimit
+from service.edge.connections import SPARE, Connection, Connections
 from service.edge.keys import Keys
+from service.edge.rate_limit import RateLimit
 from service.errors import (
     ServiceError,
     TooManyConnectionsError,

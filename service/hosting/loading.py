@@ -240,17 +240,17 @@ def load(
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
     """Return an engine for a model. Raises EngineError."""
-    (engine,) = open_places(classifier, settings, max_batch, [DeviceChoice(settings.device)])
+    (engine,) = open_on_devices(classifier, settings, max_batch, [DeviceChoice(settings.device)])
     return engine
 
 
-def open_places(
-    classifier: Classifier, settings: Settings, max_batch: int, places: Sequence[DeviceChoice]
+def open_on_devices(
+    classifier: Classifier, settings: Settings, max_batch: int, choices: Sequence[DeviceChoice]
 ) -> Sequence[Engine]:
     """Open an engine for each device like `open_classifier`. Raises EngineError if one fails."""
     return open_engines(
         classifier,
-        places,
+        choices,
         max_batch=max_batch,
         threads=settings.engine_threads,
         tuning=settings.tuning,
@@ -266,8 +266,8 @@ def doubt_guess(classifier: Classifier, settings: Settings) -> str:
     """
     if not classifier.preprocessing.guess or classifier.preprocessing.frames is not None:
         return ""
-    place, threads = [DeviceChoice(DeviceKind.CPU)], settings.engine_threads
-    (engine,) = open_engines(classifier, place, max_batch=1, threads=threads)
+    choice, threads = [DeviceChoice(DeviceKind.CPU)], settings.engine_threads
+    (engine,) = open_engines(classifier, choice, max_batch=1, threads=threads)
     try:
         return doubt(classifier, engine, image_reader(settings))
     finally:
@@ -370,9 +370,9 @@ def _open(
     classifier, stamp = load_it(), _stamp(file.path)
     if classifier.origin:
         _log.info("%s is described by %s", classifier.name, classifier.origin)
-    places = settings.places
+    choices = settings.device_choices
     max_batch = min(settings.max_batch, classifier.serving.max_batch or settings.max_batch)
-    engines = open_places(classifier, settings, max_batch, places)
+    engines = open_on_devices(classifier, settings, max_batch, choices)
     warning = doubt_guess(classifier, settings)
     if warning:
         _log.warning("%s", warning)
@@ -385,7 +385,7 @@ def _open(
             raise ModelFileError(
                 f"{file.path} or its model.toml has changed since the server started"
             )
-        (engine,) = open_places(again, settings, max_batch, [places[number]])
+        (engine,) = open_on_devices(again, settings, max_batch, [choices[number]])
         return engine
 
     return OpenModel(info, classifier, engines, reopen, files)

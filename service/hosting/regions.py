@@ -45,7 +45,7 @@ class _Region:
     file: io.FileIO
 
 
-class Place(NamedTuple):
+class RegionPart(NamedTuple):
     """Locates one tensor in a region."""
 
     region: _Region
@@ -133,8 +133,8 @@ class Regions:
             regions = [self._find(name, ModelNotFoundError)]
         return [region.status for region in regions]
 
-    def place(self, name: str, offset: int, byte_size: int) -> Place:
-        """Return the place of a tensor in a region. Raises BadRequestError unless it lies
+    def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
+        """Return the part of a region that a tensor takes. Raises BadRequestError unless it lies
         inside."""
         region = self._find(name, BadRequestError)
         if offset + byte_size > region.status["byte_size"]:
@@ -146,7 +146,7 @@ class Regions:
             raise PayloadTooLargeError(
                 f"at most {self._max_bytes} bytes are allowed in a tensor; got {byte_size}"
             )
-        return Place(region, offset, byte_size)
+        return RegionPart(region, offset, byte_size)
 
     def _find(self, name: str, error: type[BadRequestError] | type[ModelNotFoundError]) -> _Region:
         region = self._regions.get(name)

@@ -108,13 +108,13 @@ def test_units_are_converted_once() -> None:
 
 def test_devices_are_a_place_for_each_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     def places(devices: str) -> Sequence[DeviceChoice]:
-        return load_settings({"devices": devices}, {}).places
+        return load_settings({"devices": devices}, {}).device_choices
 
     cpu, gpus = (
         DeviceChoice(DeviceKind.CPU),
         [DeviceChoice(DeviceKind.CUDA, number) for number in range(8)],
     )
-    assert load_settings({"device": "cpu"}, {}).places == [cpu]
+    assert load_settings({"device": "cpu"}, {}).device_choices == [cpu]
     assert places("cpu:3") == [cpu] * 3
     assert places("cuda:1,cuda:0,cuda:1") == [gpus[1], gpus[0], gpus[1]]
     monkeypatch.setattr("service.settings.every_gpu", lambda: gpus[:2])

@@ -11,7 +11,7 @@ from service.engine.ranking import ScoreRow, finite, largest
 from service.errors import EngineFailedError, InvalidTensorError
 from service.hosting.embeddings import embeddings_of
 from service.hosting.pipeline import ModelInfo
-from service.hosting.regions import Place
+from service.hosting.regions import RegionPart
 
 
 class Output(NamedTuple):
@@ -38,25 +38,25 @@ def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -
     """Return the outputs that a request asks for; those in shared memory are written there.
 
     A score is NaN or infinite: InvalidTensorError where the client sent what the engine got,
-    otherwise EngineFailedError. Raises what `embeddings_of` and `Place.write` raise, too.
+    otherwise EngineFailedError. Raises what `embeddings_of` and `RegionPart.write` raise, too.
     """
     for number, row in enumerate(rows, 1):
         if not row.is_known_finite:
             _check_finite(row, number, asked, info)
-    return [_written(_output(wanted, rows, info), wanted.place) for wanted in asked.outputs]
+    return [_written(_output(wanted, rows, info), wanted.shared) for wanted in asked.outputs]
 
 
-def _written(output: Output, place: Place | None) -> Output:
-    if place is None:
+def _written(output: Output, part: RegionPart | None) -> Output:
+    if part is None:
         return output
     data = output.binary()
-    place.write(data)
+    part.write(data)
     parameters: dict[str, str | int] = {
-        "shared_memory_region": place.region.status["name"],
+        "shared_memory_region": part.region.status["name"],
         "shared_memory_byte_size": len(data),
     }
-    if place.offset:
-        parameters["shared_memory_offset"] = place.offset
+    if part.offset:
+        parameters["shared_memory_offset"] = part.offset
     return output._replace(written=parameters)
 
 

@@ -29,7 +29,7 @@ from service.batching.policy import LEVELS
 from service.errors import BadRequestError, TooManyImagesError, UnsupportedError
 from service.hosting.embeddings import embedding
 from service.hosting.pipeline import ModelInfo
-from service.hosting.regions import Place, Regions
+from service.hosting.regions import RegionPart, Regions
 
 INPUT = "image"
 
@@ -134,7 +134,7 @@ class WantedOutput:
     name: str
     binary: bool = False  # as a binary tensor
     classes: int | None = None  # this many as "value:index:label", instead of all the scores
-    place: Place | None = None  # in shared memory
+    shared: RegionPart | None = None  # in shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def understand(
             f" which has {len(names)}"
         )
     parameters = asked.parameters or RequestParameters()
-    source = _place(tensor.parameters, regions)
+    source = _shared(tensor.parameters, regions)
     read = elements if source is None else lambda _: BinaryElements(source.read(), tensor.name)
     files, images = _read_input(tensor, read, info, max_images)
     return InferRequest(
@@ -221,20 +221,20 @@ def _wanted(
         output.name,
         binary=request.binary_data_output if binary is None else binary,
         classes=parameters.classification or None,
-        place=_place(parameters, regions),
+        shared=_shared(parameters, regions),
     )
 
 
-def _place(
+def _shared(
     parameters: InputParameters | OutputParameters | None, regions: Regions | None
-) -> Place | None:
+) -> RegionPart | None:
     """Return where in shared memory a tensor is, or None if it is not there. Raises what
-    `Regions.place` does, and UnsupportedError if this server shares no memory."""
+    `Regions.part` does, and UnsupportedError if this server shares no memory."""
     if parameters is None or parameters.shared_memory_region is None:
         return None
     if regions is None:
         raise UnsupportedError(MEMORY)
-    return regions.place(
+    return regions.part(
         parameters.shared_memory_region,
         parameters.shared_memory_offset,
         parameters.shared_memory_byte_size,

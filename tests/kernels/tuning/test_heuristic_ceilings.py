@@ -146,6 +146,8 @@ def test_each_thing_that_a_launch_needs_bounds_it_alone(
     work: Work, profile: StaticProfile, cycles: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heuristic, "profile_of", lambda _: profile)
-    monkeypatch.setattr(heuristic, "_turn", heuristic._turn.__wrapped__)  # it keeps its results
+    monkeypatch.setattr(
+        heuristic, "_iteration", heuristic._iteration.__wrapped__
+    )  # it keeps its results
     choice = ConvChoice(cast(Algorithm[None], Taking(work)), None)
     assert estimated_cycles(SUITES["vgg-e"][0].problem, choice, H200) >= cycles

@@ -13,10 +13,10 @@ from kernels.tuning.static_profile import (
     StaticProfile,
     Stretch,
     hot_loop,
+    iteration,
     kind,
     profile_of_code,
     resident,
-    turn,
     weight,
 )
 from tests.support.kernels.machine_code import listed
@@ -101,11 +101,11 @@ def test_the_usual_path_waits_and_stays_with_the_warp() -> None:
 
 def test_a_loop_inside_counts_as_often_as_it_is_said_to_run() -> None:
     code = listed("FFMA", "LDGSTS.128", "@P0 BRA 1", "@P1 BRA 0")
-    assert turn(code, Loop(0, 3), {})["LDGSTS"] == 1
-    assert turn(code, Loop(0, 3), {"LDGSTS": 4}) == Counter(FFMA=1, LDGSTS=4, branch=5)
+    assert iteration(code, Loop(0, 3), {})["LDGSTS"] == 1
+    assert iteration(code, Loop(0, 3), {"LDGSTS": 4}) == Counter(FFMA=1, LDGSTS=4, branch=5)
     pairs = listed("FFMA", "STS.64", "@P0 BRA 1", "@P1 BRA 0")
     trips = {"STS": 4, "STS.64": 2}
-    assert turn(pairs, Loop(0, 3), trips) == Counter({"FFMA": 1, "STS.64": 2, "branch": 3})
+    assert iteration(pairs, Loop(0, 3), trips) == Counter({"FFMA": 1, "STS.64": 2, "branch": 3})
 
 
 KERNEL = StaticProfile(

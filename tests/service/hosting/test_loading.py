@@ -140,7 +140,7 @@ def test_a_lost_device_is_no_models_fault(tmp_path: Path, monkeypatch: pytest.Mo
     def lose(*_: object) -> None:
         raise DeviceLostError("gone")
 
-    monkeypatch.setattr(loading, "open_places", lose)
+    monkeypatch.setattr(loading, "open_on_devices", lose)
     with pytest.raises(DeviceLostError):
         list(open_models(models_in(make_models(tmp_path)), None))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import BadRequestError, ModelNotFoundError, PayloadTooLargeError
-from service.hosting.regions import Place, Regions
+from service.hosting.regions import RegionPart, Regions
 
 SHARED = Path("/dev/shm")
 
@@ -49,12 +49,12 @@ def test_a_region_is_listed_until_it_is_forgotten(regions: Regions, file: Path) 
 
 
 def test_part_of_a_region_is_read_and_written(regions: Regions, file: Path) -> None:
-    place = regions.place("r", 5, 10)
-    assert place.read() == bytes(range(15, 25))
-    place.write(b"seven")
+    part = regions.part("r", 5, 10)
+    assert part.read() == bytes(range(15, 25))
+    part.write(b"seven")
     assert file.read_bytes() == bytes(range(15)) + b"seven" + bytes(range(20, 100))
     with pytest.raises(BadRequestError, match="at least 11 bytes; got 10"):
-        place.write(bytes(11))
+        part.write(bytes(11))
 
 
 @pytest.mark.parametrize(("offset", "byte_size"), [(0, 101), (100, 1), (2**62, 1), (1, 2**62)])
@@ -72,14 +72,14 @@ def test_a_region_of_nothing_is_refused(file: Path, offset: int, byte_size: int)
 @pytest.mark.parametrize("offset", [11, 2**62])
 def test_a_place_beyond_its_region_is_refused(regions: Regions, offset: int) -> None:
     with pytest.raises(BadRequestError, match="Invalid offset"):
-        regions.place("r", offset, 40)  # which the file has
+        regions.part("r", offset, 40)  # which the file has
     with pytest.raises(BadRequestError, match="Unable to find shared memory region: 's'"):
-        regions.place("s", 0, 1)
+        regions.part("s", 0, 1)
 
 
 def test_a_tensor_is_bounded_as_a_body_is(regions: Regions) -> None:
     with pytest.raises(PayloadTooLargeError, match="at most 40 bytes"):
-        regions.place("r", 0, 41)
+        regions.part("r", 0, 41)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_links_pipes_and_folders_are_no_shared_memory(file: Path) -> None:
 def test_a_file_that_is_shortened_later_is_an_error_and_not_the_end(
     regions: Regions, file: Path
 ) -> None:
-    place = regions.place("r", 0, 40)
+    part = regions.part("r", 0, 40)
     os.truncate(file, 20)
-    for use in (place.read, lambda: place.write(b"x")):
+    for use in (part.read, lambda: part.write(b"x")):
         with pytest.raises(BadRequestError, match="shorter than registered"):
             use()
     assert file.stat().st_size == 20
@@ -138,10 +138,10 @@ def test_a_file_that_is_shortened_later_is_an_error_and_not_the_end(
 def test_a_file_that_is_shortened_just_then_is_an_error_too(
     regions: Regions, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = regions.place("r", 0, 40)
-    monkeypatch.setattr(Place, "_check", lambda _: os.truncate(file, 20))
+    part = regions.part("r", 0, 40)
+    monkeypatch.setattr(RegionPart, "_check", lambda _: os.truncate(file, 20))
     with pytest.raises(BadRequestError, match="shorter than registered"):
-        place.read()
+        part.read()
 
 
 def test_a_client_that_leases_its_file_does_not_hold_the_server_up(file: Path) -> None:
@@ -167,9 +167,9 @@ def test_an_unlinked_region_survives_until_it_is_forgotten(regions: Regions, fil
         )
 
     file.unlink()
-    place = regions.place("r", 0, 3)
+    part = regions.part("r", 0, 3)
     regions.unregister()
-    assert place.read() == bytes([10, 11, 12])  # a request that is under way has it
+    assert part.read() == bytes([10, 11, 12])  # a request that is under way has it
     assert files() == 1
-    del place
+    del part
     assert files() == 0
