@@ -25,7 +25,7 @@ from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
-from kernels.problems.refusals import after_prologue, in_bytes, wrong_axes
+from kernels.problems.refusals import after_prologue, not_floating, wrong_axes
 
 THREADS = 128
 """Of a block."""
@@ -69,7 +69,7 @@ class DepthwiseConv:
         """Refuse all but 2-D problems whose groups have one channel each, groups = C > 1."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; it runs one channel a group"
-        return wrong_axes(problem, 2) or in_bytes(problem) or after_prologue(problem)
+        return wrong_axes(problem, 2) or not_floating(problem) or after_prologue(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
         """Return N K P Q R S, where taps that read padding count too."""

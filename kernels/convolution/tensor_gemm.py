@@ -19,7 +19,7 @@ from kernels.problems.activation import Activation
 from kernels.problems.architectures import Architectures
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
-from kernels.problems.refusals import after_prologue, in_bytes, without_tensor_cores
+from kernels.problems.refusals import after_prologue, not_floating, without_tensor_cores
 
 ROW_BYTES = 128
 """Of a pixel or a filter, in a chunk of the inner dimension."""
@@ -112,7 +112,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
     def supports(self, problem: ConvProblem) -> str | None:
         """Refuse strict float32, which uses no tensor cores, bytes, and problems with a
         prologue."""
-        return without_tensor_cores(problem) or in_bytes(problem) or after_prologue(problem)
+        return without_tensor_cores(problem) or not_floating(problem) or after_prologue(problem)
 
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:

@@ -30,7 +30,7 @@ from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, Precision
-from kernels.problems.refusals import in_bytes
+from kernels.problems.refusals import not_floating
 from kernels.problems.window import Window
 from kernels.winograd.filter import filter_rows, filter_transform
 from kernels.winograd.matrices import Points, winograd_matrices
@@ -102,7 +102,7 @@ class NonfusedWinogradConv:
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Refuse all but kernels of r along every axis at stride 1, dilation 1, in one group."""
-        return in_bytes(problem) or self._winograd.misfit(problem)
+        return not_floating(problem) or self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
         """Return the precision of the products: the problem's, but TF32 for fp16, and 3×TF32 where

@@ -82,15 +82,28 @@ class Precision(Enum):
     @property
     def stored(self) -> Storage:
         """Return the type in which activations and a convolution's weights are stored."""
-        return {Precision.FP16: HALF, Precision.INT8: BYTE}.get(self, FLOAT)
+        return _STORED[self]
 
     @property
     def architectures(self) -> Architectures:
         """Return the architectures whose tensor cores have this precision; float32 runs on all."""
-        if self is Precision.FP32:
-            return ALL
-        return Architectures(75 if self in (Precision.FP16, Precision.INT8) else 80)
+        return _ARCHITECTURES[self]
 
+
+_STORED = {
+    Precision.FP32: FLOAT,
+    Precision.TF32: FLOAT,
+    Precision.TF32X3: FLOAT,
+    Precision.FP16: HALF,
+    Precision.INT8: BYTE,
+}
+_ARCHITECTURES = {
+    Precision.FP32: ALL,
+    Precision.TF32: Architectures(80),
+    Precision.TF32X3: Architectures(80),
+    Precision.FP16: Architectures(75),
+    Precision.INT8: Architectures(75),
+}
 
 FLOATING = tuple(each for each in Precision if each is not Precision.INT8)
 """Precisions that a network of floats can be computed in."""

@@ -67,9 +67,10 @@ def without_tensor_cores(problem: ConvProblem) -> str | None:
     return "strict float32" if problem.precision is Precision.FP32 else None
 
 
-def in_bytes(problem: ConvProblem) -> str | None:
-    """Refuse a problem whose tensors are bytes."""
-    return "uint8 tensors; it runs floats" if problem.precision is Precision.INT8 else None
+def not_floating(problem: ConvProblem) -> str | None:
+    """Refuse a problem whose tensors are neither float32 nor float16."""
+    stored = problem.precision.stored
+    return None if stored in (FLOAT, HALF) else f"{stored.dtype} tensors; it runs floats"
 
 
 def not_bytes(problem: ConvProblem) -> str | None:

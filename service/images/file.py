@@ -97,6 +97,11 @@ TURNS = {
 }
 """By EXIF's orientation."""
 
+_NAMES = [kind.value for kind in ImageFormat]
+
+FORMATS = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
+"""The accepted formats, as messages name them: "JPEG, PNG or WebP"."""
+
 
 class Weight(NamedTuple):
     """Holds the cost of decoding one stored pixel; each format has a table of measurements.

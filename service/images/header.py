@@ -6,7 +6,7 @@ reaches less code.
 """
 
 from service.errors import ImageError, UnsupportedMediaTypeError
-from service.images.file import ImageFile, ImageFormat
+from service.images.file import FORMATS, ImageFile, ImageFormat
 from service.images.jpeg import parse_jpeg
 from service.images.png import parse_png
 from service.images.signatures import name_of
@@ -27,8 +27,8 @@ def parse_image_file(data: bytes) -> ImageFile:
     which is bounded.
     """
     if not data:
-        raise ImageError("the image is empty: send the bytes of a JPEG, PNG or WebP file")
+        raise ImageError(f"the image is empty: send the bytes of a {FORMATS} file")
     if begun := ImageFormat.of(data):
         return _PARSERS[begun](data)
     what = f"this is {name}" if (name := name_of(data)) else "unrecognised image format"
-    raise UnsupportedMediaTypeError(f"{what}; send a JPEG, PNG or WebP image")
+    raise UnsupportedMediaTypeError(f"{what}; send a {FORMATS} image")

@@ -30,6 +30,7 @@ from service.errors import BadRequestError, TooManyImagesError, UnsupportedError
 from service.hosting.embeddings import embedding
 from service.hosting.pipeline import ModelInfo
 from service.hosting.regions import RegionPart, Regions
+from service.images.file import FORMATS
 
 INPUT = "image"
 
@@ -303,7 +304,7 @@ def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
         + (
             "an animated GIF, WebP or PNG, or a ZIP archive of images"
             if info.of_clips
-            else "a JPEG, PNG or WebP file"
+            else f"a {FORMATS} file"
         )
     )
     if info.tensor:

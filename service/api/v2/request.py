@@ -36,7 +36,7 @@ from service.hosting.pipeline import ModelInfo
 from service.hosting.regions import Regions
 from service.http.body import content_coding
 from service.http.compression import inflate
-from service.images.file import ImageFormat
+from service.images.file import FORMATS, ImageFormat
 
 T = TypeVar("T")
 
@@ -151,7 +151,7 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
     expected = math.prod(info.image_shape)
     if len(body) != expected:
         raise BadRequestError(
-            f"a raw body is one JPEG, PNG or WebP file, or the {expected} bytes "
+            f"a raw body is one {FORMATS} file, or the {expected} bytes "
             f"of pixels {'×'.join(map(str, info.image_shape))}; this one has {len(body)} bytes"
         )
     pixels = numbers_in_binary(body, (1, *info.image_shape), np.uint8)
