@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 from service.batching.alarm import Alarm
 from service.batching.company import Company
 from service.batching.consumer import Batch, BatchRecord, Consumer, Run
-from service.batching.device_turns import Turns
+from service.batching.device_turns import DeviceTurns
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Decision, Urgency, due
@@ -62,7 +62,7 @@ class Batcher(Generic[T, R]):
         *runs: Run[T, R],
         max_batch: int,
         latency: Latency | None = None,
-        turns: Sequence[Turns] = (),
+        turns: Sequence[DeviceTurns] = (),
         weight: float = 1.0,
         on_batch: Callable[[BatchRecord], None] = lambda _: None,
         company: Company | None = None,

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from service.batching.device_turns import Turn
+from service.batching.device_turns import DeviceTurn
 from service.batching.queue import BatchResult, Part, Request
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Consumer(Generic[T, R]):
     number: int
     run: Run[T, R]
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # wakes it while it is idle
-    turn: Turn | None = None
+    turn: DeviceTurn | None = None
     task: asyncio.Task[None] | None = None
     batch: Batch[T, R] | None = None  # the running one
     serves: bool = True

@@ -21,7 +21,7 @@ from models import Engine, EngineError, Image, OutputKind
 from service.batching.batcher import Batcher
 from service.batching.company import Company
 from service.batching.consumer import BatchRecord
-from service.batching.device_turns import Turns
+from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import OnOutcome, Request
@@ -57,7 +57,7 @@ class EngineRunner:
         image_shape: tuple[int, ...],
         output: OutputKind,
         *,
-        turns: Sequence[Turns] = (),
+        turns: Sequence[DeviceTurns] = (),
         on_batch: Callable[[BatchRecord], None],
         company: Company | None = None,
         measure_s: float = 0.0,

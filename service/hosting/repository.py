@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from models import DeviceLostError, Engine, EngineError
 from service.batching.company import Company
-from service.batching.device_turns import Turns
+from service.batching.device_turns import DeviceTurns
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
@@ -129,7 +129,9 @@ class Repository:
         self._reader = ThreadPool("read", min(1, decode_threads), **pace)
         self.metrics.lost_decode_threads = lambda: self._decoders.lost + self._reader.lost
         self._teller = ThreadPool("metrics", 1, bound_s=_TELL_S)
-        self._turns: defaultdict[int, Turns] = defaultdict(Turns)  # of the engines with a number
+        self._turns: defaultdict[int, DeviceTurns] = defaultdict(
+            DeviceTurns
+        )  # of the engines with a number
         self._measure_s = measure_s
         self._bounds = bounds
         self._leaving = False

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from service.batching.batcher import Batcher
-from service.batching.device_turns import Turns
+from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
 from service.batching.policy import Urgency
 from service.batching.queue import BatchResult
@@ -30,7 +30,7 @@ class Server:
         latency: Latency = FLAT,
         *,
         known: bool = True,
-        device: Turns | None = None,
+        device: DeviceTurns | None = None,
         weight: float = 1.0,
     ) -> None:
         self._latency = latency
@@ -275,7 +275,7 @@ async def test_a_low_priority_is_not_starved() -> None:
 
 @in_virtual_time
 async def test_one_models_flood_leaves_another_its_share_of_the_device() -> None:
-    device = Turns()
+    device = DeviceTurns()
     flooded, other = Server(device=device), Server(device=device)
     flood = [asyncio.create_task(flooded.client(0.0, 100_000, seed)) for seed in range(64)]
     await until(0.1)
@@ -287,7 +287,7 @@ async def test_one_models_flood_leaves_another_its_share_of_the_device() -> None
 
 @in_virtual_time
 async def test_two_floods_share_the_device_by_weight() -> None:
-    device = Turns()
+    device = DeviceTurns()
     servers = [Server(device=device, weight=3.0), Server(device=device)]
     clients = [
         asyncio.create_task(server.client(0.0, 100_000, seed))
@@ -303,7 +303,7 @@ async def test_two_floods_share_the_device_by_weight() -> None:
 
 @in_virtual_time
 async def test_batches_of_models_that_share_a_device_never_overlap() -> None:
-    device = Turns()
+    device = DeviceTurns()
     inside = 0
 
     def batcher() -> Batcher[str, str]:
@@ -335,7 +335,7 @@ async def test_batches_of_models_that_share_a_device_never_overlap() -> None:
 
 @in_virtual_time
 async def test_a_deadline_counts_the_batch_of_another_model() -> None:
-    device = Turns()
+    device = DeviceTurns()
     server, other = Server(device=device), Server(device=device)
     running = start(other, "a")
     await turns(3)
@@ -347,7 +347,7 @@ async def test_a_deadline_counts_the_batch_of_another_model() -> None:
 
 @in_virtual_time
 async def test_a_request_that_waits_for_another_models_batch_is_let_down_in_time() -> None:
-    device = Turns()
+    device = DeviceTurns()
     server, other = Server(device=device), Server(device=device)
     other.slower = 10
     running = start(other, "a")
@@ -361,7 +361,7 @@ async def test_a_request_that_waits_for_another_models_batch_is_let_down_in_time
 
 @in_virtual_time
 async def test_closing_one_model_frees_the_device_for_the_others() -> None:
-    device = Turns()
+    device = DeviceTurns()
     first, second = Server(device=device), Server(device=device)
     first.slower = 1000
     stuck, waiting = start(first, "a"), start(second, "b")

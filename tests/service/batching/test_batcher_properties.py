@@ -24,7 +24,7 @@ from hypothesis import example, given, settings
 from service import fair_queue
 from service.batching.batcher import Batcher
 from service.batching.consumer import BatchRecord
-from service.batching.device_turns import Turns
+from service.batching.device_turns import DeviceTurns
 from service.batching.policy import DEFAULT_PRIORITY, NO_HURRY, Urgency, due
 from service.batching.queue import BatchResult, OnOutcome
 from service.errors import (
@@ -111,7 +111,7 @@ class Play:
         self.unfair: list[Counter[str]] = []
         self.records: list[BatchRecord] = []
         self.closed_at: float | None = None
-        self.turns = [Turns() for _ in range(scenario.engines)]
+        self.turns = [DeviceTurns() for _ in range(scenario.engines)]
         self.rivals_inside = [0] * scenario.engines
         self.batcher = Batcher[Item, Result](
             *(partial(self.run_batch, engine) for engine in range(scenario.engines)),

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.batching.device_turns import Turn, Turns
+from service.batching.device_turns import DeviceTurn, DeviceTurns
 
 
 class Model:
     """One that wants the device, and notes when it is called back."""
 
-    def __init__(self, turns: Turns, weight: float = 1.0) -> None:
+    def __init__(self, turns: DeviceTurns, weight: float = 1.0) -> None:
         self.calls = 0
         self.used = 0.0
-        self.turn: Turn = turns.join(self.called, weight)
+        self.turn: DeviceTurn = turns.join(self.called, weight)
 
     def called(self) -> None:
         self.calls += 1
@@ -27,7 +27,7 @@ class Model:
 
 
 def test_who_is_alone_need_not_ask() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     first = Model(turns)
     assert first.turn.alone
     Model(turns)
@@ -35,7 +35,7 @@ def test_who_is_alone_need_not_ask() -> None:
 
 
 def test_a_free_device_is_had_at_once_and_a_taken_one_when_it_is_let_go() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     first, second = Model(turns), Model(turns)
     assert first.turn.take()
     assert first.turn.take(), "asking twice changes nothing"
@@ -48,7 +48,7 @@ def test_a_free_device_is_had_at_once_and_a_taken_one_when_it_is_let_go() -> Non
 
 
 def test_a_flood_is_interrupted_by_whoever_else_wants_the_device() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     flood, other = Model(turns), Model(turns)
     for _ in range(100):
         flood.run(1.0)
@@ -61,7 +61,7 @@ def test_a_flood_is_interrupted_by_whoever_else_wants_the_device() -> None:
 
 
 def test_who_waits_may_give_up() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     first, second = Model(turns), Model(turns)
     first.run(1.0)
     assert not second.turn.take()
@@ -73,7 +73,7 @@ def test_who_waits_may_give_up() -> None:
 
 
 def test_one_granted_its_turn_and_no_longer_wanting_it_hands_it_on() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     first, second, third = (Model(turns) for _ in range(3))
     first.run(1.0)
     assert not second.turn.take()
@@ -86,7 +86,7 @@ def test_one_granted_its_turn_and_no_longer_wanting_it_hands_it_on() -> None:
 
 
 def test_how_long_another_keeps_the_device_is_told() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     first, second = Model(turns), Model(turns)
     assert second.turn.busy_until is None
     assert first.turn.take()
@@ -96,7 +96,7 @@ def test_how_long_another_keeps_the_device_is_told() -> None:
 
 
 def test_the_share_is_among_those_who_want_the_device() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     first, second, third = Model(turns), Model(turns, weight=3.0), Model(turns)
     assert first.turn.share == 1.0
     assert first.turn.take()
@@ -110,7 +110,7 @@ def test_the_share_is_among_those_who_want_the_device() -> None:
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan")])
 def test_a_weight_must_be_positive(weight: float) -> None:
     with pytest.raises(ValueError, match="weight"):
-        Turns().join(lambda: None, weight)
+        DeviceTurns().join(lambda: None, weight)
 
 
 seconds = st.floats(0.01, 10)
@@ -124,7 +124,7 @@ def test_those_who_always_want_the_device_have_equal_time_over_their_weights(
     batches: list[float], weights: list[float]
 ) -> None:
     """Within one batch of each, as start-time fair queueing promises."""
-    turns = Turns()
+    turns = DeviceTurns()
     models = [Model(turns, weight) for weight in weights]
     for took in batches:
         for model in models:
@@ -141,7 +141,7 @@ def test_those_who_always_want_the_device_have_equal_time_over_their_weights(
 def test_one_at_most_has_the_device_and_while_somebody_wants_it_somebody_has(
     steps: list[tuple[int, str, float]],
 ) -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     models = [Model(turns) for _ in range(3)]
     wanting: set[int] = set()
     for index, step, took in steps:
@@ -160,7 +160,7 @@ def test_one_at_most_has_the_device_and_while_somebody_wants_it_somebody_has(
 
 
 def test_who_leaves_gives_the_device_to_who_waits() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     first, second, third = Model(turns), Model(turns), Model(turns)
     assert first.turn.take()
     assert not second.turn.take()
@@ -174,7 +174,7 @@ def test_who_leaves_gives_the_device_to_who_waits() -> None:
 
 
 def test_who_is_left_alone_does_not_keep_the_device_from_who_comes() -> None:
-    turns = Turns()
+    turns = DeviceTurns()
     first, second = Model(turns), Model(turns)
     first.run(1)  # and keeps the device, because no other asks for it
     second.turn.leave()
