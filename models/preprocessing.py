@@ -129,7 +129,8 @@ class Preprocessing:
         return self.frames is None and prod(self.image_shape) <= MIDDLE_BYTES
 
     def batch_kinds(self, *, resizes: bool) -> tuple[Kind, ...]:
-        """Return the kinds of batches for which a device has a plan each: the last kinds in them.
+        """Return the kinds of batches for which a device has a plan each; a batch has its kind and
+        those before it.
 
         Batches of pixels alone are most of them, and need no entries. With `resizes` the device
         makes pixels of decoded images, if it can.
@@ -137,7 +138,7 @@ class Preprocessing:
         return Kind.PIXELS, Kind.DECODED if resizes and self.resizable else Kind.TENSOR
 
     def place_bytes(self, kind: Kind) -> int:
-        """Return the bytes of an image's place in a batch of this kind."""
+        """Return the bytes that an image takes in a batch of this kind."""
         if kind is Kind.PIXELS:
             return prod(self.image_shape)
         tensor = array_bytes(4 * prod(self.input_shape))

@@ -76,7 +76,8 @@ class ConvoyNetwork(CudaEngine):
             replay.graph = _AfterUpload(upload, replay.graph)
 
     def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
-        """Load only the plan for n images' pixels: the kernels of others take long to compile."""
+        """Load only the plan for n images' pixels, because the other plans' kernels take long to
+        compile."""
         self._plans = {self._only: self._plans[self._only]}
         if self._switch not in VARIANTS:
             return super()._load(progress)

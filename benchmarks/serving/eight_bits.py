@@ -1,4 +1,4 @@
-"""Measures a model and its 8-bit form over HTTP, side by side, and what bounds the gain.
+"""Compares a model and its 8-bit form over HTTP, and measures what limits the gain.
 
     python -m benchmarks.serving.eight_bits MODEL MODEL_INT8 PHOTOS [--preset NAME] [--seconds N]
                                             [--rounds N] [--record]
@@ -56,7 +56,7 @@ _Loops = Mapping[str, tuple[Callable[[], list[float]], Seconds]]
 
 @dataclass(frozen=True)
 class Measurement:
-    """Holds what one model did with one kind of request."""
+    """Holds the results of one model with one kind of request."""
 
     model: str
     kind: str
@@ -69,7 +69,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Labels:
-    """Counts the labels of photographs that calibration did not see."""
+    """Counts right labels on photographs that calibration did not see."""
 
     images: int
     kept: int
@@ -82,7 +82,7 @@ class Labels:
 
 @dataclass
 class _Turns:
-    """Collects what one model did in all its turns."""
+    """Collects the results of one model in all its turns."""
 
     took: list[float]  # seconds of a request
     seconds: float = 0.0
@@ -90,9 +90,8 @@ class _Turns:
 
 
 def in_turn(loops: _Loops, rounds: int) -> dict[str, _Turns]:
-    """Run each model's loop once a round, in alternate order; a loop's second function gives the
-    processor's seconds until now.
-    """
+    """Run each model's loop once a round, in alternating order; each loop comes with a function
+    that gives the processor seconds so far."""
     turns = {name: _Turns([]) for name in loops}
     for number in range(rounds):
         for name in sorted(loops, key=list(loops).index, reverse=number % 2 == 1):
@@ -107,7 +106,7 @@ def in_turn(loops: _Loops, rounds: int) -> dict[str, _Turns]:
 def measurements(
     turns: Mapping[str, _Turns], kind: str, at_once: int, images: int = 1
 ) -> list[Measurement]:
-    """Return a row for each model, whose requests had so many images."""
+    """Return a row for each model, for requests with this many images."""
     rows = []
     for name, of in turns.items():
         n = images * len(of.took)
@@ -118,14 +117,14 @@ def measurements(
 
 
 def cpu_of(pid: int) -> float:
-    """Return the processor's seconds that a process and this one have taken."""
+    """Return the processor seconds that a process and this one have used."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])  # in its own code and in the kernel's
     return ticks / os.sysconf("SC_CLK_TCK") + process_time()
 
 
 def engine_loop(engine: OnnxRuntimeEngine, images: Images, seconds: float) -> list[float]:
-    """Return the seconds of each run of a batch, for about `seconds`."""
+    """Return the seconds of each run of a batch, run for about `seconds`."""
     took: list[float] = []
     deadline = perf_counter() + seconds
     while (begun := perf_counter()) < deadline:
@@ -135,7 +134,7 @@ def engine_loop(engine: OnnxRuntimeEngine, images: Images, seconds: float) -> li
 
 
 def compared(answers: Mapping[str, Sequence[Any]], right: Sequence[Sequence[str]]) -> Labels:
-    """Compare the models' predictions, the two best of each photograph, and the right names."""
+    """Compare the models' predictions, the two best for each photograph, with the right names."""
     images = kept = clear = kept_clear = named = 0
     hits = dict.fromkeys(answers, 0)
     for before, after, names in zip(answers[FLOAT], answers[EIGHT_BITS], right, strict=True):
@@ -202,7 +201,8 @@ def _noise(models: Mapping[str, Classifier]) -> Images:
 def _serve(
     stack: ExitStack, log: IO[str], paths: Mapping[str, Path], preset: str | None
 ) -> dict[str, tuple[Address, Seconds]]:
-    """Return the address of each model's server, and the processor's seconds that it has taken."""
+    """Return each model's server's address, and a function for the processor seconds that it has
+    used."""
     servers: dict[str, tuple[Address, Seconds]] = {}
     for name, path in paths.items():
         options = [str(path), "--device", "cpu", "--no-access-log"]

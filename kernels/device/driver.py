@@ -1,5 +1,4 @@
-"""Calls NVIDIA's driver by ctypes for three things that CuPy lacks: launch attributes, tensor maps
-and graph edges.
+"""Calls NVIDIA's driver by ctypes for what CuPy lacks: launch attributes, tensor maps, graph edges.
 
 Structures are those of cuda.h of CUDA 12 and 13.
 """
@@ -75,7 +74,7 @@ def launch_kernel(
     dependent: bool = False,
     cluster: Dim3 = NO_CLUSTERS,
 ) -> None:
-    """Launch a CUfunction, in clusters of so many blocks along each axis.
+    """Launch a CUfunction in clusters that have this many blocks along each axis.
 
     If `dependent`, it may begin before the previous launch in the stream has ended. `parameters`
     has the bytes of each parameter. Raises DriverError.
@@ -96,7 +95,8 @@ def launch_kernel(
 
 @lru_cache(maxsize=4096)
 def encoded(tensor: TensorMap) -> bytes:
-    """Return the CUtensorMap of a tensor at an address. Raises DriverError where it is refused."""
+    """Return the CUtensorMap of a tensor at an address. Raises DriverError if the driver refuses
+    it."""
     if not isinstance(tensor.base, int):
         raise TypeError(f"the tensor map of {tensor.base} has no address yet")
     room = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)

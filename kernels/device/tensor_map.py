@@ -1,4 +1,4 @@
-"""Describes tensors to Hopper's tensor copies, without a device: what a launch passes as TensorMap.
+"""Describes tensors for Hopper's tensor copies without a device, as a launch's TensorMap arguments.
 
     TensorMap of an operand ─ Launch.bind ─ of an address ─ Device.launch ─ 128 bytes, a parameter
 
@@ -29,7 +29,7 @@ _MOST_PIXELS = 1024  # of a tile, in im2col mode
 
 
 class Windows(NamedTuple):
-    """Says which pixels a copy in im2col mode visits, by width, then height.
+    """Says which pixels a copy in im2col mode visits, by width and then height.
 
     The first and the last window of an image begin at `lower` from its first pixel, and at `upper`
     from its last; others lie `steps` apart.
@@ -42,7 +42,7 @@ class Windows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """Describes a tensor, and the tile that a copy takes of it, in rows of 128 bytes at most.
+    """Describes a tensor, and the tile that one copy takes of it, in rows of at most 128 bytes.
 
     `base` is an operand's name, or its address once it is bound. A tile has `row` elements of the
     innermost dimension, in each of `rows` places: along the second dimension, or in im2col mode, of
@@ -82,7 +82,7 @@ class TensorMap:
             raise ValueError(f"corners at {corners}; they are -128 to 127")
 
     def at(self, base: str | int) -> "TensorMap":
-        """Return the map of the same tensor at another operand's place, or at an address.
+        """Return the map of the same tensor at another operand or address.
 
         Raises ValueError unless the address is aligned.
         """

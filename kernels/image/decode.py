@@ -23,8 +23,8 @@ def decode_launches(
     scratch_bytes: int = SCRATCH_BYTES,
     blocks: int = _BLOCKS,
 ) -> tuple[Launch, ...]:
-    """Return the launches that decode the JPEG files among n places: operands entries, scratch
-    (n times `scratch_bytes`), flags (n int32).
+    """Return the launches that decode the JPEG files in n places: operands entries, scratch (n
+    times `scratch_bytes`) and flags (n int32).
 
     They follow `fetch_launch`. A file's pixels then lie where its scan lay, unless its number in
     `flags` is not 0: a sum of `Flag`s. That of a place with another kind of image is 0.

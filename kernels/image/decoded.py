@@ -175,28 +175,28 @@ class DecodedImage(LaidOut):
         place[len(head) : end].reshape(self.pixels.shape)[...] = self.pixels
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the pixels made of the image."""
+        """Return the resized pixels."""
         place = np.empty(aligned(len(self._head) + self.pixels.nbytes), np.uint8)
         self.write(place)
         return WrittenImage(place, self.shape).__array__(dtype)
 
 
 class WrittenImage(LaidOut):
-    """Holds a decoded image as `DecodedImage.write` has written it to a place."""
+    """Holds a decoded image in the form in which `DecodedImage.write` wrote it."""
 
     kind = Kind.DECODED
 
     def __init__(self, place: Bytes, shape: tuple[int, ...]) -> None:
-        """Take the shape of the pixels that become of it."""
+        """Take the shape of the resized pixels."""
         self._place, self.shape = place, shape
 
     def write(self, place: Bytes) -> None:
-        """Copy the entry to another place."""
+        """Copy the entry to another place in a batch."""
         used = used_bytes(self._place)
         place[:used] = self._place[:used]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the pixels made of the image, as kernels/src/resize.cu makes them."""
+        """Return the resized pixels, computed like kernels/src/resize.cu."""
         members = read_entry(self._place)
         (inner,), (outputs,), (inputs,) = (members[name] for name in ("inner", "outputs", "inputs"))
         (begin,), (middle_bytes,) = members["data"], members["middle_bytes"]
@@ -221,7 +221,7 @@ class WrittenImage(LaidOut):
         return framed if dtype is None else framed.astype(dtype, copy=False)
 
     def _tables(self, members: Mapping[str, NDArray[np.int32]]) -> Iterator[NDArray[np.int32]]:
-        """Yield the tables of both axes: a row an output, its first input and its weights."""
+        """Yield both axes' tables, with a row for each output: its first input and its weights."""
         ends = [*members["table"], *members["data"]]
         for (begin, end), taps in zip(pairwise(ends), members["taps"], strict=True):
             row = 4 * (1 + taps)
@@ -263,7 +263,8 @@ def _filled(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _resampled(table: NDArray[np.int32], inputs: Callable[[int], Bytes]) -> Bytes:
-    """Return one pass of the resize, rounded to bytes: the inputs of each tap times its weights."""
+    """Return one pass of the resize, rounded to bytes: for each output the sum of its taps' inputs
+    times weights."""
     total: Any = 1 << (WEIGHT_BITS - 1)
     for tap in range(table.shape[-1] - 1):
         total = total + table[..., 1 + tap, None] * inputs(tap)

@@ -1,4 +1,4 @@
-"""Reads the JPEG files that a device decodes, and lays them out as kernels/src/jpeg.cuh reads them.
+"""Reads JPEG files that a device decodes, and lays them out for kernels/src/jpeg.cuh to read.
 
     parts of a file ── read_jpeg ── JpegFile ── JpegImage ── write ── a place in a batch
 
@@ -68,7 +68,7 @@ _ZIGZAG = bytes(
 
 @unique
 class Reason(Enum):
-    """Says why a JPEG is not for a device to decode; the value is a name for counters."""
+    """Says why a device does not decode a JPEG; the value names a counter."""
 
     PROGRESSIVE = "progressive"
     RARE = "rare kind"  # arithmetic coding, lossless, hierarchical, 12 bits
@@ -82,7 +82,7 @@ class Reason(Enum):
 
 
 class UnsuitableError(ValueError):
-    """Says that a JPEG is not for a device to decode, and why."""
+    """Says that a device does not decode a JPEG, and why."""
 
     def __init__(self, reason: Reason, what: str) -> None:
         """Take what was found in place of what a device decodes."""
@@ -92,7 +92,7 @@ class UnsuitableError(ValueError):
 
 @unique
 class Flag(IntFlag):
-    """Says why a device left an image to the host: kernels/src/jpeg.cuh, `Flag`."""
+    """Says why a device left an image for the host to decode; mirrors jpeg.cuh's `Flag`."""
 
     BAD_CODE = 1
     BITS_MISSING = 2
@@ -105,7 +105,7 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class JpegFile:
-    """Describes a JPEG that a device decodes, as its headers do."""
+    """Describes a JPEG that a device decodes by the contents of its headers."""
 
     width: int
     height: int
@@ -118,16 +118,16 @@ class JpegFile:
 
     @property
     def components(self) -> int:
-        """Return how many there are: 1 or 3."""
+        """Return the number of components, 1 or 3."""
         return len(self.quantisation)
 
     def scaled(self, eighths: int) -> tuple[int, int]:
-        """Return the width and the height that it is decoded to, at 8, 4, 2 or 1 eighths."""
+        """Return the width and height to which the image is decoded, at 8, 4, 2 or 1 eighths."""
         return ceil(self.width * eighths / 8), ceil(self.height * eighths / 8)
 
 
 def read_jpeg(parts: Sequence[bytes | memoryview]) -> JpegFile:
-    """Return what a file's headers say.
+    """Return the contents of a file's headers.
 
     The parts are the file without what affects no pixel: the start of the image, a segment each,
     and last the start of the scan with all that follows. Raises UnsuitableError.
@@ -143,7 +143,7 @@ def read_jpeg(parts: Sequence[bytes | memoryview]) -> JpegFile:
 
 
 class _Headers:
-    """Collects what segments say."""
+    """Collects the contents of segments."""
 
     def __init__(self) -> None:
         self.quantisation: dict[int, bytes] = {}
@@ -204,7 +204,7 @@ class _Headers:
         self.frame = body
 
     def file(self, scan_header: bytes, rest: memoryview) -> JpegFile:
-        """Return what they say together, and the bytes of the scan."""
+        """Return what all segments say together, and the bytes of the scan."""
         frame = self.frame
         if frame is None:
             raise UnsuitableError(Reason.SEGMENT, "it has no frame header ahead of its scan")
@@ -255,7 +255,7 @@ class _Headers:
 
 
 def _find_end(rest: memoryview) -> int:
-    """Return where the image ends. In a scan no other bytes look like that."""
+    """Return where the image ends, by a marker that no scan contains."""
     end = bytes(rest[: MOST_SCAN_BYTES + len(_EOI)]).find(_EOI)
     if end >= 0:
         return end
@@ -265,9 +265,8 @@ def _find_end(rest: memoryview) -> int:
 
 
 def _check_codes(table: bytes, *, dc: bool) -> None:
-    """Raise UnsuitableError where codes do not fit their lengths, of which none may be all ones, or
-    a DC value has more than 15 bits.
-    """
+    """Raise UnsuitableError if codes do not fit their lengths, one is all ones, or a DC value has
+    more than 15 bits."""
     code = 0
     for length, count in enumerate(table[:_LENGTHS], 1):
         code += count
@@ -287,7 +286,7 @@ def _truncated() -> UnsuitableError:
 
 
 class JpegImage(LaidOut):
-    """Holds a JPEG file and what to make of it; a device decodes it, and then makes that.
+    """Holds a JPEG file that a device decodes and resizes, and says how.
 
     As an array it is black: only a device decodes it.
     """
@@ -318,7 +317,7 @@ class JpegImage(LaidOut):
 
     @property
     def head_bytes(self) -> int:
-        """Return where in its place the scan begins, and later the pixels."""
+        """Return the offset in its place at which the scan begins, and later the pixels."""
         return len(self._head)
 
     def write(self, place: Bytes) -> None:
@@ -328,14 +327,13 @@ class JpegImage(LaidOut):
         place[begin:end] = np.frombuffer(self.file.scan, np.uint8)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return black pixels."""
+        """Return black pixels, since the host does not decode the file."""
         return np.zeros(self.shape, dtype or self.dtype)
 
 
 def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
-    """Return kernels/src/jpeg.cuh, `Jpeg`, with the tables behind it; and the bytes of scratch
-    memory that it asks for.
-    """
+    """Return the bytes of jpeg.cuh's `Jpeg` with its tables, and the bytes of scratch memory that
+    it needs."""
     most_h, most_v = file.luma
     sampling = [file.luma, *[(1, 1)] * (file.components - 1)]
     blocks = [(i, x, y) for i, (h, v) in enumerate(sampling) for y in range(v) for x in range(h)]
@@ -406,7 +404,7 @@ def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
 
 
 def _side(factors: tuple[int, int], most: tuple[int, int], eighths: int) -> int:
-    """Return how many samples a block of a component becomes, across and down.
+    """Return how many samples a component's block is decoded to, across and down.
 
     Chroma is scaled down less, where that replaces scaling it up again.
     """

@@ -1,4 +1,4 @@
-"""Lays out images of all kinds in the places of a batch, as kernels/src/place.cuh reads them.
+"""Lays out a batch's images, each of any kind in its place, for kernels/src/place.cuh to read.
 
 A place begins with an entry, and takes as much of its bytes as its image needs:
 
@@ -34,7 +34,7 @@ Bytes = NDArray[np.uint8]
 
 @unique
 class Kind(IntEnum):
-    """Names what a place holds, as place.cuh does.
+    """Names the kinds of images that a place may hold, with place.cuh's numbers.
 
     A batch of one kind may have those before it, too: what it runs can do all that theirs can.
     """
@@ -46,14 +46,14 @@ class Kind(IntEnum):
 
 
 class LaidOut:
-    """An image that is no array of pixels yet; as an array it is the pixels made of it."""
+    """An image that is not yet an array of pixels; NumPy sees it as the pixels that it becomes."""
 
     kind: Kind
     dtype = np.dtype(np.uint8)
     shape: tuple[int, ...]
 
     def write(self, place: Bytes) -> None:
-        """Write the entry, and all that belongs to it, to a place."""
+        """Write the entry and all that belongs to it to a place in a batch."""
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -68,29 +68,29 @@ _KINDS = {np.dtype(np.uint8): Kind.PIXELS, np.dtype(np.float32): Kind.TENSOR}
 
 
 def kind_of(image: Placed) -> Kind:
-    """Return which kind an image is. Raises KeyError for an array of another type."""
+    """Return an image's kind. Raises KeyError for an array of another type."""
     return image.kind if isinstance(image, LaidOut) else _KINDS[image.dtype]
 
 
 def kind_of_batch(images: Iterable[Placed]) -> Kind:
-    """Return the last of the images' kinds; an array is a batch of one kind."""
+    """Return the highest kind of the images; all images in an array are of one kind."""
     if isinstance(images, np.ndarray):
         return _KINDS[images.dtype]
     return max(map(kind_of, images))
 
 
 def array_bytes(nbytes: int) -> int:
-    """Return the bytes of a place that has room for an array of so many."""
+    """Return the bytes of a place with room for an array of `nbytes`."""
     return aligned(ENTRY_BYTES + nbytes)
 
 
 def aligned(nbytes: int) -> int:
-    """Return `nbytes`, rounded up to what a thread copies at a time."""
+    """Return `nbytes` rounded up to what a thread copies at once."""
     return -(-nbytes // _ALIGNED) * _ALIGNED
 
 
 def write(place: Bytes, image: Placed) -> None:
-    """Write an image's entry to a place, and the image."""
+    """Write an image and its entry to a place in a batch."""
     if isinstance(image, LaidOut):
         image.write(place)
         return
@@ -101,7 +101,7 @@ def write(place: Bytes, image: Placed) -> None:
 
 @lru_cache(maxsize=16)
 def _head(kind: Kind, nbytes: int) -> Bytes:
-    """Return the entry of an array."""
+    """Return the entry for an array."""
     none = (0,) * CHANNELS
     return entry(
         kind=kind,
@@ -126,18 +126,18 @@ def _head(kind: Kind, nbytes: int) -> Bytes:
 
 
 def used_bytes(place: Bytes) -> int:
-    """Return how much of a place its entry and image take."""
+    """Return how many bytes of a place its entry and image use."""
     return int(place[:ENTRY_BYTES].view(np.int32)[1])
 
 
 def entry(**members: int | Iterable[int]) -> Bytes:
-    """Return an Entry of place.cuh, filled up. Raises TypeError where a member is missing."""
+    """Return the bytes of place.cuh's Entry, padded. Raises TypeError where a member is missing."""
     packed = struct(SOURCE, "Entry", **members)
     return np.frombuffer(packed.ljust(ENTRY_BYTES, b"\0"), np.uint8)
 
 
 def read_entry(place: Bytes) -> dict[str, NDArray[np.int32]]:
-    """Return the members of a place's entry as arrays, of a Divisor its number."""
+    """Return an entry's members as arrays; a Divisor becomes the number it divides by."""
     numbers, at = place[:ENTRY_BYTES].view(np.int32), 0
     members: dict[str, NDArray[np.int32]] = {}
     for field in fields(SOURCE_ROOT / SOURCE, "Entry"):

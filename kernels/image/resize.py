@@ -1,4 +1,4 @@
-"""Launches kernels/src/resize.cu: copies a batch's places, and makes pixels of decoded images."""
+"""Launches kernels/src/resize.cu, which copies a batch's places and resizes decoded images."""
 
 from kernels.device.launch import THREADS, Launch, blocks_of_threads, instantiate, launch
 from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES
@@ -13,7 +13,7 @@ _FIRST_BLOCKS = 256
 
 
 def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
-    """Return a launch that copies the entries of n places: operands images, entries."""
+    """Return a launch that copies n images' entries to the device: operands images, entries."""
     return launch(
         instantiate(SOURCE, "fetch"),
         (_FETCHING, n, 1),
@@ -45,8 +45,8 @@ def second_axis_launch(
     place_bytes: int = PLACE_BYTES,
     middle_bytes: int = MIDDLE_BYTES,
 ) -> Launch:
-    """Return a launch that makes decoded images' pixels of `shape`, H×W×C: operands entries,
-    middle, y. What belongs to images of other kinds in y stays as it was.
+    """Return a launch that writes decoded images' pixels of `shape`, H×W×C: operands entries,
+    middle, y. It leaves y unchanged for images of other kinds.
 
     Raises ValueError where a place has no room for so many.
     """

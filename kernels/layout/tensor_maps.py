@@ -1,4 +1,4 @@
-"""Describes to tensor copies the factors of a convolution: images by window, and matrices."""
+"""Describes the factors of a convolution, images by window and matrices, for tensor copies."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,8 @@ _MOST_OFFSET = 255  # of a tap from its window's start
 def matrix_map(
     operand: str, stored: Storage, columns: int, height: int, pitch: int, rows: int
 ) -> TensorMap:
-    """Return the map of a matrix with `pitch` elements from row to row, for tiles of 128-byte
-    rows.
-    """
+    """Return the map of a matrix whose rows are `pitch` elements apart, for tiles of 128-byte
+    rows."""
     itemsize = stored.itemsize
     return TensorMap(
         operand,
@@ -28,7 +27,7 @@ def matrix_map(
 
 
 def pixels_map(operand: str, x: Pixels, n: int, window: Window, rows: int) -> TensorMap:
-    """Return the map of n images for tiles of 128 bytes of channels of the windows' pixels.
+    """Return the map of n images, for tiles of 128 bytes of the channels of a window's pixels.
 
     Raises ValueError as `windows_refusal` says, and where pixels do not lie at 16 bytes.
     """
@@ -49,7 +48,7 @@ def pixels_map(operand: str, x: Pixels, n: int, window: Window, rows: int) -> Te
 
 
 def windows_refusal(window: Window) -> str | None:
-    """Return why im2col mode cannot visit the windows, or None where it can."""
+    """Return why im2col mode cannot visit the windows, or None if it can."""
     if len(window.input) != 2:
         return f"{len(window.input)}-D windows; tensor copies visit those of 2-D images"
     windows = _windows(window)
@@ -63,7 +62,7 @@ def windows_refusal(window: Window) -> str | None:
 
 
 def _windows(window: Window) -> Windows:
-    """Return what im2col mode needs of a window; ONNX's axes are height, then width."""
+    """Return im2col mode's parameters for a window; ONNX's axes are height, then width."""
 
     def by_width(sizes: Sequence[int]) -> tuple[int, int]:
         height, width = sizes

@@ -9,7 +9,7 @@ from kernels.layout.strided import VECTOR
 
 
 class Places(NamedTuple):
-    """Describes a batch's places (kernels/image/place.py), which lie `pitch` bytes apart.
+    """Describes a batch's places (kernels/image/place.py), which are `pitch` bytes apart.
 
     Tensors are H×W×C with `channels_last`, else C×H×W. Pixels that resize.cu made of decoded images
     are in the operand `made`, if there are such.
@@ -31,7 +31,7 @@ class Places(NamedTuple):
 
     @property
     def operands(self) -> dict[str, Value]:
-        """Return the operands from which those kernels read."""
+        """Return the operands that these kernels read."""
         return {"entries": "entries", "made": "made" if self.has_made else 0}
 
 
@@ -41,7 +41,8 @@ _WEIGHTS: dict[str, Value] = {"multiplier": "multiplier", "offset": "offset"}
 def to_floats_launch(
     channels: int, n: int, area: int, y: Pixels, places: Places | None = None
 ) -> Launch:
-    """Return a launch from n uint8 images of `area` pixels to floats, pixel · multiplier + offset.
+    """Return a launch of y = pixel · multiplier + offset, from n uint8 images of `area` pixels to
+    floats.
 
     Operands images, multiplier, offset (one number a channel of the image), y; of places, entries
     and `made` are the first. Channels that y has beyond the image's become 0. Raises ValueError.

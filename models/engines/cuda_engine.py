@@ -438,9 +438,8 @@ class CudaEngine:
 
 
 def _reads_host(plan: Plan) -> bool:
-    """Return whether the first kernel reads the images from pinned memory: places always, of which
-    it reads what they hold.
-    """
+    """Return whether the first kernel reads images from pinned memory: if small, or not plain
+    pixels."""
     return plan.kind is not Kind.PIXELS or kernel_reads_host(plan.input_bytes)
 
 

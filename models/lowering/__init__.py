@@ -44,8 +44,7 @@ __all__ = [
 def lower(
     graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, kind: Kind = Kind.PIXELS
 ) -> Tape:
-    """Return the launches for n images of this kind and those before it, from INPUT to
-    OUTPUT.
+    """Return the launches, from INPUT to OUTPUT, for n images of this kind or of those before it.
 
     The graph's first output are the scores; its others are kept where they are computed.
     """

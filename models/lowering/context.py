@@ -164,7 +164,7 @@ class Context:
         self.tape.emit(top_k_launch(x.strided, kind), x=at(x), y=results_at)
 
     def preprocess(self, p: Preprocessing, kind: Kind = Kind.PIXELS) -> None:
-        """Emit what turns images of these kinds into the network's input.
+        """Emit the launches that turn images of these kinds into the network's input.
 
         Of pixels that is x = pixel · multiplier + offset; a tensor is the input already. What
         Quantize would make of it is made at once.
@@ -210,9 +210,8 @@ class Context:
         return readers[0]
 
     def _images(self, p: Preprocessing, kind: Kind) -> tuple[Places | None, dict[str, Operand]]:
-        """Return the batch's places, and the operands to read their images from: None of pixels
-        alone, which lie one after another. Pixels of decoded images are made first.
-        """
+        """Return the batch's places and the operands with their images: None for plain pixels,
+        which lie one after another. Pixels of decoded images are made first."""
         place_bytes, nbytes = p.place_bytes(kind), self.n * prod(p.image_shape)
         images = self.tape.buffer(INPUT, self.n * place_bytes)
         if kind is Kind.PIXELS:
@@ -234,7 +233,7 @@ class Context:
         return places, {"entries": entries, "made": made}
 
     def _normalisation(self, p: Preprocessing, channels: int) -> dict[str, Operand]:
-        """Return the operands that normalise pixels, with zeros up to so many channels."""
+        """Return the operands that normalise pixels, padded with zeros to `channels` channels."""
         multiplier, offset = (np.pad(v, (0, channels - len(v))) for v in normalisation(p))
         return {
             "multiplier": self.tape.weight("convoy/multiplier", lambda: multiplier),

@@ -104,7 +104,7 @@ def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite
 
 
 def quantises(node: Node, view: GraphView) -> TypeGuard[Quantize]:
-    """Return whether a node makes bytes of numbers, not of other bytes."""
+    """Return whether a node turns numbers into bytes, rather than bytes into other bytes."""
     return isinstance(node, Quantize) and not is_quantised(view.value(node.x).stored)
 
 

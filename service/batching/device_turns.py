@@ -11,31 +11,31 @@ one batch of each over its weight. - A model that returns after a pause has accu
 from collections.abc import Callable
 
 
-class Turns:
+class DeviceTurns:
     """Gives models access to one device in turn; used from one event loop."""
 
     def __init__(self) -> None:
         self.members = 0
         self.clock = 0.0  # seconds of service over weight
-        self.holder: Turn | None = None
-        self.waiting: list[Turn] = []
+        self.holder: DeviceTurn | None = None
+        self.waiting: list[DeviceTurn] = []
 
-    def join(self, on_granted: Callable[[], None], weight: float = 1.0) -> "Turn":
-        """Return a new model's `Turn`; `on_granted` is called when its wait for the device ends."""
+    def join(self, on_granted: Callable[[], None], weight: float = 1.0) -> "DeviceTurn":
+        """Return a new model's `DeviceTurn`; `on_granted` is called when its wait for the device ends."""
         if not weight > 0:
             raise ValueError(f"a weight must be above 0, not {weight}")
         self.members += 1
-        return Turn(self, on_granted, weight)
+        return DeviceTurn(self, on_granted, weight)
 
 
-class Turn:
+class DeviceTurn:
     """Gives one model access to the device: call `take` until it is True, run a batch, call
     `spent`.
 
     `let_go` gives the device back.
     """
 
-    def __init__(self, turns: Turns, on_granted: Callable[[], None], weight: float) -> None:
+    def __init__(self, turns: DeviceTurns, on_granted: Callable[[], None], weight: float) -> None:
         self._turns = turns
         self._on_granted = on_granted
         self.weight = weight

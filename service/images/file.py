@@ -76,9 +76,8 @@ class ImageFormat(Enum):
 
 
 class Turn(NamedTuple):
-    """Says how stored pixels become upright: the stored axes that are reversed, then whether they
-    change places.
-    """
+    """Says how stored pixels become upright: which stored axes are reversed, and then whether these
+    are swapped."""
 
     x_reversed: bool = False
     y_reversed: bool = False
@@ -130,7 +129,7 @@ class ImageFile(NamedTuple):
 
     @property
     def turn(self) -> Turn:
-        """Return how the stored pixels become upright."""
+        """Return how the stored pixels are made upright."""
         return TURNS[self.orientation]
 
     @property

@@ -1,17 +1,17 @@
-"""Tells kinds of files apart by the bytes that they begin with."""
+"""Recognises kinds of files by the bytes with which they begin."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Signature(NamedTuple):
-    """Describes a kind of file: what it is called, and the bytes that its files have by offset."""
+    """Names a kind of file, and its files' bytes at some offsets."""
 
     name: str
     marks: Mapping[int, bytes]
 
     def begins(self, data: bytes) -> bool:
-        """Return whether a file begins as this kind does."""
+        """Return whether a file begins like this kind."""
         return all(data.startswith(mark, at) for at, mark in self.marks.items())
 
 
@@ -45,6 +45,6 @@ _OTHERS = (
 
 
 def name_of(data: bytes) -> str:
-    """Return what a file is, by the first signature that it has; empty for a kind not known."""
+    """Return the name of the first signature that a file has, or "" if its kind is not known."""
     every = (JPEG, PNG, WEBP, GIF, ZIP, *_OTHERS)
     return next((kind.name for kind in every if kind.begins(data)), "")

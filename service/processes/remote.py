@@ -24,7 +24,7 @@ _LOST = "the engine's process ended; send the request again"
 
 @dataclass(eq=False, slots=True)
 class RemoteRequest:
-    """Holds a request passed on to the main process: its slots and callback.
+    """Holds a request passed on to the main process, with its slots and its callback.
 
     The slots are free once the main process has answered: until then a batch may read them.
     """
@@ -36,9 +36,8 @@ class RemoteRequest:
     inner: Collection[str]
 
     def withdraw(self) -> None:
-        """Discard the result; images that are not dispatched yet never will be, unless others of
-        the request are.
-        """
+        """Discard the result, and do not dispatch the images unless one of them is dispatched
+        already."""
         link = self.runner.link
         if self.then is not None and self.number in link.pending:
             self.then = None
@@ -108,7 +107,7 @@ class RemoteRunner:
         run_s: float,
         resizes: bool,
     ) -> None:
-        """Store the state of the runner in the main process, as `status_of` gives it."""
+        """Store the main process's runner's state, as `status_of` gives it."""
         self.resizes = resizes
         self._state, self.failure, self.depth = State[state], failure, depth
         self.engines = [EngineStatus(*engine) for engine in engines]
@@ -176,7 +175,7 @@ class RemoteRunner:
         return pending
 
     def end(self, pending: RemoteRequest, what: str, *about: Any) -> None:
-        """End a request: "done", with its scores in its slots, "failed", or "withdrawn"."""
+        """End a request as "done", with its scores in its slots, as "failed", or as "withdrawn"."""
         self.free += pending.slots
         if pending.then is None:
             return

@@ -105,11 +105,11 @@ class SharedModel:
         }
 
     def slots(self, worker: int) -> Mapping[Kind, Any]:
-        """Return a worker's slots for images of each kind."""
+        """Return a worker's slots for images, by their kind."""
         return {kind: slots[worker] for kind, slots in self.images.items()}
 
     def image(self, worker: int, slot: int, kind: Kind) -> Image:
-        """Return the image of a slot, which is not copied."""
+        """Return the image in a slot, without copying it."""
         place = self.images[kind][worker, slot]
         return WrittenImage(place, self._shape) if kind is Kind.DECODED else place
 

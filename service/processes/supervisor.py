@@ -130,9 +130,8 @@ class Session:
                 posted.withdraw()
 
     def _withdraw(self, number: int) -> None:
-        """Withdraw a request of which no image is dispatched; others end with their batches, which
-        read their slots.
-        """
+        """Withdraw a request if none of its images is dispatched; others end with their batches,
+        which read the slots."""
         posted = self._open.get(number)
         if posted is not None and posted.left == len(posted.items):
             del self._open[number]
