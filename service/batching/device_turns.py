@@ -21,7 +21,7 @@ class DeviceTurns:
         self.waiting: list[DeviceTurn] = []
 
     def join(self, on_granted: Callable[[], None], weight: float = 1.0) -> "DeviceTurn":
-        """Return a new model's `DeviceTurn`; `on_granted` is called when its wait for the device ends."""
+        """Return a new model's turn; `on_granted` is called when its wait for the device ends."""
         if not weight > 0:
             raise ValueError(f"a weight must be above 0, not {weight}")
         self.members += 1
