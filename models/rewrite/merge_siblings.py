@@ -1,4 +1,4 @@
-"""1×1 convolutions that read the same value become one, and their outputs ranges of its channels.
+"""1×1 convolutions that read the same value become one, whose channels hold all their outputs.
 
     y_i = f(conv(x, w_i) + b_i)  →  m = f(conv(x, w) + b),  y_i = m[c_i : c_{i+1}],
     w = concat_i(w_i),  b = concat_i(b_i)

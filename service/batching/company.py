@@ -24,7 +24,7 @@ class Company:
         self._inside -= 1
 
     def look(self) -> bool:
-        """Return whether two requests were inside at once since the second last call."""
+        """Return whether two requests were in progress at once since the second last call."""
         most = max(self._before, self._most)
         self._before, self._most = self._most, self._inside
         return most > 1

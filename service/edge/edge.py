@@ -109,7 +109,7 @@ class Edge:
         return b"%b-%x" % (self._prefix, next(self._numbers))
 
     def admit(self, record: RequestRecord, *, health_only: bool) -> ServiceError | None:
-        """Count a request as inside, or return the error that refuses it."""
+        """Count a request as in progress, or return the error that refuses it."""
         if health_only and not (record.path in _HEALTH and record.method in _READS):
             return self.connections.full()
         if self.keys is None and self._rates is None and not self.limits.per_client:

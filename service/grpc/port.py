@@ -132,7 +132,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new requests, and finish those inside within a time limit."""
+        """Refuse new requests, and finish those in progress within a time limit."""
         self._stopping = True
         if self._server is not None:
             await self._server.stop(grace_s)
@@ -309,7 +309,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _arriving(self, record: RequestRecord, within_s: float | None) -> AsyncIterator[None]:
-        """Reserve a place while a message arrives. Raises QueueFullError if it must give way.
+        """Count a message while it arrives. Raises QueueFullError if it must give way to others.
 
         RequestTimeoutError: it has not arrived in time.
         """

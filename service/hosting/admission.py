@@ -1,4 +1,4 @@
-"""Limits how many images and bytes of bodies are inside at once; used from one event loop.
+"""Limits how many images and bytes of bodies are in progress at once; used from one event loop.
 
 Where a bound is reached, the client with the most inside gives way: its newest requests are refused
 for those of a client that has less, and its own next request is. So a flood fills its own client's
@@ -25,7 +25,7 @@ class ByteRoom:
 
 @dataclass(eq=False)
 class Admission:
-    """Holds one model's limits and what is inside at present."""
+    """Holds one model's limits and counts what is in progress."""
 
     max_images: int
     max_images_a_request: int
@@ -38,20 +38,21 @@ class Admission:
 
     @property
     def images(self) -> int:
-        """Return the images inside, which count from before decoding until they are answered."""
+        """Return the number of images in progress, from before they are decoded until they are
+        answered."""
         return self._images
 
     def add(self, images: int) -> None:
-        """Count more images as inside, or fewer if negative."""
+        """Count more images as in progress, or fewer if `images` is negative."""
         self._images += images
 
     def lacking(self, images: int) -> int:
-        """Return how many places are missing for `images` more images; 0 or less if there is
-        room."""
+        """Return by how many images the limit would be exceeded with `images` more; 0 or less if it
+        is not."""
         return self.images + images - self.max_images
 
     async def emptied(self) -> None:
-        """Wait until no request is inside."""
+        """Wait until no request is in progress."""
         while self.requests:
             self.on_empty = self.on_empty or asyncio.Event()
             self.on_empty.clear()

@@ -91,12 +91,12 @@ class Pipeline:
 
     @property
     def leaves_resizing(self) -> bool:
-        """Return whether engines resize the next images: only while few are inside, as each takes
-        up to 3 MB until then."""
+        """Return whether engines resize the next images: only while few are in progress, as each
+        takes up to 3 MB until then."""
         return self.runner.resizes and self.admission.images <= _MOST_UNRESIZED
 
     async def drain(self, timeout_s: float | None) -> bool:
-        """Refuse new requests and finish those inside; return False if that took longer than
+        """Refuse new requests and finish those in progress; return False if that took longer than
         `timeout_s`.
 
         None: however long it takes.

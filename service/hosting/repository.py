@@ -74,7 +74,7 @@ class Changes(Protocol):
         """
 
     async def unload(self, name: str) -> None:
-        """Stop serving a model; requests inside are answered. Raises ModelNotFoundError."""
+        """Stop serving a model; requests in progress are answered. Raises ModelNotFoundError."""
 
     def start(self) -> None:
         """Allow changes, since the models are warm."""
@@ -207,7 +207,7 @@ class Repository:
         return old
 
     async def retire(self, old: Pipeline) -> None:
-        """Finish the requests inside a model that is no longer served, then free it."""
+        """Finish the requests in progress of a model that is no longer served, then free it."""
         self._aside.add(old)
         await old.drain(None)
         await self.discard(old)
@@ -297,7 +297,7 @@ class Repository:
 
     @property
     def requests(self) -> int:
-        """Return how many requests are inside."""
+        """Return how many requests are in progress."""
         return sum(pipeline.admission.requests for pipeline in self._every)
 
     @property
@@ -356,7 +356,7 @@ class Repository:
         return self._failure
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and finish those inside; return False if that took longer than
+        """Refuse new requests and finish those in progress; return False if that took longer than
         `timeout_s`."""
         self._stop_changing()
         for pipeline in self._every:
@@ -365,11 +365,12 @@ class Repository:
         return all(drained)
 
     async def give_up(self) -> None:
-        """Answer all requests inside with ShuttingDownError."""
+        """Answer all requests in progress with ShuttingDownError."""
         await asyncio.gather(*(pipeline.runner.give_up() for pipeline in self._every))
 
     async def close(self, timeout_s: float) -> bool:
-        """Close everything and fail the requests inside; return False if an engine is stuck."""
+        """Close everything and fail the requests in progress; return False if an engine is
+        stuck."""
         self._stop_changing()
         closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self._every))
         self._decoders.close()

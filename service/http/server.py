@@ -166,7 +166,7 @@ class Port(Protocol):
         """Listen; `edge` admits requests. Raises OSError if the address is in use."""
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new requests, and finish those inside within a time limit."""
+        """Refuse new requests, and finish those in progress within a time limit."""
 
 
 class Server(uvicorn.Server):

@@ -115,7 +115,7 @@ class SharedModel:
 
 
 class SharedAdmission(Admission):
-    """Limits the images inside all workers together, but always leaves each worker an equal share.
+    """Limits the images in progress in all workers together, but always leaves each an equal share.
 
     A worker may use its share even where the others have reached the bound. Workers that admit at
     the same moment may exceed it by a request each.
@@ -131,7 +131,7 @@ class SharedAdmission(Admission):
     @property
     @override
     def images(self) -> int:
-        """Return the images inside all workers."""
+        """Return the number of images in progress in all workers."""
         return sum(row[0] for row in self._rows)
 
     @override
@@ -140,8 +140,8 @@ class SharedAdmission(Admission):
 
     @override
     def lacking(self, images: int) -> int:
-        """Return the missing places, under the common limit or in this worker's share, whichever is
-        less."""
+        """Return by how many images the common limit, or this worker's share if less is missing
+        there, would be exceeded."""
         return min(super().lacking(images), int(self._own[0]) + images - self._share)
 
 
