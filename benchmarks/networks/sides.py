@@ -47,16 +47,16 @@ class NetworkSide(Protocol):
         """Free the side's memory on the device."""
 
 
-class _AfterUpload:
+class AfterUpload:
     """Uploads a batch's images, and then replays a graph that was captured without that."""
 
     def __init__(self, upload: Callable[[], None], graph: Graph) -> None:
-        self._upload, self._graph = upload, graph
+        self._upload, self.graph = upload, graph
 
     def replay(self, stream: Stream) -> None:
         """Upload and replay."""
         self._upload()
-        self._graph.replay(stream)
+        self.graph.replay(stream)
 
 
 class ConvoyNetwork(CudaEngine):
@@ -73,7 +73,7 @@ class ConvoyNetwork(CudaEngine):
         if switch == "without one graph":
             upload = partial(super()._upload, self._plans[self._only])
             replay = self._replays[self._only]
-            replay.graph = _AfterUpload(upload, replay.graph)
+            replay.graph = AfterUpload(upload, replay.graph)
 
     def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
         """Load only the plan for n images' pixels, because the other plans' kernels take long to
