@@ -253,6 +253,7 @@ FLAGGED: dict[str, tuple[bytes, Flag]] = {
             (16, 8),
             None,
             random=np.random.default_rng(3),
+            steps=bytes(64),  # so that the samples show nothing
         ),
         Flag.OVERFLOW,
     ),
