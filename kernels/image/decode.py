@@ -13,8 +13,8 @@ _BLOCKS = 144
 _WALKING = 128  # threads a block
 _RESOLVING = 512
 
-_RESOLVED = (2, 4, ROUNDS)
-"""Rounds behind which a kernel looks whether more are needed."""
+_RESOLVED = (1, 2, 3, 4, 6, ROUNDS)
+"""Rounds behind which a kernel looks whether more are needed: of photographs two or three are."""
 
 
 def decode_launches(

@@ -14,7 +14,7 @@ import pytest
 from cusim.build import FAST
 from cusim.device import CusimDevice, Order
 from kernels.device.device import FaultError
-from kernels.image.jpeg import Flag, JpegImage, UnsuitableError, read_jpeg
+from kernels.image.jpeg import Flag, JpegImage, Reason, UnsuitableError, read_jpeg
 from tests.support import ROOT
 from tests.support.kernels.jpegs import (
     Codes,
@@ -38,7 +38,7 @@ PHOTOGRAPHS = [
     *sorted((ROOT / "service" / "api" / "page" / "photographs").glob("*.jpg")),
     *sorted((ROOT / "models" / "digits" / "samples").glob("*.jpg")),
 ]
-SHARED = sorted((ROOT.parent / "shared" / "data" / "images").rglob("*.jp*g"))
+SHARED = sorted((ROOT.parent / "shared" / "data" / "images").glob("*.JPEG"))
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +88,20 @@ def test_a_photograph_becomes_pillows_pixels(photograph: Path, large: JpegRig) -
 def test_every_photograph_becomes_pillows_pixels(eighths: int, large: JpegRig) -> None:
     if not SHARED:
         pytest.skip("../shared/data/images has no photographs")
-    files = [path.read_bytes() for path in (*PHOTOGRAPHS, *SHARED)]
-    assert check(large, files, eighths) > len(files) // 2
+    every = 1 if eighths == 8 else 8
+    files = [path.read_bytes() for path in (*PHOTOGRAPHS, *SHARED[::every])]
+    small = [data for data in files if _has_room(data, eighths)]
+    compared = check(large, small, eighths, Flag.NOT_SYNCHRONISED)
+    # Two take more rounds than there are; one of 8 eighths has more than 2**20 pixels.
+    assert compared >= len(files) - 3
+
+
+def _has_room(data: bytes, eighths: int) -> bool:
+    try:
+        whole(data, eighths)
+    except UnsuitableError as refused:
+        return refused.reason is not Reason.LARGE
+    return True
 
 
 def synthetic(seed: int) -> tuple[bytes, int]:
