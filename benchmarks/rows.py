@@ -16,7 +16,7 @@ from kernels.device.device import Device
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 CARRIED = ROOT / ".gpu"
-"""What `python -m benchmarks.gpu carry` made to travel with a checkout."""
+"""The folder that `python -m benchmarks.gpu carry` made to travel with a checkout."""
 
 Row = Mapping[str, Any]
 

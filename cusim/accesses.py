@@ -40,7 +40,7 @@ class Access(IntEnum):
 
 
 Addresses = tuple[int | None, ...]
-"""Of each lane; None where it takes no part."""
+"""The address of each lane, or None if the lane takes no part."""
 
 
 Count = Callable[[Addresses, int, Access], int]

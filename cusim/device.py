@@ -70,7 +70,7 @@ class Order(IntEnum):
 
 
 POISON = 0xFF
-"""Every byte of what was never written: NaN as any float type, -1 as an integer."""
+"""The value of every byte that was never written: NaN as any float type, -1 as an integer."""
 
 _PINNED_BYTES = 1 << 30  # of address space; what is not touched takes no memory
 _STATIC_SHARED_LIMIT = 48 << 10

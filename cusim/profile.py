@@ -46,7 +46,7 @@ WANTED: tuple[tuple[ConvProblem, tuple[str, ...]], ...] = (
     (replace(_THREE, precision=Precision.FP16), ("tensor",)),
     (replace(_THREE, precision=Precision.INT8), ("integer",)),
 )
-"""Problems that fill every tile, and how the choices begin that are profiled."""
+"""Problems that fill every tile, and the beginnings of the names of the choices to profile."""
 
 Lines = dict[str, str]  # place and access → executed, needed, least
 Accesses = dict[str, Lines]  # choice → its lines

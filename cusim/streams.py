@@ -18,7 +18,7 @@ from kernels.device.device import DeviceError, Event, Stream
 
 Work = Callable[[], None]
 Pick = Callable[[Sequence[int]], int]
-"""Of the nodes of a graph that may be next, one."""
+"""Chooses one of the nodes of a graph that may be next."""
 
 
 OVERLAPPING = 3  # launches; runtime/launch.h, max_overlapping

@@ -10,7 +10,7 @@ from loadtest.answers import PHASES
 from loadtest.journal import REFUSED, TOO_LATE, Columns
 
 Percentiles = Mapping[str, float | None]
-"""By name; None if there are no values."""
+"""Percentiles by name, each None if there are no values."""
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 ALIGNMENT = 256
-"""Bytes; every buffer is aligned to it, so vector loads and cp.async are aligned too."""
+"""The offset of every buffer is a multiple of this number of bytes, for vector loads and
+cp.async."""
 
 
 @dataclass(frozen=True, slots=True)

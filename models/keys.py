@@ -25,7 +25,7 @@ from models.readers.reading import LARGEST_BATCH, LOWEST_PRIORITY, read_label_fi
 from models.torchvision import TORCHVISION
 
 EVERY_PRESET: Mapping[str, Preset] = {**PRESETS, **TORCHVISION}
-"""The presets by name, and those of torchvision's weights."""
+"""All presets by name, those of torchvision's weights included."""
 
 # A YAML file's values may share parts, and written out be as large as memory.
 _BRIEF = Repr()
@@ -146,7 +146,7 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "embedding": (_text, 'the name of a node, or "none"'),
 }
 CHOICES = {"channels", "scale", "mean", "std"}
-"""The keys that make a preset a choice, not a guess."""
+"""The keys by which a preset counts as chosen rather than guessed."""
 BESIDE_PIXELS = {
     "exact",
     "frames",

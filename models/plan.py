@@ -37,7 +37,7 @@ from models.schedule.branches import Access, After, all_before, dependencies, in
 from models.schedule.time import Cost, PlannedConv
 
 Pays = Callable[[Sequence[TapeStep], After], bool]
-"""Whether steps are run in this order rather than one after another."""
+"""Returns whether to run steps in this order rather than one after another."""
 
 
 @unique

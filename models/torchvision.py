@@ -67,4 +67,4 @@ def _presets() -> Iterator[tuple[str, Preset]]:
 
 
 TORCHVISION: Mapping[str, Preset] = dict(_presets())
-"""The presets by the names of model and weights, as `resnet50.IMAGENET1K_V2`."""
+"""The presets by the names of model and weights, such as `resnet50.IMAGENET1K_V2`."""

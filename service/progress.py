@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import DownloadColumn, Progress, ProgressColumn, TransferSpeedColumn
 
 Show = Callable[[str, int, int], None]
-"""Shows what is done, how much of it is, and of how much."""
+"""Called with the present task, how much of it is done, and how much there is in all."""
 
 
 @contextmanager

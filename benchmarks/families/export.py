@@ -58,10 +58,10 @@ FAMILIES = (
     "poolformer_s12",
     "mambaout_femto",
 )
-"""One a family, each the smallest that timm has."""
+"""The smallest model that timm has of each family."""
 
 SIZE = 128
-"""Of an image: the families here take any size, and a smaller one is checked sooner."""
+"""The side of an image: these families take any size, and a smaller one is checked sooner."""
 
 CLASSES = 100
 
@@ -71,10 +71,11 @@ EXPORTERS = {
 }
 
 N = 2
-"""Images that PyTorch's scores are of."""
+"""The number of images for which there are PyTorch's scores."""
 
 _ALIKE = 1e-3
-"""Scores of different images that differ by less, relative to the largest, prove nothing."""
+"""If scores of different images differ by less than this, relative to the largest, they prove
+nothing."""
 
 
 def export(folder: Path) -> Iterator[str]:

@@ -21,17 +21,17 @@ from benchmarks.rows import CARRIED, commit
 
 PYTHON = "3.12"
 DISTRIBUTION = "convoy-inference"
-"""As pyproject.toml names Convoy's own."""
+"""Convoy's own name in pyproject.toml."""
 
 PHOTOGRAPHS = 20
 MOST_BYTES = 40_000_000
-"""Without NVRTC, which alone has about as many."""
+"""The most bytes to carry without NVRTC, which alone has about as many."""
 
 ON_THE_MACHINE = frozenset(
     {"numpy", "onnx", "onnxruntime", "pillow", "uvloop", "protobuf", "ml-dtypes", "sympy", "mpmath"}
 )
 EXTRAS = ("nvidia-cudnn-frontend==1.18.0", f"hypothesis=={version('hypothesis')}")
-"""The benchmarks' and the tests'."""
+"""The extras of the benchmarks and the tests."""
 
 
 def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int]]:

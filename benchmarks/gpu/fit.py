@@ -26,7 +26,7 @@ from kernels.tuning.search import by_name
 Numbers = NDArray[np.floating[Any]]
 
 LEAST = 8
-"""Measured layers that a fit needs."""
+"""The fewest measured layers that a fit needs."""
 
 
 @dataclass(frozen=True, slots=True)

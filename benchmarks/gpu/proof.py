@@ -23,7 +23,7 @@ TESTS = (
     "tests/benchmarks/kernels/test_sides_on_a_gpu.py",
     "tests/service/whole/test_gpu_server.py",
 )
-"""Where the tests marked `gpu` are; other folders need packages that a GPU machine may lack."""
+"""The folders of the tests marked `gpu`; others need packages that a GPU machine may lack."""
 
 _HANG_S = 120  # of one test; the first one compiles every kernel
 

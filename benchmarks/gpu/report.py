@@ -16,7 +16,7 @@ from kernels.tuning.constants import ASSUMED, Constants
 from kernels.tuning.micro import cache_bytes, fitted
 
 BEGIN, END = "<!-- benchmarks.gpu report -->", "<!-- end of the report -->"
-"""Between them lies the README's section."""
+"""The marks between which the README's section lies."""
 
 _NOTES = """\
 - Filters are transformed before the clock starts here, as an engine does at start; cuDNN's Winograd

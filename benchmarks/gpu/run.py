@@ -25,7 +25,7 @@ from benchmarks.gpu.units import START_S, Unit, limit_s, missing, seconds_of
 from benchmarks.rows import ROOT, Row, now, read
 
 Command = Callable[[str, str], Sequence[str]]
-"""Kind and side → what starts a measurer."""
+"""Returns the command that starts a measurer of a kind and side."""
 
 
 class LostError(Exception):

@@ -16,7 +16,7 @@ from kernels.tuning.micro import MEASUREMENTS
 MICRO, LAYER, NETWORK, HTTP = "micro", "layer", "network", "http"
 
 START_S = 15.0
-"""For a worker to start: CUDA, and PyTorch where it takes part."""
+"""Seconds for a worker to start, with CUDA and where needed PyTorch."""
 
 _SECONDS = {
     (MICRO, "convoy"): 2.0,
@@ -31,10 +31,10 @@ _SECONDS = {
     (HTTP, "convoy"): 25.0,
     **{(NETWORK, switched(switch)): 15.0 for switch in SWITCHES},
 }
-"""Guesses, for plans alone; where there are lines of such units their median counts."""
+"""Guesses of a unit's seconds for plans; if there are lines of such units, their median counts."""
 
 SENT = JPEG, PIXELS = "JPEG", "V2 pixels"
-"""What requests to SqueezeNet send: a photograph, or UINT8 pixels in the model's size."""
+"""The kinds of requests to SqueezeNet: a photograph, or UINT8 pixels of the model's size."""
 
 _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
 _TORCH = ("torch eager", "torch graph")

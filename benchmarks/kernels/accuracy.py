@@ -46,7 +46,7 @@ PAPER = {
     "conv 4.2": {"direct": 3.20e-4, "winograd F(2x2,3x3)": 5.34e-5, "winograd F(4x4,3x3)": 1.04e-3},
     "conv 5": {"direct": 3.43e-4, "winograd F(2x2,3x3)": 4.20e-5, "winograd F(4x4,3x3)": 1.08e-3},
 }
-"""Table 4, float32; on a Titan X, whose direct convolution was cuDNN's."""
+"""The errors in float32 of table 4, on a Titan X, whose direct convolution was cuDNN's."""
 
 PAPER_HALF = {
     "conv 1.2": 1.14e-2,
@@ -55,20 +55,22 @@ PAPER_HALF = {
     "conv 4.2": 3.17e-2,
     "conv 5": 2.61e-2,
 }
-"""Likewise of float16 data and filters, by all algorithms alike: their arithmetic was float32."""
+"""The errors of table 4 for float16 data and filters, equal for all algorithms as they computed in
+float32."""
 
 LAYERS = tuple(layer for layer in VGG_E if layer.name in PAPER)
 
 AT_MOST = {"winograd F(2x2,3x3)": 2.0, "winograd F(4x4,3x3)": 20.0}
-"""What the project promises: times the direct algorithm's error in the same layer."""
+"""The factor by which errors may exceed the direct algorithm's in the same layer, as the project
+promises."""
 
 PRECISIONS = (Precision.FP32, Precision.TF32X3, Precision.FP16)
-"""Those of table 4, and one that errs little more than the first."""
+"""The precisions of table 4, and one that errs little more than the first."""
 
 EPS = float(np.finfo(np.float32).eps)
 
 CUSIM_SIZE, CUSIM_FILTERS = 28, 64
-"""H = W and K on the simulator, at most."""
+"""The largest H = W and K on the simulator."""
 
 
 def reduced(layer: Layer) -> Layer:

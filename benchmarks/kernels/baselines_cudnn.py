@@ -19,10 +19,10 @@ from kernels.device.device import Device, Stream
 from kernels.tuning.timing import Copies, Timing
 
 MOST_WORKSPACE_BYTES = 1 << 30
-"""As in Jordà et al. 2021 (cuConv), section 4."""
+"""The most bytes of workspace, as in Jordà et al. 2021 (cuConv), section 4."""
 
 MOST_KNOBS = 64
-"""Combinations of an engine's knobs; of one that has more, only the default is walked to."""
+"""The most combinations of an engine's knobs; if it has more, only the default is tried."""
 
 
 class Cudnn:

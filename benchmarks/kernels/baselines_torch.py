@@ -18,7 +18,7 @@ from kernels.problems.conv import ConvProblem
 from kernels.tuning.timing import Copies, Timing, sets_needed
 
 MOST_ERROR = 3e-5
-"""‖y − truth‖ / ‖truth‖, at most: ten times F(4×4, 3×3)'s in float32, a tenth of TF32's."""
+"""The largest ‖y − truth‖ / ‖truth‖: ten times F(4×4, 3×3)'s in float32, a tenth of TF32's."""
 
 
 class BaselineError(Exception):

@@ -20,7 +20,7 @@ from kernels.tuning.timing import COPIES, REPLAYS, Timing
 
 FINALISTS = 3
 TOO_SLOW = 1.5
-"""Times the fastest probe so far: what takes longer is not screened."""
+"""A candidate that takes more than this many times the fastest probe so far is not timed again."""
 
 
 @unique

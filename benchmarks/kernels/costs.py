@@ -33,7 +33,7 @@ from kernels.winograd.matrices import Points, WinogradMatrices
 from kernels.winograd.reference import winograd_conv
 
 BEGIN, END = "<!-- benchmarks.kernels --costs -->", "<!-- end of the costs -->"
-"""The tables in docs/kernels.md stand between them."""
+"""The marks between which docs/kernels.md has its tables."""
 
 PAGE = ROOT / "docs" / "kernels.md"
 PLOT = "larger-tiles.png"
@@ -122,8 +122,8 @@ TILES = (2, 3, 4, 5, 6, 7, 8)
 
 _HALF, _QUARTER = Fraction(1, 2), Fraction(1, 4)
 POINTS = (*Points.MIXED.value, -_HALF, 2, -_QUARTER, 4)
-"""F(m, 3) takes the first m + 1: each number with its negative reciprocal, which keeps the entries
-of the transforms of even size."""
+"""The points of which F(m, 3) takes the first m + 1: each number with its negative reciprocal,
+which keeps the entries of the transforms of even size."""
 
 PROBE = same_padded((24, 24), 3, 256, 16)
 """The layer whose errors are compared; it has as many channels as VGG-E's conv 3.2."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kernels.problems.conv import ConvProblem, same_padded
 
 BATCHES = (1, 2, 4, 8)
-"""N for which they are measured."""
+"""The values of N for which layers are measured."""
 
 
 @dataclass(frozen=True, slots=True)

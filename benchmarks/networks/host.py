@@ -30,7 +30,7 @@ from models.engines.engine import Images, Pixels
 
 BATCHES = (1, 2, 4, 8)
 GOAL_US = 15.0
-"""At N = 1."""
+"""The goal in µs for N = 1."""
 
 _TURNS = 20
 

@@ -33,7 +33,7 @@ LIGHT_NETWORKS = tuple(
 
 
 HEAD = 4096
-"""The width of AlexNet's, VGG's and ZFNet's fully connected layers, the last one apart."""
+"""The width of all but the last fully connected layer of AlexNet, VGG and ZFNet."""
 
 
 @lru_cache(maxsize=1)
@@ -92,7 +92,7 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "SqueezeNet": lambda: light_network("squeezenet"),
     "C3D": c3d,
 }
-"""Those that are timed whole, by name."""
+"""The networks that are timed whole, by name."""
 
 
 def classifier(name: str, proto: onnx.ModelProto) -> Classifier:

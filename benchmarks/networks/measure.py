@@ -34,7 +34,7 @@ from models.tuning.measured import conv_problems
 RUNS = 200
 
 MOST_DIFFERENCE = 1e-3
-"""Of a score from Convoy's, relative to the image's largest."""
+"""The largest difference of a score from Convoy's, relative to the image's largest."""
 
 Make = Callable[[], NetworkSide]
 

@@ -23,7 +23,7 @@ from models.preprocessing import normalisation
 WARM_UPS = 10  # before a side is ready: PyTorch searches algorithms in the first
 
 _WARM_UP_S = 0.02
-"""Of runs before those that count: an idle GPU's clock takes milliseconds to rise."""
+"""Seconds of runs before those that count: an idle GPU's clock takes milliseconds to rise."""
 
 
 class NetworkSide(Protocol):

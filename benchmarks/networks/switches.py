@@ -8,7 +8,7 @@ VARIANTS: Mapping[str, Variant] = {
     "without weights before the wait": Variant.LATE_WEIGHTS,
     "with prefetched weights": Variant.PREFETCH,
 }
-"""Of all kernels."""
+"""The variant that a switch gives to all kernels."""
 
 SWITCHES = (
     "without dependent launches",  # that begin before the one ahead has ended

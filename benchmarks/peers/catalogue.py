@@ -18,7 +18,7 @@ _BOUNDARY = "convoy"
 _SERVERS = "benchmarks.peers.servers"
 
 Protocol = Literal["body", "form"]
-"""The image is the body, or a file in a form."""
+"""How the image is sent: as the body, or as a file in a form."""
 
 PROTOCOL = {"body": "image as body", "form": "multipart form"}
 

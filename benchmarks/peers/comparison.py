@@ -79,7 +79,7 @@ class Material:
 
 
 Open = Callable[[str, bytes], AbstractContextManager[Address]]
-"""Starts a server for a work, ready when it answers the request."""
+"""Starts a server for a kind of work; the server is ready when it answers the request."""
 
 
 @dataclass(frozen=True)

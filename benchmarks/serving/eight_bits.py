@@ -44,7 +44,8 @@ from service.hosting.presets import label_names
 
 CONNECTIONS = (1, 8)
 MARGIN = 0.1
-"""Between the two best probabilities of the float model, where its label is clear."""
+"""The least difference of the float model's two best probabilities for its label to count as
+clear."""
 
 RECORD = RESULTS / "service.jsonl"
 FLOAT, EIGHT_BITS = "float", "8 bits"

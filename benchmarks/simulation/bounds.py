@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 DEPTH = 96
-"""How many waiting items are told apart: those beyond count as this many."""
+"""The largest number of waiting items that is distinguished; more count as this many."""
 
 _BINS = 8  # of a uniform think time, in which arrivals are seen at the end
 

@@ -47,11 +47,11 @@ from kernels.problems.refusals import (
 from kernels.problems.window import Window
 
 Taps = tuple[int, int]
-"""R and S, of a filter or of the part of it that a block sums."""
+"""Numbers of rows and columns, R and S, of a filter or of the part of it that a block sums."""
 
 _STRIPS = (1, 2, 3, 4, 6, 8, 12, 16)
 _STATIC_BYTES = 128
-"""Static shared memory: the flag of a tile's last block, and alignment."""
+"""Bytes of static shared memory: the flag of a tile's last block, and alignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
     (1, 5): _tiles((1, 2, 64, 3), (1, 4, 32, 3)),
     (5, 5): _tiles((1, 4, 32, 2), (1, 8, 16, 2)),
 }
-"""By the taps that a block sums."""
+"""The tiles to choose from, by the taps that a block sums."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, not_floating, wrong_axes
 
 THREADS = 128
-"""Of a block."""
+"""The number of threads of a block."""
 
 _WIDTHS = (3, 5)
 _STRIDES = (1, 2)

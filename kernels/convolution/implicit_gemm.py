@@ -219,7 +219,7 @@ class FloatGemm(ImplicitGemm[Tile]):
 
     __slots__ = ()
     POINTWISE: ClassVar[bool]
-    """Whether windows are single pixels of x, each at its output's place."""
+    """Whether every window is a single pixel of x, at the position of its output."""
 
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[Tile, ...]:

@@ -19,7 +19,7 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision, Storage
 
 _LARGEST = 2**31 - 1
-"""The largest sum."""
+"""The largest sum that an int32 holds."""
 
 C = TypeVar("C", bound=TileConfig[Any])
 

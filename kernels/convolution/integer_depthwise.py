@@ -17,7 +17,7 @@ from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, not_bytes, wrong_axes
 
 _MOST_TAPS = 512
-"""Of a window: sums of so many products of bytes are exact as floats."""
+"""The most taps of a window for which sums of products of bytes are exact as floats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,15 @@ from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, not_bytes, projecting
 
 _ROW_BYTES = 128
-"""Of a pixel or a filter, in a chunk of the inner dimension."""
+"""Bytes of a pixel or a filter in one chunk of the inner dimension."""
 
 INTEGER_TILES = (
     *(replace(tile, bk=_ROW_BYTES) for tile in SPLITTING_TILES),
     TensorTile(bm=16, bn=32, bk=_ROW_BYTES, wm=16, wn=16, stages=6),
 )
-"""The last is for bytes alone: a chunk has twice as many channels, so that fewer are left to split.
-Of the first a warp has fewer filters than for halves: more warps write bytes sooner."""
+"""The tiles to choose from. The last is for bytes alone: a chunk has twice as many channels as one
+of halves, so that fewer chunks are left to split. In the first a warp has fewer filters than for
+halves, because more warps write bytes sooner."""
 
 
 @dataclass(frozen=True, slots=True)

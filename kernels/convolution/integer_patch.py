@@ -20,8 +20,8 @@ INTEGER_PATCH_TILES = (
     PatchTile(32, 32, 16, 16, 8),
     PatchTile(32, 16, 16, 16, 8),
 )
-"""Two smaller ones than for halves: a chunk has twice as many channels, so that fewer are left to
-split sums by."""
+"""The tiles to choose from. Two are smaller than for halves: a chunk has twice as many channels, so
+that fewer chunks are left by which to split sums."""
 
 
 @dataclass(frozen=True, slots=True)

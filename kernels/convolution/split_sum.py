@@ -22,11 +22,11 @@ from kernels.problems.conv import ConvProblem
 from kernels.winograd.matrices import Points
 
 MAX_WORKSPACE_BYTES = 16 << 20
-"""For the partial sums of one convolution: Lavin & Gray's workspace limit (section 6)."""
+"""The most bytes for the partial sums of one convolution, Lavin & Gray's limit (section 6)."""
 
 MAX_SPLIT = 16
 MIN_CHUNKS = 2
-"""Chunks of the inner dimension that each block of a split has, at least."""
+"""The fewest chunks of the inner dimension that a block has if sums are split."""
 
 Tile = TypeVar("Tile")
 

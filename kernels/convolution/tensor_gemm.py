@@ -22,10 +22,10 @@ from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, not_floating, without_tensor_cores
 
 ROW_BYTES = 128
-"""Of a pixel or a filter, in a chunk of the inner dimension."""
+"""Bytes of a pixel or a filter in one chunk of the inner dimension."""
 
 STEP_BYTES = 32
-"""Of the inner dimension, in an mma or a wgmma: 16 halves or 8 TF32 numbers."""
+"""Bytes of the inner dimension that an mma or a wgmma multiplies: 16 halves or 8 TF32 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +81,15 @@ TENSOR_TILES = tuple(
         (16, 64, 16, 16, 4),
     )
 )
-"""For half; a chunk has as many bytes, and half as many elements, of float.
-
-A warp's 64×64 take as many clocks of tensor cores as all copies and loads take of shared memory;
-its 64×32 took a quarter fewer. Smaller tiles are for launches of few chunks, which wait for what
-comes before and after them: the more warps, the fewer copies and outputs each has.
-"""
+"""The tiles to choose from, for halves; a chunk of floats has as many bytes and half as many
+elements. A warp's 64×64 outputs take as many clocks of tensor cores as all copies and loads take of
+shared memory; 64×32 took a quarter fewer. Smaller tiles are for launches of few chunks, which wait
+for what comes before and after these: the more warps there are, the fewer copies and outputs each
+has."""
 
 SPLITTING_TILES = (replace(TENSOR_TILES[0], wn=32), *TENSOR_TILES[1:])
-"""Where factors are split: those of 64×64, and a chunk's sums apart, do not fit registers."""
+"""The tiles for split factors: their 64×64 outputs and a chunk's separate sums do not fit
+registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,10 @@ class TensorConv(ImplicitGemm[TensorTile]):
     """
 
     WARPGROUPS: ClassVar[bool] = False
-    """Whether products are wgmma's, not mma.sync's."""
+    """Whether products are computed by wgmma instead of mma.sync."""
 
     STATIC_BYTES: ClassVar[int] = 0
-    """Of shared memory, that the compiler takes ahead of the chunks."""
+    """Bytes of shared memory that the compiler reserves before the chunks."""
 
     name: str = "tensor"
 

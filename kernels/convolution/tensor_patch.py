@@ -36,16 +36,16 @@ from kernels.problems.refusals import after_prologue, grouped, not_half, project
 from kernels.problems.window import by_axis
 
 _STATIC_BYTES = 128
-"""Static shared memory: the flag of a tile's last block, and alignment."""
+"""Bytes of static shared memory: the flag of a tile's last block, and alignment."""
 
 CHUNK_BYTES = 16 * CHUNK_VECTORS
-"""Of a filter, that a block multiplies at once."""
+"""Bytes of a filter that a block multiplies at once."""
 
 STEP_BYTES = 32
-"""Of a filter, in an mma."""
+"""Bytes of a filter that one mma multiplies."""
 
 _LEAST_TAPS = 4
-"""So that a slice of several has a chunk for each stage ahead."""
+"""The fewest taps with which each of several slices has a chunk for every stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     TILES: ClassVar[tuple[PatchTile, ...]] = PATCH_TILES
     MULTIPLIES: ClassVar[str] = "HMMA"
-    """The opcode of its products."""
+    """The opcode of the instruction that multiplies."""
 
     WRITTEN: ClassVar[int] = VECTOR
     """Channels that a thread writes at once."""

@@ -26,16 +26,17 @@ from kernels.problems.refusals import not_half
 from kernels.winograd.filter import filter_rows
 
 _CHUNK = 16
-"""Channels that a block multiplies at once: the inner dimension of an mma of halves."""
+"""Channels that a block multiplies at once, the inner dimension of an mma of halves."""
 
 _PIXELS = 8
-"""That a block's region reads, at most, for each tile that it may have."""
+"""The most pixels that a block's region reads for each tile that it may have."""
 
 LARGEST_WEIGHT = float(np.finfo(HALF).max) / 9
-"""A transformed filter of F(2x2,3x3) is up to 9/4 times its largest weight, and stored 4 times."""
+"""The largest weight that fits: F(2x2,3x3) makes a filter of up to 9/4 times its largest weight,
+and stores 4 times that."""
 
 _AT_ONCE = 32
-"""Tiles of a block whose products pass through shared memory together."""
+"""The number of a block's tiles whose products pass through shared memory together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ WARPGROUP_TILES = tuple(
     TensorTile(bm=bm, bn=bn, bk=64, wm=16, wn=bn, stages=stages)
     for bm, bn, stages in ((128, 128, 3), (128, 64, 3), (64, 128, 3), (64, 64, 4), (64, 32, 4))
 )
-"""For half, as TENSOR_TILES. A warpgroup multiplies 64 pixels by all filters of the tile, each of
-its 4 warps 16 of them."""
+"""The tiles to choose from, for halves like TENSOR_TILES. A warpgroup multiplies 64 pixels by all
+filters of the tile, and each of its 4 warps 16 of these pixels."""
 
 HOPPER = Architectures(90, 90)
-"""No other architecture has wgmma."""
+"""The only architecture that has wgmma."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ TILES = {
         WinogradTile(bm=16, bn=32, bc=4, tm=8, tn=8, data_warps=2, resident=1),
     ),
 }
-"""By a tile's positions, alpha² or alpha³."""
+"""The tiles to choose from, by the positions of an input tile, alpha² or alpha³."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,24 +37,26 @@ from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.reference import winograd_growth
 
 THREADS = 64
-"""Of a block of the transforms: few, so that small layers have many blocks."""
+"""Threads of a block of the transforms, few so that small layers have many blocks."""
 
 MAX_BYTES = 128 << 20
-"""For data and products together, unless fewer than `_STEP` tiles fit."""
+"""The most bytes of data and products together, unless fewer than `_STEP` tiles fit."""
 
 CACHED_BYTES = 32 << 20
-"""Likewise, to keep them in a second-level cache of 40 MB or more, at the cost of more launches."""
+"""The most bytes if data and products are to stay in a second-level cache of 40 MB or more, at the
+cost of more launches."""
 
 _STEP = 64
-"""A chunk is a multiple of so many tiles, so that few tiles of the batched products are partial."""
+"""The number of tiles that a chunk is a multiple of, so that few tiles of the products are
+partial."""
 
 LARGEST_GROWTH = 2.0
-"""Of rounding errors from the transforms to y, where data and filters are rounded to 11 bits there:
-F(2x2,3x3) has 1.7, F(2x2x2,3x3x3) 2.2, F(4x4,3x3) 6.9 (`winograd_growth`)."""
+"""The largest growth of rounding errors from the transforms to y with which data and filters may be
+rounded to 11 bits: F(2x2,3x3) has 1.7, F(2x2x2,3x3x3) 2.2, F(4x4,3x3) 6.9 (`winograd_growth`)."""
 
 _SPLITS = (1, 2, 4, 8)
 _ENOUGH_BLOCKS = 512
-"""Enough for any GPU: with more blocks no sum is split."""
+"""A number of blocks that is enough for any GPU; with more, no sum is split."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,11 +49,12 @@ _INVALID_CLUSTER_SIZE = 912
 _REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES, _NOT_SUPPORTED, _INVALID_CLUSTER_SIZE))
 
 _OVERLAP_SM, _OVERLAP_DRIVER = 90, 12030
-"""From which on launches overlap (kernels/src/dependent.cuh), also in captured graphs."""
+"""The first architecture and driver on which launches overlap (kernels/src/dependent.cuh), in
+captured graphs too."""
 
 _SHARED_MEMORY_PERCENT = 100
-"""How much of the first-level cache is preferred as shared memory, by all kernels alike: a
-multiprocessor must be empty to change it, so that launches which differ in it cannot overlap."""
+"""The share of the first-level cache that all kernels prefer as shared memory: a multiprocessor
+must be empty to change it, so that launches with different shares cannot overlap."""
 
 
 class CudaDevice:

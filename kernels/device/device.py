@@ -35,16 +35,16 @@ SOURCE_ROOT = Path(__file__).parents[1] / "src"
 """The folder of every .cu and .cuh."""
 
 ALIGNMENT = 256
-"""Bytes to which the address of a Buffer is aligned."""
+"""The address of a Buffer is a multiple of this number of bytes."""
 
 Dim3 = tuple[int, int, int]
 """x, y, z of a grid or a cluster (in blocks), or of a block (in threads)."""
 
 NO_CLUSTERS: Dim3 = (1, 1, 1)
-"""The cluster of a launch whose blocks run each by itself."""
+"""The cluster size of a launch without clusters."""
 
 TemplateArgument = int | bool | str
-"""An integer, a truth value, or C++ text: a type or an enumerator."""
+"""An integer, a truth value, or C++ text that names a type or an enumerator."""
 
 PlainArgument = int | np.int32 | np.uint32 | np.int64 | np.float32 | bytes
 """An argument whose bytes are the same on all devices. An `int` is a device address; a NumPy scalar

@@ -49,12 +49,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "110": Architecture(128, 32.0, 228, 227, (12, 20), overlaps=True),  # Jetson T4000; AGX Thor
     "120": Architecture(128, 4.0, 100, 99, (170, 188), overlaps=True),  # RTX 5090; RTX PRO 6000
 }
-"""By the name that the compiler has for it. Plans depend on the multiprocessors and on the shared
-memory of a block, so kernels are compiled ahead for those that are listed; another GPU may need one
-more, which its engine compiles at start."""
+"""The architectures by the compiler's names for them. Plans depend on multiprocessors and on a
+block's shared memory, so kernels are compiled ahead for those that are listed; another GPU may need
+one more kernel, which its engine compiles at start."""
 
 OTHER = Architecture(128, 1.0, 0, 0)
-"""What is assumed of an architecture that is not listed, the simulator's among them."""
+"""The properties assumed of an architecture that is not listed, such as the simulator's."""
 
 
 def architecture_of(name: str) -> Architecture:
@@ -123,4 +123,4 @@ GPUS: Mapping[str, Gpu] = {
     "h100": Gpu("H100 SXM", "90a", 132, 1980, 494, 989, 3350, 50),
     "h200": H200,
 }
-"""Products by the names that `convoy inspect --gpu` has for them."""
+"""The products by their names in `convoy inspect --gpu`."""

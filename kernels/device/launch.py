@@ -207,7 +207,7 @@ def _float32_bytes(number: float) -> bytes:
 
 
 _PACK: Mapping[str, Callable[[Any], bytes]] = {"Divisor": divisor, "float": _float32_bytes}
-"""How a struct's field of a type is packed; all others are ints."""
+"""The format in which a struct's field of a type is packed; all other types are ints."""
 
 
 def window_struct(window: Window) -> bytes:

@@ -21,7 +21,7 @@ from kernels.device.compile import Cubin
 from kernels.device.device import DeviceError
 
 WORD = 16
-"""Bytes of an instruction, on every architecture since sm_70."""
+"""The bytes of an instruction on every architecture since sm_70."""
 
 
 class DisassemblerNotFoundError(DeviceError):

@@ -13,16 +13,17 @@ from typing import NamedTuple
 from kernels.problems.precision import Storage
 
 ALIGNMENT = 16
-"""Bytes that a tensor's address and its strides are multiples of."""
+"""A tensor's address and its strides are multiples of this number of bytes."""
 
 SWIZZLE_BYTES = 128
-"""Of a row of a tile, of which 16-byte vector v of row r then lies at v ^ (r % 8)."""
+"""Bytes of a row of a tile; vector v of 16 bytes of row r is stored at v ^ (r % 8)."""
 
 MOST_STEP = 8
-"""From a window to the next, in im2col mode."""
+"""The largest step from one window to the next in im2col mode."""
 
 CORNERS = range(-128, 128)
-"""Where windows may begin and end, from the first and the last pixel of an image of two axes."""
+"""The range of offsets at which windows may begin and end, from the first and the last pixel of an
+image with two axes."""
 
 _MOST_ROWS = 256  # of a tile
 _MOST_PIXELS = 1024  # of a tile, in im2col mode

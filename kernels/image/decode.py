@@ -8,13 +8,13 @@ HUFFMAN, PIXELS = "huffman.cu", "jpeg.cu"
 
 _CHUNK_BYTES = 4096
 _BLOCKS = 144
-"""Blocks that work on one image: of a photograph a walker or less a thread."""
+"""Blocks that work on one image, so that a thread of a photograph has one walker or less."""
 
 _WALKING = 128  # threads a block
 _RESOLVING = 512
 
 _RESOLVED = (1, 2, 3, 4, 6, ROUNDS)
-"""Rounds behind which a kernel looks whether more are needed: of photographs two or three are."""
+"""The number of rounds after which a kernel checks whether more are needed."""
 
 
 def decode_launches(

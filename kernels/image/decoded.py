@@ -23,18 +23,18 @@ from kernels.image.taps import WEIGHT_BITS, Taps, most_taps, taps_of
 from kernels.problems.interpolation import Interpolation
 
 MOST_PIXELS = 2**20
-"""Of a decoded image, whether three bytes each or one."""
+"""The most pixels of a decoded image, of one byte each or three."""
 
 MIDDLE_BYTES = 3 * MOST_PIXELS
-"""The most that the first axis's pass makes of one."""
+"""The most bytes that the first axis's pass makes of one image."""
 
 _TAPS_BYTES = 2**18  # of both axes
 
 JPEG_BYTES = 2304
-"""Of what describes a JPEG file (jpeg.py)."""
+"""Bytes for the description of a JPEG file (jpeg.py)."""
 
 PLACE_BYTES = ENTRY_BYTES + _TAPS_BYTES + JPEG_BYTES + 3 * MOST_PIXELS
-"""Of a place that has room for any decoded image and any file; a multiple of 16."""
+"""Bytes of a place with room for any decoded image and any file; a multiple of 16."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,19 +26,19 @@ from kernels.image.place import Bytes, Kind, LaidOut
 SOURCE = "jpeg.cuh"
 
 MOST_SCAN_BYTES = 2**20
-"""Of a scan as in the file: all that lies between its header and the end of the image."""
+"""The most bytes of a scan as in the file, from its header to the end of the image."""
 
 MOST_STORED_PIXELS = 4_000_000
-"""Of an image as stored."""
+"""The most pixels of an image as stored."""
 
 MOST_SEGMENTS = 2**12
-"""Between restart markers."""
+"""The most segments between restart markers."""
 
 SCRATCH_BYTES = 34 * 2**20
-"""Of the device memory that decoding a place takes, at most."""
+"""The most bytes of device memory that decoding one image takes."""
 
 ROUNDS = 8
-"""Of decoding again, after the first, until the subsequences of a scan agree."""
+"""The number of further rounds of decoding until the subsequences of a scan agree."""
 
 SUBSEQUENCE_BYTES = 128
 
@@ -63,7 +63,7 @@ _ZIGZAG = bytes(
     for diagonal in range(15)
     for y in range(max(0, diagonal - 7), min(diagonal, 7) + 1)
 )
-"""The place in a block, row by row, of each coefficient in the order of the file."""
+"""The position in a block, row by row, of each coefficient in the order of the file."""
 
 
 @unique

@@ -22,12 +22,12 @@ from kernels.device.signature import fields
 SOURCE = "place.cuh"
 
 ENTRY_BYTES = 144
-"""Of an entry, with what fills it up."""
+"""Bytes of an entry, including padding."""
 
 _ALIGNED = 16
 
 CHANNELS = 4
-"""At most, of an entry's arrays."""
+"""The most elements of an entry's arrays, one for each channel."""
 
 Bytes = NDArray[np.uint8]
 
@@ -62,7 +62,8 @@ class LaidOut:
 
 
 Placed = NDArray[np.uint8] | NDArray[np.float32] | LaidOut
-"""What a place may hold: pixels of the network's size, a tensor, or an image to make pixels of."""
+"""An image that a place may hold: pixels of the network's size, a tensor, or one still to be made
+pixels."""
 
 _KINDS = {np.dtype(np.uint8): Kind.PIXELS, np.dtype(np.float32): Kind.TENSOR}
 

@@ -6,10 +6,10 @@ from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES
 SOURCE = "resize.cu"
 
 _FETCHING = 32
-"""Blocks that copy one entry: 128 kB are under way, more than a PCIe bus holds."""
+"""Blocks that copy one entry, enough to have 128 kB under way, more than a PCIe bus holds."""
 
 _FIRST_BLOCKS = 256
-"""Blocks that make one image's first pass: of a photograph a few bytes a thread."""
+"""Blocks for one image's first pass, so that each thread makes a few bytes of a photograph."""
 
 
 def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:

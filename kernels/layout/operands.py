@@ -12,7 +12,7 @@ from kernels.problems.conv import ConvProblem
 Filter = NDArray[Any]
 
 FILTER_FORM = "{groups} x taps x channels x filters"
-"""The `filter_form` of what `taps_by_channels_by_filters` returns."""
+"""The `filter_form` of the layout that `taps_by_channels_by_filters` returns."""
 
 
 def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:

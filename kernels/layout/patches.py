@@ -17,14 +17,14 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.window import Window
 
 CHUNK_VECTORS = 8
-"""Vectors of 16 bytes: of each filter, that a block multiplies at once, and of each pixel of a
-patch."""
+"""The number of vectors of 16 bytes of each filter that a block multiplies at once, and of each
+pixel of a patch."""
 
 MAX_PATCH_BYTES = 72 << 10
-"""Of which shared memory may hold two."""
+"""The most bytes of a patch, of which shared memory may hold two."""
 
 MAX_VECTORS = 256
-"""Of all taps of a slice: so many offsets are given to a launch."""
+"""The most vectors of all taps of a slice; a launch has an offset for each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from kernels.operations.elementwise import activation_arguments
 from kernels.problems.activation import Activation, ActivationKind
 
 _KINDS = (None, *ActivationKind)
-"""In the order of `Activation` in common.cuh."""
+"""The activations in the order of `Activation` in common.cuh."""
 
 _BOUNDS = {None: (-inf, inf), ActivationKind.RELU: (0.0, inf)}
-"""Of activations that are min(max(x, a), b), as Clip is: a and b."""
+"""The bounds a and b of the activations that are min(max(x, a), b) like Clip."""
 
 _CLAMP, _ANY = "Finish::CLAMP", "Finish::ANY"
 

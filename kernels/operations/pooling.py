@@ -15,7 +15,7 @@ from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.precision import one_type
 
 _ROWS = 8
-"""Warps of a block of `global_pool`: 256 threads in all."""
+"""Warps of a block of `global_pool`, 256 threads in all."""
 
 _LANES = 32
 

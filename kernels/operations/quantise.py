@@ -16,7 +16,7 @@ from kernels.problems.activation import Activation, ActivationKind
 from kernels.problems.precision import BYTE, Storage
 
 _ROWS = 8
-"""Warps of a block of `global_average`: 256 threads in all."""
+"""Warps of a block of `global_average`, 256 threads in all."""
 
 _LANES = 32
 

@@ -8,10 +8,10 @@ from kernels.problems.precision import one_type
 from kernels.problems.reduction import ReduceKind
 
 _SHORT = 16
-"""Longest row that a single thread takes."""
+"""The longest row that a single thread takes."""
 
 _MEDIUM = 512
-"""Longest row that a single warp takes."""
+"""The longest row that a single warp takes."""
 
 
 def reduce_launch(

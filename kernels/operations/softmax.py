@@ -5,7 +5,7 @@ from kernels.device.launch import Launch, instantiate, launch
 from kernels.layout.strided import StridedTensor, walk_rows
 
 _SHORT = 128
-"""Longest row that a single warp takes: four elements a lane."""
+"""The longest row that a single warp takes, four elements a lane."""
 
 
 def softmax_launch(x: StridedTensor, y: StridedTensor, axis: int, log: bool = False) -> Launch:

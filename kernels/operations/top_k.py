@@ -9,7 +9,7 @@ from kernels.layout.strided import StridedTensor
 
 _MOST_K, _MOST_WARPS = 16, 32
 _EXACT = 1 << 24
-"""Whole numbers up to this are floats."""
+"""The largest number up to which floats represent all whole numbers."""
 
 
 @unique

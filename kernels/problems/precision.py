@@ -9,8 +9,8 @@ import numpy as np
 from kernels.problems.architectures import ALL, Architectures
 
 _FEW = 4
-"""Channels that are not filled up to 16 bytes, but as bytes: of an image's three, most of the rest
-would be unused."""
+"""The most channels that are not padded to 16 bytes, except as bytes: of an image's three channels
+most of the rest would be unused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Storage:
 FLOAT = Storage(np.dtype(np.float32))
 HALF = Storage(np.dtype(np.float16))
 BYTE = Storage(np.dtype(np.uint8))
-"""Bytes as such; those of a quantised value have its scale and zero point."""
+"""Plain bytes; those of a quantised value have its scale and zero point."""
 
 _ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
 
@@ -106,4 +106,4 @@ _ARCHITECTURES = {
 }
 
 FLOATING = tuple(each for each in Precision if each is not Precision.INT8)
-"""Precisions that a network of floats can be computed in."""
+"""The precisions at which a network of floats can be computed."""

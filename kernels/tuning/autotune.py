@@ -41,23 +41,23 @@ from kernels.tuning.store import Outcome, Outcomes, Times, TuningStore
 from kernels.tuning.timing import COPIES, time_launches
 
 GRAPH_US = 1000
-"""The time of a graph of copies, at most, unless one copy takes longer."""
+"""The longest time of a graph of copies, unless a single copy takes longer."""
 
 SCREEN_REPLAYS = 5
 
 TIMING_US = 50_000
-"""The time of a finalist's replays, approximately; the same again with a cold cache."""
+"""The approximate time of a finalist's replays, spent once more with a cold cache."""
 
 MIN_REPLAYS, MAX_REPLAYS = 10, 100
 
 MAX_REASON = 1000
-"""Characters of a failure to keep: a compiler's log is longer."""
+"""The most characters of a failure that are kept, as a compiler's log is longer."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with the task, how many of its items are done, and how many there are."""
+"""Called with the task, the number of its items that are done, and their total number."""
 
 TOP_CANDIDATES = 24
-"""Candidates of a problem to measure by default."""
+"""The number of candidates that are measured for each problem by default."""
 
 Candidates = Mapping[str, ConvChoice]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernels.device.gpus import H200
 
 CLOCK_HZ = H200.clock_hz
-"""Cycles of the model are of this clock."""
+"""The clock whose cycles the model counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,20 +16,20 @@ class Constants:
     """Holds numbers that small kernels can measure; the defaults are assumptions."""
 
     launch_cycles: float = 1600
-    """From a launch's end to the next one's start in a captured graph: 0.8 µs."""
+    """From a launch's end to the next one's start in a captured graph, 0.8 µs."""
 
     overlapped_cycles: float = 495
-    """The same where the later launch has begun before (kernels/src/dependent.cuh): 0.25 µs."""
+    """The same if the later launch began before (kernels/src/dependent.cuh), 0.25 µs."""
 
     fork_cycles: float = 1600
-    """The same where the later launch waits for one of another stream."""
+    """The same if the later launch waits for one on another stream."""
 
     l2_bytes: float = 24
-    """Bytes from the second-level cache, per cycle and multiprocessor, while all read: 6.3 TB/s."""
+    """Bytes from the second-level cache per cycle and multiprocessor while all read, 6.3 TB/s."""
 
     idle_warps: float = 2
-    """w warps of a multiprocessor issue as if they were w / (w + idle_warps) of a full one's: the
-    fewer there are, the less they hide of each other's latencies."""
+    """With w warps, a multiprocessor issues at w / (w + idle_warps) of its full rate: the fewer
+    warps there are, the less they hide each other's latencies."""
 
 
 ASSUMED = Constants()

@@ -30,7 +30,7 @@ from kernels.problems.precision import BYTE, FLOAT, Storage
 Floats = NDArray[np.floating[Any]]
 
 _ZERO = 128
-"""The byte of x that stands for 0, and what is added to y."""
+"""The byte of x that means 0, and that of the addend of y."""
 
 
 @dataclass(frozen=True, eq=False)

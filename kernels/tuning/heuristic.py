@@ -25,27 +25,28 @@ from kernels.tuning.profile_table import ARCHITECTURE, profile_of
 from kernels.tuning.static_profile import SCHEDULERS, StaticProfile, resident
 
 MEMORY_BYTES = int(H200.peak_bandwidth / (H200.clock_hz * H200.multiprocessors))
-"""From memory, per cycle and multiprocessor."""
+"""Bytes from memory per cycle and multiprocessor."""
 
 _LATENCY = 600
-"""Of that cache and of memory under load, assumed."""
+"""Cycles of latency of that cache and of memory under load, assumed."""
 
 _WAIT = 29
-"""For a result whose time is not fixed: that of a load from shared memory, the most frequent."""
+"""Cycles to wait for a result whose time is not fixed, taken from the most frequent, loads from
+shared memory."""
 
 _MEET = 1500
-"""From the first partial sum's write to the last block's read, assumed."""
+"""Cycles from the first partial sum's write to the last block's read, assumed."""
 
 _SEVERAL = 1.2
-"""Factor on the cost of several launches: they must be clearly better than one, since their
+"""The factor on the cost of several launches: they must be clearly better than one, since their
 intermediate data may leave the cache."""
 
 
 _ALIKE = 1.05
-"""Costs of which one is less than so many times the other are alike: the model is no better."""
+"""Costs whose ratio is below this number count as equal, since the model is no better."""
 
 FULL = 0.9
-"""Of the multiprocessors have a block, at least, where that costs little."""
+"""The least share of multiprocessors that should have a block, if that costs little."""
 
 
 class DeviceFacts(Protocol):

@@ -22,19 +22,19 @@ from kernels.tuning.timing import COPIES, REPLAYS, Copies, Timing, launcher
 SOURCE = "micro.cu"
 
 CACHE_BYTES = 16 << 20
-"""Bytes that each block reads: more than the L1 cache holds, less than the L2 cache."""
+"""Bytes that each block reads, more than the L1 cache holds and less than the L2 cache."""
 
 TURNS = (0, 500, 1000)
-"""Of a chain of additions: an empty kernel, one of about 1 µs, one of about 2."""
+"""The lengths of chains of additions: an empty kernel, one of about 1 µs, and one of about 2."""
 
 VARIANTS, LENGTH = 8, 2048
-"""Kernels of 32 KB of code each: together more than the caches of instructions hold."""
+"""Kernels with 32 KB of code each, together more than the instruction caches hold."""
 
 LATE_THREADS = 256
 
 ISSUE_TURNS = 2000
 WARPS = (4, 8, 16, 32)
-"""On each multiprocessor."""
+"""The numbers of warps on each multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)

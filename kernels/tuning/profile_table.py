@@ -15,13 +15,14 @@ from kernels.tuning.static_profile import StaticProfile, Stretch
 
 TABLE = Path(__file__).with_name("profile.tsv")
 LOADS = Path(__file__).with_name("load_wavefronts.tsv")
-"""The wavefronts that the simulator counts, by kernel: `python -m cusim.profile --write`."""
+"""The table of wavefronts that the simulator counts by kernel: `python -m cusim.profile
+--write`."""
 
 ARCHITECTURE = "90a"
-"""That of an H100 and an H200, for which the heuristic chooses."""
+"""The architecture of an H100 and an H200, for which the heuristic chooses."""
 
 NONE = "-"
-"""In a cell: a kernel has no such thing."""
+"""The cell for a kernel that lacks the column's property."""
 
 Row = dict[str, str]
 Table = dict[tuple[str, str], Row]  # (architecture, kernel) → its row

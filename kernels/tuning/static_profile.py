@@ -20,7 +20,8 @@ from kernels.device.machine_code import WORD, Instruction, disassemble
 from kernels.tuning.control_flow import Loop, Weight, leading_to, loops, outermost, path
 
 SCHEDULERS = 4
-"""Of a multiprocessor; warp w is scheduler w % 4's (assumed, for NVIDIA does not say)."""
+"""The schedulers of a multiprocessor; warp w is assumed to run on scheduler w % 4, as NVIDIA does
+not say."""
 
 PROFILED = ("80", "90a")
 """The architectures whose machine code is profiled."""
@@ -48,20 +49,21 @@ _CLASSES = {
     **dict.fromkeys(("R2UR", "UIADD3", "UIMAD", "UISETP", "ULDC", "ULEA"), "uniform"),
     **dict.fromkeys(("ULOP3", "UMOV", "USEL", "USHF"), "uniform"),
 }
-"""The class of each opcode that kernels are made of; an empty one is the opcode's own."""
+"""The class of each opcode that kernels contain; if it is empty, the opcode itself is the class."""
 _FILTERS = (32, 64, 128)  # of a wgmma
 _MULTIPLIES = {
     "FFMA": 1,
     "tensor": 4,
     **{f"HGMMA.{pixels}{n}": n // 2 for n in _FILTERS for pixels in ("", "R")},
 }
-"""Cycles of a scheduler at the peak rate: 32 multiply-adds, or an mma of 2048 halves (1024 TF32
-numbers) by a quarter of 989 (494) TFLOP/s at 1.83 GHz, an H100's. A warp's part of a wgmma of 32,
-64 or 128 filters is 4, 8 or 16 of these."""
+"""The cycles of a scheduler for an instruction at the peak rate: for 32 multiply-adds, or for an
+mma of 2048 halves (1024 TF32 numbers) by a quarter of 989 (494) TFLOP/s at 1.83 GHz, an H100's. A
+warp's part of a wgmma of 32, 64 or 128 filters is 4, 8 or 16 of these."""
 _BY_TENSOR_CORES = _MULTIPLIES.keys() - {"FFMA"}
 _MMA = 1.6
-"""Times the peak's cycles that an mma takes: mma.sync reaches 62% of an H100's peak. That wgmma
-reaches all of it is assumed, until a GPU has been measured; shared memory is counted apart."""
+"""The cycles of an mma divided by those at the peak rate: mma.sync reaches 62% of an H100's
+peak. wgmma is assumed to reach all of it until a GPU has been measured; shared memory is
+counted apart."""
 _SHARED = ("LDS.1", "LDS.6", "LDS.3", "STS")
 _NARROW = "LDGSTS.narrow"
 

@@ -88,7 +88,7 @@ class Outcome:
 
 
 Outcomes = Mapping[str, Outcome]
-"""By candidate, as its `str`."""
+"""The outcomes of candidates by their `str`."""
 
 Measurements = Mapping[Key, Outcomes]
 

@@ -20,23 +20,26 @@ from kernels.device.device import ALIGNMENT, Device, Event, Graph, Stream
 from kernels.device.launch import Launch
 
 COPIES = 20
-"""Of the launches, in a graph."""
+"""The number of copies of the launches in a graph."""
 
 REPLAYS = 200
-"""Of graphs, for a median."""
+"""The number of replays of graphs for a median."""
 
 REUSE_BYTES = 180_000_000
-"""For a cold cache, bytes between two uses of one byte: three second-level caches of an H200."""
+"""With a cold cache, the bytes between two uses of one byte: three second-level caches of an
+H200."""
 
 _WARM_UP_MS = 0.1
-"""Of work for each replay that counts, before the first of them: an idle GPU's clock is a fifth of
-its highest, and takes milliseconds to rise. 20 ms for REPLAYS; what is only probed gets less."""
+"""Milliseconds of work, for each replay that counts, before the first of them: an idle GPU's clock
+is a fifth of its highest and takes milliseconds to rise. REPLAYS get 20 ms; shorter probes get
+less."""
 
 _AHEAD = 3
-"""Replays right before those that count, not waited for: they let the host get ahead."""
+"""The number of replays before those that count; they are not waited for, so that the host gets
+ahead."""
 
 Addresses = Mapping[str, int]
-"""Device addresses by operand."""
+"""Device addresses by operand name."""
 
 
 @dataclass(frozen=True, slots=True)

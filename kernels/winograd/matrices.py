@@ -25,7 +25,7 @@ from fractions import Fraction
 from math import prod
 
 Matrix = tuple[tuple[Fraction, ...], ...]
-"""Rows of equal length."""
+"""A matrix as rows of equal length."""
 
 
 @unique

@@ -38,13 +38,13 @@ class Value(NamedTuple):
 
 
 Terms = dict[Value, Fraction]
-"""A linear combination: its coefficients, none 0."""
+"""A linear combination as coefficients by value, none of them 0."""
 
 Steps = dict[Value, Terms]
-"""The combination that computes each value."""
+"""The linear combination that computes each value."""
 
 Pair = tuple[Value, Value, Fraction]
-"""a + c·b."""
+"""The values and the factor of a + c·b."""
 
 
 @dataclass(frozen=True, slots=True)

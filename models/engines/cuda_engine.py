@@ -54,10 +54,10 @@ from models.schedule.timeline import Bar, Timeline
 _log = logging.getLogger("convoy")
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
-"""Wraps an iterable to show progress, as tqdm does."""
+"""Wraps an iterable to show progress, like tqdm."""
 
 _AHEAD = 20
-"""Replays that keep the GPU busy while the host queues the launches to be measured."""
+"""The number of replays that keep the GPU busy while the host queues the launches to measure."""
 
 _PlanKey = tuple[Kind, int]  # and N
 

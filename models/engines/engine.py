@@ -93,10 +93,11 @@ class Engine(Protocol):
 
 
 Proof = Callable[[Engine], int]
-"""Returns the largest batch that a warm engine may be given; EngineError: none may."""
+"""Returns the largest batch that a warm engine may be given. Raises EngineError if it may be given
+none."""
 
 Fallback = Callable[[EngineError], Engine]
-"""Opens the engine that serves in place of one that failed so."""
+"""Opens the engine that serves in place of one that failed with this error."""
 
 
 def unproved(engine: Engine) -> int:

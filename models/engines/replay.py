@@ -21,16 +21,18 @@ Put = Callable[[NDArray[Any], Any], None]
 """Copies an image to its place in pinned memory."""
 
 SPIN_S = 100e-6
-"""The longest spin, which holds the GIL. An event loop blocks on batches as short as this."""
+"""The longest time to spin, which holds the GIL; an event loop blocks on batches as short as
+this."""
 
 HOST_GB_PER_S = 50.0
-"""Assumed: of a copy between pinned memory and a GPU, PCIe 5."""
+"""The assumed rate of copies between pinned memory and a GPU over PCIe 5."""
 
 KERNEL_GB_PER_S = 20.0
-"""Assumed: of a kernel that reads pinned memory, a warp's 96 bytes at a time."""
+"""The assumed rate of a kernel that reads pinned memory, a warp's 96 bytes at a time."""
 
 COPY_NODE_US = 1.8
-"""Assumed: what a copy adds to a graph besides its bytes: a node more, on another engine."""
+"""The assumed time that a copy adds to a graph besides its bytes, for another node on another
+engine."""
 
 
 def kernel_reads_host(nbytes: int) -> bool:

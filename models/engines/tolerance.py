@@ -35,7 +35,7 @@ from models.onnx_loader import Opaque
 from models.preprocessing import OutputKind
 
 _STEPS = 255
-"""From the smallest byte to the largest."""
+"""The number of steps from the smallest byte to the largest."""
 
 
 def network_tolerance(graph: Graph, choose: Choose | None = None) -> float:

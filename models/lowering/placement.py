@@ -15,7 +15,7 @@ from kernels.problems.precision import FLOAT, Storage
 from models.graph import Shape
 
 PIXEL_RANKS = (1, 3, 4)
-"""Axes of one image that lie as pixels: C, C×H×W, C×D×H×W."""
+"""The numbers of axes of images that are laid out as pixels: C, C×H×W and C×D×H×W."""
 
 
 @dataclass(frozen=True, slots=True)

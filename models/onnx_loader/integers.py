@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 _CONTRIB = "com.microsoft"
 
 Parameters = tuple[int, int, int]
-"""Inputs of a node: a tensor of integers, its scale and its zero point."""
+"""The indices of a node's inputs: a tensor of integers, its scale and its zero point."""
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from models.graph import Concat, Expand, Identity, Reshape, Slice, Transpose
 from models.onnx_loader.importer import Importer, ImpossibleError, OnnxNode, RefusedError
 
 _RUNS = 16
-"""Runs of indices that a Gather may have: it becomes a slice each."""
+"""The most runs of indices of a Gather, each of which becomes a slice."""
 
 Cut = tuple[int, int, int, int]
-"""Axis, start, stop, step."""
+"""The axis, start, stop and step of a slice."""
 
 
 def slice_(to: Importer, node: OnnxNode) -> None:

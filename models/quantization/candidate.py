@@ -25,7 +25,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from models.engines.onnxruntime_engine import open_session
 
 Ranges = Mapping[str, tuple[float, float]]
-"""The smallest and the largest number of each tensor that 8 bits are to represent."""
+"""The smallest and the largest number of each tensor that 8 bits have to represent."""
 
 Tensors = NDArray[np.float32]
 

@@ -42,10 +42,10 @@ from models.quantization.measure import (
 )
 
 FEWEST = 20
-"""Photographs that say anything about ranges and labels."""
+"""The fewest photographs that say anything about ranges and labels."""
 
 MOST = 1000
-"""Photographs that are used: more take memory and time, and change little."""
+"""The most photographs that are used; more take memory and time and change little."""
 
 # Opsets to write, the oldest first that the model needs.
 _OPSETS = (17, 21)
@@ -64,7 +64,7 @@ _TIMED = {1: 25, 8: 9}
 _ROUNDS = 20
 
 Progress = Callable[[str, int, int], None]
-"""Takes what is done now, how many steps of it are done, and of how many."""
+"""Called with the present task, the number of its steps that are done, and their total number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,10 @@ READERS: Sequence[tuple[str, Reader]] = (
     ("labels.txt", read_labels),
     ("classes.txt", read_labels),
 )
-"""The readers by the name of their file; where two files differ, the first of them counts."""
+"""The readers by the names of their files; if two files differ, the earlier one here counts."""
 
 FILES = tuple(dict.fromkeys(name for name, _ in READERS))
-"""The names of all files that are read."""
+"""The names of all files that the readers read."""
 
 
 def places_beside(model_path: _Path) -> list[_Path]:

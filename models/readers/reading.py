@@ -14,7 +14,7 @@ _LONGEST = 2**24  # file in characters; the labels of 20,000 classes take a tent
 _TOO_LONG = 2**16  # a side in pixels
 
 Keys = dict[str, object]
-"""Keys of `model.toml`, unchecked."""
+"""Unchecked keys of `model.toml`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,10 +90,10 @@ RULES_OF_INTEGERS: tuple[Rule, ...] = (
     integer_stem,
     *_PLACING,
 )
-"""RULES for a network that is to be computed in INT8, where it is quantised."""
+"""The rules for a quantised network that is computed in INT8."""
 
 RULES_AT_A_PRECISION: tuple[Rule, ...] = (fuse_prologue, project_residual)
-"""For a graph rewritten by either, once each Conv has its precision."""
+"""The rules for a graph that either list has rewritten and in which each Conv has its precision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 _BLOCK = 2
 
 _PIXEL = 4
-"""Channels that a pixel of a block has room for."""
+"""The number of channels for which a pixel of a block has room."""
 
 
 def integer_stem(view: GraphView, node: Node) -> Outcome:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 After = tuple[frozenset[int], ...]
-"""For each step the steps right before it, earlier ones all."""
+"""For each step, the earlier steps that it directly follows."""
 
 
 @dataclass(frozen=True, slots=True)

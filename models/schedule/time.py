@@ -21,13 +21,14 @@ from kernels.tuning.heuristic import launch_cycles
 from models.schedule.branches import After, dependents, in_order, streams
 
 GAP_US = microseconds(ASSUMED.launch_cycles)
-"""From the end of a graph's node to the start of one that waits for it."""
+"""The time from the end of a graph's node to the start of one that waits for it."""
 
 OTHER_US = 0.7
-"""Of a launch that computes no convolution, to start, load and end; assumed."""
+"""The assumed time for a launch that computes no convolution to start, load and end."""
 
 _CLEARLY = 0.95
-"""Branches run side by side only where the model says that this much of the time remains."""
+"""Branches run side by side only if the model says that no more than this share of the time
+remains."""
 
 
 class Machine(Protocol):

@@ -36,7 +36,7 @@ _PREFLIGHT = Response(
 
 # The order of the groups at /docs.
 METRICS_PORT_HEADER = "Metrics-Port"
-"""Of the answer 404 at /metrics, where they have a port of their own."""
+"""The header of a 404 at /metrics if metrics have a port of their own."""
 
 _TAGS = ("classify", "models", "KServe V2", "health", "metrics")
 
@@ -49,10 +49,8 @@ class App(FastAPI):
     """Extends FastAPI with HEAD requests and with headers that protect browsers."""
 
     endpoints: Mapping[str, Endpoint]
-    """Those of the models by path: a server may answer their requests itself, without a route.
-
-    They change with the models.
-    """
+    """The models' endpoints by path: a server may answer their requests itself, without a route.
+    They change with the models."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; HEAD is answered like GET, and the server leaves out the body.

@@ -36,7 +36,8 @@ QUERY: Mapping[str, tuple[dict[str, Any], str]] = {
 }
 
 MOST_MAPS = 8
-"""A PNG takes milliseconds, in which the event loop does nothing else."""
+"""The most maps of a request: a PNG takes milliseconds, in which the event loop does nothing
+else."""
 
 _LIKELIEST = "1"
 _BY_NUMBER = "class:"

@@ -47,7 +47,7 @@ LOWEST_PRIORITY = 9
 LEVELS = (
     f"1: the highest; {LOWEST_PRIORITY} and above: the lowest; 0: the default, {DEFAULT_PRIORITY}"
 )
-"""Say which priorities there are, in OpenAPI, errors and documentation alike."""
+"""The sentence that names the priorities in OpenAPI, errors and documentation."""
 
 # What a smaller batch must gain, as a share of the largest one's time for each item. Where L is
 # linear, at a load of 0.8, the p99 of Poisson arrivals is 4.4% above that of the least mean; with

@@ -28,7 +28,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "compile": ("service.cli.compile:compile_ahead", "Compile a model's kernels ahead of time."),
     "loadtest": ("loadtest.command:loadtest", "Measure a running server under load."),
 }
-"""Where each command is, and its line in the list of commands."""
+"""Each command's module, and its line in the list of commands."""
 
 
 class _Commands(TyperGroup):

@@ -9,7 +9,7 @@ from models import PlanReport, Timeline, how_to_install
 from service.settings import SettingsError
 
 _NAME = 32
-"""Characters of a node's name, also in a table of 80 columns."""
+"""The most characters of a node's name in a plot, as in a table of 80 columns."""
 
 
 def shortened(name: str) -> str:

@@ -51,7 +51,7 @@ class Probe(NamedTuple):
 
 
 Item = Image | Probe
-"""What a batch is of."""
+"""One item of a batch."""
 
 
 @unique

@@ -68,7 +68,7 @@ class OpenModel:
 
 
 Stamp = Sequence[tuple[str, int, int, int]]
-"""Tells a model's files, as they are, from any that were there before."""
+"""Distinguishes the present files of a model from earlier ones."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Changes(Protocol):
     """Changes the models while they are served."""
 
     by_clients: bool
-    """Whether clients may ask for it."""
+    """Whether clients may ask for changes."""
 
     async def load(self, name: str) -> Loaded:
         """Serve a model as its files are now; do nothing if they have not changed.

@@ -42,7 +42,8 @@ from service.telemetry.record import RequestRecord
 _ASK_S, _LOOK_S = 0.1, 0.01
 
 MAX_PIPELINED = 100
-"""Requests that may wait on a connection: one read can bring 14,000, which take 3 kB each."""
+"""The most requests that may wait on a connection: one read can bring 14,000, which take 3 kB
+each."""
 
 
 # What the client owes: a first request; the rest of a head; the rest of a body; nothing, as the

@@ -25,7 +25,8 @@ MAX_TARGET_BYTES = 8 * 1024
 """Limit on a path with its query, as in nginx; decoding a `%41` takes a tenth of a microsecond."""
 
 MAX_HEADERS = 100
-"""Browsers send 20. Each takes a microsecond, and 64 KiB have room for 16,000."""
+"""The most headers of a request: browsers send 20, each takes a microsecond, and 64 KiB have room
+for 16,000."""
 
 _OTHER_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # messages of llhttp
 

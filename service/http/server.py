@@ -54,7 +54,7 @@ _NO_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFF
 _HANDSHAKE_S = 0.05
 
 DEVICE_LOST = 75
-"""The process's exit status where the device is lost (EX_TEMPFAIL): another process may have it."""
+"""The exit status of a process that lost the device (EX_TEMPFAIL): another process may have it."""
 
 _log = logging.getLogger("convoy")
 

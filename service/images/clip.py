@@ -39,10 +39,10 @@ from service.images.webm import parse_webm
 from service.images.webp import parse_webp
 
 MOST_FRAMES = 1024
-"""Of a clip, before some of them are chosen."""
+"""The most frames of a clip before some of them are chosen."""
 
 CLIP_TYPES = ("image/gif", "application/zip", *VIDEO_TYPES)
-"""Media types beside those of images."""
+"""The media types of clips besides those of images."""
 
 _HOW = (
     "send the frames of a clip as a form with several images, an animated GIF, WebP or PNG, a ZIP"

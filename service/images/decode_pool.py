@@ -83,7 +83,7 @@ class _Work:
 
 
 Call = Callable[[Callable[[], Image], int], Image]
-"""Decodes an image by a function that takes so many bytes of memory at most."""
+"""Decodes an image by a function that takes at most so many bytes of memory."""
 
 
 def _here(decode: Callable[[], Image], _: int) -> Image:

@@ -94,7 +94,7 @@ TURNS = {
     7: Turn(x_reversed=True, y_reversed=True, transposed=True),
     8: Turn(x_reversed=True, transposed=True),
 }
-"""By EXIF's orientation."""
+"""The turns by EXIF's orientation."""
 
 _NAMES = [kind.value for kind in ImageFormat]
 

@@ -19,7 +19,7 @@ from service.errors import ImageError, PayloadTooLargeError, UnsupportedMediaTyp
 from service.images.decode import DECODER_ERRORS, Drawing
 
 Clip = NDArray[np.uint8]
-"""D×H×W×C pixels."""
+"""The pixels of a clip, D×H×W×C."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 ADDRESS = "127.0.0.2"
-"""Of an attacker; all of 127.0.0.0/8 are this machine on Linux."""
+"""The address of an attacker; all of 127.0.0.0/8 are this machine on Linux."""
 
 _SIDE = 5000
 _TIMEOUT_S = 120.0
