@@ -136,7 +136,7 @@ class Film:
         try:
             for count, frame in enumerate(self._frames(av), 1):
                 if count - 1 in wanted:
-                    drawn[count - 1] = self.drawing.draw(frame.to_image())
+                    drawn[count - 1] = self.drawing.draw(frame.to_image(threads=1))
                     if len(drawn) == len(wanted):
                         return np.stack([drawn[number] for number in self.chosen])
         except MemoryError:  # FFmpeg's too; who limits the memory knows what to say

@@ -3,6 +3,7 @@
 import io
 import random
 import struct
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -334,17 +335,30 @@ def test_one_packet_of_many_frames_gets_no_more_memory_than_the_video(
     assert len(processes.run(run, film.cost.bytes)) == MEANING.frames
 
 
-def test_a_video_is_decoded_apart_by_one_thread(processes: DecodeProcesses) -> None:
+def test_a_video_is_decoded_apart_to_the_same_pixels(processes: DecodeProcesses) -> None:
     for kind in KINDS:
         decoding = prepare_clip(file_of(kind), MEANING, LIMITS)
         assert decoding.apart
         there = processes.run(decoding.run, decoding.cost.bytes)
         np.testing.assert_array_equal(there, decoding.run())
-        assert processes.run(_most_threads, decoding.cost.bytes) == 1
 
 
-def _most_threads() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone lists a process's threads")
+def test_a_decoder_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    files = [file_of(kind) for kind in KINDS]  # encoders have threads
+    counts, check, before = set(), Film._check, threads()
+
+    def check_and_count(film: Film, frame: Any) -> None:
+        counts.add(threads())
+        check(film, frame)
+
+    monkeypatch.setattr(Film, "_check", check_and_count)
+    for file in files:
+        decode(file)
+    assert counts == {before}
 
 
 def test_without_pyav_a_video_is_refused_with_the_extras_name(
