@@ -7,7 +7,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.gpu import carried
-from benchmarks.gpu.units import HTTP, JPEG, LAYER, MICRO, PIXELS, Unit, problems
+from benchmarks.gpu.decoding import measure_decoding
+from benchmarks.gpu.units import DECODING, HTTP, JPEG, LAYER, MICRO, PIXELS, Unit, problems
 from benchmarks.gpu.worker import Measure, RefusedError, serve_units
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
 from benchmarks.kernels.contest import Effort, Outcome
@@ -41,6 +42,8 @@ def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
     store = TuningStore(out / "tuning.json")
     if kind == MICRO:
         return partial(measure_constants, device)
+    if kind == DECODING:
+        return partial(measure_decoding, device)
     if kind == LAYER:
         return _layers(side, device, store)
     return _requests() if kind == HTTP else _networks(side, device, store)

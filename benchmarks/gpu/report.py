@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.gpu.fit import fit, pairs, readings
-from benchmarks.gpu.units import HTTP, LAYER, NETWORK, missing, units
+from benchmarks.gpu.units import DECODING, HTTP, LAYER, NETWORK, missing, units
 from benchmarks.kernels.plots import plot_speedups
 from benchmarks.kernels.report import CONVOY, GOALS, compare, reached, summarise
 from benchmarks.kernels.suites import BATCHES, SUITES
@@ -59,6 +59,7 @@ def results(lines: Sequence[Row], folder: Path) -> str:
         _cost_model(layers, rows),
         *_plots(layers, folder),
         _network_table([row for row in rows if row["unit"].startswith(NETWORK)]),
+        _decoding_table([row for row in rows if row["unit"].startswith(DECODING)]),
         _http_table([row for row in rows if row["unit"].startswith(HTTP)]),
         "## How to read it\n\n" + _NOTES,
         _unmeasured(lines),
@@ -237,6 +238,13 @@ def _network_goals(rows: Sequence[Row]) -> str:
             verdict = "met" if times[CONVOY] < times["torch.compile"] else "NOT MET"
             told += f"\n- {verdict}: {network} at N = {n}, ahead of torch.compile"
     return f"\n{told}" if told else ""
+
+
+def _decoding_table(rows: Sequence[Row]) -> str:
+    names = ("sampling", "n", "scan_bytes", "up_to")
+    cells = [(*(str(row[name]) for name in names), f"{row['p50_us']:.1f}") for row in rows]
+    headings = ("sampling", "N", "bytes of scans", "up to", "µs")
+    return "## Decoding JPEG files\n\n" + _table(headings, cells) if cells else ""
 
 
 def _http_table(rows: Sequence[Row]) -> str:

@@ -13,7 +13,7 @@ from benchmarks.rows import Row
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.micro import MEASUREMENTS
 
-MICRO, LAYER, NETWORK, HTTP = "micro", "layer", "network", "http"
+MICRO, LAYER, NETWORK, HTTP, DECODING = "micro", "layer", "network", "http", "decoding"
 
 START_S = 15.0
 """Seconds for a worker to start, with CUDA and where needed PyTorch."""
@@ -29,12 +29,16 @@ _SECONDS = {
     (NETWORK, "torch graph"): 15.0,
     (NETWORK, "torch.compile"): 120.0,
     (HTTP, "convoy"): 25.0,
+    (DECODING, "convoy"): 5.0,
     **{(NETWORK, switched(switch)): 15.0 for switch in SWITCHES},
 }
 """Guesses of a unit's seconds for plans; if there are lines of such units, their median counts."""
 
 SENT = JPEG, PIXELS = "JPEG", "V2 pixels"
 """The kinds of requests to SqueezeNet: a photograph, or UINT8 pixels of the model's size."""
+
+SAMPLINGS = {"4:2:0": (2, 2), "4:4:4": (1, 1)}
+"""Of photographs that are decoded: samples of luma beside one of chroma, across and down."""
 
 _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
 _TORCH = ("torch eager", "torch graph")
@@ -45,6 +49,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
     (MICRO, tuple(MEASUREMENTS), (1,), ("convoy",)),
     (LAYER, ("vgg-e",), (1, 8), ("convoy", "torch", "im2col")),
     (NETWORK, _SQUEEZENET, (1, 8), ("convoy", *_TORCH)),
+    (DECODING, tuple(SAMPLINGS), (1, 8), ("convoy",)),
     (HTTP, SENT, (1, 8, 32), ("convoy",)),
     (NETWORK, ("ResNet-50",), (1, 8), ("convoy", *_TORCH)),
     (LAYER, ("c3d",), (1, 8), ("convoy", "torch")),
@@ -66,7 +71,8 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 class Unit:
     """Names a kind of measurement, its subject, N and side; the module explains them.
 
-    `subject` is a problem as text, or a name: of one of MEASUREMENTS, of a network, or one of SENT.
+    `subject` is a problem as text, or a name: of one of MEASUREMENTS, of a network, one of SENT or
+    of SAMPLINGS.
     """
 
     kind: str

@@ -61,6 +61,10 @@ HTTP = line(
         "p99_ms": 2.5,
     },
 )
+DECODING = line(
+    Unit("decoding", "4:2:0", 8, "convoy"),
+    {"sampling": "4:2:0", "n": 8, "scan_bytes": 123, "up_to": "jpeg_write", "p50_us": 98.76},
+)
 CRASHED = line(
     Unit("layer", "some problem", 1, "cudnn"),
     outcome="crashed",
@@ -70,7 +74,9 @@ CRASHED = line(
 
 def test_the_tables_are_those_of_the_lines(tmp_path: Path) -> None:
     lines = [*layer_lines(), network_line("convoy", 86.0), network_line("torch graph", 120.5)]
+    lines.append(DECODING)
     text = results([*lines, HTTP, CRASHED], tmp_path)
+    assert "| 4:2:0 | 8 | 123 | jpeg_write | 98.8 |" in text
     assert "### vgg-e, N = 1, cache warm: 2.00 times as fast, 9 of 9 layers" in text
     assert "| 1980 |" in text, "the clock is beside the number"
     assert "| SqueezeNet | 1 | device | 86.0 | 120.5 |" in text

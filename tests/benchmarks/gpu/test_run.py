@@ -128,7 +128,7 @@ def test_what_comes_back_is_one_file(tmp_path: Path) -> None:
 def test_the_plan_has_every_unit_once_and_torch_before_cudnn() -> None:
     every = units()
     assert len(set(every)) == len(every) > 1000
-    assert {unit.kind for unit in every} == {"micro", "layer", "network", "http"}
+    assert {unit.kind for unit in every} == {"micro", "layer", "network", "http", "decoding"}
     first: dict[tuple[str, str], int] = {}
     for place, unit in enumerate(every):
         first.setdefault((unit.kind, unit.side), place)
