@@ -5,7 +5,8 @@ Imports `kernels`, never `service`, and works without a GPU or a driver.
 
 from kernels.device.gpus import ARCHITECTURES, GPUS
 from kernels.image.decoded import PLACE_BYTES, DecodedImage, Resize, WrittenImage
-from kernels.image.place import Kind, kind_of
+from kernels.image.jpeg import Flag, JpegImage, Reason, UnsuitableError, read_jpeg
+from kernels.image.place import Kind, kind_of, kind_of_batch
 from kernels.image.place import write as write_image
 from kernels.installation import how_to_install
 from kernels.problems.interpolation import Interpolation
@@ -87,11 +88,13 @@ __all__ = [
     "Engine",
     "EngineError",
     "FileLimits",
+    "Flag",
     "Goal",
     "Image",
     "Images",
     "Inner",
     "Interpolation",
+    "JpegImage",
     "Kind",
     "Layout",
     "Maps",
@@ -110,6 +113,7 @@ __all__ = [
     "ProblemReport",
     "QuantisationError",
     "QuantisationReport",
+    "Reason",
     "Resize",
     "Results",
     "Scores",
@@ -117,6 +121,7 @@ __all__ = [
     "Timeline",
     "TopClasses",
     "TuningReport",
+    "UnsuitableError",
     "UnsupportedModelError",
     "WrittenImage",
     "__version__",
@@ -128,6 +133,7 @@ __all__ = [
     "files_of",
     "how_to_install",
     "kind_of",
+    "kind_of_batch",
     "load_classifier",
     "measure_timeline",
     "normalised",
@@ -136,6 +142,7 @@ __all__ = [
     "plan_report",
     "precompile",
     "quantize",
+    "read_jpeg",
     "report",
     "score_tolerance",
     "tune",

@@ -128,14 +128,15 @@ class Preprocessing:
         clips."""
         return self.frames is None and prod(self.image_shape) <= MIDDLE_BYTES
 
-    def batch_kinds(self, *, resizes: bool) -> tuple[Kind, ...]:
-        """Return the kinds of batches for which a device has a plan each; a batch has its kind and
-        those before it.
+    def batch_kinds(self, takes: Kind) -> tuple[Kind, ...]:
+        """Return the kinds of batches for which a device that takes these has a plan each.
 
-        Batches of pixels alone are most of them, and need no entries. With `resizes` the device
-        makes pixels of decoded images, if it can.
+        Batches of pixels alone need no entries.
         """
-        return Kind.PIXELS, Kind.DECODED if resizes and self.resizable else Kind.TENSOR
+        if takes <= Kind.TENSOR or not self.resizable:
+            return Kind.PIXELS, Kind.TENSOR
+        files = (Kind.JPEG,) if takes is Kind.JPEG else ()
+        return Kind.PIXELS, Kind.DECODED, *files
 
     def place_bytes(self, kind: Kind) -> int:
         """Return the bytes that an image takes in a batch of this kind."""

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from models import DEFAULT_TUNING, DeviceChoice, DeviceKind, Precision, every_gpu
+from models import DEFAULT_TUNING, DeviceChoice, DeviceKind, Kind, Precision, every_gpu
 from service.engine.cgroups import available_memory
 from service.engine.cores import available_cores
 from service.telemetry.logs import LogFormat
@@ -47,6 +47,15 @@ class SettingsError(ValueError):
 class ResizedBy(Enum):
     """Names the processor that resizes decoded images."""
 
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+@unique
+class DecodedBy(Enum):
+    """Names the processor that decodes JPEG files."""
+
+    AUTO = "auto"
     CPU = "cpu"
     GPU = "gpu"
 
@@ -116,6 +125,11 @@ class Settings(BaseModel):
     each image of a batch, 3.4 of them on the host. It has not been measured on a GPU. Images of
     more than a megapixel after decoding, those that cost much to decode, and those of an engine on
     the CPU are resized by the CPU."""
+    decode: DecodedBy = DecodedBy.AUTO
+    """What decodes JPEG files, to the same pixels: cpu, in the decode threads; or gpu, in one graph
+    with resizing and the network, baseline ones of up to 4 megapixels and 1 MB, for another 36 MB
+    of the GPU's memory for each image of a batch. Those of other kinds and odd ones are decoded by
+    the CPU. auto: the CPU, as no GPU has been measured yet."""
     notice_s: float = Field(default=0, ge=0, le=3600)
     """Time that requests are still answered after SIGTERM, while readiness fails and answers end
     their connections: more than health checks of a proxy take to notice."""
@@ -184,15 +198,15 @@ class Settings(BaseModel):
             raise ValueError("replaces --device; give one of them")
         return devices
 
-    @field_validator("resize")
+    @field_validator("resize", "decode")
     @classmethod
-    def _has_a_gpu(cls, resize: ResizedBy, info: ValidationInfo) -> ResizedBy:
+    def _has_a_gpu(cls, by: ResizedBy | DecodedBy, info: ValidationInfo) -> ResizedBy | DecodedBy:
         given = info.data
-        if resize is ResizedBy.CPU:
-            return resize
+        if by not in (ResizedBy.GPU, DecodedBy.GPU):
+            return by
         if given.get("device") is DeviceKind.CPU or str(given.get("devices")).startswith("cpu"):
             raise ValueError("needs a GPU, and this server's engine is to run on the CPU")
-        return resize
+        return by
 
     @field_validator("shared_memory")
     @classmethod
@@ -235,6 +249,13 @@ class Settings(BaseModel):
         if kinds[0][0] == "cpu":
             return [DeviceChoice(DeviceKind.CPU)] * int(kinds[0][1])
         return [DeviceChoice(DeviceKind.CUDA, int(number)) for _, number in kinds]
+
+    @property
+    def takes(self) -> Kind:
+        """Return the last kind of images that a GPU takes: to decode a file it resizes, too."""
+        if self.decode is DecodedBy.GPU:
+            return Kind.JPEG
+        return Kind.DECODED if self.resize is ResizedBy.GPU else Kind.TENSOR
 
     @property
     def engine_threads(self) -> int:

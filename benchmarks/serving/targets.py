@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from benchmarks.rows import ROOT
-from models import PRESETS, Batch, Engine, OutputKind, Pixels, Precision, Results
+from models import PRESETS, Batch, Engine, Kind, OutputKind, Pixels, Precision, Results
 from service.api.app import create_app
 from service.engine.cores import available_cores
 from service.grpc import port_of
@@ -87,7 +87,7 @@ class _NoEngine:
     device = "none"
     precision = Precision.FP32
     fallback_reason = ""
-    resizes = False
+    takes = Kind.TENSOR
 
     def __init__(self) -> None:
         self._scores = np.zeros((self.max_batch, self.classes), np.float32)

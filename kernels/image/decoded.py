@@ -182,13 +182,13 @@ class DecodedImage(LaidOut):
 
 
 class WrittenImage(LaidOut):
-    """Holds a decoded image in the form in which `DecodedImage.write` wrote it."""
-
-    kind = Kind.DECODED
+    """Holds an image that is no array as its `write` has written it to a place."""
 
     def __init__(self, place: Bytes, shape: tuple[int, ...]) -> None:
         """Take the shape of the resized pixels."""
         self._place, self.shape = place, shape
+        (kind,) = read_entry(place)["kind"]
+        self.kind = Kind(kind)
 
     def write(self, place: Bytes) -> None:
         """Copy the entry to another place in a batch."""
@@ -196,7 +196,10 @@ class WrittenImage(LaidOut):
         place[:used] = self._place[:used]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the resized pixels, computed like kernels/src/resize.cu."""
+        """Return the pixels made of a decoded image, as kernels/src/resize.cu makes them; of a file
+        black ones, as only a device decodes it."""
+        if self.kind is Kind.JPEG:
+            return np.zeros(self.shape, dtype or self.dtype)
         members = read_entry(self._place)
         (inner,), (outputs,), (inputs,) = (members[name] for name in ("inner", "outputs", "inputs"))
         (begin,), (middle_bytes,) = members["data"], members["middle_bytes"]

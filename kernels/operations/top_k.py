@@ -23,8 +23,8 @@ class ScoreKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Lays out a batch's results as floats: per image its scores, k indices, k probabilities, and a
-    1."""
+    """Lays out a batch's results as floats: per image its scores, k indices, k probabilities, and 1
+    plus its flags."""
 
     n: int
     classes: int
@@ -45,9 +45,9 @@ class Results:
         return 4 * self.n * self.pitch
 
 
-def top_k_launch(x: StridedTensor, kind: ScoreKind) -> Launch:
-    """Return a launch that ranks rows of contiguous scores, operands x, y as Results. Raises
-    ValueError."""
+def top_k_launch(x: StridedTensor, kind: ScoreKind, *, has_flags: bool = False) -> Launch:
+    """Return a launch that ranks rows of contiguous scores, operands x, flags (an int32 each, if
+    there are any), y as Results. Raises ValueError."""
     n, classes = x.shape
     results = Results(n, classes)
     if classes > _EXACT:
@@ -66,6 +66,7 @@ def top_k_launch(x: StridedTensor, kind: ScoreKind) -> Launch:
         (n, 1, 1),
         (32 * warps, 1, 1),
         x="x",
+        flags="flags" if has_flags else 0,
         y="y",
         classes=classes,
         x_pitch=x.strides[0],

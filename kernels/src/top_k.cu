@@ -1,5 +1,5 @@
 // What a batch's host wants to know, one row an image: its scores, the indices of the k largest,
-// their probabilities, and a 1 when all that is there.
+// their probabilities, and when all that is there a 1, to which the image's flags are added.
 //
 //   PROBABILITIES  score = x, probability = score
 //   LOGITS         score = x, probability = exp(x - m) / sum of exp(x - m), m the largest x
@@ -80,7 +80,8 @@ struct Scores {
 
 template <class X, ScoreKind KIND, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    top_k(const X* x, float* y, int classes, int x_pitch, int k, float scale, int zero) {
+    top_k(const X* x, const int* flags, float* y, int classes, int x_pitch, int k, float scale,
+          int zero) {
   follow_previous();
   constexpr int WARPS = THREADS / 32;
   __shared__ Key of_warp[WARPS][32];
@@ -129,6 +130,7 @@ __global__ void __launch_bounds__(THREADS)
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence_system();  // what the block wrote, which the barrier showed this thread
-    *const_cast<volatile float*>(to + classes + 2 * k) = 1.0f;
+    const float flag = flags == nullptr ? 0.0f : float(flags[blockIdx.x]);
+    *const_cast<volatile float*>(to + classes + 2 * k) = 1.0f + flag;
   }
 }

@@ -90,7 +90,7 @@ class CudaEngine:
     One allocation holds the weights, which all plans share; engines on the same device share them,
     the plans and the loaded kernels. Another holds the images, the counters and the arena, each as
     large as the largest plan needs. Every N has a plan for pixels alone, and one for batches of any
-    kinds that the engine takes: tensors, and decoded images where it `resizes`.
+    kinds that the engine takes.
     """
 
     fallback_reason = ""
@@ -107,15 +107,14 @@ class CudaEngine:
         beside: "CudaEngine | None" = None,
         prove: Proof = unproved,
         fallback: Fallback | None = None,
-        resizes: bool = False,
+        takes: Kind = Kind.TENSOR,
     ) -> None:
         """Share plans, kernels and weights with `beside`, an open engine of this classifier, if
         given.
 
         `warm_up` ends with `prove`; where either fails, `fallback`'s engine serves, if there is
         one. Branches of a plan run in parallel where `pays` says so, by default the model of time.
-        With `resizes` the device makes the pixels of decoded images, if the model's are not too
-        many.
+        The device `takes` images of that kind and those before it, if the model's are not too many.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -125,8 +124,8 @@ class CudaEngine:
         self._max_batch, self._classes = max_batch, classifier.classes
         self._preprocessing = p
         self._inner, self._origins = classifier.inner, classifier.origins
-        self._kinds = p.batch_kinds(resizes=resizes)
-        self.resizes = Kind.DECODED in self._kinds
+        self._kinds = p.batch_kinds(takes)
+        self.takes = self._kinds[-1]
         self._prove, self._fallback = prove, fallback
         graph = classifier.rewritten.graph
         self._plans: Mapping[_PlanKey, Plan] = (
@@ -229,9 +228,11 @@ class CudaEngine:
         n = batch_size(images, self._preprocessing.forms, self._max_batch)
         if not self._replays:
             raise EngineError("the engine is closed or not warmed up")
-        last, kind = self._kinds[-1], kind_of_batch(images)
-        if kind > last:
-            images = [np.asarray(image) if kind_of(image) > last else image for image in images]
+        kind = kind_of_batch(images)
+        if kind > self.takes:
+            images = [
+                np.asarray(image) if kind_of(image) > self.takes else image for image in images
+            ]
             kind = kind_of_batch(images)
         key = next(each for each in self._kinds if each >= kind), n
         rows = self._run_batch(key, images)
@@ -241,6 +242,7 @@ class CudaEngine:
             rows[:, : self._classes],
             TopClasses(ranked[:, :k], ranked[:, k:]),
             {name: self._read(key, name) for name in inner},
+            (rows[:, -1] - 1).astype(np.int32) if key[0] is Kind.JPEG else None,
         )
 
     def early_launches(self, n: int) -> tuple[int, int]:

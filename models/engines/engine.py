@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.image.place import LaidOut
+from kernels.image.place import Kind, LaidOut
 from kernels.problems.precision import Precision
 from models.errors import EngineError
 
@@ -42,6 +42,9 @@ class Results(NamedTuple):
     ranked: TopClasses | None = None  # where the device ranks them; else that is left to the reader
     # The values asked for, by name: n×(one image's shape) each.
     inner: Mapping[str, NDArray[np.float32]] = MappingProxyType({})
+    # By image, why the device has left a file to the CPU, whose scores are of no picture then; 0
+    # where it has not. None: it decodes no files, and has left all of them.
+    flags: NDArray[np.int32] | None = None
 
 
 class Engine(Protocol):
@@ -69,9 +72,10 @@ class Engine(Protocol):
         for."""
 
     @property
-    def resizes(self) -> bool:
-        """Return whether the engine resizes decoded images on its device instead of this machine's
-        CPU."""
+    def takes(self) -> Kind:
+        """Return the last kind of images of which its device makes pixels; of others it makes them
+        by this machine's CPU.
+        """
 
     def warm_up(self) -> "Engine":
         """Do the work that no request should wait for, and return the engine that will serve.

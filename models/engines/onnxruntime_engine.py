@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from kernels.image.place import Kind
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.engine import (
@@ -115,9 +116,9 @@ class OnnxRuntimeEngine:
         return f"cpu (ONNX Runtime {ort.__version__})"
 
     @property
-    def resizes(self) -> bool:
-        """Return False, because this engine resizes decoded images on the CPU as it copies them."""
-        return False
+    def takes(self) -> Kind:
+        """Return tensors: images of other kinds become pixels as they are copied."""
+        return Kind.TENSOR
 
     def warm_up(self) -> Engine:
         """Measure whether running images in parallel is faster, and prove the engine."""

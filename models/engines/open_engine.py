@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kernels.device.device import Device
 from kernels.device.driver import has_driver
+from kernels.image.place import Kind
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
@@ -46,7 +47,7 @@ def open_engines(
     threads: int = 0,
     tuning: Path | None = None,
     progress: Progress = iter,
-    resizes: bool = False,
+    takes: Kind = Kind.TENSOR,
 ) -> Sequence[Engine]:
     """Return an engine for each device choice, opened by `open_engine` with `threads` threads.
 
@@ -58,7 +59,7 @@ def open_engines(
     for choice in choices:
         beside = last.get(choice)
         last[choice] = _open(
-            classifier, choice, max_batch, threads, tuning, progress, resizes, beside
+            classifier, choice, max_batch, threads, tuning, progress, takes, beside
         )
         engines.append(last[choice])
     return engines
@@ -72,20 +73,20 @@ def open_engine(
     threads: int = 0,
     tuning: Path | None = None,
     progress: Progress = iter,
-    resizes: bool = False,
+    takes: Kind = Kind.TENSOR,
 ) -> Engine:
     """Return an engine for batches of 1..max_batch images; it is not warm yet.
 
     `threads` is for the CPU; 0 leaves their number to ONNX Runtime. A GPU's engine chooses its
     convolutions by the measurements in `tuning`, or by those in the default file if there is one;
-    `progress` wraps the kernels that it compiles. With `resizes` it makes the pixels of decoded
-    images, too. Its warm-up proves that a batch changes no image's scores, or else makes its
-    largest batch 1; on a GPU it also compares the scores with ONNX Runtime's. Raises EngineError
+    `progress` wraps the kernels that it compiles. It `takes` images of that kind and those
+    before it. Its warm-up proves that a batch changes no image's scores, or else makes its largest
+    batch 1; on a GPU it also compares the scores with ONNX Runtime's. Raises EngineError
     where the device is not available; AUTO takes the CPU then, and where the comparison fails, and
     logs why. A model that Convoy's kernels cannot run takes the CPU on AUTO, with a warning, and
     raises NoKernelsError on CUDA.
     """
-    return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress, resizes)
+    return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress, takes)
 
 
 def _open(
@@ -95,7 +96,7 @@ def _open(
     threads: int,
     tuning: Path | None,
     progress: Progress,
-    resizes: bool,
+    takes: Kind,
     beside: Engine | None = None,
 ) -> Engine:
     """Open an engine; it shares with `beside`, an engine of this classifier and device not yet
@@ -132,7 +133,7 @@ def _open(
             beside=sharing,
             prove=partial(prove, classifier=classifier, choose=choose, threads=threads),
             fallback=fallback,
-            resizes=resizes,
+            takes=takes,
         )
 
     if classifier.network.no_kernels:

@@ -4,11 +4,15 @@ warm up ─┬─ N = 1 ─ on a GPU: scores as ONNX Runtime's ── else the f
          └─ N > 1 ─ each image's scores are those of it alone ── else the batch is one
 """
 
+import io
 import logging
 
 import numpy as np
+from PIL import Image
 
 from kernels.image.decoded import DecodedImage, Resize
+from kernels.image.jpeg import JpegImage, read_jpeg
+from kernels.image.place import Kind
 from kernels.problems.interpolation import Interpolation
 from models.classifier import Classifier
 from models.engines.engine import Batch, Engine, Images, Pixels, Scores
@@ -17,6 +21,8 @@ from models.engines.tolerance import relative_error, repeat_tolerance, score_tol
 from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
 from models.preprocessing import normalised
+
+_START_OF_SCAN = 0xDA
 
 _log = logging.getLogger("convoy")
 
@@ -37,11 +43,15 @@ def prove(
 
     That is its own, or 1, with a line in the log, where an image's scores depend on the others in
     its batch or on its place there: they must be those of the image alone, up to rounding. So must
-    those of an image that the engine resizes. With `choose`, which a GPU's engine has, the scores
-    of each image alone are ONNX Runtime's on the CPU. Raises EngineError where the engine's scores
-    of one image differ from those.
+    those of an image that the engine resizes or decodes. With `choose`, which a GPU's engine has,
+    the scores of each image alone are ONNX Runtime's on the CPU. Raises EngineError where the
+    engine's scores of one image differ from those.
     """
     images = check_images(engine.max_batch, classifier.preprocessing.image_shape)
+    files: list[JpegImage] = []
+    if engine.takes is Kind.JPEG:
+        pairs = [_as_file(image) for image in images]
+        files, images = [file for file, _ in pairs], np.stack([pixels for _, pixels in pairs])
     tensors = normalised(images, classifier.preprocessing)
     judge, whose = engine, "those of each image alone"
     if choose:
@@ -55,8 +65,10 @@ def prove(
         batches: list[tuple[Batch, Scores]] = [(images[-n:], expected[-n:])]
         if choose:
             allowed = score_tolerance(classifier, smallest, choose, n)
-        if engine.resizes:
+        if engine.takes >= Kind.DECODED:
             batches.append(([_twice_as_large(image) for image in images[-n:]], expected[-n:]))
+        if files:
+            batches.append((files[-n:], expected[-n:]))
         if choose or n == engine.max_batch:  # a GPU has a plan for tensors at every N, too
             batches.append((tensors[-n:][::-1], expected[-n:][::-1]))
         flaw = next(filter(None, (_flaw(engine, *batch, allowed, whose) for batch in batches)), "")
@@ -75,10 +87,32 @@ def prove(
 
 def _twice_as_large(pixels: Pixels) -> DecodedImage:
     """Return a decoded image of twice the size which the device resizes to exactly these pixels."""
-    height, width, channels = pixels.shape
-    resize = Resize(
+    larger = pixels.repeat(2, axis=0).repeat(2, axis=1)
+    return DecodedImage(larger, _to(pixels.shape, 2.0))
+
+
+def _as_file(pixels: Pixels) -> tuple[JpegImage, Pixels]:
+    """Return a JPEG of about these pixels, and the pixels that libjpeg makes of it."""
+    stream = io.BytesIO()
+    Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(
+        stream, "JPEG", quality=90
+    )
+    data = stream.getvalue()
+    decoded = np.asarray(Image.open(stream)).reshape(pixels.shape)
+    view, at, parts = memoryview(data), 2, [memoryview(data)[:2]]
+    while data[at + 1] != _START_OF_SCAN:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        parts.append(view[at:end])
+        at = end
+    return JpegImage(read_jpeg([*parts, view[at:]]), 8, _to(pixels.shape, 1.0)), decoded
+
+
+def _to(shape: tuple[int, ...], times: float) -> Resize:
+    """Return what makes pixels of this shape, H×W×C, of an image so many times larger."""
+    height, width, channels = shape
+    return Resize(
         size=(width, height),
-        box=(0.0, 0.0, 2.0 * width, 2.0 * height),
+        box=(0.0, 0.0, times * width, times * height),
         crop=(0, 0, width, height),
         interpolation=Interpolation.BOX,
         x_reversed=False,
@@ -88,17 +122,19 @@ def _twice_as_large(pixels: Pixels) -> DecodedImage:
         channels=tuple(range(channels)),
         paper=(0,) * channels,
     )
-    return DecodedImage(pixels.repeat(2, axis=0).repeat(2, axis=1), resize)
 
 
 def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose: str) -> str:
     """Return a message about a wrong score of a batch; empty if all are right."""
     try:
-        error = relative_error(engine.run(images).scores, expected)
+        results = engine.run(images)
+        error = relative_error(results.scores, expected)
     except DeviceLostError:
         raise
     except EngineError as failure:
         return str(failure)
+    if results.flags is not None and results.flags.any():
+        return f"files that it should decode have the flags {results.flags.tolist()}"
     if error <= allowed:  # not NaN
         return ""
     return f"scores differ from {whose} by {error:.1e} of the largest, {allowed:.1e} is allowed"

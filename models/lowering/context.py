@@ -8,7 +8,9 @@ from math import prod
 import numpy as np
 
 from kernels.convolution.algorithms import ConvChoice
+from kernels.image.decode import decode_launches
 from kernels.image.decoded import MIDDLE_BYTES
+from kernels.image.jpeg import SCRATCH_BYTES
 from kernels.image.place import Kind
 from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
 from kernels.layout.pixels import Pixels
@@ -43,6 +45,7 @@ class Context:
         self.places: dict[str, Place] = {}
         self.values_in: dict[str, list[str]] = {}  # root: the values that lie in it
         self.last_read = _last_reads(graph)
+        self.flags: dict[str, Operand] = {}  # of the images, where a device decodes files
 
     # --- where values lie ------------------------------------------------------------------------
 
@@ -161,7 +164,8 @@ class Context:
         read = x.strided.stored.itemsize * elements
         self.tape.begin(OUTPUT, Cost(flops, read + results.nbytes))
         results_at = self.tape.buffer(OUTPUT, results.nbytes)
-        self.tape.emit(top_k_launch(x.strided, kind), x=at(x), y=results_at)
+        launch = top_k_launch(x.strided, kind, has_flags=bool(self.flags))
+        self.tape.emit(launch, x=at(x), **self.flags, y=results_at)
 
     def preprocess(self, p: Preprocessing, kind: Kind = Kind.PIXELS) -> None:
         """Emit the launches that turn images of these kinds into the network's input.
@@ -223,6 +227,8 @@ class Context:
         self.tape.emit(fetch_launch(self.n, place_bytes), images=images, entries=entries)
         if not places.has_made:
             return places, {"entries": entries}
+        if kind is Kind.JPEG:
+            self._decode_files(place_bytes, entries)
         height, width, channels = p.image_shape
         middle = self.tape.buffer("convoy/middle", self.n * MIDDLE_BYTES)
         made = self.tape.buffer("convoy/pixels", nbytes)
@@ -231,6 +237,15 @@ class Context:
         second = second_axis_launch(self.n, (height, width, channels), place_bytes)
         self.tape.emit(second, entries=entries, middle=middle, y=made)
         return places, {"entries": entries, "made": made}
+
+    def _decode_files(self, place_bytes: int, entries: Operand) -> None:
+        """Emit the launches that make decoded images of the JPEG files in places."""
+        scratch = self.tape.buffer("convoy/scratch", self.n * SCRATCH_BYTES)
+        self.flags = {"flags": self.tape.buffer("convoy/flags", 4 * self.n)}
+        operands = {"entries": entries, "scratch": scratch, **self.flags}
+        for launch in decode_launches(self.n, place_bytes):
+            wanted = {name: operands[name] for name in launch.operands}
+            self.tape.emit(launch, **wanted)
 
     def _normalisation(self, p: Preprocessing, channels: int) -> dict[str, Operand]:
         """Return the operands that normalise pixels, padded with zeros to `channels` channels."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from kernels.convolution.algorithms import ConvChoice, candidates, choices
 from kernels.device.device import Instantiation
 from kernels.device.gpus import Gpu
+from kernels.image.place import Kind
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import choose as least_cost
@@ -96,8 +97,14 @@ class PlanReport:
         return Timeline(self.name, self.n, self.gpu.name, bars)
 
 
-def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = None) -> PlanReport:
-    """Return the report of a classifier's plan for n images on a GPU.
+def plan_report(
+    classifier: Classifier,
+    n: int,
+    gpu: Gpu,
+    tuning: Path | None = None,
+    takes: Kind = Kind.PIXELS,
+) -> PlanReport:
+    """Return the report of a classifier's plan for n images of up to a kind on a GPU.
 
     Convolutions are chosen by the measurements in `tuning`, if it is given, else by the heuristic.
     Raises EngineError where the file has none for that GPU, or cannot be read; and where the GPU
@@ -111,8 +118,14 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
     graph = classifier.rewritten.graph
     find: Find = find_on(gpu.name.split()[0], tuning) if tuning else lambda _: None
     choose = tuned(find, heuristic(gpu))
+    meaning = classifier.preprocessing
     plan: Plan = build_plan(
-        graph, classifier.preprocessing, n, choose, pays=partial(time.pays, machine=gpu)
+        graph,
+        meaning,
+        n,
+        choose,
+        kind=meaning.batch_kinds(takes)[-1] if takes > Kind.TENSOR else Kind.PIXELS,
+        pays=partial(time.pays, machine=gpu),
     )
     gaps = time.gaps(plan.after, overlaps=gpu.overlaps)
     spans = time.spans([time.estimate(step, gpu) for step in plan.steps], plan.after, gaps)

@@ -7,6 +7,7 @@ from pathlib import Path
 from kernels.device.compile import DEFAULT_CACHE, compile_all
 from kernels.device.device import DeviceError, Instantiation
 from kernels.device.gpus import ARCHITECTURES
+from kernels.image.place import Kind
 from kernels.tuning.heuristic import Facts, heuristic
 from kernels.tuning.search import finder, tuned
 from models.classifier import Classifier
@@ -47,7 +48,7 @@ def precompile(
         )
     graph = classifier.rewritten.graph
     meaning = classifier.preprocessing
-    kinds = {kind for able in (False, True) for kind in meaning.batch_kinds(resizes=able)}
+    kinds = {kind for takes in Kind for kind in meaning.batch_kinds(takes)}
     wanted: dict[Instantiation, None] = {}
     gpus = {gpu for arch in architectures for gpu in _gpus_of(arch)}
     for choose in (*map(heuristic, gpus), *_measured(tuning, architectures)):

@@ -116,6 +116,14 @@ class ModelDescription(TypedDict):
     no_maps: Annotated[
         str, Field(description="why `explain` has no maps of it; empty where it has them")
     ]
+    decoded: Annotated[
+        dict[str, int],
+        Field(
+            description="images that the GPU decoded, and those that the CPU did, by why; empty"
+            " where no GPU decodes",
+            examples=[{"gpu": 40, "progressive": 2}],
+        ),
+    ]
 
 
 def broken_model(broken: FailedModel) -> ModelDescription:
@@ -136,6 +144,7 @@ def broken_model(broken: FailedModel) -> ModelDescription:
         warning="",
         origin="",
         no_maps="it could not be opened",
+        decoded={},
     )
 
 

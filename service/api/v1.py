@@ -135,6 +135,10 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
                         warning=pipeline.info.warning,
                         origin=pipeline.info.origin,
                         no_maps=_why_no_maps(pipeline.info),
+                        decoded={
+                            why or "gpu": count
+                            for why, count in pipeline.metrics.counts.sum().decoded.items()
+                        },
                     )
                     for name, pipeline in repository.models.items()
                 ]

@@ -16,11 +16,14 @@ from models import (
     Classifier,
     DeviceKind,
     Engine,
+    Image,
+    Kind,
     Original,
     Pixels,
     Precision,
     Preprocessing,
     Scores,
+    kind_of,
     score_tolerance,
 )
 from service.cli.classify import read_image, with_folders
@@ -37,11 +40,15 @@ from service.hosting.loading import (
     open_classifier,
 )
 from service.hosting.presets import Trial, try_presets
+from service.images.decode_pool import Decoding, NotForDeviceError
 from service.settings import Settings, SettingsError
+from service.telemetry.counts import NO_FILE, why_left
 from service.telemetry.logs import configure_logging
 
 # Of the images with labels, how many more another preset must be right for to be advised.
 _CLEARLY_MORE = 0.1
+
+_OTHER_PIXELS = "the GPU's pixels have other scores than the CPU's"
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,8 @@ class _ImageComparison:
 
 
 @with_settings(
-    "model", "preset", "labels", "device", "precision", "threads", "tuning", "external_data"
+    *("model", "preset", "labels", "device", "precision", "threads", "resize", "decode", "tuning"),
+    "external_data",
 )
 def check(
     settings: Settings,
@@ -95,9 +103,10 @@ def check(
 ) -> None:
     """Compare a model's scores with those of ONNX Runtime on the file itself, and all presets.
 
-    Both get the same decoded images. The exit status is 1 if scores differ by more than the
-    tolerance, or if an image cannot be read; with --original only by a tolerance that is given.
-    Where folders or files are named after labels, how
+    Both get the same decoded images. With --resize gpu or --decode gpu the GPU also gets the images
+    before that, of which it must make pixels with the same scores, to the bit. The exit status is 1
+    if it does not, if scores differ by more than the tolerance, or if an image cannot be read; with
+    --original only by a tolerance that is given. Where folders or files are named after labels, how
     many answers are right is told for each preset.
     """
     configure_logging()
@@ -114,12 +123,16 @@ def check(
     engine = engine.warm_up()
     prepare = decoder(classifier, settings)
     compared: list[_ImageComparison] = []
+    paths: dict[str, list[Path]] = {}
     failed = False
     for file in with_folders(images):
         try:
-            pixels = prepare(read_image(file, settings)).run()
+            decoding = prepare(read_image(file, settings))
+            pixels = decoding.run()
             ours, theirs = engine.run(pixels[np.newaxis]).scores[0], original.run(pixels)
             compared.append(_compare(file, ours, theirs, classifier.preprocessing))
+            if engine.takes >= Kind.DECODED:
+                paths.setdefault(_path_of(engine, decoding, ours), []).append(file)
         except (OSError, ServiceError) as error:
             typer.echo(f"Error: {file}: {error}", err=True)
             failed = True
@@ -131,6 +144,10 @@ def check(
     else:
         allowed = inf if original_file else _allowed(classifier, engine, compared)
     _sum_up(classifier, engine, compared, allowed)
+    for path, files in paths.items():
+        shown = f": {', '.join(map(str, files))}" if path == _OTHER_PIXELS else ""
+        typer.echo(f"{path}: {len(files)} of {len(compared)} images{shown}")
+    failed = failed or _OTHER_PIXELS in paths
     if compared:
         _show_presets(
             classifier, engine, [image.file for image in compared], image_reader(settings)
@@ -140,6 +157,29 @@ def check(
         typer.echo(warning)
     if failed or not compared or not all(image.difference <= allowed for image in compared):  # NaN
         raise typer.Exit(1)
+
+
+def _path_of(engine: Engine, decoding: Decoding, scores: Scores) -> str:
+    """Return what the GPU makes of an image that it decodes or resizes: the pixels that the CPU
+    makes have these scores.
+    """
+    image: Image | None = None
+    why = NO_FILE if engine.takes is Kind.JPEG else ""
+    if engine.takes is Kind.JPEG and decoding.file is not None:
+        try:
+            image, why = decoding.file(), ""
+        except NotForDeviceError as left:
+            why = left.reason
+    if image is None:
+        image = decoding.run() if decoding.unresized is None else decoding.unresized()
+    results = engine.run([image])
+    if results.flags is not None and results.flags[0]:
+        return f"decoded by the CPU ({why_left(int(results.flags[0]))})"
+    if results.scores[0].tobytes() != scores.tobytes():
+        return _OTHER_PIXELS
+    by = {Kind.JPEG: "decoded by the GPU", Kind.DECODED: "resized by the GPU"}
+    what = by.get(kind_of(image), "resized by the CPU")
+    return f"{what}{f', decoded by the CPU ({why})' if why else ''}, to the same scores"
 
 
 def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -> _ImageComparison:

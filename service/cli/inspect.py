@@ -25,7 +25,7 @@ from service.telemetry.logs import configure_logging
 _ALGORITHM = 24
 
 
-@with_settings("model", "preset", "precision", "tuning", "external_data")
+@with_settings("model", "preset", "precision", "resize", "decode", "tuning", "external_data")
 def inspect(
     settings: Settings,
     n: Annotated[int, typer.Option("-n", min=1, help="Batch size to cost.")] = 1,
@@ -75,7 +75,8 @@ def inspect(
         raise SettingsError("--measure: measures the --timeline; name its file")
     configure_logging()
     classifier = load(settings, expectations)
-    network, planned = report(classifier, n), plan_report(classifier, n, GPUS[gpu], settings.tuning)
+    network = report(classifier, n)
+    planned = plan_report(classifier, n, GPUS[gpu], settings.tuning, settings.takes)
     if plot_file is not None:
         plot_times(planned, plot_file)
     if timeline_file is not None:

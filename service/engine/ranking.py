@@ -35,6 +35,8 @@ _MOST_EXP = 600.0
 # The classes ranked here for every image of a batch; few requests ask for more.
 RANKED = 5
 
+NOT_DECODED = -1
+
 # Classes in order, likeliest first (of equals, the lower index first), and their probabilities.
 Ranking = tuple[Sequence[int], Sequence[float]]
 
@@ -43,7 +45,7 @@ class _Batch:
     """Holds the scores of images that ran together; they are ranked on first use."""
 
     def __init__(self, results: Results, output: OutputKind) -> None:
-        self._scores, self._ranked, self.inner = results
+        self._scores, self._ranked, self.inner, self.flags = results
         self._output = output
 
     @cached_property
@@ -85,6 +87,14 @@ class ScoreRow:
         if self.batch is None:
             return {}
         return {name: values[self.place] for name, values in self.batch.inner.items()}
+
+    @property
+    def flags(self) -> int:
+        """Return why the engine has left the file to the CPU, and these scores are of no picture:
+        0 where it has not, NOT_DECODED where it decodes no files.
+        """
+        flags = None if self.batch is None else self.batch.flags
+        return NOT_DECODED if flags is None else int(flags[self.place])
 
     @property
     def is_known_finite(self) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from models import Engine, EngineError, Image, OutputKind
+from models import Engine, EngineError, Image, Kind, OutputKind
 from service.batching.batcher import Batcher
 from service.batching.company import Company
 from service.batching.consumer import BatchRecord
@@ -113,9 +113,9 @@ class EngineRunner:
         return ", ".join(dict.fromkeys(engine.precision for engine in self.engines))
 
     @property
-    def resizes(self) -> bool:
-        """Return whether every engine resizes decoded images on its device."""
-        return all(engine.engine.resizes for engine in self._engines)
+    def takes(self) -> Kind:
+        """Return the last kind of images that every engine takes."""
+        return min(engine.engine.takes for engine in self._engines)
 
     @property
     def engines(self) -> Sequence[EngineStatus]:

@@ -1,7 +1,8 @@
 """Takes one request's images to their scores by callbacks, without an asyncio task.
 
-wanted ── admit ─┬─ files ── headers ── decode pool ─┬─ batcher ── scores
-                 └─ images ──────────────────────────┘
+wanted ── admit ─┬─ files ── headers ─┬─ decode pool ─┬─ batcher ─┬─ scores
+                 │                    └───────────────│───────────┘ files that a device has left
+                 └─ images ───────────────────────────┘
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -10,7 +11,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from models import Array, Image
+from models import Array, Image, Kind, kind_of, kind_of_batch
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import BatchResult
 from service.engine.ranking import ScoreRow
@@ -18,8 +19,9 @@ from service.errors import ServiceError
 from service.hosting.admission import Reservation
 from service.hosting.pipeline import Pipeline
 from service.images.clip import Frames
-from service.images.decode_pool import Decoding
+from service.images.decode_pool import Decoding, NotForDeviceError
 from service.images.view import View, view_of
+from service.telemetry.counts import BESIDE_BROKEN, BY_DEVICE, NO_FILE, why_left
 
 # Above this many bytes, reading the headers takes longer than handing them to a thread. Of clips it
 # may anyway: an archive is inflated.
@@ -61,13 +63,16 @@ class Inference:
     _pipeline: Pipeline
     _reservation: Reservation
     _then: Callable[[Outcome], None] | None
-    _under_way: Sequence[Withdrawable] = ()
+    _under_way: list[Withdrawable] = field(default_factory=list)
     _urgency: Urgency = NO_HURRY
     _pixels_only: bool = False
     _inner: Collection[str] = ()
     _views: list[View] | None = None
     _decoded: list[Any] = field(default_factory=list)  # images, or an exception
     _undecoded: int = 0
+    # Where the engine decodes files: how to decode them here, and the scores so far.
+    _decodings: Sequence[Decoding] = ()
+    _rows: list[ScoreRow | None] = field(default_factory=list)
     decoded_at: float = field(default_factory=perf_counter)
 
     def start(self, wanted: ImageRequest) -> None:
@@ -93,7 +98,7 @@ class Inference:
         prepare = partial(_prepare, prepare=self._pipeline.prepare)
         job = self._pipeline.reader.post(prepare, files, self._prepared)
         if job is not None:
-            self._under_way = (job,)
+            self._under_way = [job]
 
     def withdraw(self) -> None:
         """Cancel what has not begun, and never call `then`."""
@@ -118,34 +123,72 @@ class Inference:
         decoders.admit(*decodings, client=client)
         if self._views is not None:
             self._views += map(view_of, decodings)
-        leaves = self._pipeline.leaves_resizing and not self._pixels_only
+        left = () if self._pixels_only else self._pipeline.left
+        if Kind.JPEG in left:
+            self._decodings = decodings
+            self._rows = [None] * len(decodings)
         self._decoded = [None] * len(decodings)
         self._undecoded = len(decodings)
-        posted = [
-            decoders.post(
-                decoding, partial(self._one_decoded, place), client, leave_resizing=leaves
-            )
-            for place, decoding in enumerate(decodings)
-        ]
-        if self._undecoded:
-            self._under_way = [job for job in posted if job is not None]
+        for place, decoding in enumerate(decodings):
+            if self._decodings and decoding.file is None:
+                self._pipeline.metrics.counts.decoded(NO_FILE)
+            self._post(place, decoding, left)
+
+    def _post(self, place: int, decoding: Decoding, left: Collection[Kind]) -> None:
+        """Let the pool decode an image."""
+        then, client = partial(self._one_decoded, place), self._reservation.client
+        job = self._pipeline.decoders.post(decoding, then, client, left)
+        if job is not None:
+            self._under_way.append(job)
+
+    def _decode_here(self, place: int, reason: str) -> None:
+        """Decode a file that a device did not, as if there were none that does."""
+        self._pipeline.metrics.counts.decoded(reason)
+        left = [kind for kind in self._pipeline.left if kind is not Kind.JPEG]
+        self._post(place, self._decodings[place], left)
 
     def _one_decoded(self, place: int, image: Image, error: Exception | None) -> None:
+        if isinstance(error, NotForDeviceError):
+            self._decode_here(place, error.reason)
+            return
         self._decoded[place] = image if error is None else error
         self._undecoded -= 1
         if self._undecoded:
             return
+        self._under_way = []
         # After the last, so that the error always names the first bad image. It is not raised: its
         # traceback would keep this object, and so itself.
         for number, outcome in enumerate(self._decoded):
             if isinstance(outcome, Exception):
-                self._end(_named(outcome, number, len(self._decoded)))
+                self._refuse(number, outcome)
                 return
-        self._reservation.release_bytes()
         try:
-            self._score(self._decoded)
+            if self._decodings:
+                self._score_rest()
+            else:
+                self._reservation.release_bytes()
+                self._score(self._decoded)
         except Exception as refused:  # noqa: BLE001  passed on to the request
             self._end(refused)
+
+    def _refuse(self, place: int, error: Exception) -> None:
+        """End with an image's error, unless one before it may have one, too: a file that no decoder
+        has seen."""
+        unseen = [
+            before
+            for before in range(place)
+            if self._decodings and self._rows[before] is None and self._is_file(before)
+        ]
+        if not unseen:
+            self._end(_named(error, place, len(self._decoded)))
+            return
+        self._undecoded = len(unseen)
+        for before in unseen:
+            self._decode_here(before, BESIDE_BROKEN)
+
+    def _is_file(self, place: int) -> bool:
+        image = self._decoded[place]
+        return not isinstance(image, Exception) and kind_of(image) is Kind.JPEG
 
     def _score(self, images: Sequence[Image]) -> None:
         self.decoded_at = perf_counter()
@@ -156,12 +199,47 @@ class Inference:
             then(BatchResult(results, 0, 0.0, 0.0))
         elif then is not None:
             runner, client = self._pipeline.runner, self._reservation.client
-            self._under_way = (runner.post(images, then, self._urgency, client, self._inner),)
+            self._under_way = [runner.post(images, then, self._urgency, client, self._inner)]
             self._then = None  # breaks a reference cycle
+
+    def _score_rest(self) -> None:
+        """Score the images that have no scores yet; of files the engine may give none."""
+        self.decoded_at = perf_counter()
+        places = [place for place, row in enumerate(self._rows) if row is None]
+        images = [self._decoded[place] for place in places]
+        if kind_of_batch(images) < Kind.JPEG:
+            self._reservation.release_bytes()
+        if self._then is not None:
+            runner, client = self._pipeline.runner, self._reservation.client
+            then = partial(self._scored, places)
+            self._under_way = [runner.post(images, then, self._urgency, client, self._inner)]
+
+    def _scored(self, places: Sequence[int], outcome: Scored | ServiceError) -> None:
+        """Keep the rows of a batch; decode here what the device has left."""
+        self._under_way = []
+        if isinstance(outcome, ServiceError):
+            self._end(outcome)
+            return
+        undone = {}
+        for place, row in zip(places, outcome.results, strict=True):
+            is_file = self._is_file(place)
+            if is_file and row.flags:
+                undone[place] = why_left(row.flags)
+                continue
+            if is_file:
+                self._pipeline.metrics.counts.decoded(BY_DEVICE)
+            self._rows[place] = row
+        self._undecoded = len(undone)
+        for place, reason in undone.items():
+            self._decode_here(place, reason)
+        then = self._then
+        if not undone and then is not None:
+            self._then = None
+            then(outcome._replace(results=[row for row in self._rows if row is not None]))
 
     def _end(self, failure: Exception) -> None:
         then, self._then = self._then, None
-        self._under_way = ()
+        self._under_way = []
         if then is not None:
             then(failure)
 

@@ -47,7 +47,7 @@ from service.images.clip import prepare_clip
 from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image
 from service.progress import download_progress
-from service.settings import ResizedBy, Settings, SettingsError, hub_access, parse_assignments
+from service.settings import Settings, SettingsError, hub_access, parse_assignments
 
 BUILT_IN_NAME = "digits"
 
@@ -255,7 +255,7 @@ def open_on_devices(
         threads=settings.engine_threads,
         tuning=settings.tuning,
         progress=partial(track, description="compiling kernels", console=Console(stderr=True)),
-        resizes=settings.resize is ResizedBy.GPU,
+        takes=settings.takes,
     )
 
 

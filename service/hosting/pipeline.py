@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models import Absent, ChannelOrder, Inner, Maps, OutputKind, Serving
+from models import Absent, ChannelOrder, Inner, Kind, Maps, OutputKind, Serving
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
@@ -20,6 +20,8 @@ _UNSOUGHT = Absent("none was looked for")
 
 # Images of one model that wait in memory before they are resized: 0.4 GB at most.
 _MOST_UNRESIZED = 128
+
+_LEFT = (Kind.DECODED, Kind.JPEG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,16 @@ class Pipeline:
         }
 
     @property
-    def leaves_resizing(self) -> bool:
-        """Return whether engines resize the next images: only while few are in progress, as each
-        takes up to 3 MB until then."""
-        return self.runner.resizes and self.admission.images <= _MOST_UNRESIZED
+    def left(self) -> Collection[Kind]:
+        """Return as which kinds the next images are left to the engines.
+
+        Decoded ones only as long as few are inside, since each is up to 3 MB until it is resized.
+        """
+        takes = self.runner.takes
+        if takes < Kind.DECODED:  # on a CPU, mostly
+            return ()
+        few = self.admission.images <= _MOST_UNRESIZED
+        return [kind for kind in _LEFT if kind <= takes and (few or kind is not Kind.DECODED)]
 
     async def drain(self, timeout_s: float | None) -> bool:
         """Refuse new requests and finish those in progress; return False if that took longer than

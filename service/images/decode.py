@@ -17,6 +17,7 @@ import struct
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from operator import floordiv
 from pickle import PickleBuffer
 from typing import Any, NamedTuple
 
@@ -52,14 +53,19 @@ _TRANSPOSES = {
 }
 
 
-class Decoded(NamedTuple):
-    """Holds an opaque image as stored, RGB or grey, and how to resize it: `box` becomes `size`,
-    from which `crop` is cut."""
+class How(NamedTuple):
+    """Says how to resize a decoded image: `box` becomes `size`, from which `crop` is cut."""
 
-    image: Image.Image
     size: tuple[int, int]
     box: tuple[float, float, float, float]
     crop: tuple[int, int, int, int]
+
+
+class Decoded(NamedTuple):
+    """Holds an opaque image as stored, RGB or grey, and how to resize it."""
+
+    image: Image.Image
+    how: How
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,17 +158,28 @@ class Drawing:
     def _opaque(self, image: Image.Image, shrink: float = 1.0) -> Decoded:
         """Return how to resize a decoded image that is `shrink` times smaller than as stored."""
         opaque = (_converted if self.exact else _opaque)(image, self._mode)
-        left, top, right, bottom = self.crop
+        return Decoded(opaque, self.how(opaque.size, shrink))
+
+    def how(self, decoded: tuple[int, int], shrink: float) -> How:
+        """Return how to resize an image that is decoded to this width and height, `shrink` times
+        smaller than as stored."""
         if self.exact:
-            return Decoded(opaque, self.resized, (0.0, 0.0, *opaque.size), self.crop)
+            return How(self.resized, (0.0, 0.0, *decoded), self.crop)
+        left, top, right, bottom = self.crop
         x0, y0, x1, y1 = (edge / shrink for edge in self.box)
         size = right - left, bottom - top
-        return Decoded(opaque, size, (x0, y0, x1, y1), (0, 0, *size))
+        return How(size, (x0, y0, x1, y1), (0, 0, *size))
+
+    @property
+    def shrink(self) -> int:
+        """Return how many times smaller Pillow decodes the file, if it is a JPEG: 1, 2, 4 or 8."""
+        fits = 1 if self.exact else min(map(floordiv, self.stored, self.resized))
+        return max(shrink for shrink in (1, 2, 4, 8) if shrink <= max(1, fits))
 
     def _upright(self, decoded: Decoded) -> Image.Image:
-        small = decoded.image.resize(decoded.size, self.filter, box=decoded.box)
+        small = decoded.image.resize(decoded.how.size, self.filter, box=decoded.how.box)
         if self.exact:
-            small = small.crop(decoded.crop)
+            small = small.crop(decoded.how.crop)
         # Resized before it is turned: turning few pixels is cheap.
         turned = small.transpose(_TRANSPOSES[self.turn]) if any(self.turn) else small
         upright = _converted(turned, self._mode)

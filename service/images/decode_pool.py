@@ -8,14 +8,14 @@ one in every thread. Clients take turns by the seconds that decoding takes, and 
 are decoded in the order in which they come (`service/fair_queue.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from operator import call
 from typing import Any, NamedTuple
 
-from models import Image, Pixels
+from models import Image, Kind, Pixels
 from service.engine.threads import ThreadPool
 from service.errors import DecodersBusyError, PayloadTooLargeError
 from service.fair_queue import ANYONE, Client, FairQueue
@@ -46,6 +46,18 @@ class Cost(NamedTuple):
     seconds: float = 0.0  # of one core
 
 
+# Of reading a file's headers and laying it out for a device.
+_LAYING_OUT = Cost(2**21, 0.0003)
+
+
+class NotForDeviceError(Exception):
+    """Says that an image is to be decoded here, and why: a name for counters."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the image is not for a device to decode: {reason}")
+        self.reason = reason
+
+
 class Decoding(NamedTuple):
     """Holds a checked image file with the cost of decoding it and the functions that decode."""
 
@@ -55,6 +67,8 @@ class Decoding(NamedTuple):
     unresized: Callable[[], Image] | None = None
     # Decode it as large ones are, however little it takes: its decoder may crash or hang.
     apart: bool = False
+    # For an engine that decodes: lays out the file, or raises NotForDeviceError.
+    file: Callable[[], Image] | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -233,14 +247,22 @@ class DecodePool:
         decoding: Decoding,
         then: Decoded,
         client: Client = ANYONE,
-        *,
-        leave_resizing: bool = False,
+        left: Collection[Kind] = (),
     ) -> _Work | None:
         """Decode an admitted image and call `then` in the event loop; return None if that is done
-        already."""
+        already.
+
+        It may be `left` to an engine as an image of one of these kinds. `then` gets
+        NotForDeviceError where it cannot be left as a file.
+        """
         quick = self._is_quick(decoding)
+        decode: Callable[[], Image] = decoding.run
+        if Kind.JPEG in left and decoding.file is not None:
+            quick, decode = True, decoding.file
+            decoding = decoding._replace(cost=_LAYING_OUT)
         # A large image is often decoded in another process, from where few pixels come sooner.
-        decode = (leave_resizing and quick and decoding.unresized) or decoding.run
+        elif Kind.DECODED in left and quick and decoding.unresized is not None:
+            decode = decoding.unresized
         if not self._threads:
             self._quick.pool.post(call, decode, then)
             return None

@@ -20,12 +20,16 @@ from models import (
     DecodedImage,
     Image,
     Interpolation,
+    JpegImage,
     Preprocessing,
+    Reason,
     Resize,
+    UnsuitableError,
+    read_jpeg,
 )
 from service.errors import PayloadTooLargeError
-from service.images.decode import Drawing
-from service.images.decode_pool import Cost, Decoding
+from service.images.decode import Drawing, How
+from service.images.decode_pool import Cost, Decoding, NotForDeviceError
 from service.images.file import ImageFile, ImageFormat
 from service.images.header import parse_image_file
 
@@ -67,7 +71,10 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
     """
     file = check_image(data, limits)
     cost, drawing = plan(file, preprocessing, limits)
-    return Decoding(cost, drawing, partial(_unresized, drawing, preprocessing))
+    unresized = partial(_unresized, drawing, preprocessing)
+    is_file = file.format is ImageFormat.JPEG
+    laid_out = partial(_file, drawing, preprocessing) if is_file else None
+    return Decoding(cost, drawing, unresized, file=laid_out)
 
 
 def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
@@ -128,28 +135,46 @@ def plan(
         reverse=bgr,
         parts=file.parts,
     )
-    return _cost(file, geometry, exact=preprocessing.exact), drawing
+    return _cost(file, drawing), drawing
 
 
 def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
     """Decode an image, and leave resizing to a device unless the image is too large for it."""
     decoded = drawing.decoded()
+    resize = _resize(drawing, preprocessing, decoded.how)
+    if not resize.fits(*decoded.image.size, len(decoded.image.getbands())):
+        return drawing.drawn(decoded)
+    pixels = np.asarray(decoded.image)
+    return DecodedImage(pixels.reshape(*pixels.shape[:2], -1), resize)
+
+
+def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
+    """Lay out a JPEG for a device that decodes it. Raises NotForDeviceError."""
+    try:
+        file = read_jpeg(drawing.parts)
+        if drawing.grey and file.components > 1:  # Pillow makes it grey before it resizes it
+            raise NotForDeviceError(Reason.COMPONENTS.value)
+        eighths = 8 // drawing.shrink
+        how = drawing.how(file.scaled(eighths), drawing.shrink)
+        return JpegImage(file, eighths, _resize(drawing, preprocessing, how))
+    except UnsuitableError as error:
+        raise NotForDeviceError(error.reason.value) from error
+
+
+def _resize(drawing: Drawing, preprocessing: Preprocessing, how: How) -> Resize:
+    """Return what is left to do where an image is decoded."""
     paper = drawing.paper or (0,) * len(preprocessing.mean)
     order = -1 if drawing.reverse else 1
-    resize = Resize(
-        size=decoded.size,
-        box=decoded.box,
-        crop=decoded.crop,
+    return Resize(
+        size=how.size,
+        box=how.box,
+        crop=how.crop,
         interpolation=preprocessing.interpolation,
         **drawing.turn._asdict(),
         frame=drawing.frame,
         channels=tuple(range(len(preprocessing.mean)))[::order],
         paper=paper[::order],
     )
-    if not resize.fits(*decoded.image.size, len(decoded.image.getbands())):
-        return drawing.drawn(decoded)
-    pixels = np.asarray(decoded.image)
-    return DecodedImage(pixels.reshape(*pixels.shape[:2], -1), resize)
 
 
 def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
@@ -196,14 +221,11 @@ def _stored(edge: int, resized: int, stored: int) -> float:
     return min(edge * (stored / resized), stored)
 
 
-def _cost(file: ImageFile, geometry: _Geometry, *, exact: bool) -> Cost:
-    weight, shrink = file.weight, 1
-    if file.format is ImageFormat.JPEG and not exact:
-        width, height = geometry.resized
-        fits = max(1, min(file.width // width, file.height // height))
-        shrink = max(scale for scale in (1, 2, 4, 8) if scale <= fits)
+def _cost(file: ImageFile, drawing: Drawing) -> Cost:
+    weight = file.weight
+    shrink = drawing.shrink if file.format is ImageFormat.JPEG else 1
     pixel_bytes = weight.held_bytes + weight.drawn_bytes / shrink**2
     coded_bytes = sum(map(len, file.parts))  # Pillow reads a joined copy
-    if exact:
-        coded_bytes += _RESIZED_BYTES * math.prod(geometry.resized)
+    if drawing.exact:
+        coded_bytes += _RESIZED_BYTES * math.prod(drawing.resized)
     return Cost(int(file.pixels * pixel_bytes) + coded_bytes, file.pixels * weight.ns / 1e9)

@@ -90,11 +90,11 @@ class RemoteRunner:
         link.runners.append(self)
         self._output = model.info.output
         self._shared = shared.slots(worker)
-        self._scores = shared.scores[worker]
+        self._scores, self._flags = shared.scores[worker], shared.flags[worker]
         self._inner = {name: values[worker] for name, values in shared.inner.items()}
         self.free = list(range(model.max_images))  # slots; the last is taken: it is in a cache
         self._refusing = False
-        self.update("WARMING", "", [], 0, 0.0, 0.0, 0.0, False)
+        self.update("WARMING", "", [], 0, 0.0, 0.0, 0.0, Kind.TENSOR)
 
     def update(
         self,
@@ -105,10 +105,10 @@ class RemoteRunner:
         wait_s: float,
         busy_until: float,
         run_s: float,
-        resizes: bool,
+        takes: int,
     ) -> None:
-        """Store the main process's runner's state, as `status_of` gives it."""
-        self.resizes = resizes
+        """Store the state of the runner in the main process, as `status_of` gives it."""
+        self.takes = Kind(takes)
         self._state, self.failure, self.depth = State[state], failure, depth
         self.engines = [EngineStatus(*engine) for engine in engines]
         self._wait_s, self._busy_until, self._run_s = wait_s, busy_until, run_s
@@ -165,7 +165,7 @@ class RemoteRunner:
         pending = RemoteRequest(self, next(link.numbers), slots, then, inner)
         kinds = [kind_of(image) for image in images]
         for slot, image, kind in zip(slots, images, kinds, strict=True):
-            if kind is Kind.DECODED:
+            if kind >= Kind.DECODED:
                 write_image(self._shared[kind][slot], image)
             else:
                 self._shared[kind][slot] = image
@@ -182,7 +182,8 @@ class RemoteRunner:
         if what == "done":
             slots = pending.slots  # a list of them copies
             inner = {name: self._inner[name][slots] for name in pending.inner}
-            rows = rank(Results(self._scores[slots], inner=inner), self._output)
+            results = Results(self._scores[slots], inner=inner, flags=self._flags[slots])
+            rows = rank(results, self._output)
             call_safely(pending.then, BatchResult(rows, *about))
         else:
             call_safely(pending.then, _error(*about))
@@ -210,7 +211,7 @@ def status_of(runner: EngineRunner) -> Sequence[Any]:
     """Return a runner's current state for `RemoteRunner.update`."""
     queue = runner.batcher
     load = queue.depth, queue.expected_wait_s(), queue.busy_until, queue.latency().of(1)
-    return runner.state.name, runner.failure, runner.engines, *load, runner.resizes
+    return runner.state.name, runner.failure, runner.engines, *load, runner.takes
 
 
 def _error(kind: str, text: str, attributes: Mapping[str, float]) -> ServiceError:

@@ -4,6 +4,7 @@
     counts   a row a process, see `Counts`        the process writes; the rows add up
     images   of any kind, a slot each             the worker writes, the engine reads
     scores   of the image in the same slot        the main process writes, the worker reads
+    flags    the same: why it is left to the worker
     inner    the same of values inside the network, where they are asked for
 
 Each worker has slots of its own. It uses a slot again once the main process has answered the
@@ -76,7 +77,7 @@ class ModelFacts(NamedTuple):
     max_batch: int
     device: str
     precision: str
-    resizes: bool = False
+    takes: Kind = Kind.TENSOR
 
 
 class SharedModel:
@@ -96,10 +97,12 @@ class SharedModel:
             Kind.PIXELS: pixels.reshape(*slots, *model.info.image_shape),
             Kind.TENSOR: tensors,
         }
-        if model.resizes:
-            self.images[Kind.DECODED] = memory.array((*slots, PLACE_BYTES), np.uint8)
+        if model.takes >= Kind.DECODED:
+            places = memory.array((*slots, PLACE_BYTES), np.uint8)
+            self.images |= {Kind.DECODED: places, Kind.JPEG: places}
         self._shape = model.info.image_shape
         self.scores = memory.array((*slots, model.classes), np.float32)
+        self.flags = memory.array(slots, np.int32)
         self.inner = {
             each.name: memory.array((*slots, *each.shape), np.float32) for each in model.info.inner
         }
@@ -111,7 +114,7 @@ class SharedModel:
     def image(self, worker: int, slot: int, kind: Kind) -> Image:
         """Return the image in a slot, without copying it."""
         place = self.images[kind][worker, slot]
-        return WrittenImage(place, self._shape) if kind is Kind.DECODED else place
+        return WrittenImage(place, self._shape) if kind >= Kind.DECODED else place
 
 
 class SharedAdmission(Admission):

@@ -81,7 +81,7 @@ def run_workers(
     models = []
     for pipeline in repository.models.values():
         runner, max_images = pipeline.runner, pipeline.admission.max_images
-        fixed = runner.classes, runner.max_batch, runner.device, runner.precision, runner.resizes
+        fixed = runner.classes, runner.max_batch, runner.device, runner.precision, runner.takes
         models.append(ModelFacts(pipeline.info, pipeline.prepare, max_images, *fixed))
     broken = list(repository.broken.values())
     outfit = Outfit(options, models, broken, Memory(), listener, os.getpid())
@@ -149,7 +149,7 @@ class Session:
         inner: Sequence[str],
     ) -> None:
         runner, shared = self._models[place]
-        scores = shared.scores[self._number]
+        scores, flags = shared.scores[self._number], shared.flags[self._number]
 
         def then(outcome: BatchResult[ScoreRow] | ServiceError) -> None:
             self._open.pop(number, None)
@@ -158,7 +158,7 @@ class Session:
                 self.wire.say("failed", number, kind, str(outcome), vars(outcome))
                 return
             for slot, row in zip(slots, outcome.results, strict=True):
-                scores[slot] = row.scores
+                scores[slot], flags[slot] = row.scores, row.flags
                 for name in inner:
                     shared.inner[name][self._number][slot] = row.inner[name]
             self.wire.say("done", number, *outcome[1:])

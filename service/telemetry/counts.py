@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 from prometheus_client.utils import floatToGoString
 
+from models import Flag, Reason
 from service.batching.consumer import BatchRecord
+from service.engine.ranking import NOT_DECODED
 from service.errors import Code
 
 # Triton's reasons for failed requests; any other is OTHER.
@@ -81,14 +83,35 @@ _BOUNDS = [*map(floatToGoString, _SECONDS), "+Inf"]
 STATUSES = (200, *Code)
 PHASES = Phases._fields[1:]  # without the total
 
-# The row: four numbers, requests by status, a histogram with its sum for each field of Phases;
-# by batch size: batches, those that succeeded, and their nanoseconds.
+BY_DEVICE, NO_FILE, BESIDE_BROKEN, _ENGINE = "", "format", "beside a broken one", "engine"
+
+# Why the CPU decoded an image where the engine decodes files: it is of another format, another one
+# of its request is broken, the engine at hand decodes none, or what its headers or the device say.
+_FLAGS = tuple(flag.name.lower().replace("_", " ") for flag in Flag if flag.name)
+DECODED = (
+    BY_DEVICE,
+    NO_FILE,
+    BESIDE_BROKEN,
+    _ENGINE,
+    *(reason.value for reason in Reason),
+    *_FLAGS,
+)
+
+# The row: four numbers, requests by status, images by why the CPU decoded them, a histogram with
+# its sum for each field of Phases; by batch size: batches, those that succeeded, and their
+# nanoseconds.
 _IMAGES, _FAILED_BATCHES, _LAST_MS, _FAIL_NS, _STATUS = range(5)
 _PLACES = {status: place for place, status in enumerate(STATUSES, _STATUS)}
-_HISTOGRAMS = _STATUS + len(STATUSES)
+_DECODED = {why: place for place, why in enumerate(DECODED, _STATUS + len(STATUSES))}
+_HISTOGRAMS = _STATUS + len(STATUSES) + len(DECODED)
 _SUM = len(_BOUNDS)
 _WIDTH = _SUM + 1
 _SIZES = _HISTOGRAMS + len(Phases._fields) * _WIDTH
+
+
+def why_left(flags: int) -> str:
+    """Return why a device has left a file to the CPU, by the first of its flags."""
+    return _ENGINE if flags == NOT_DECODED else _FLAGS[(flags & -flags).bit_length() - 1]
 
 
 class Counts:
@@ -113,6 +136,10 @@ class Counts:
             own[start + bisect_left(_MICROSECONDS, microseconds)] += 1
             own[start + _SUM] += microseconds * 1000
             start += _WIDTH
+
+    def decoded(self, why: str) -> None:
+        """Count an image of an engine that decodes files: by the device, or why by the CPU."""
+        self.row[_DECODED[why]] += 1
 
     def refused(self, code: Code, seconds: float) -> None:
         """Count a request with any other outcome and its duration in seconds."""
@@ -157,6 +184,8 @@ class Totals:
             for status, place in _PLACES.items()
             if status == 200 or cells[place]
         }
+
+        self.decoded = {why: cells[place] for why, place in _DECODED.items() if cells[place]}
 
         starts = range(_HISTOGRAMS, _SIZES, _WIDTH)
         self.duration, *phases = (_histogram(cells[start : start + _WIDTH]) for start in starts)

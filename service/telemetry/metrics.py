@@ -121,6 +121,9 @@ class Metrics(Collector):
             for status, count in done.requests.items():
                 add(Counter, "convoy_requests", _REQUESTS, count, status=str(status))
             add(Counter, "convoy_images", "Images answered.", done.inferences)
+            for why, count in done.decoded.items():
+                by = "cpu" if why else "gpu"
+                add(Counter, "convoy_images_decoded", _DECODED, count, by=by, why=why)
             add(Counter, "convoy_failed_batches", "Batches that failed.", done.failed_batches)
             add(Histogram, "convoy_request_duration_seconds", _DURATION, *done.duration)
             for phase, histogram in done.phases.items():
@@ -164,6 +167,7 @@ _COMPARED = "Recent images on which the last new version was compared with the o
 _AGREEMENT = "Share of those images to which both gave the same label."
 _CHANGE = "Largest change of a probability on those images."
 _REQUESTS = "Requests to a model by status; 499: the client left before the answer."
+_DECODED = "Images of an engine that decodes JPEG files, by what decoded them; why it was the CPU."
 _DURATION = "Time from the head of a request to its answer, for status 200."
 _PHASE = "Time in each phase of a request, for status 200."
 _ENGINE = "Device and precision; why it is the CPU where --device auto looked for a GPU."

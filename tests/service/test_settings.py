@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from pydantic import ValidationError
 
-from models import DeviceChoice, DeviceKind
+from models import DeviceChoice, DeviceKind, Kind
 from service.settings import ResizedBy, Settings, SettingsError, load_settings
 
 
@@ -158,6 +158,26 @@ def test_shared_memory_is_of_one_process() -> None:
 def test_a_gpu_resizes_where_there_may_be_one(others: dict[str, object], why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         load_settings({"resize": "gpu", **others}, {})
+    with pytest.raises(SettingsError, match=why.replace("resize", "decode")):
+        load_settings({"decode": "gpu", **others}, {})
     assert load_settings({"resize": "cpu", **others}, {}).resize is ResizedBy.CPU
     for device in ({}, {"device": "cuda"}, {"devices": "cuda:0,cuda:1"}, {"workers": 1}):
         assert load_settings({"resize": "gpu", **device}, {}).resize is ResizedBy.GPU
+
+
+@pytest.mark.parametrize(
+    ("flags", "takes"),
+    [
+        ({}, Kind.TENSOR),
+        ({"decode": "auto"}, Kind.TENSOR),  # until a GPU has been measured
+        ({"decode": "cpu"}, Kind.TENSOR),
+        ({"resize": "gpu"}, Kind.DECODED),
+        ({"resize": "gpu", "decode": "cpu"}, Kind.DECODED),
+        ({"decode": "gpu"}, Kind.JPEG),
+        ({"decode": "gpu", "workers": 2}, Kind.JPEG),
+    ],
+)
+def test_what_a_gpu_takes_follows_from_what_it_is_to_do(
+    flags: dict[str, object], takes: Kind
+) -> None:
+    assert load_settings(flags, {}).takes is takes

@@ -39,7 +39,7 @@ def digits() -> Classifier:
 
 def resizing(classifier: Classifier, device: Device, max_batch: int) -> CudaEngine:
     engine = CudaEngine(
-        classifier, device, max_batch=max_batch, choose=heuristic(device), resizes=True
+        classifier, device, max_batch=max_batch, choose=heuristic(device), takes=Kind.DECODED
     )
     engine.warm_up()
     return engine
@@ -131,7 +131,7 @@ def test_an_engine_that_does_not_resize_is_given_decoded_images_all_the_same(
     engine = CudaEngine(digits, device, max_batch=2, choose=heuristic(device))
     engine.warm_up()
     here, unresized = both(SAMPLES[0], digits)
-    assert not engine.resizes
+    assert engine.takes is Kind.TENSOR
     assert Kind.DECODED not in {kind for kind, _ in engine._plans}
     assert scores_of(engine, [unresized]) == scores_of(engine, [here])
     engine.close()
@@ -173,7 +173,7 @@ def test_the_self_test_catches_a_device_that_resizes_wrongly(
     classifier = load_classifier(BUILT_IN_MODEL)
     right = open_engine(classifier, device=DeviceKind.CUDA, max_batch=1).warm_up()
     right.close()
-    engine = open_engine(classifier, device=DeviceKind.CUDA, max_batch=1, resizes=True)
+    engine = open_engine(classifier, device=DeviceKind.CUDA, max_batch=1, takes=Kind.DECODED)
     with pytest.raises(EngineError, match="the self-test of digits"):
         engine.warm_up()
     engine.close()

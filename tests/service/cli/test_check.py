@@ -11,8 +11,11 @@ from onnx import numpy_helper
 from PIL import Image
 
 from cusim.device import CusimDevice
+from kernels.device.device import SOURCE_ROOT
 from models import BUILT_IN_MODEL, Original
+from models.engines.cuda_engine import CudaEngine
 from tests.support.command_line import Run
+from tests.support.kernels.mutations import replaced
 from tests.support.servers.several_models import save_channels
 
 SAMPLES = BUILT_IN_MODEL.parent / "samples"
@@ -39,6 +42,41 @@ def test_scores_that_differ_are_status_1(
     status, out, _ = convoy("check", "digits", SAMPLES, "--device", "cpu")
     assert status == 1
     assert "0.001 is allowed" in out
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["right", "wrong"])
+def test_images_are_decoded_in_both_ways_and_compared(
+    broken: bool, convoy: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    grey = Image.open(SAMPLES / "1_pencil_on_paper.jpg").convert("L")
+    (tmp_path / "files").mkdir()
+    grey.save(tmp_path / "files/1_grey.jpg", quality=95)
+    grey.save(tmp_path / "files/1_progressive.jpg", progressive=True)
+    grey.convert("RGB").save(tmp_path / "files/1_colour.jpg")
+    grey.save(tmp_path / "files/1_other.png")
+    old, new = "sum >> WEIGHT_BITS, 0), 255)", "sum >> WEIGHT_BITS, 0), 99)"
+    root = replaced(tmp_path, "resize.cu", old, new) if broken else SOURCE_ROOT
+    device = CusimDevice(source_root=root)
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda _: device)
+    monkeypatch.setattr("models.engines.cuda_engine.CudaEngine.warm_up", _unproved)
+    monkeypatch.setenv("CONVOY_TUNING", "")
+    flags = ("--device", "cuda", "--decode", "gpu")
+    status, out, _ = convoy("check", "digits", tmp_path / "files", *flags)
+    device.close()
+    assert status == broken
+    if broken:
+        assert "the GPU's pixels have other scores than the CPU's: 4 of 4 images: " in out
+        return
+    assert "decoded by the GPU, to the same scores: 1 of 4 images" in out
+    for why in ("progressive", "components", "format"):
+        said = f"resized by the GPU, decoded by the CPU ({why}), to the same scores: 1 of 4 images"
+        assert said in out
+
+
+def _unproved(engine: CudaEngine) -> CudaEngine:
+    """Warm up an engine whose self-test would find the defect."""
+    engine._capture()
+    return engine
 
 
 def test_a_precision_is_checked_on_a_gpu_only(

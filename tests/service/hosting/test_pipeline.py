@@ -1,7 +1,10 @@
 """A model's pipeline leaves resizing to its engines where all of them resize, for few images."""
 
+from itertools import product
+
 import pytest
 
+from models import Kind
 from tests.support.service.fakes import FakeEngine, make_repository
 
 
@@ -13,13 +16,14 @@ async def test_resizing_is_left_to_engines_that_all_resize_as_long_as_few_images
     repository = make_repository(engines[0], others=engines[1:])
     await repository.warm_up()
     (pipeline,) = repository.models.values()
-    for able in ((False, False), (True, False), (False, True), (True, True)):
-        for engine, resizes in zip(engines, able, strict=True):
-            engine.resizes = resizes
-        assert pipeline.leaves_resizing == all(able)
+    for able in product(Kind, Kind):
+        for engine, takes in zip(engines, able, strict=True):
+            engine.takes = takes
+        left = [kind for kind in (Kind.DECODED, Kind.JPEG) if kind <= min(able)]
+        assert list(pipeline.left) == left
     pipeline.admission.add(128)
-    assert pipeline.leaves_resizing
-    pipeline.admission.add(1)
-    assert not pipeline.leaves_resizing
+    assert list(pipeline.left) == [Kind.DECODED, Kind.JPEG]
+    pipeline.admission.add(1)  # a file takes no more memory than its request's body
+    assert list(pipeline.left) == [Kind.JPEG]
     pipeline.admission.add(-129)
     await repository.close(5)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import Pixels
+from models import Kind, Pixels
 from service.errors import DecodersBusyError, PayloadTooLargeError, ThreadLostError
 from service.fair_queue import ANYONE, Client
 from service.images.decode_pool import Cost, DecodePool, Decoding
@@ -237,7 +237,7 @@ def test_resizing_is_left_to_the_engine_where_asked_but_for_large_images(threads
 
         posts = [(small, True), (small, False), (large, True), (only_whole, True)]
         for number, (decoding, leave) in enumerate(posts, 1):
-            pool.post(decoding, take, leave_resizing=leave)
+            pool.post(decoding, take, left=[Kind.DECODED] if leave else ())
             await until(partial(has, number))
         assert [image is left for image in images] == [True, False, False, False]
         pool.close()

@@ -84,7 +84,7 @@ class TagEngine:
     device = "fake"
     precision = Precision.FP32
     fallback_reason = ""
-    resizes = False
+    takes = Kind.TENSOR
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -156,14 +156,14 @@ class Side:
 
 @asynccontextmanager
 async def sides(
-    count: int = 1, *, slots: int = 8, resizes: bool = False
+    count: int = 1, *, slots: int = 8, takes: Kind = Kind.TENSOR
 ) -> AsyncIterator[tuple[TagEngine, EngineRunner, list[Side]]]:
     """An engine, and workers' sides of it."""
     engine = TagEngine()
-    engine.resizes = resizes
+    engine.takes = takes
     runner = EngineRunner([engine], SHAPE, OutputKind.LOGITS, on_batch=lambda _: None)
     info = replace(fake_info(), image_shape=SHAPE)
-    model = ModelFacts(info, decode_digit, slots, CLASSES, 4, "fake", "fp32", resizes)  # type: ignore[arg-type]
+    model = ModelFacts(info, decode_digit, slots, CLASSES, 4, "fake", "fp32", takes)  # type: ignore[arg-type]
     shared = SharedModel(Memory(), count, model, 4)
     await runner.warm_up()
     every = [Side(runner, shared, model, number) for number in range(count)]
@@ -232,17 +232,17 @@ async def test_a_slot_is_used_again_once_the_batch_that_reads_it_has_ended() -> 
 
 @pytest.mark.anyio
 async def test_decoded_images_lie_in_slots_of_their_own_and_share_a_batch_with_pixels() -> None:
-    async with sides(slots=3, resizes=True) as (engine, _, (side,)):
-        await until(lambda: side.runner.resizes)
+    async with sides(slots=3, takes=Kind.DECODED) as (engine, _, (side,)):
+        await until(lambda: side.runner.takes is Kind.DECODED)
         posted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         side.runner.post([image(20), decoded(30), image(40)], posted.set_result)
         assert [row.scores[0] for row in (await posted).results] == [20, 30, 40]
         assert engine.kinds == [[Kind.PIXELS, Kind.DECODED, Kind.PIXELS]]
         assert await side.tags(5, 6, 7) == [5, 6, 7]
         assert side.all_free
-        engine.resizes = False
+        engine.takes = Kind.TENSOR
         side.session.tell([status_of(side._main)])
-        await until(lambda: not side.runner.resizes)
+        await until(lambda: side.runner.takes is Kind.TENSOR)
 
 
 @pytest.mark.anyio
@@ -292,7 +292,7 @@ async def test_the_batcher_has_the_last_word_on_deadlines() -> None:
         # What was told of the queue is enough to know these, without asking.
         with pytest.raises(DeadlineError, match="passed"):
             side.runner.check_deadline(1, Urgency(now - 1))
-        side.runner.update("READY", "", [], 3, 50.0, now + 20, 5.0, False)
+        side.runner.update("READY", "", [], 3, 50.0, now + 20, 5.0, Kind.TENSOR)
         assert side.runner.expected_wait_s() == 50
         side.runner.check_deadline(1, Urgency(now + 26))
         with pytest.raises(DeadlineError):

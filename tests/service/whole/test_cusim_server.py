@@ -5,35 +5,36 @@ from collections.abc import Collection
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 from cusim.device import CusimDevice
 from kernels.tuning.heuristic import heuristic
-from models import BUILT_IN_MODEL, Batch, DecodedImage, Results, load_classifier
+from models import BUILT_IN_MODEL, Batch, Kind, Results, kind_of, load_classifier
 from models.engines.cuda_engine import CudaEngine
 from service.api.app import create_app
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.images.prepare import ImageLimits, prepare_image
+from tests.support.images.files import encode
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("resizes", [False, True])
+@pytest.mark.parametrize("takes", [Kind.TENSOR, Kind.DECODED, Kind.JPEG])
 async def test_a_picture_posted_to_the_server_is_answered_by_cuda_source(
-    resizes: bool, monkeypatch: pytest.MonkeyPatch
+    takes: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digits = load_classifier(BUILT_IN_MODEL)
     device = CusimDevice()
-    engine = CudaEngine(digits, device, max_batch=4, choose=heuristic(device), resizes=resizes)
-    run, decoded, same = engine.run, list[bool](), list[bool]()
+    engine = CudaEngine(digits, device, max_batch=4, choose=heuristic(device), takes=takes)
+    run, kinds, scores = engine.run, list[Kind](), list[bytes]()
 
     def noting(images: Batch, inner: Collection[str] = ()) -> Results:
         results = run(images, inner)
         if not isinstance(images, np.ndarray):  # those are of the proof and of measurements
-            decoded.extend(isinstance(image, DecodedImage) for image in images)
-            here = run([np.asarray(image) for image in images])
-            same.append(results.scores.tobytes() == here.scores.tobytes())
+            kinds.extend(map(kind_of, images))
+            scores.append(results.scores.tobytes())
         return results
 
     meaning = digits.preprocessing
@@ -43,15 +44,24 @@ async def test_a_picture_posted_to_the_server_is_answered_by_cuda_source(
     await repository.warm_up()
     monkeypatch.setattr(engine, "run", noting)
     transport = httpx.ASGITransport(create_app(repository))
+    samples = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
+    posted = [(sample.name[0], sample.read_bytes()) for sample in samples]
+    grey = [Image.open(sample).convert("L") for sample in samples]
+    posted += [
+        (sample.name[0], encode(image, "JPEG")) for sample, image in zip(samples, grey, strict=True)
+    ]
     async with httpx.AsyncClient(transport=transport, base_url="http://convoy") as client:
-        samples = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
-        for sample in samples:
-            answer = await client.post("/v1/classify", content=sample.read_bytes())
+        for label, content in posted:
+            answer = await client.post("/v1/classify", content=content)
             assert answer.status_code == 200, answer.text
             best = answer.json()["results"][0]["predictions"][0]
-            assert best["label"] == sample.name[0]
-    assert len(decoded) >= len(samples)
-    assert all(each == resizes for each in decoded)
-    assert all(same)
+            assert best["label"] == label
+            here = prepare_image(content, meaning, LIMITS).run()
+            assert scores[-1] == run([here]).scores.tobytes()
+        exposed = (await client.get("/metrics")).text
+    assert len(kinds) == len(posted)
+    assert set(kinds[len(samples) :]) == {takes if takes > Kind.TENSOR else Kind.PIXELS}
+    decoded = 'convoy_images_decoded_total{by="gpu",model="digits",why=""}'
+    assert (f"{decoded} {len(samples)}.0" in exposed) == (takes is Kind.JPEG)
     await repository.close(5)
     device.close()

@@ -6,26 +6,32 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from kernels.image.place import LaidOut
 from models import (
     Batch,
     Engine,
     EngineError,
+    Flag,
     Images,
     Inner,
+    Kind,
     OutputKind,
     Pixels,
     Precision,
+    Reason,
     Results,
     Scores,
+    kind_of,
 )
 from service.engine.watchdog import Bounds
 from service.errors import ImageError
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
-from service.images.decode_pool import Cost, Decoding
+from service.images.decode_pool import Cost, Decoding, NotForDeviceError
 
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -50,7 +56,7 @@ class FakeEngine:
         self.device = "fake"
         self.precision = Precision.FP32
         self.fallback_reason = ""
-        self.resizes = False
+        self.takes = Kind.TENSOR
         self._delay_s = delay_s
         self._gate = gate
         self.batches: list[int] = []
@@ -83,6 +89,48 @@ class FakeEngine:
     def close(self) -> None:
         """Remember that the engine was closed."""
         self.closed = True
+
+
+class FakeFile(LaidOut):
+    """A digit as a file that a device decodes: `b"7"`; one with an f is flagged."""
+
+    kind = Kind.JPEG
+    shape = (1, 1, 1)
+
+    def __init__(self, data: bytes) -> None:
+        """Raise NotForDeviceError for a file with an h, whose header is not for a device."""
+        if b"h" in data:
+            raise NotForDeviceError(Reason.PROGRESSIVE.value)
+        self.data = data
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Pixels:
+        """Return what the device makes of it, which is nothing of a flagged file."""
+        digit = 0 if b"f" in self.data else int(self.data[:1])
+        return np.full(self.shape, digit, np.uint8)
+
+
+class FakeDecoder(FakeEngine):
+    """An engine that decodes files, and flags some."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.takes = Kind.JPEG
+        self.kinds: list[list[Kind]] = []  # of each batch
+
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
+        """Return the logits, of flagged files not finite ones."""
+        self.kinds.append([kind_of(image) for image in images])
+        results = super().run(images, inner)
+        flagged = [isinstance(image, FakeFile) and b"f" in image.data for image in images]
+        flags = np.where(flagged, int(Flag.MARKER | Flag.BAD_CODE), 0).astype(np.int32)
+        scores = np.where(np.array(flagged)[:, None], np.float32(np.nan), results.scores)
+        return Results(scores, inner=results.inner, flags=flags)
+
+
+def prepare_file(data: bytes) -> Decoding:
+    """Return how `decode_digit` decodes a file, and, unless it has an n, how a device does."""
+    file = None if b"n" in data else partial(FakeFile, data)
+    return Decoding(Cost(), partial(decode_digit, data), file=file)
 
 
 def one_hot(images: Images) -> Scores:

@@ -210,6 +210,13 @@ async function listModels() {
   $("warnings").replaceChildren(...wrong.filter((text) => text).map((text) => element("li", text)));
 }
 
+// Where a model's images were decoded, and why not by the GPU; empty where no GPU decodes.
+function decoders({ decoded: { gpu = 0, ...others } }) {
+  const reasons = Object.entries(others).map(([why, count]) => `${count} (${why})`);
+  const byCpu = reasons.length ? `; the CPU: ${reasons.join(", ")}` : "";
+  return gpu || byCpu ? `the GPU: ${gpu}${byCpu}` : "";
+}
+
 function showModel() {
   const model = chosen();
   const [channels, width, height, frames] = model.image.toReversed();
@@ -222,6 +229,7 @@ function showModel() {
     Device: device,
     Precision: model.precision,
     "Largest batch": model.max_batch,
+    ...(decoders(model) && { "Decoded by": decoders(model) }),
     ...(model.guess && { Preset: `${model.guess}, a guess` }),
     ...(model.origin && { "Described by": model.origin }),
   };
