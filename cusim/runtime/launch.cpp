@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -88,6 +89,15 @@ uint3 unflatten(unsigned index, const dim3& sizes) {
   return {index % sizes.x, index / sizes.x % sizes.y, index / sizes.x / sizes.y};
 }
 
+// Where the copy of a block's shared memory has the static and the dynamic part: at the multiple of
+// 16 bytes that they are at, for other blocks of a cluster may access vectors there.
+constexpr size_t copy_alignment = alignof(std::max_align_t);
+size_t static_in_copy() { return uintptr_t(launch->module->static_shared) % copy_alignment; }
+size_t dynamic_in_copy() {
+  const size_t end = static_in_copy() + launch->module->static_shared_bytes;
+  return (end + copy_alignment - 1) / copy_alignment * copy_alignment;
+}
+
 // A block that is not running, its shared memory put away; with the slack, which blocks of another
 // launch may use.
 struct Resident {
@@ -96,17 +106,17 @@ struct Resident {
   bool has_run = false;
 
   void put_away() {
-    const size_t static_bytes = launch->module->static_shared_bytes;
     const size_t dynamic_bytes = dynamic.size() + dynamic.slack_size();
-    shared.resize(static_bytes + dynamic_bytes);
-    raw_copy(shared.data(), launch->module->static_shared, static_bytes);
-    raw_copy(shared.data() + static_bytes, dynamic.start(), dynamic_bytes);
+    shared.resize(dynamic_in_copy() + dynamic_bytes);
+    raw_copy(shared.data() + static_in_copy(), launch->module->static_shared,
+             launch->module->static_shared_bytes);
+    raw_copy(shared.data() + dynamic_in_copy(), dynamic.start(), dynamic_bytes);
     block.away = shared.data();
   }
   void take_out() {
-    const size_t static_bytes = launch->module->static_shared_bytes;
-    raw_copy(launch->module->static_shared, shared.data(), static_bytes);
-    raw_copy(dynamic.start(), shared.data() + static_bytes, shared.size() - static_bytes);
+    raw_copy(launch->module->static_shared, shared.data() + static_in_copy(),
+             launch->module->static_shared_bytes);
+    raw_copy(dynamic.start(), shared.data() + dynamic_in_copy(), shared.size() - dynamic_in_copy());
     block.away = nullptr;
   }
 
@@ -425,9 +435,9 @@ bool in_shared_memory(const void* start, size_t size) {
 char* in_copy(char* copy, const void* shared) {
   const char* const at = static_cast<const char*>(shared);
   if (at >= dynamic.start() && at < dynamic.start() + dynamic.size()) {
-    return copy + launch->module->static_shared_bytes + (at - dynamic.start());
+    return copy + dynamic_in_copy() + (at - dynamic.start());
   }
-  return copy + (at - launch->module->static_shared);
+  return copy + static_in_copy() + (at - launch->module->static_shared);
 }
 
 void* dynamic_shared(size_t alignment) {

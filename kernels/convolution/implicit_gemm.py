@@ -182,6 +182,10 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         return config.tile.sums
 
     @override
+    def clustered(self, config: TileConfig[T]) -> bool:
+        return config.cluster
+
+    @override
     def threads(self, config: TileConfig[T]) -> int:
         return config.tile.threads
 

@@ -1,9 +1,10 @@
 """Implements convolutions in one launch, in which several blocks may share an output's sum.
 
-    a tile of the output ─ split ─> parts, in "workspace" ─ the last block, by "counters" ─> y
+    a tile of the output ─ split ─┬─> parts, in "workspace" ─ the last block, by "counters" ─> y
+                                  └─> parts, in a cluster's shared memory ─ its blocks ─> y
 
-kernels/src/split.cuh adds up the parts. An algorithm says what its blocks are, and inherits its
-configurations, their workspace and the launch.
+kernels/src/split.cuh adds up the parts, cluster_sum.cuh a cluster's. An algorithm says what its
+blocks are, and inherits its configurations, their workspace and the launch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,19 +32,28 @@ MIN_CHUNKS = 2
 Tile = TypeVar("Tile")
 
 
+MAX_CLUSTER = 8
+"""Blocks of a cluster on every GPU that has clusters (CUDA C++ Programming Guide, "Thread Block
+Clusters")."""
+
+
 def _named(tile: object, split: int) -> str:
     return str(tile) if split == 1 else f"{tile}/{split}"
 
 
 @dataclass(frozen=True, slots=True)
 class TileConfig(Generic[Tile]):
-    """Sets a block's tile, and how many blocks share its sums."""
+    """Sets a block's tile, and the number of blocks that share its sums.
+
+    These may be a `cluster`, which adds them up in its shared memory.
+    """
 
     tile: Tile
     split: int = 1
+    cluster: bool = False
 
     def __str__(self) -> str:
-        return _named(self.tile, self.split)
+        return _named(self.tile, self.split) + (" in a cluster" if self.cluster else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,10 @@ class SplitSum(Generic[C]):
         """Return the kernel that a configuration runs."""
         raise NotImplementedError
 
+    def clustered(self, config: C) -> bool:  # noqa: ARG002  (most are not)
+        """Return whether the blocks that share a tile's sums are a cluster."""
+        return False
+
     def threads(self, config: C) -> int:
         """Return the number of threads of a block."""
         raise NotImplementedError
@@ -119,15 +133,18 @@ class SplitSum(Generic[C]):
         )
 
     def workspace(self, problem: ConvProblem, config: C) -> Mapping[str, int]:
-        """Return the bytes of all blocks' partial sums; nothing if sums are not split."""
-        if config.split == 1:
+        """Return the bytes of all blocks' partial sums; nothing if no workspace holds them."""
+        if not self._by_workspace(config):
             return {}
         blocks = self.tiles(problem, config) * config.split
         return {"workspace": 4 * blocks * self.part_floats(config)}
 
     def counter_bytes(self, problem: ConvProblem, config: C) -> int:
-        """Return the bytes of one counter for each tile; 0 if sums are not split."""
-        return 0 if config.split == 1 else 4 * self.tiles(problem, config)
+        """Return the bytes of a counter for each tile; 0 without a workspace."""
+        return 4 * self.tiles(problem, config) if self._by_workspace(config) else 0
+
+    def _by_workspace(self, config: C) -> bool:
+        return config.split > 1 and not self.clustered(config)
 
     def launches(
         self,
@@ -141,25 +158,26 @@ class SplitSum(Generic[C]):
     ) -> tuple[Launch]:
         """Return one launch on x, weight, y, and the other operands that the problem needs.
 
-        These are bias and residual if given; workspace and counters if split; scale and shift,
+        These are bias and residual if given; workspace and counters if it has any; scale and shift,
         padded with zeros to 4 channels, if the problem has a prologue. Raises ValueError where
         pixels do not fit the problem, and beyond 32-bit indices.
         """
         check_operands(problem, x, y, residual)
-        split = config.split > 1
+        by_workspace = self._by_workspace(config)
         return (
             launch(
                 self.instantiation(problem, config, activation),
                 (self.tiles(problem, config) // problem.groups, config.split, problem.groups),
                 (self.threads(config), 1, 1),
                 self.dynamic_bytes(problem, config),
+                (1, config.split if self.clustered(config) else 1, 1),
                 x="x",
                 weight="weight",
                 bias="bias" if bias else 0,
                 residual="residual" if residual else 0,
                 y="y",
-                workspace="workspace" if split else 0,
-                counters="counters" if split else 0,
+                workspace="workspace" if by_workspace else 0,
+                counters="counters" if by_workspace else 0,
                 sizes=self.sizes(problem, config, x, y, residual),
                 window=window_struct(problem.window),
                 **self.further_arguments(problem),

@@ -174,10 +174,12 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
         """Count the work: blocks multiply prefetched chunks; each tile's last block adds the
-        partial sums."""
+        partial sums, or each block of a cluster a share of them."""
         tile, split = config.tile, config.split > 1
+        cluster = config.split if config.cluster else 1
         itemsize = problem.precision.stored.itemsize
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
+        outputs = tile.bm * tile.bn / cluster
         return (
             Work(
                 kernel=self.instantiation(problem, config),
@@ -185,13 +187,14 @@ class TensorConv(ImplicitGemm[TensorTile]):
                 threads=tile.threads,
                 shared_bytes=self.dynamic_bytes(problem, config) + self.STATIC_BYTES,
                 bytes=self.bytes_of_row(problem, chunks) * (tile.bm + tile.bn)
-                + (4 if split else itemsize) * tile.bm * tile.bn,
+                + (4 if split and not config.cluster else itemsize) * outputs,
                 trips=NO_INNER_LOOPS,
                 products=self.products_of_chunk(problem, tile) * chunks,
-                vectors=tile.bm * tile.bn / self.WRITTEN / tile.threads,
+                vectors=outputs / self.WRITTEN / tile.threads,
                 rounds=chunks / (tile.stages - 1),
-                tail_bytes=4 * tile.bm * tile.bn * (config.split - 1),
+                tail_bytes=4 * tile.bm * tile.bn * (config.split - 1) // cluster,
                 weight_bytes=itemsize * inner_size(problem) * problem.k,
+                cluster=cluster,
             ),
         )
 

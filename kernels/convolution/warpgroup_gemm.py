@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from kernels.convolution.split_sum import MAX_CLUSTER, TileConfig
 from kernels.convolution.tensor_gemm import ROW_BYTES, STEP_BYTES, TensorConv, TensorTile
 from kernels.problems.architectures import Architectures
 from kernels.problems.conv import ConvProblem
@@ -18,16 +19,17 @@ WARPGROUP_TILES = tuple(
 filters of the tile, and each of its 4 warps 16 of these pixels."""
 
 HOPPER = Architectures(90, 90)
-"""The only architecture that has wgmma."""
+"""The only architecture that has wgmma. All of its GPUs have clusters of MAX_CLUSTER blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarpgroupConv(TensorConv):
-    """Computes TensorConv's matrix product in fp16 and TF32 by wgmma, which reads shared memory
-    itself.
+    """Computes TensorConv's matrix product by wgmma, which reads shared memory itself.
 
-    Only pixels of TF32 pass through registers, to be rounded: wgmma would truncate them. A warp has
-    4 instructions that multiply a chunk instead of 16 to 128.
+    Only pixels of TF32 pass through registers, to be rounded or split: wgmma would truncate them.
+    Split weights are in shared memory too, as two numbers each. In fp16 and TF32 a warp has
+    4 instructions that multiply a chunk instead of 16 to 128. Blocks that share a tile's sums may
+    be a cluster, which adds them up in its shared memory.
     """
 
     WARPGROUPS: ClassVar[bool] = True
@@ -36,12 +38,20 @@ class WarpgroupConv(TensorConv):
     name: str = "tensor wgmma"
 
     @override
-    def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse what TensorConv refuses, and 3×TF32, which splits each factor."""
-        splits = problem.precision is Precision.TF32X3
-        return TensorConv.supports(self, problem) or (
-            "3xtf32; it runs tf32 and fp16" if splits else None
+    def configs(self, problem: ConvProblem) -> tuple[TileConfig[TensorTile], ...]:
+        """Return TensorConv's, and each split that can be a cluster as one, too."""
+        of_any_kind = TensorConv.configs(self, problem)
+        return of_any_kind + tuple(
+            TileConfig(tile, split, cluster=True)
+            for tile in self.blocks_of(problem)
+            for split in range(2, min(MAX_CLUSTER, self.most_parts(problem, TileConfig(tile))) + 1)
         )
+
+    @override
+    def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
+        """Return TensorConv's bytes, and those of two chunks of what split weights lack."""
+        rest = 2 * config.tile.bn * ROW_BYTES if problem.precision is Precision.TF32X3 else 0
+        return TensorConv.dynamic_bytes(self, problem, config) + rest
 
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
@@ -54,4 +64,5 @@ class WarpgroupConv(TensorConv):
 
     @override
     def products_of_chunk(self, problem: ConvProblem, tile: TensorTile) -> int:
-        return ROW_BYTES // STEP_BYTES
+        products = 3 if problem.precision is Precision.TF32X3 else 1
+        return products * (ROW_BYTES // STEP_BYTES)

@@ -29,7 +29,8 @@ class Work:
     code's part.
 
     Numbers "of a block" are those of a full block, not of a partial last one. At the end of a split
-    launch one block of each tile reads the others' sums: `tail_bytes`.
+    launch one block of each tile reads the others' sums: `tail_bytes`. Where these blocks are a
+    cluster, each of them reads so much of the others' shared memory.
     """
 
     kernel: Instantiation
@@ -41,5 +42,6 @@ class Work:
     products: float  # FFMA or mma instructions of each warp that multiplies
     vectors: float  # of 4 outputs or 8 bytes, that a thread finishes one after another
     rounds: float  # times that a block waits for that cache, after prefetching
-    tail_bytes: int  # of one tile, 0 where nothing is split
+    tail_bytes: int  # of one tile, or of a block of a cluster; 0 where nothing is split
     weight_bytes: int  # of the launch
+    cluster: int = 1  # blocks that run at the same time, on one cluster of multiprocessors

@@ -5,11 +5,12 @@
 // The rule: a block touches another's shared memory only between two barriers of the cluster that
 // the other also passes: the first says that it has begun, the last that it may end.
 //
-// As ptx.cuh: outside CUDA the simulator defines the same names.
+// As ptx.cuh: outside CUDA the simulator defines the same names. A kernel that calls one of these
+// functions compiles for sm_90 and newer alone, but may name them anywhere.
 #pragma once
 #include "ptx.cuh"
 
-#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
+#ifdef __CUDACC__
 
 // Of this block in its cluster.
 __device__ __forceinline__ unsigned cluster_rank() {
@@ -21,6 +22,11 @@ __device__ __forceinline__ unsigned cluster_rank() {
 // What a thread did before it arrived, others see behind their wait. Every arrival has one.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+// For a thread that wrote nothing for the others since it arrived last, but has read what they did.
+// It spares a fence of all that the thread stored.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");

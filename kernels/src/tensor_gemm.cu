@@ -17,7 +17,9 @@
 //   neighbouring threads copy, lie in different banks.
 //   On sm_90a, with WARPGROUPS, wgmma reads the same rows itself: a warpgroup multiplies 64 pixels
 //   x BN filters, a warp 16 of them, and the sums lie as those of mma.sync. It would truncate TF32
-//   factors, so pixels pass through registers, where they are rounded; weights are already.
+//   factors, so pixels pass through registers, where they are rounded; weights are already. In
+//   TF32X3 pixels are split there; weights, by the thread that copied them, into `big` where they
+//   lie and `small` beside the chunks.
 //   A projection, of the residual's channels at a stride, is more of the inner dimension: a unit of
 //   a chunk is copied from x or from the residual, by what `rows` says of either.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. The inner dimension is T·R·S taps x
@@ -27,11 +29,15 @@
 //   8) floats, so that the rows that half a warp writes at once lie in different banks; the
 //   workspace is tiles x splits of them.
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
+// With
+//   WARPGROUPS the blocks of a split may be clusters, (1, splits, 1), and there is no workspace.
 //   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel,
 //   32 with a projection.
 //   At least 4 blocks per multiprocessor, where 3xTF32 has a small tile: with a bound of 1 it took
 //   118 registers, too many for a third block of 32 x 64; without one, 55 instructions more a turn.
+//   At least 2 of the largest tile with WARPGROUPS, which took 134 without that bound.
 #include "channels.cuh"
+#include "cluster_sum.cuh"
 #include "implicit_gemm.cuh"
 #include "wgmma.cuh"
 
@@ -155,10 +161,18 @@ __device__ __forceinline__ void multiply_step(Sums<M, N>& sums, Fragments<M, N>&
   }
 }
 
+// Blocks of tiles of TILE sums on a multiprocessor for which registers are to suffice; 0 where the
+// compiler decides.
+template <Precision PRECISION, bool WARPGROUPS, int TILE>
+constexpr int min_blocks =
+    WARPGROUPS ? (PRECISION != Precision::TF32X3 && TILE == 128 * 128 ? 2 : 0)
+    : PRECISION == Precision::TF32X3 && TILE <= 2048 ? 4
+                                                     : 0;
+
 template <Precision PRECISION, bool WARPGROUPS, int UNIT, int BM, int BN, int BK, int WM, int WN,
           int STAGES, Finish FINISH>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
-                                  PRECISION == Precision::TF32X3 && BM * BN <= 2048 ? 4 : 0)
+                                  min_blocks<PRECISION, WARPGROUPS, BM * BN>)
     conv_tensor(const Element<PRECISION>* x, const Element<PRECISION>* __restrict__ weight,
                 const float* bias, const Element<PRECISION>* residual, Element<PRECISION>* y,
                 float* workspace, unsigned* counters, Sizes sizes, Window window,
@@ -169,14 +183,20 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
   constexpr int ROW = BK * int(sizeof(T)), VECTOR = 16 / int(sizeof(T));
   constexpr int X_ROWS = THREADS / (BK / UNIT), WEIGHT_ROWS = THREADS / (BK / VECTOR);
   constexpr int STAGE = (BM + BN) * ROW, PITCH = BN + 8;
-  constexpr int CHUNKS_OR_SUMS = STAGES * STAGE > BM * PITCH * 4 ? STAGES * STAGE : BM * PITCH * 4;
+  constexpr bool SPLITS = WARPGROUPS && PRECISION == Precision::TF32X3;
+  constexpr int SMALLS = STAGES * STAGE;  // where they begin, of two chunks in turn
+  constexpr int CHUNKS = SMALLS + (SPLITS ? 2 * BN * ROW : 0);
+  constexpr int CHUNKS_OR_SUMS = CHUNKS > BM * PITCH * 4 ? CHUNKS : BM * PITCH * 4;
   constexpr int M = WM / 16, N = WN / 8;
+  // Steps that have sums of their own at the same time, for which registers suffice.
+  constexpr int STEPS = !SPLITS ? 0 : BN <= 64 ? 4 : 2;
   static_assert(ROW == 128, "a row has 8 vectors");
   static_assert(UNIT == VECTOR || UNIT == VECTOR / 2, "copies are of 16 or 8 bytes");
   static_assert(BM % X_ROWS == 0 && BN % WEIGHT_ROWS == 0, "threads must divide a chunk");
   static_assert(X_ROWS % 8 == 0 && WEIGHT_ROWS % 8 == 0, "all rows of a thread are swizzled alike");
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "tiles must fit");
-  static_assert(!WARPGROUPS || (PRECISION != Precision::TF32X3 && BM % 64 == 0), "warpgroups");
+  static_assert(!WARPGROUPS || BM % 64 == 0, "warpgroups");
+  static_assert(!SPLITS || CHUNKS_OR_SUMS == CHUNKS, "sums fit where chunks were");
   static_assert(!WARPGROUPS || (WM == 16 && WN == BN), "a warp has 16 pixels of its warpgroup's");
   unsigned char* shared;
   if constexpr (WARPGROUPS) {
@@ -302,12 +322,65 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
   const int weight_lane =
       kept((BM + warp_filter + lane / 16 * 8 + lane % 8) * ROW + (lane / 8 % 2 ^ lane % 8) * 16);
   Sums<M, N> sums;
-  if constexpr (!WARPGROUPS) clear(sums);
+  if constexpr (!WARPGROUPS || SPLITS) clear(sums);
+  const unsigned tiles = shared_address(shared);
+
+  // What this thread copied of a chunk's weights.
+  const auto split_weights = [&](int stage, int small) {
+    unsigned char* const big = shared + stage * STAGE + weight_place;
+    unsigned char* const rest = shared + SMALLS + small * (BN * ROW) + (weight_place - BM * ROW);
+#pragma unroll
+    for (int i = 0; i < BN * ROW; i += WEIGHT_ROWS * ROW) {
+      const Vec<4> weights = load<4>(reinterpret_cast<const float*>(big + i));
+      unsigned parts[2][4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) parts[0][j] = __float_as_uint(weights.at[j]);
+      split_tf32<true>(parts[0], parts[1]);
+#pragma unroll
+      for (int part = 0; part < 2; ++part)
+        store<4>(reinterpret_cast<float*>((part == 0 ? big : rest) + i),
+                 Vec<4>{__uint_as_float(parts[part][0]), __uint_as_float(parts[part][1]),
+                        __uint_as_float(parts[part][2]), __uint_as_float(parts[part][3])});
+    }
+  };
+
+  // Begins the products of some steps of a chunk in TF32X3, each with its own sums.
+  Sums<M, N> of_steps[STEPS > 0 ? STEPS : 1];
+  const auto begin_steps = [&](int stage, int small, int first) {
+    if constexpr (SPLITS) {
+      const unsigned long long b = wgmma_tile(tiles + unsigned(stage * STAGE + BM * ROW));
+      const unsigned long long b_small = wgmma_tile(tiles + unsigned(SMALLS + small * (BN * ROW)));
+      unsigned x[STEPS][4], x_small[STEPS][4];
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+        ldmatrix_x4(x[step], shared + stage * STAGE + (x_lane ^ (first + step) * 32));
+        split_tf32<false>(x[step], x_small[step]);
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+        const auto at = unsigned(first + step) * 2;
+        wgmma_tf32(in_a_row(of_steps[step]), x_small[step], b + at, false);
+        wgmma_tf32(in_a_row(of_steps[step]), x[step], b_small + at, true);
+        wgmma_tf32(in_a_row(of_steps[step]), x[step], b + at, true);
+      }
+      wgmma_commit();
+    }
+  };
+  const auto add_steps = [&] {
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sums[m][n][i] += of_steps[step][m][n][i];
+  };
 
   // Begins the products of a chunk, which only the first stores instead of adding.
-  const unsigned tiles = shared_address(shared);
   const auto begin_products = [&](int stage, bool add) {
-    if constexpr (WARPGROUPS) {
+    if constexpr (WARPGROUPS && !SPLITS) {
       const unsigned begin = tiles + unsigned(stage * STAGE);
       const unsigned long long a = wgmma_tile(begin + warp / 4 * (64 * ROW));
       const unsigned long long b = wgmma_tile(begin + BM * ROW);
@@ -359,26 +432,46 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
     if (first_chunk + stage < last_chunk) copy_x(stage);
     cp_async_commit();
   }
-  int reading = 0, writing = STAGES - 1;
-  for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
+  int reading = 0, writing = STAGES - 1, small = 0;
+  if constexpr (SPLITS) {
     cp_async_wait<STAGES - 2>();
+    if (first_chunk < last_chunk) split_weights(reading, small);
+  }
+  for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
+    if constexpr (!SPLITS) cp_async_wait<STAGES - 2>();
     if constexpr (WARPGROUPS) fence_proxy_async();
     __syncthreads();  // this chunk is there for all, and the one before it read by all
-    if constexpr (WARPGROUPS) begin_products(reading, chunk > first_chunk);
+    if constexpr (SPLITS) begin_steps(reading, small, 0);
+    if constexpr (WARPGROUPS && !SPLITS) begin_products(reading, chunk > first_chunk);
     if (chunk + STAGES - 1 < last_chunk) {
       copy_weights(writing);
       copy_x(writing);
     }
     cp_async_commit();
+    const int next = reading + 1 == STAGES ? 0 : reading + 1;
+    if constexpr (SPLITS) {
+      // The next chunk's weights, meanwhile: of `smalls` others read this chunk's alone.
+      cp_async_wait<STAGES - 2>();
+      if (chunk + 1 < last_chunk) split_weights(next, small ^ 1);
+    }
     if constexpr (WARPGROUPS)
       wgmma_wait<0>();
     else
       multiply_chunk(reading);
-    reading = reading + 1 == STAGES ? 0 : reading + 1;
+    if constexpr (SPLITS) {
+      add_steps();
+      if constexpr (STEPS < ROW / 32) {
+        begin_steps(reading, small, STEPS);
+        wgmma_wait<0>();
+        add_steps();
+      }
+      small ^= 1;
+    }
+    reading = next;
     writing = writing + 1 == STAGES ? 0 : writing + 1;
   }
 
-  if (WARPGROUPS && first_chunk >= last_chunk) clear(sums);  // no product has stored any
+  if (WARPGROUPS && !SPLITS && first_chunk >= last_chunk) clear(sums);  // no product has stored any
 
   const unsigned tile = blockIdx.z * gridDim.x + blockIdx.x;
   float* const all_sums = reinterpret_cast<float*>(shared);
@@ -393,9 +486,27 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
       for (int i = 0; i < 4; i += 2)
         store<2>(to + (m * 16 + i * 4) * PITCH + n * 8, Vec<2>{sums[m][n][i], sums[m][n][i + 1]});
   __syncthreads();
+  // Of a cluster, each block finishes some rows; all have whole tiles otherwise.
+  const bool in_cluster = WARPGROUPS && splits > 1 && workspace == nullptr;
+  int first_row = 0, end = sizes.pixels;
+  if constexpr (WARPGROUPS) {
+    if (in_cluster) {
+      const int exist = min(end - first_pixel, BM);
+      const int each = int(quotient(exist + splits - 1, sizes.splits));
+      first_row = min(split * each, exist);
+      const int count = min(each, exist - first_row);
+      end = first_pixel + first_row + count;
+      add_up_rows<BN, PITCH, THREADS>(all_sums + first_row * PITCH, count, splits);
+    }
+  }
+  // The threads that added a row up are those that finish it.
   write_tile<BM, BN, PITCH, THREADS>(
-      all_sums, workspace + size_t(tile) * splits * (BM * PITCH), split, splits, counters + tile,
-      sizes.pixels, first_pixel, group * sizes.filters + first_filter,
+      all_sums + first_row * PITCH, workspace + size_t(tile) * splits * (BM * PITCH), split,
+      in_cluster ? 1 : splits, counters + tile, end, first_pixel + first_row,
+      group * sizes.filters + first_filter,
       epilogue_of<FINISH>(sizes, bias, projection.channels > 0 ? nullptr : residual, y, activation,
                           a, b, group));
+  if constexpr (WARPGROUPS) {
+    if (in_cluster) cluster_wait();  // the others may read this block's part until then
+  }
 }

@@ -37,6 +37,20 @@ shared memory."""
 _MEET = 1500
 """Cycles from the first partial sum's write to the last block's read, assumed."""
 
+_CLUSTER_MEET = 851 + 190
+"""A barrier of a cluster's blocks, measured on an H100 with 2 of them (arXiv 2609.01864, table II),
+and the first load from another's shared memory (arXiv 2508.18850, section 2.3)."""
+
+_CLUSTER_BYTES = 12
+"""From other blocks' shared memory, per cycle and multiprocessor, while all read: 2.9 TB/s of an
+H100 in clusters of 16, and up to 3.35 in smaller ones (arXiv 2508.18850, figure 5)."""
+
+_GROUPS = (14, *[16] * 4, *[18] * 3)
+"""Multiprocessors of each group of an H100's (GPC): a cluster is on one of them. In clusters of 8
+blocks 120 of the 132 had any (github.com/accel-sim/gpu-app-collection, pull request 87), in those
+of 16 about 112 (arXiv 2508.18850, figure 5), which these sizes give. Other GPUs are assumed alike.
+"""
+
 _SEVERAL = 1.2
 """The factor on the cost of several launches: they must be clearly better than one, since their
 intermediate data may leave the cache."""
@@ -148,7 +162,8 @@ def parts(
 ) -> dict[str, float]:
     """Return the named parts of one launch's estimated cycles; their sum is its time."""
     profile = profile_of(work.kernel)
-    blocks = ceil(work.blocks / device.multiprocessors)  # of the busiest one
+    # Of the busiest multiprocessor.
+    blocks = ceil(work.blocks / usable(device.multiprocessors, work.cluster))
     # A block too large for an H100 fits, alone, on the device that it is for.
     at_once = max(1, resident_blocks(work))
     waves = ceil(blocks / at_once)
@@ -163,8 +178,23 @@ def parts(
         "issue": max(0, issued - alone),
         "loop": max(busy, memory),
         "waves": (waves - 1) * max(alone / at_once, issued),
-        "split": _MEET + work.tail_bytes / constants.l2_bytes if work.tail_bytes else 0,
+        "split": _split(work, constants),
     }
+
+
+def _split(work: Work, constants: Constants) -> float:
+    """Return the cycles from the parts of a tile's sums to the sums."""
+    if not work.tail_bytes:
+        return 0
+    if work.cluster > 1:
+        return _CLUSTER_MEET + work.tail_bytes / _CLUSTER_BYTES
+    return _MEET + work.tail_bytes / constants.l2_bytes
+
+
+def usable(multiprocessors: int, cluster: int) -> int:
+    """Return how many multiprocessors can have a block at once in clusters of so many blocks."""
+    whole = sum(size // cluster * cluster for size in _GROUPS)
+    return max(1, multiprocessors * whole // sum(_GROUPS))
 
 
 def resident_blocks(work: Work) -> int:

@@ -32,7 +32,7 @@ _RESERVED = 1 << 10  # bytes of shared memory that each block takes besides its 
 _CLASSES = {
     "FFMA": "FFMA",
     **dict.fromkeys(("HMMA", "IMMA"), "tensor"),
-    **dict.fromkeys(("LDSM", "STS", "LDGSTS", "LDG", "STG", "ST"), ""),
+    **dict.fromkeys(("LDSM", "STS", "LDGSTS", "LDG", "LD", "STG", "ST"), ""),
     **dict.fromkeys(("FADD", "FMUL", "FSEL", "FMNMX", "FSETP", "MUFU", "F2FP"), "float"),
     **dict.fromkeys(("HADD2", "HFMA2"), "float"),  # HADD2 also makes floats of halves
     **dict.fromkeys(("MOV", "SEL", "PRMT", "CS2R", "S2R"), "move"),
@@ -41,6 +41,7 @@ _CLASSES = {
         ("BAR", "WARPSYNC", "DEPBAR", "LDGDEPBAR", "BSYNC", "BSSY", "BMOV", "MEMBAR"), "sync"
     ),
     **dict.fromkeys(("WARPGROUP", "FENCE"), "sync"),  # of wgmma
+    **dict.fromkeys(("UCGABAR_ARV", "UCGABAR_WAIT"), "sync"),  # of clusters
     **dict.fromkeys(("IADD3", "IMAD", "IMNMX", "ISETP", "LEA", "LOP3", "PLOP3", "SHF"), "integer"),
     **dict.fromkeys(("VIADD", "VIADDMNMX", "VIMNMX", "F2I", "I2F", "I2FP", "FCHK"), "integer"),
     **dict.fromkeys(("P2R", "R2P", "S2UR", "LDC", "SHFL"), "integer"),
@@ -323,10 +324,10 @@ def _stores(instruction: Instruction) -> bool:
 def _sums_parts(instruction: Instruction) -> bool:
     """Return whether the instruction occurs only where partial sums of several blocks are added.
 
-    That is the counter, or a load that bypasses the L1 cache.
+    That is the counter, a load that bypasses the L1 cache, or the arrival at a cluster's barrier.
     """
     past_l1 = instruction.base == "LDG" and ".STRONG.GPU" in instruction.opcode
-    return past_l1 or instruction.base in ("ATOMG", "MEMBAR")
+    return past_l1 or instruction.base in ("ATOMG", "MEMBAR", "UCGABAR_ARV")
 
 
 def _writes(code: Sequence[Instruction], loop: Loop) -> bool:

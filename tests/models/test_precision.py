@@ -287,7 +287,6 @@ _ALGORITHMS = pytest.mark.parametrize(
         pytest.param(algorithm, precision, id=f"{algorithm.name} {precision.value}")
         for algorithm in (TENSOR, WARPGROUPS)
         for precision in (Precision.TF32, Precision.TF32X3, Precision.FP16)
-        if algorithm is TENSOR or precision is not Precision.TF32X3
     ],
 )
 
@@ -309,7 +308,7 @@ def test_an_engine_errs_as_the_rounding_of_its_precision_says(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", [Precision.TF32, Precision.FP16], ids=lambda p: p.value)
+@REDUCED
 @pytest.mark.parametrize("name", LIGHT_NETWORKS)
 def test_every_network_is_within_the_tolerance_by_wgmma(
     device: Device, name: str, precision: Precision

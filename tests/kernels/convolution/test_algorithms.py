@@ -144,7 +144,6 @@ def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
         (F2_3D, POINTWISE_3D, "kernel 1x1x1; it runs 3x3x3"),
         (F2_TENSOR, VGG_3_1, "float32 tensors; it runs float16"),
         (WGMMA, VGG_3_1, "strict float32"),
-        (WGMMA, replace(VGG_3_1, precision=Precision.TF32X3), "3xtf32; it runs tf32 and fp16"),
         (WGMMA, replace(VGG_3_1, precision=Precision.INT8), "uint8 tensors; it runs floats"),
         (
             WGMMA,

@@ -23,7 +23,7 @@ from kernels.problems.precision import FLOAT, HALF, Precision
 from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import DIRECT, conv_case
-from tests.support.cases.tensor_gemm import PRECISIONS, TENSOR, at_precision
+from tests.support.cases.tensor_gemm import PRECISIONS, TENSOR, WARPGROUPS, at_precision
 from tests.support.kernels.arrays import Array, normal
 from tests.support.kernels.conv_layers import (
     DIRECT_LAYERS,
@@ -147,8 +147,12 @@ def test_three_tf32_products_are_infinite_and_nan_where_float32_is(device: Cusim
     assert np.isinf(expected).any()
     assert np.isnan(expected).any()
     assert (np.abs(expected) > 1e37).any()
-    for tile in TENSOR.blocks_of(replace(problem, precision=Precision.TF32X3)):
-        y = convolved(ConvChoice(TENSOR, TileConfig(tile)), Precision.TF32X3)
+    at = replace(problem, precision=Precision.TF32X3)
+    every = [
+        ConvChoice(by, TileConfig(tile)) for by in (TENSOR, WARPGROUPS) for tile in by.blocks_of(at)
+    ]
+    for choice in every:
+        y = convolved(choice, Precision.TF32X3)
         np.testing.assert_allclose(y, expected, rtol=1e-3)  # of the largest float 11 bits are left
 
 

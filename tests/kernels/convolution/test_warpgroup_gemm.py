@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -11,19 +13,22 @@ from hypothesis import strategies as st
 
 from cusim.build import ORDERED, PLAIN, Build
 from cusim.device import CusimDevice, Order
-from kernels.convolution.algorithms import ConvChoice
-from kernels.convolution.split_sum import TileConfig
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.convolution.implicit_gemm import inner_size
+from kernels.convolution.split_sum import MAX_CLUSTER, MIN_CHUNKS, TileConfig
+from kernels.convolution.tensor_gemm import ROW_BYTES, STEP_BYTES
 from kernels.convolution.warpgroup_gemm import WARPGROUP_TILES
 from kernels.device import nvrtc
 from kernels.device.compile import FLAGS, compile_all
-from kernels.device.device import SOURCE_ROOT, FaultError, Instantiation
+from kernels.device.device import SOURCE_ROOT, DeviceError, FaultError, Instantiation
+from kernels.device.gpus import ARCHITECTURES
 from kernels.device.machine_code import disassemble
 from kernels.problems.precision import Precision
 from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.kernels.convolution.test_tensor_gemm import projecting_layers
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import conv_case
-from tests.support.cases.tensor_gemm import WARPGROUPS, at_precision
+from tests.support.cases.tensor_gemm import PRECISIONS, TENSOR, WARPGROUPS, at_precision
 from tests.support.kernels.conv_layers import Layer, dense
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
@@ -49,9 +54,11 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     """A layer of 1 to 8 images by any tile, split further than it would be."""
     layer = draw(layers() | projecting_layers())
     layer = replace(layer, problem=replace(layer.problem, n=draw(st.integers(1, 8))))
-    layer = at_precision(layer, draw(st.sampled_from((Precision.TF32, Precision.FP16))))
+    layer = at_precision(layer, draw(st.sampled_from(PRECISIONS)))
     tile = draw(st.sampled_from(WARPGROUPS.blocks_of(layer.problem)))
-    return layer, ConvChoice(WARPGROUPS, TileConfig(tile, draw(st.integers(1, 8))))
+    split = draw(st.integers(1, MAX_CLUSTER))
+    config = TileConfig(tile, split, cluster=split > 1 and draw(st.booleans()))
+    return layer, ConvChoice(WARPGROUPS, config)
 
 
 @settings(ON_A_DEVICE, max_examples=20)
@@ -75,6 +82,10 @@ _LOOP = """    if constexpr (WARPGROUPS) fence_proxy_async();
     __syncthreads();  // this chunk is there for all, and the one before it read by all
 """
 
+_OVER_STEPS = (
+    "\n#pragma unroll\n      for (int step = 0; step < ROW / 32; ++step) {\n        const bool"
+)
+
 DEFECTS = {
     "no proxy fence": ("if constexpr (WARPGROUPS) fence_proxy_async();", ";"),
     "the proxy fence before the copies end": (
@@ -82,15 +93,18 @@ DEFECTS = {
         "if constexpr (WARPGROUPS) fence_proxy_async();\n    cp_async_wait<STAGES - 2>();",
     ),
     "no barrier of the loop": (_LOOP, "if constexpr (WARPGROUPS) fence_proxy_async();\n"),
-    "copies waited for too late": ("cp_async_wait<STAGES - 2>()", "cp_async_wait<STAGES - 1>()"),
-    "no wgmma.fence": ("wgmma_fence();", ";"),
-    "no commit": ("wgmma_commit();", ";"),
+    "copies waited for too late": (
+        "(!SPLITS) cp_async_wait<STAGES - 2>()",
+        "(!SPLITS) cp_async_wait<STAGES - 1>()",
+    ),
+    "no wgmma.fence": (f"wgmma_fence();{_OVER_STEPS}", f";{_OVER_STEPS}"),
+    "no commit": ("wgmma_commit();\n    }\n  };\n\n", ";\n    }\n  };\n\n"),
     "no wait": ("wgmma_wait<0>();", ";"),
     "a wait for the chunk before": ("wgmma_wait<0>();", "wgmma_wait<1>();"),
     "the first product adds": ("adds = add || step > 0", "adds = true"),
     "every product of a chunk stores": ("adds = add || step > 0", "adds = add"),
     "a chunk stores instead of adding": ("chunk > first_chunk)", "false)"),
-    "a stage refilled while it is read": ("writing = STAGES - 1;", "writing = 0;"),
+    "a stage refilled while it is read": ("writing = STAGES - 1,", "writing = 0,"),
     "pixels of the first warpgroup for all": ("warp / 4 * (64 * ROW)", "0 * warp"),
     "filters where pixels lie": ("wgmma_tile(begin + BM * ROW)", "wgmma_tile(begin)"),
     "tiles aligned to 128 bytes": ("SWIZZLED_SHARED", "DYNAMIC_SHARED"),
@@ -109,32 +123,177 @@ _IN_TF32 = {
 }
 
 
+_MEETING = "cluster_arrive();  // this block's part is there\n  cluster_wait();"
+
+OF_CLUSTERS = {
+    "parts read before they are there": ("cluster_sum.cuh", _MEETING, "__syncthreads();"),
+    "no arrival behind the sum": (
+        "cluster_sum.cuh",
+        "cluster_arrive_relaxed();  // this block reads",
+        ";  // this block reads",
+    ),
+    "an arrival ahead of the sum": (
+        "cluster_sum.cuh",
+        _MEETING,
+        _MEETING + "\n  cluster_arrive();",
+    ),
+    "its own part for all": ("cluster_sum.cuh", "of_block(at, first + each)", "at"),
+    "a part too few": ("cluster_sum.cuh", "first + each < blocks ?", "first + each + 1 < blocks ?"),
+    "a part too many": ("cluster_sum.cuh", "first + each < blocks ?", "first + each <= blocks ?"),
+    "four parts at most": (
+        "cluster_sum.cuh",
+        "first < blocks; first += 4",
+        "first < 4; first += 4",
+    ),
+    "a block that ends while others read": (
+        "tensor_gemm.cu",
+        "if (in_cluster) cluster_wait();",
+        "",
+    ),
+    "the first rows for all": (
+        "tensor_gemm.cu",
+        "first_row = min(split * each, exist)",
+        "count = 0",
+    ),
+    "rows of others, not added up": (
+        "tensor_gemm.cu",
+        "end = first_pixel + first_row + count",
+        "end = first_pixel + exist",
+    ),
+    "rows that do not divide": (
+        "tensor_gemm.cu",
+        "exist + splits - 1, sizes",
+        "exist, sizes",
+    ),
+    "a workspace that is not there": ("tensor_gemm.cu", "in_cluster ? 1 : splits", "splits"),
+}
+
+
+@pytest.mark.parametrize("edit", OF_CLUSTERS.values(), ids=OF_CLUSTERS)
+def test_a_defect_of_clusters_is_noticed(edit: tuple[str, str, str], tmp_path: Path) -> None:
+    root = replaced(tmp_path, *edit)
+    layer = _layer(35, Precision.FP16)
+    tile = WARPGROUPS.blocks_of(layer.problem)[1]
+    device = CusimDevice(PLAIN, Order.RANDOM, source_root=root, timeout_s=60)
+
+    def in_clusters() -> None:
+        for split in (3, 5):
+            config = TileConfig(tile, split, cluster=True)
+            run(conv_case(layer, ConvChoice(WARPGROUPS, config)), device)
+
+    with closing(device), pytest.raises((AssertionError, DeviceError)):
+        in_clusters()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("split", range(1, MAX_CLUSTER + 1))
+def test_sums_are_those_of_mma_sync_to_the_bit_in_clusters_too(
+    split: int, precision: Precision, device: CusimDevice
+) -> None:
+    """In the simulator, whose tensor cores truncate both kinds of products' sums alike."""
+    layer = _layer(90, precision)
+    of_warps = TileConfig(TENSOR.blocks_of(layer.problem)[-1], split)
+    tile = WARPGROUPS.blocks_of(layer.problem)[split % len(WARPGROUP_TILES)]
+    choices = [ConvChoice(TENSOR, of_warps), ConvChoice(WARPGROUPS, TileConfig(tile, split))]
+    if split > 1:
+        choices.append(ConvChoice(WARPGROUPS, TileConfig(tile, split, cluster=True)))
+    sums = {run(conv_case(layer, choice), device).tobytes() for choice in choices}
+    assert len(sums) == 1
+
+
+def test_splits_of_2_to_8_may_be_clusters_without_workspace_and_counters() -> None:
+    layer = _layer(200, Precision.FP16)
+    problem = layer.problem
+    chunks = ceil(inner_size(problem) / 64)
+    configs = WARPGROUPS.configs(problem)
+    clusters = [config for config in configs if config.cluster]
+    assert {config.split for config in clusters} == set(range(2, MAX_CLUSTER + 1))
+    assert {config.tile for config in clusters} == set(WARPGROUPS.blocks_of(problem))
+    assert len(set(map(str, configs))) == len(configs)
+    for config in clusters:
+        assert replace(config, cluster=False) in configs
+        assert chunks >= MIN_CHUNKS * config.split
+        assert not WARPGROUPS.workspace(problem, config)
+        assert WARPGROUPS.counter_bytes(problem, config) == 0
+        (launch,) = WARPGROUPS.launches(problem, config, layer.x, layer.y)
+        assert launch.cluster == (1, config.split, 1)
+        assert not {"workspace", "counters"} & set(launch.operands)
+
+
+def test_only_hopper_is_offered_clusters() -> None:
+    problem = _layer(200, Precision.FP16).problem
+    clustered = {
+        arch: sum(
+            getattr(config, "cluster", False)
+            for _, config, _ in choices(problem, architecture=arch)
+        )
+        for arch in ARCHITECTURES
+    }
+    assert {arch for arch, count in clustered.items() if count} == {"90a"}
+
+
+def _layer(channels: int, precision: Precision) -> Layer:
+    seen, stored = window((9, 15), (3, 3), pads=(1, 1, 1, 1)), precision.stored
+    problem = replace(conv_problem(1, channels, 40, seen), precision=precision)
+    x, y = (replace(dense(each), stored=stored) for each in (channels, 40))
+    return Layer("of any channels", problem, x, y)
+
+
+_OF_STEP = "wgmma_tf32(in_a_row(of_steps[step]), "
+
+_IN_3XTF32 = {
+    "pixels without what they lack": (_OF_STEP + "x_small[step]", _OF_STEP + "x[step]"),
+    "weights without what they lack": ("x[step], b_small + at", "x[step], b + at"),
+    "a product too few": (_OF_STEP + "x[step], b_small + at, true);", ";"),
+    "a step adds to the one before": (
+        "x_small[step], b + at, false",
+        "x_small[step], b + at, true",
+    ),
+    "a step's last product stores": ("x[step], b + at, true", "x[step], b + at, false"),
+    "a step of another chunk": ("unsigned(first + step) * 2", "unsigned(step) * 2 + 2"),
+    "weights that are not split": (
+        "if (first_chunk < last_chunk) split_weights(reading, small);",
+        ";",
+    ),
+    "every other chunk's weights that are not split": (
+        "if (chunk + 1 < last_chunk) split_weights",
+        "if (small == 0) split_weights",
+    ),
+    "weights of another chunk": ("split_weights(next, small ^ 1)", "split_weights(next, small)"),
+    "weights split before they are there": (
+        "cp_async_wait<STAGES - 2>();\n      if (chunk + 1",
+        "if (chunk + 1",
+    ),
+    "no wgmma.fence": ("wgmma_fence();", ";"),
+    "no commit": ("wgmma_commit();", ";"),
+    "no wait": ("wgmma_wait<0>();", ";"),
+    "no proxy fence": DEFECTS["no proxy fence"],
+    "no barrier of the loop": DEFECTS["no barrier of the loop"],
+}
+
+
 @pytest.mark.parametrize(
     ("precision", "edit"),
     [
         pytest.param(precision, edit, id=f"{precision.value}: {name}")
-        for precision, defects in ((Precision.FP16, DEFECTS), (Precision.TF32, _IN_TF32))
+        for precision, defects in (
+            (Precision.FP16, DEFECTS),
+            (Precision.TF32, _IN_TF32),
+            (Precision.TF32X3, _IN_3XTF32),
+        )
         for name, edit in defects.items()
     ],
 )
 def test_a_defect_is_noticed(precision: Precision, edit: tuple[str, str], tmp_path: Path) -> None:
     """In one of two builds, of which one sees plain stores."""
     root = replaced(tmp_path, "tensor_gemm.cu", *edit)
-    seen, stored = window((9, 15), (3, 3), pads=(1, 1, 1, 1)), precision.stored
 
     def fails(build: Build, channels: int, split: int) -> bool:
-        problem = replace(conv_problem(1, channels, 40, seen), precision=precision)
-        x, y = (replace(dense(each), stored=stored) for each in (channels, 40))
-        layer = Layer("of a defect", problem, x, y)
+        layer = _layer(channels, precision)
+        tile = WARPGROUPS.blocks_of(layer.problem)[1]
         device = CusimDevice(build, Order.RANDOM, source_root=root)
         try:
-            run(
-                conv_case(
-                    layer,
-                    ConvChoice(WARPGROUPS, TileConfig(WARPGROUPS.blocks_of(problem)[1], split)),
-                ),
-                device,
-            )
+            run(conv_case(layer, ConvChoice(WARPGROUPS, TileConfig(tile, split))), device)
         except (AssertionError, FaultError):
             return True
         finally:
@@ -156,23 +315,37 @@ def test_every_tile_is_among_the_cases() -> None:
         tuple(dict(each.arguments)[name] for name in ("precision", "unit"))
         for each in OF_WARPGROUPS
     }
-    assert of == {("Precision::FP16", 4), ("Precision::FP16", 8), ("Precision::TF32", 4)}
+    assert of == {
+        *(("Precision::FP16", 4), ("Precision::FP16", 8)),
+        *(("Precision::TF32", 4), ("Precision::TF32X3", 4)),
+    }
 
 
 @pytest.mark.parametrize("kernel", OF_WARPGROUPS, ids=str)
 def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_for(
     kernel: Instantiation,
 ) -> None:
-    """Where ptxas waits for each product it says so: C7510 to C7515."""
+    """Where ptxas waits for each product it says so: C7510 to C7515.
+
+    Of 128 filters, 3xTF32 has registers for the sums of two steps at once: two groups a chunk.
+    """
+    splits = "TF32X3" in kernel.expression
+    groups = 2 if splits and dict(kernel.arguments)["bn"] == 128 else 1
+    products = 3 * ROW_BYTES // STEP_BYTES if splits else ROW_BYTES // STEP_BYTES
     ((_, cubin),) = compile_all([kernel], ["90a"], CACHE).items()
     listed = disassemble(cubin)
     code = Counter(each.opcode for each in listed)
     waiting = ["gsb0" in each.operands for each in listed if each.base == "HGMMA"]
-    assert waiting == [False, False, False, True]
-    assert code["WARPGROUP.ARRIVE"] == code["WARPGROUP.DEPBAR.LE"] == 1
+    assert waiting == [*[False] * (products // groups - 1), True] * groups
+    assert code["WARPGROUP.ARRIVE"] == code["WARPGROUP.DEPBAR.LE"] == groups
     loads = sum(count for opcode, count in code.items() if opcode.startswith("LDSM"))
-    assert loads == (4 if "TF32" in kernel.expression else 0)  # pixels, to be rounded
+    # Pixels, to be rounded or split.
+    assert loads == (4 if "TF32" in kernel.expression else 0)
     assert not any(opcode.startswith("HMMA") for opcode in code)
+    # Where a cluster adds up: a barrier's two halves, ahead of the sum and behind it. The first
+    # arrival fences what the block stored; a workspace's counter has the other fence.
+    assert code["UCGABAR_ARV"] == code["UCGABAR_WAIT"] == 2
+    assert code["MEMBAR.ALL.GPU"] == 2
     assert cubin.resources.static_shared == WARPGROUPS.STATIC_BYTES
     assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0
     headers = {path.name: path.read_text(encoding="utf-8") for path in SOURCE_ROOT.glob("*.cuh")}

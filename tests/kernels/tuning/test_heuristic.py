@@ -11,11 +11,14 @@ from benchmarks.kernels.suites import CUCONV, CUCONV_NETWORKS
 from cusim.device import CusimDevice
 from kernels.convolution.algorithms import Algorithm, ConvChoice, choices
 from kernels.convolution.depthwise import DepthwiseConfig
+from kernels.convolution.split_sum import TileConfig
+from kernels.convolution.warpgroup_gemm import WarpgroupConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
 from kernels.device.gpus import H200
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.problems.window import Window
 from kernels.tuning.constants import ASSUMED
 from kernels.tuning.heuristic import (
@@ -25,7 +28,9 @@ from kernels.tuning.heuristic import (
     fills,
     heuristic,
     launch_cycles,
+    parts,
     resident_blocks,
+    usable,
 )
 from kernels.tuning.profile_table import profile_of
 from kernels.tuning.static_profile import StaticProfile
@@ -228,3 +233,25 @@ def test_what_a_block_finds_no_shared_memory_for_is_not_chosen() -> None:
         assert 0 < len(fewer) < len(choices(layer, most)) == len(choices(layer))
         chosen = heuristic(Facts(132, most - 1))(layer)
         assert chosen in fewer
+
+
+def test_clusters_use_whole_numbers_of_a_groups_multiprocessors() -> None:
+    """As counted on an H100: 120 in clusters of 8, 112 in those of 16."""
+    assert [usable(132, blocks) for blocks in (1, 2, 8, 16)] == [132, 132, 120, 112]
+    assert usable(4, 8) == 3
+    assert usable(1, 8) == 1
+
+
+@pytest.mark.parametrize("split", [2, 4, 8])
+def test_a_cluster_is_estimated_to_add_up_sooner_and_to_write_sooner_than_a_workspace(
+    split: int,
+) -> None:
+    problem = replace(conv(512, 512, 7, 3), precision=Precision.FP16)
+    algorithm = WarpgroupConv()
+    for tile in algorithm.blocks_of(problem):
+        one, other = (
+            parts(algorithm.work(problem, TileConfig(tile, split, cluster=cluster))[0], H200, False)
+            for cluster in (True, False)
+        )
+        assert 0 < one["split"] < other["split"]
+        assert one["outputs"] < other["outputs"]

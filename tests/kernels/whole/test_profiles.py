@@ -1,5 +1,7 @@
 """The machine code says of speed what the committed table says, within 2%."""
 
+import re
+
 import pytest
 
 from kernels.device.compile import compiler
@@ -113,3 +115,15 @@ def test_a_change_of_more_than_two_percent_is_a_difference() -> None:
     assert differences(row, row | {"loop": "FFMA 512 LDS.128 33"})
     assert differences(row, row | {"loop": "FFMA 512"})
     assert differences(row, row | {"ceiling": "-"})
+
+
+def test_every_product_of_warpgroups_is_seen_to_write_its_outputs() -> None:
+    """If the path to a kernel's end missed the loop that writes, its outputs would cost nothing."""
+    _, table = profile_table.read()
+    rows = [
+        row
+        for (_, name), row in table.items()
+        if re.search(r" conv_tensor<Precision::\w+, true, ", name)
+    ]
+    assert rows
+    assert all(row["vector"] != NONE for row in rows)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.convolution.split_sum import TileConfig
+from kernels.convolution.split_sum import MAX_CLUSTER, TileConfig
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.convolution.warpgroup_gemm import WarpgroupConv
 from kernels.problems.activation import RELU
@@ -122,6 +122,13 @@ def _split(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
     yield conv_case(at_precision(UNCLAMPED_LAYER, precision), ConvChoice(by, TileConfig(tile)))
 
 
+def _clustered(layer: Layer, number: int) -> KernelCase:
+    """Return a case whose blocks are clusters: of each size in turn, with each tile in turn."""
+    tiles = WARPGROUPS.blocks_of(layer.problem)
+    config = TileConfig(tiles[number % len(tiles)], 2 + number % (MAX_CLUSTER - 1), cluster=True)
+    return conv_case(layer, ConvChoice(WARPGROUPS, config))
+
+
 def _cases(by: TensorConv, precisions: Iterable[Precision]) -> tuple[KernelCase, ...]:
     return tuple(
         case
@@ -132,4 +139,11 @@ def _cases(by: TensorConv, precisions: Iterable[Precision]) -> tuple[KernelCase,
 
 
 TENSOR_CASES = _cases(TENSOR, PRECISIONS)
-WARPGROUP_CASES = _cases(WARPGROUPS, (Precision.TF32, Precision.FP16))
+CLUSTER_CASES = tuple(
+    _clustered(at_precision(layer, precision), number)
+    for precision in PRECISIONS
+    for number, layer in enumerate(
+        (*DIRECT_LAYERS, *GEMM_LAYERS, *PROJECTING_LAYERS, *[SPLIT_LAYER] * 7, UNCLAMPED_LAYER)
+    )
+)
+WARPGROUP_CASES = (*_cases(WARPGROUPS, PRECISIONS), *CLUSTER_CASES)
