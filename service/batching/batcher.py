@@ -92,11 +92,6 @@ class Batcher(Generic[T, R]):
         return self._waiting.depth
 
     @property
-    def in_flight(self) -> int:
-        """Return the number of items in running batches."""
-        return sum(len(consumer.batch.items) for consumer in self._consumers if consumer.batch)
-
-    @property
     def busy_until(self) -> float:
         """Return when an engine should be free, in clock seconds, or 0 if one is free now."""
         if self._any_free():

@@ -106,11 +106,6 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._reflection = ReflectionServicer(services, pool=POOL)
         self._handlers = self._handlers_by_method()
 
-    @property
-    def arriving(self) -> int:
-        """Return how many messages are arriving and streams are open."""
-        return self._arrivals.images
-
     async def start(self, edge: Edge) -> None:
         """Listen; `edge` admits requests. Raises OSError if the address is in use."""
         self._edge = edge

@@ -215,11 +215,6 @@ class DecodePool:
         """Return how many threads were given up so far because they hung."""
         return self._quick.pool.lost + self._large.pool.lost
 
-    @property
-    def taken_bytes(self) -> int:
-        """Return the bytes of memory that large images occupy now."""
-        return int(self._large.bytes)
-
     def admit(self, *decodings: Decoding, client: Client = ANYONE) -> None:
         """Raise PayloadTooLargeError if an image exceeds the budget, DecodersBusyError if it would
         wait long."""

@@ -9,6 +9,7 @@ import pytest
 from service.batching.latency import Latency
 from service.errors import ShuttingDownError
 from tests.support.service.desk import Desk, in_virtual_time, letters, outcomes
+from tests.support.service.running import in_flight
 from tests.support.service.virtual_time import now, turns, until
 
 
@@ -41,7 +42,7 @@ async def test_close_fails_what_takes_longer_than_its_timeout() -> None:
     done, running, waiting = [await desk.submit(group) for group in ["a", "bc", "de"]]
     await desk.batcher.close(timeout_s=1.5)
     assert now() == 1.5
-    assert (desk.batcher.depth, desk.batcher.in_flight) == (0, 0)
+    assert (desk.batcher.depth, in_flight(desk.batcher)) == (0, 0)
     first, second, third = await outcomes(done, running, waiting)
     assert letters(first) == "A"
     assert isinstance(second, ShuttingDownError)

@@ -16,6 +16,7 @@ from service.batching.policy import Urgency
 from service.batching.queue import BatchResult
 from service.errors import DeadlineError, EngineFailedError
 from tests.support.service.desk import in_virtual_time, submit
+from tests.support.service.running import in_flight
 from tests.support.service.virtual_time import now, turns, until
 
 # L(1) = 1 ms, L(8) = 1.6 ms; with eight at once half as many again a second as in two fours.
@@ -127,7 +128,7 @@ def test_of_poisson_arrivals_hardly_any_waits_for_company(load: float) -> None:
             await asyncio.sleep(draw.expovariate(load * 8 / FLAT.of(8)))
             tasks.append(asyncio.create_task(server.ask()))
             await turns(4)
-            waits += server.batcher.depth > 0 and not server.batcher.in_flight
+            waits += server.batcher.depth > 0 and not in_flight(server.batcher)
         await asyncio.gather(*tasks)
         assert waits < 0.01 * 3000
 

@@ -47,6 +47,7 @@ from tests.support.service.batcher_scenarios import (
     Visit,
 )
 from tests.support.service.desk import submit
+from tests.support.service.running import in_flight
 from tests.support.service.virtual_time import now, until
 
 # Start-time fair queueing lets the service of two lines differ by one item, and a line that forms
@@ -137,7 +138,7 @@ class Play:
             if self.scenario.closing:
                 group.create_task(self.close(self.scenario.closing))
         await self.batcher.close()
-        assert (self.batcher.depth, self.batcher.in_flight) == (0, 0)
+        assert (self.batcher.depth, in_flight(self.batcher)) == (0, 0)
 
     async def visit(self, visit: Visit, client: Client) -> None:
         await until(visit.arrives.second, visit.arrives.turns)
@@ -197,7 +198,7 @@ class Play:
         await until(closing.at.second, closing.at.turns)
         self.closed_at = now()
         await self.batcher.close(closing.timeout_s)
-        assert (self.batcher.depth, self.batcher.in_flight) == (0, 0)
+        assert (self.batcher.depth, in_flight(self.batcher)) == (0, 0)
         assert closing.timeout_s is None or now() <= self.closed_at + closing.timeout_s
 
     def staying(self) -> list[Item]:
@@ -287,7 +288,7 @@ class Play:
     def check_at_rest(self) -> None:
         """Nothing is left to do at this moment, so the clock is about to move on."""
         assert self.batcher.depth == len(self.waiting)
-        assert self.batcher.in_flight == sum(len(b.items) for b in self.running.values())
+        assert in_flight(self.batcher) == sum(len(b.items) for b in self.running.values())
         for engine, rivals in enumerate(self.rivals_inside):
             busy = engine in self.running or rivals
             assert busy or not self.waiting, "an engine idles while items wait"

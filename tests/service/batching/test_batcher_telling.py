@@ -9,6 +9,7 @@ from service.batching.batcher import Batcher
 from service.batching.latency import Latency
 from service.batching.queue import BatchResult
 from tests.support.service.desk import Desk, in_virtual_time
+from tests.support.service.running import in_flight
 from tests.support.service.virtual_time import now, turns, until
 
 
@@ -30,7 +31,7 @@ async def test_a_request_withdrawn_in_the_turn_of_its_answer_is_not_told() -> No
     told: list[object] = []
     requests = [desk.batcher.post(letter, told.append) for letter in "ab"]
     await until(1)
-    while desk.batcher.in_flight:
+    while in_flight(desk.batcher):
         await turns(1)
     assert told == [], "the results are there, and to be told soon"
     requests[0].withdraw()

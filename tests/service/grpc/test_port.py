@@ -106,7 +106,7 @@ async def client(
         await port.stop(0.5)
         await until(lambda: not repository.requests)
         admission = pipeline.admission
-        assert (admission.images, admission.room.taken, port.arriving) == (0, 0, 0)
+        assert (admission.images, admission.room.taken, port._arrivals.images) == (0, 0, 0)
         assert await repository.close(5)
 
 
@@ -343,16 +343,16 @@ async def test_of_too_many_that_arrive_the_newest_of_who_has_most_gives_way(tmp_
         silent = []
         for _ in range(3):
             silent.append(asking.channel.stream_unary(f"/{INFERENCE}/{INFER}")(metadata=one))
-            await until(lambda: asking.port.arriving == len(silent))
+            await until(lambda: asking.port._arrivals.images == len(silent))
         async with refused(Status.RESOURCE_EXHAUSTED):  # its own next is refused
             await asking.digits(1, metadata=one)
         assert await asking.digits(1, metadata=two) == [1]  # another client's is not
         async with refused(Status.RESOURCE_EXHAUSTED, "of all clients you have the most"):
             await silent[2]
-        assert asking.port.arriving == 2
+        assert asking.port._arrivals.images == 2
         for call in silent:
             call.cancel()
-        await until(lambda: asking.port.arriving == 0)
+        await until(lambda: asking.port._arrivals.images == 0)
 
 
 @run

@@ -104,7 +104,7 @@ async def test_small_images_pass_large_ones(pool: DecodePool, table: Table) -> N
     await until(lambda: table.begun[-1] == "waits")
     table.gates["waits"].set()
     await until(lambda: table.names[-2:] == ["large", "waits"])
-    assert (bool(pool._large.waiting), pool.taken_bytes) == (False, 0)
+    assert (bool(pool._large.waiting), pool._large.bytes) == (False, 0)
 
 
 @with_pool(threads=8)
@@ -115,12 +115,12 @@ async def test_large_images_wait_for_memory_in_order(pool: DecodePool, table: Ta
     table.post(pool, "d", Cost(60 * MB, 0.1))  # there would be room, but it is not its turn
     await asyncio.sleep(0.05)
     assert sorted(table.begun) == ["a"]
-    assert pool.taken_bytes == LARGE.bytes
+    assert pool._large.bytes == LARGE.bytes
     table.gates["a"].set()
     await until(lambda: table.begun == ["a", "b"])
     table.gates["b"].set()
     await until(lambda: len(table.begun) == 4)
-    assert pool.taken_bytes == LARGE.bytes + 60 * MB
+    assert pool._large.bytes == LARGE.bytes + 60 * MB
 
 
 @with_pool(threads=8, budget=10 * BUDGET)
@@ -140,13 +140,13 @@ async def test_what_is_withdrawn_is_not_decoded_and_holds_no_memory(
     await until(lambda: table.begun == ["first"])
     second.withdraw()
     first.withdraw()  # which runs: its memory is free when it ends
-    assert pool.taken_bytes == LARGE.bytes
+    assert pool._large.bytes == LARGE.bytes
     table.post(pool, "third", LARGE)
     table.gates["first"].set()
     table.gates["third"].set()
     await until(lambda: table.names == ["third"])
     assert table.begun == ["first", "third"]
-    assert pool.taken_bytes == 0
+    assert pool._large.bytes == 0
 
 
 @with_pool(threads=2)
@@ -156,7 +156,7 @@ async def test_an_error_is_told_and_gives_memory_back(pool: DecodePool, table: T
     await until(lambda: bool(table.ended))
     ((_, error),) = table.ended
     assert isinstance(error, ValueError)
-    assert pool.taken_bytes == 0
+    assert pool._large.bytes == 0
 
 
 @with_pool(threads=2, bound_s=0.05)
