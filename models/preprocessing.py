@@ -129,7 +129,8 @@ class Preprocessing:
         return self.frames is None and prod(self.image_shape) <= MIDDLE_BYTES
 
     def batch_kinds(self, takes: Kind) -> tuple[Kind, ...]:
-        """Return the kinds of batches for which a device that takes these has a plan each.
+        """Return the kinds of batches for each of which a device has a plan, if it takes images up
+        to `takes`.
 
         Batches of pixels alone need no entries.
         """

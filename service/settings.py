@@ -252,7 +252,8 @@ class Settings(BaseModel):
 
     @property
     def takes(self) -> Kind:
-        """Return the last kind of images that a GPU takes: to decode a file it resizes, too."""
+        """Return the highest kind of images that a GPU takes; if it decodes files, it resizes
+        too."""
         if self.decode is DecodedBy.GPU:
             return Kind.JPEG
         return Kind.DECODED if self.resize is ResizedBy.GPU else Kind.TENSOR

@@ -1,4 +1,4 @@
-"""Times the decoding of JPEG files on a device: all launches, and those up to some kernels."""
+"""Times the decoding of JPEG files on a device, for all launches and up to certain kernels."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -26,7 +26,8 @@ LAST = ("jpeg_unstuff", "jpeg_resolve", "jpeg_write", "inverse_dct", "jpeg_pixel
 
 
 def photographs(sampling: str, folder: Path | None = None) -> list[JpegImage]:
-    """Return the photographs of a sampling, by their size. Raises RefusedError where none is."""
+    """Return the photographs of a sampling, sorted by size. Raises RefusedError if there are
+    none."""
     folder = folder or carried.data()
     files = sorted(((folder or Path()) / "images").glob("*.JPEG"))
     found = sorted(_suitable(files, sampling), key=lambda image: len(image.file.scan))
@@ -63,7 +64,7 @@ def _all_of(size: tuple[int, int]) -> Resize:
 def measure_decoding(
     device: Device, unit: Unit, effort: Effort | None = None, folder: Path | None = None
 ) -> list[Row]:
-    """Return a row for each of LAST: of the median photograph, and of those around it in a batch.
+    """Return a row for each of LAST, for a batch of photographs around the median size.
 
     The files are read from pinned memory. Raises RefusedError where a device flags one.
     """

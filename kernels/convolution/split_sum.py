@@ -43,7 +43,7 @@ def _named(tile: object, split: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TileConfig(Generic[Tile]):
-    """Sets a block's tile, and the number of blocks that share its sums.
+    """Sets a block's tile, and how many blocks share its sums.
 
     These may be a `cluster`, which adds them up in its shared memory.
     """
@@ -100,7 +100,7 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def clustered(self, config: C) -> bool:  # noqa: ARG002  (most are not)
-        """Return whether the blocks that share a tile's sums are a cluster."""
+        """Return whether the blocks that share a tile's sums form a cluster."""
         return False
 
     def threads(self, config: C) -> int:
@@ -133,14 +133,14 @@ class SplitSum(Generic[C]):
         )
 
     def workspace(self, problem: ConvProblem, config: C) -> Mapping[str, int]:
-        """Return the bytes of all blocks' partial sums; nothing if no workspace holds them."""
+        """Return the bytes of all blocks' partial sums; nothing if these are not in a workspace."""
         if not self._by_workspace(config):
             return {}
         blocks = self.tiles(problem, config) * config.split
         return {"workspace": 4 * blocks * self.part_floats(config)}
 
     def counter_bytes(self, problem: ConvProblem, config: C) -> int:
-        """Return the bytes of a counter for each tile; 0 without a workspace."""
+        """Return the bytes of one counter for each tile; 0 without a workspace."""
         return 4 * self.tiles(problem, config) if self._by_workspace(config) else 0
 
     def _by_workspace(self, config: C) -> bool:

@@ -173,8 +173,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return {"projection": given}
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
-        """Count the work: blocks multiply prefetched chunks; each tile's last block adds the
-        partial sums, or each block of a cluster a share of them."""
+        """Count the work: blocks multiply prefetched chunks; partial sums are added by each tile's
+        last block, or in shares by the blocks of a cluster."""
         tile, split = config.tile, config.split > 1
         cluster = config.split if config.cluster else 1
         itemsize = problem.precision.stored.itemsize

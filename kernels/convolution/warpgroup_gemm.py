@@ -39,7 +39,7 @@ class WarpgroupConv(TensorConv):
 
     @override
     def configs(self, problem: ConvProblem) -> tuple[TileConfig[TensorTile], ...]:
-        """Return TensorConv's, and each split that can be a cluster as one, too."""
+        """Return TensorConv's configurations, and those whose splits are clusters."""
         of_any_kind = TensorConv.configs(self, problem)
         return of_any_kind + tuple(
             TileConfig(tile, split, cluster=True)
@@ -49,7 +49,8 @@ class WarpgroupConv(TensorConv):
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
-        """Return TensorConv's bytes, and those of two chunks of what split weights lack."""
+        """Return TensorConv's bytes, plus those of two chunks of the rest of weights that are
+        split."""
         rest = 2 * config.tile.bn * ROW_BYTES if problem.precision is Precision.TF32X3 else 0
         return TensorConv.dynamic_bytes(self, problem, config) + rest
 

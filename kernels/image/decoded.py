@@ -182,7 +182,7 @@ class DecodedImage(LaidOut):
 
 
 class WrittenImage(LaidOut):
-    """Holds an image that is no array as its `write` has written it to a place."""
+    """Holds an image that is not an array, in the form in which its `write` wrote it."""
 
     def __init__(self, place: Bytes, shape: tuple[int, ...]) -> None:
         """Take the shape of the resized pixels."""
@@ -196,8 +196,8 @@ class WrittenImage(LaidOut):
         place[:used] = self._place[:used]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the pixels made of a decoded image, as kernels/src/resize.cu makes them; of a file
-        black ones, as only a device decodes it."""
+        """Return a decoded image's resized pixels, computed like resize.cu; black ones for a file,
+        as only a device decodes it."""
         if self.kind is Kind.JPEG:
             return np.zeros(self.shape, dtype or self.dtype)
         members = read_entry(self._place)

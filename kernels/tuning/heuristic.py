@@ -183,7 +183,7 @@ def parts(
 
 
 def _split(work: Work, constants: Constants) -> float:
-    """Return the cycles from the parts of a tile's sums to the sums."""
+    """Return the cycles that it takes to add the partial sums of a tile."""
     if not work.tail_bytes:
         return 0
     if work.cluster > 1:
@@ -192,7 +192,8 @@ def _split(work: Work, constants: Constants) -> float:
 
 
 def usable(multiprocessors: int, cluster: int) -> int:
-    """Return how many multiprocessors can have a block at once in clusters of so many blocks."""
+    """Return how many multiprocessors can have a block at once if clusters have this many
+    blocks."""
     whole = sum(size // cluster * cluster for size in _GROUPS)
     return max(1, multiprocessors * whole // sum(_GROUPS))
 

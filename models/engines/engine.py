@@ -73,9 +73,8 @@ class Engine(Protocol):
 
     @property
     def takes(self) -> Kind:
-        """Return the last kind of images of which its device makes pixels; of others it makes them
-        by this machine's CPU.
-        """
+        """Return the highest kind of images that the device turns into pixels itself; this
+        machine's CPU does the rest."""
 
     def warm_up(self) -> "Engine":
         """Do the work that no request should wait for, and return the engine that will serve.

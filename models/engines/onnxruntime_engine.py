@@ -117,7 +117,8 @@ class OnnxRuntimeEngine:
 
     @property
     def takes(self) -> Kind:
-        """Return tensors: images of other kinds become pixels as they are copied."""
+        """Return the kind of tensors, because images of higher kinds become pixels as they are
+        copied."""
         return Kind.TENSOR
 
     def warm_up(self) -> Engine:

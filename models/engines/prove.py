@@ -92,7 +92,7 @@ def _twice_as_large(pixels: Pixels) -> DecodedImage:
 
 
 def _as_file(pixels: Pixels) -> tuple[JpegImage, Pixels]:
-    """Return a JPEG of about these pixels, and the pixels that libjpeg makes of it."""
+    """Return a JPEG of approximately these pixels, and the pixels to which libjpeg decodes it."""
     stream = io.BytesIO()
     Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(
         stream, "JPEG", quality=90
@@ -108,7 +108,7 @@ def _as_file(pixels: Pixels) -> tuple[JpegImage, Pixels]:
 
 
 def _to(shape: tuple[int, ...], times: float) -> Resize:
-    """Return what makes pixels of this shape, H×W×C, of an image so many times larger."""
+    """Return a resize to this shape, H×W×C, of an image that is `times` larger."""
     height, width, channels = shape
     return Resize(
         size=(width, height),

@@ -239,7 +239,7 @@ class Context:
         return places, {"entries": entries, "made": made}
 
     def _decode_files(self, place_bytes: int, entries: Operand) -> None:
-        """Emit the launches that make decoded images of the JPEG files in places."""
+        """Emit the launches that turn JPEG files in places into decoded images."""
         scratch = self.tape.buffer("convoy/scratch", self.n * SCRATCH_BYTES)
         self.flags = {"flags": self.tape.buffer("convoy/flags", 4 * self.n)}
         operands = {"entries": entries, "scratch": scratch, **self.flags}

@@ -152,7 +152,8 @@ def quantised(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
 
 
 def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Ranges:
-    """Return the ranges with that of a Concat for each part that nothing else reads.
+    """Return the ranges, in which each part of a Concat that nothing else reads has the Concat's
+    range.
 
     The Concat rounds its parts to its own scale in any case. So they are rounded once, and joined
     without a conversion.

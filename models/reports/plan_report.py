@@ -104,7 +104,7 @@ def plan_report(
     tuning: Path | None = None,
     takes: Kind = Kind.PIXELS,
 ) -> PlanReport:
-    """Return the report of a classifier's plan for n images of up to a kind on a GPU.
+    """Return the report of a classifier's plan on a GPU for n images of up to this kind.
 
     Convolutions are chosen by the measurements in `tuning`, if it is given, else by the heuristic.
     Raises EngineError where the file has none for that GPU, or cannot be read; and where the GPU

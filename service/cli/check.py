@@ -160,9 +160,8 @@ def check(
 
 
 def _path_of(engine: Engine, decoding: Decoding, scores: Scores) -> str:
-    """Return what the GPU makes of an image that it decodes or resizes: the pixels that the CPU
-    makes have these scores.
-    """
+    """Return a phrase that says where an image is decoded and resized, and whether that gives the
+    same `scores` as the CPU's pixels."""
     image: Image | None = None
     why = NO_FILE if engine.takes is Kind.JPEG else ""
     if engine.takes is Kind.JPEG and decoding.file is not None:

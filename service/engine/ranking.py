@@ -90,9 +90,8 @@ class ScoreRow:
 
     @property
     def flags(self) -> int:
-        """Return why the engine has left the file to the CPU, and these scores are of no picture:
-        0 where it has not, NOT_DECODED where it decodes no files.
-        """
+        """Return why the engine left the file to the CPU and these scores mean nothing: 0 if it did
+        not, NOT_DECODED if it decodes no files."""
         flags = None if self.batch is None else self.batch.flags
         return NOT_DECODED if flags is None else int(flags[self.place])
 

@@ -114,7 +114,7 @@ class EngineRunner:
 
     @property
     def takes(self) -> Kind:
-        """Return the last kind of images that every engine takes."""
+        """Return the highest kind of images that every engine takes."""
         return min(engine.engine.takes for engine in self._engines)
 
     @property

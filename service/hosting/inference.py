@@ -135,14 +135,14 @@ class Inference:
             self._post(place, decoding, left)
 
     def _post(self, place: int, decoding: Decoding, left: Collection[Kind]) -> None:
-        """Let the pool decode an image."""
+        """Have the pool decode an image."""
         then, client = partial(self._one_decoded, place), self._reservation.client
         job = self._pipeline.decoders.post(decoding, then, client, left)
         if job is not None:
             self._under_way.append(job)
 
     def _decode_here(self, place: int, reason: str) -> None:
-        """Decode a file that a device did not, as if there were none that does."""
+        """Decode on the CPU a file that a device did not decode."""
         self._pipeline.metrics.counts.decoded(reason)
         left = [kind for kind in self._pipeline.left if kind is not Kind.JPEG]
         self._post(place, self._decodings[place], left)
@@ -172,8 +172,8 @@ class Inference:
             self._end(refused)
 
     def _refuse(self, place: int, error: Exception) -> None:
-        """End with an image's error, unless one before it may have one, too: a file that no decoder
-        has seen."""
+        """End with an image's error, after decoding earlier files that no decoder has seen and that
+        may be wrong too."""
         unseen = [
             before
             for before in range(place)
@@ -203,7 +203,7 @@ class Inference:
             self._then = None  # breaks a reference cycle
 
     def _score_rest(self) -> None:
-        """Score the images that have no scores yet; of files the engine may give none."""
+        """Score the images that have no scores yet; the engine may return none for some files."""
         self.decoded_at = perf_counter()
         places = [place for place, row in enumerate(self._rows) if row is None]
         images = [self._decoded[place] for place in places]
@@ -215,7 +215,7 @@ class Inference:
             self._under_way = [runner.post(images, then, self._urgency, client, self._inner)]
 
     def _scored(self, places: Sequence[int], outcome: Scored | ServiceError) -> None:
-        """Keep the rows of a batch; decode here what the device has left."""
+        """Keep a batch's rows, and decode on the CPU the files that the device did not decode."""
         self._under_way = []
         if isinstance(outcome, ServiceError):
             self._end(outcome)

@@ -93,9 +93,9 @@ class Pipeline:
 
     @property
     def left(self) -> Collection[Kind]:
-        """Return as which kinds the next images are left to the engines.
+        """Return the kinds of images that the engines are to decode or resize next.
 
-        Decoded ones only as long as few are inside, since each is up to 3 MB until it is resized.
+        Decoded ones only while few are in progress, since each is up to 3 MB until it is resized.
         """
         takes = self.runner.takes
         if takes < Kind.DECODED:  # on a CPU, mostly

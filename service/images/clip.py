@@ -155,9 +155,8 @@ def _of_animation(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
 def _planned(
     file: ImageFile, coded_bytes: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[list[int], Cost, Drawing]:
-    """Return the frames that the model gets of a file with all of them, what decoding up to the
-    last of those costs, and the drawing of each. Raises what `prepare_clip` does, over a limit.
-    """
+    """Return which frames of a file the model gets, the cost of decoding up to the last of these,
+    and a frame's drawing. Raises what `prepare_clip` raises for a limit."""
     _check_frames(file.frames)
     if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
         raise PayloadTooLargeError(
@@ -193,9 +192,8 @@ def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) ->
 def _moving(
     width: int, height: int, frames: int, weight: Weight, orientation: int = 1
 ) -> ImageFile:
-    """Return the header of a file whose frames are drawn once they are decoded, so that the
-    format no longer counts.
-    """
+    """Return a header for frames that are drawn after they are decoded, for which the format no
+    longer counts."""
     return ImageFile(*(ImageFormat.PNG, width, height, orientation, 1, weight, 0, 0, []), frames)
 
 

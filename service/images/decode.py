@@ -161,8 +161,8 @@ class Drawing:
         return Decoded(opaque, self.how(opaque.size, shrink))
 
     def how(self, decoded: tuple[int, int], shrink: float) -> How:
-        """Return how to resize an image that is decoded to this width and height, `shrink` times
-        smaller than as stored."""
+        """Return how to resize an image that is decoded to this size, `shrink` times smaller than
+        as stored."""
         if self.exact:
             return How(self.resized, (0.0, 0.0, *decoded), self.crop)
         left, top, right, bottom = self.crop
@@ -172,7 +172,8 @@ class Drawing:
 
     @property
     def shrink(self) -> int:
-        """Return how many times smaller Pillow decodes the file, if it is a JPEG: 1, 2, 4 or 8."""
+        """Return how many times smaller Pillow decodes the file, 1, 2, 4 or 8; more than 1 only for
+        a JPEG."""
         fits = 1 if self.exact else min(map(floordiv, self.stored, self.resized))
         return max(shrink for shrink in (1, 2, 4, 8) if shrink <= max(1, fits))
 

@@ -51,7 +51,7 @@ _LAYING_OUT = Cost(2**21, 0.0003)
 
 
 class NotForDeviceError(Exception):
-    """Says that an image is to be decoded here, and why: a name for counters."""
+    """Says why an image must be decoded on the CPU, by the name of a counter."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the image is not for a device to decode: {reason}")

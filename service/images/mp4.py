@@ -50,7 +50,7 @@ class _Track(NamedTuple):
 
 
 def parse_mp4(data: bytes, most_frames: int) -> Video:
-    """Return the first track of video.
+    """Return the first video track.
 
     Raises ImageError where the file is truncated or broken, UnsupportedMediaTypeError for a codec
     that is not decoded, and TooManyImagesError.
@@ -77,7 +77,7 @@ class _Mp4(Container):
         return track.video
 
     def _boxes(self, view: memoryview) -> Iterator[tuple[bytes, int, memoryview]]:
-        """Yield the kind, place and payload of each box."""
+        """Yield the kind, position and payload of each box."""
         position = 0
         while position + 8 <= len(view):
             self.count_element()
@@ -98,7 +98,7 @@ class _Mp4(Container):
         return (box for kind, _, box in self._boxes(view) if kind == wanted)
 
     def _find(self, view: memoryview, *path: bytes) -> memoryview:
-        """Return the first box at the end of a path. Raises ImageError where there is none."""
+        """Return the first box at the end of a path. Raises ImageError if there is none."""
         for kind in path:
             box = next(self._all(view, kind), None)
             if box is None:
@@ -107,7 +107,7 @@ class _Mp4(Container):
         return view
 
     def _track(self, moov: memoryview) -> _Track:
-        """Return the first track of video, with the frames that its own tables list."""
+        """Return the first video track, with the frames that its own tables list."""
         tracks = self._all(moov, b"trak")
         is_video = (trak for trak in tracks if self._find(trak, b"mdia", b"hdlr")[8:12] == _VIDEO)
         trak = next(is_video, None)
@@ -133,7 +133,7 @@ class _Mp4(Container):
         return _Track(number, video, frame_bytes)
 
     def _add_listed(self, tables: memoryview) -> None:
-        """Add the frames that the tables of a track list: chunks of frames, in runs of chunks."""
+        """Add the frames that a track's tables list as runs of chunks of frames."""
         lengths = self._find(tables, b"stsz")
         size, count = struct.unpack_from(">4xII", lengths)
         if not count:  # all are in parts
@@ -161,7 +161,7 @@ class _Mp4(Container):
         raise self.broken("its tables list fewer frames than it has")
 
     def _chunks(self, tables: memoryview) -> NDArray[np.unsignedinteger[Any]]:
-        """Return where each chunk begins in the file."""
+        """Return the position of each chunk in the file."""
         for kind, _, box in self._boxes(tables):
             if kind in _CHUNKS:
                 return self._numbers(box, _CHUNKS[kind], 8, *struct.unpack_from(">4xI", box))
@@ -176,7 +176,7 @@ class _Mp4(Container):
         return np.frombuffer(data, kind)
 
     def _add_part(self, start: int, moof: memoryview, track: _Track) -> None:
-        """Add the frames of a part that begins at `start`."""
+        """Add the frames of a fragment that begins at `start`."""
         for traf in self._all(moof, b"traf"):
             header = self._find(traf, b"tfhd")
             flags, number = struct.unpack_from(">II", header)
@@ -194,9 +194,8 @@ class _Mp4(Container):
                 position = self._add_run(run, origin, position, frame_bytes)
 
     def _add_run(self, run: memoryview, origin: int, position: int, frame_bytes: int) -> int:
-        """Add the frames of a run, which says how far from `origin` it begins, or begins at
-        `position`; return where it ends.
-        """
+        """Add the frames of a run, which begins at its own offset from `origin` or else at
+        `position`; return where it ends."""
         flags, count = struct.unpack_from(">II", run)
         self.expect(count)
         place = 8

@@ -162,7 +162,7 @@ def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
 
 
 def _resize(drawing: Drawing, preprocessing: Preprocessing, how: How) -> Resize:
-    """Return what is left to do where an image is decoded."""
+    """Return the resize that remains after an image is decoded."""
     paper = drawing.paper or (0,) * len(preprocessing.mean)
     order = -1 if drawing.reverse else 1
     return Resize(

@@ -1,4 +1,4 @@
-"""Defines what is known of a video before it is decoded, and what its containers share.
+"""Describes a video before it is decoded, and what its containers have in common.
 
 `mp4.py` and `webm.py` find the coded frames. FFmpeg's own readers of containers are not used: so
 its decoders get what was counted, and a hostile file reaches less code.
@@ -35,7 +35,7 @@ _VP8_SHOWN = 0x10  # in the first byte of a frame
 
 
 class Video(NamedTuple):
-    """Describes a video that is not decoded yet: its first track of moving images."""
+    """Describes the first video track of a file that is not decoded yet."""
 
     decoder: str  # FFmpeg's name
     width: int  # as stored
@@ -46,14 +46,14 @@ class Video(NamedTuple):
 
     @property
     def frames(self) -> int:
-        """Return how many frames are shown: but for VP8, each packet has one."""
+        """Return how many frames are shown: one for each packet, except in VP8."""
         if self.decoder != "vp8":
             return len(self.packets)
         return sum(packet[0] & _VP8_SHOWN > 0 for packet in self.packets)
 
 
 class Container:
-    """Collects a video's coded frames, within bounds on their number and that of all elements."""
+    """Collects a video's coded frames within limits on their number and on that of all elements."""
 
     kind: str
     """The format's usual name."""
@@ -73,13 +73,13 @@ class Container:
         return ImageError(f"the {self.kind} is truncated: the file ends too early; send it whole")
 
     def count_element(self) -> None:
-        """Raise ImageError where the file has more elements than a real one."""
+        """Raise ImageError if the file has more elements than a real one."""
         self._elements_left -= 1
         if self._elements_left < 0:
             raise self.broken("it has more elements than a video of so many bytes")
 
     def expect(self, frames: int) -> None:
-        """Raise TooManyImagesError where so many more frames are too many."""
+        """Raise TooManyImagesError if `frames` more frames are too many."""
         if (count := len(self.packets) + frames) > self._most_frames:
             raise TooManyImagesError(
                 f"the video has {count} frames or more; at most {self._most_frames} are allowed;"
@@ -87,7 +87,7 @@ class Container:
             )
 
     def add(self, start: int, size: int) -> None:
-        """Add the coded frame that lies there. Raises ImageError where there is none."""
+        """Add the coded frame at this position. Raises ImageError if none is there."""
         if not size:
             raise self.broken("one of its frames has no bytes")
         if start + size > len(self.view):
@@ -97,7 +97,7 @@ class Container:
     def video(
         self, codec: bytes, size: tuple[int, int], setup: memoryview | None, orientation: int = 1
     ) -> Video:
-        """Return the video of the frames that were added.
+        """Return the video that consists of the frames added.
 
         Raises UnsupportedMediaTypeError for a codec that is not decoded.
         """

@@ -1,4 +1,4 @@
-"""Reads WebM and Matroska videos: elements of number, size and content (RFC 9559, RFC 8794).
+"""Reads WebM and Matroska videos, elements of number, size and content (RFC 9559, RFC 8794).
 
     Segment ─┬─ Tracks ── TrackEntry   what the track is, its codec and size
              └─ Cluster ─┬─ SimpleBlock        a coded frame of some track
@@ -29,7 +29,7 @@ _MOST_NUMBER_BYTES = 8
 
 
 def parse_webm(data: bytes, most_frames: int) -> Video:
-    """Return the first track of video.
+    """Return the first video track.
 
     Raises ImageError where the file is truncated or broken, UnsupportedMediaTypeError for a codec
     that is not decoded, and TooManyImagesError.
@@ -72,9 +72,8 @@ class _Webm(Container):
         return self.video(codec, size_, chosen.get(_SETUP))
 
     def _number(self, position: int, *, marked: bool = False) -> tuple[int, int]:
-        """Return a number of one to eight bytes, and where it ends; its first bit that is set says
-        how many they are, and counts if `marked`.
-        """
+        """Return a number of one to eight bytes, and where it ends; its first set bit gives their
+        number, and is part of the value if `marked`."""
         first = self.view[position] if position < len(self.view) else 0
         length = 9 - first.bit_length()
         if length > _MOST_NUMBER_BYTES or position + length > len(self.view):
@@ -89,14 +88,15 @@ class _Webm(Container):
         raise self.broken("it has no track of video")
 
     def _value(self, track: dict[int, memoryview], element: int) -> int:
-        """Return a whole number that a track has, or 0."""
+        """Return a whole number that a track has, or 0 if it lacks it."""
         content = track.get(element, b"")
         if len(content) > _MOST_NUMBER_BYTES:
             raise self.broken("a number of its track is too long")
         return int.from_bytes(content, "big")
 
     def _add_block(self, begin: int, end: int, number: int) -> None:
-        """Add the frame of a block: a track's number, two bytes of time, flags, and the frame."""
+        """Add the frame of a block, which has the track's number, two bytes of time, flags and the
+        frame."""
         track, place = self._number(begin)
         if track != number:
             return

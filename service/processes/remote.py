@@ -107,7 +107,7 @@ class RemoteRunner:
         run_s: float,
         takes: int,
     ) -> None:
-        """Store the state of the runner in the main process, as `status_of` gives it."""
+        """Store the main process's runner's state, as `status_of` gives it."""
         self.takes = Kind(takes)
         self._state, self.failure, self.depth = State[state], failure, depth
         self.engines = [EngineStatus(*engine) for engine in engines]

@@ -143,8 +143,8 @@ class SharedAdmission(Admission):
 
     @override
     def lacking(self, images: int) -> int:
-        """Return by how many images the common limit, or this worker's share if less is missing
-        there, would be exceeded."""
+        """Return by how many images the common limit or this worker's share would be exceeded,
+        whichever is less."""
         return min(super().lacking(images), int(self._own[0]) + images - self._share)
 
 

@@ -110,7 +110,7 @@ _SIZES = _HISTOGRAMS + len(Phases._fields) * _WIDTH
 
 
 def why_left(flags: int) -> str:
-    """Return why a device has left a file to the CPU, by the first of its flags."""
+    """Return why a device left a file to the CPU, according to the first of its flags."""
     return _ENGINE if flags == NOT_DECODED else _FLAGS[(flags & -flags).bit_length() - 1]
 
 
@@ -138,7 +138,8 @@ class Counts:
             start += _WIDTH
 
     def decoded(self, why: str) -> None:
-        """Count an image of an engine that decodes files: by the device, or why by the CPU."""
+        """Count an image of an engine that decodes files: as decoded by the device, or why by the
+        CPU."""
         self.row[_DECODED[why]] += 1
 
     def refused(self, code: Code, seconds: float) -> None:
