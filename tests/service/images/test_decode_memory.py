@@ -195,6 +195,7 @@ def videos() -> Mapping[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @_ON_LINUX
 def test_videos_take_no_more_than_they_are_said_to_take(tmp_path: Path) -> None:
     found = measured(tmp_path, videos())
