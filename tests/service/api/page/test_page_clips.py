@@ -236,6 +236,43 @@ def test_what_the_camera_sees_is_sent_as_a_clip(page: "Page") -> None:
     expect(page.locator("#playing")).to_be_visible()
 
 
+# What a browser makes of a second of its camera.
+_RECORD = """async (kind) => {
+    const stream = await navigator.mediaDevices.getUserMedia({ video: true });
+    const recorder = new MediaRecorder(stream, { mimeType: kind });
+    const parts = [];
+    recorder.ondataavailable = ({ data }) => parts.push(data);
+    const stopped = new Promise((resolve) => (recorder.onstop = resolve));
+    recorder.start(200);
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    recorder.stop();
+    await stopped;
+    for (const track of stream.getTracks()) track.stop();
+    const field = document.getElementById("files");
+    const chosen = new DataTransfer();
+    chosen.items.add(new File(parts, "recorded", { type: kind.split(";")[0] }));
+    field.files = chosen.files;
+    field.dispatchEvent(new Event("change", { bubbles: true }));
+}"""
+
+
+@IN_A_BROWSER
+@pytest.mark.parametrize("container", ["webm", "mp4", "x-matroska"])
+def test_what_a_browser_records_is_a_clip(browser: "Browser", address: str, container: str) -> None:
+    codecs = {"webm": ["vp8", "vp9", "av1"], "mp4": ["avc1", "vp9", "av01"], "x-matroska": ["avc1"]}
+    with opened(browser, address) as page:
+        expect(page.locator("#playing")).to_be_visible()
+        for number, codec in enumerate(codecs[container], 1):
+            kind = f"video/{container};codecs={codec}"
+            if not page.evaluate("kind => MediaRecorder.isTypeSupported(kind)", kind):
+                pytest.skip(f"this Chromium does not record {kind}")
+            page.evaluate(_RECORD, kind)
+            expect(page.locator(".tile")).to_have_count(number)
+            expect(page.locator("#latest")).to_contain_text("recorded: ", timeout=20_000)
+            expect(page.locator("#progress")).to_be_hidden()
+        expect(page.locator("#errors")).to_be_empty()
+
+
 @IN_A_BROWSER
 def test_two_hundred_clips_join_batches(page: "Page") -> None:
     expect(page.locator("#playing")).to_be_visible()
