@@ -112,6 +112,19 @@ def opened(
     assert faults == []
 
 
+def said_by(page: "Page", script: str, files: Any) -> Any:
+    """Return what a script logs on a page whose first field for files has these."""
+    page.evaluate(
+        "() => document.body.prepend(Object.assign(document.createElement('input'),"
+        " { type: 'file', multiple: true, ariaLabel: 'Own' }))"
+    )
+    page.get_by_label("Own", exact=True).set_input_files(files)
+    with page.expect_console_message() as said:
+        page.evaluate(f"async () => {{ {script} }}")
+    (logged,) = (argument.json_value() for argument in said.value.args)
+    return logged
+
+
 def _stays_here(url: str, origin: str, faults: list[str]) -> None:
     if not url.startswith((origin + "/", "blob:", "data:")):
         faults.append(f"asked for {url}")

@@ -28,6 +28,7 @@ from tests.support.service.browser import (
     convoy_at,
     expect,
     opened,
+    said_by,
 )
 from tests.support.service.client import serving
 
@@ -174,15 +175,7 @@ def test_an_image_is_answered_and_the_code_does_the_same(page: "Page") -> None:
     command = [sys.executable, "-c", python]
     done = subprocess.run(command, cwd=SAMPLES, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("[{'index': 7, 'label': '7'")
-    # The script is for a page with a field for files, which here is the first in this one.
-    page.evaluate(
-        "() => document.body.prepend(Object.assign(document.createElement('input'),"
-        " { type: 'file', ariaLabel: 'Own' }))"
-    )
-    page.get_by_label("Own", exact=True).set_input_files(SEVEN)
-    with page.expect_console_message() as said:
-        page.evaluate(f"async () => {{ {javascript} }}")
-    (predictions,) = (argument.json_value() for argument in said.value.args)
+    predictions = said_by(page, javascript, SEVEN)
     assert (len(predictions), predictions[0]["label"]) == (5, "7")
 
 

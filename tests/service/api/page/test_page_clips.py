@@ -17,7 +17,15 @@ from tests.support.clips import MODEL_PATH
 from tests.support.clips.moving import FRAMES, SIDE, moving
 from tests.support.clips.videos import video
 from tests.support.images.files import encode
-from tests.support.service.browser import IN_A_BROWSER, VIEWS, View, convoy_at, expect, opened
+from tests.support.service.browser import (
+    IN_A_BROWSER,
+    VIEWS,
+    View,
+    convoy_at,
+    expect,
+    opened,
+    said_by,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -176,16 +184,8 @@ def test_the_code_sends_all_frames_of_a_clip(page: "Page", tmp_path: Path) -> No
     command = [sys.executable, "-c", python]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("[{'index': 0, 'label': 'left'")
-    page.evaluate(
-        "() => document.body.prepend(Object.assign(document.createElement('input'),"
-        " { type: 'file', multiple: true, ariaLabel: 'Own' }))"
-    )
     in_order = sorted(files, key=lambda file: int(file["name"].partition(".")[0]))
-    page.get_by_label("Own", exact=True).set_input_files(in_order)
-    with page.expect_console_message() as said:
-        page.evaluate(f"async () => {{ {javascript} }}")
-    (predictions,) = (argument.json_value() for argument in said.value.args)
-    assert predictions[0]["label"] == "left"
+    assert said_by(page, javascript, in_order)[0]["label"] == "left"
 
 
 @IN_A_BROWSER
