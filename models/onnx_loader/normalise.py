@@ -82,11 +82,25 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         fold(model, room)
         check_reads(model, room)
         _infer_shapes(model)
-    for node in model.graph:
-        # Made by a library, or unnamed: name the node after its output.
-        if node.name not in names:
-            node.name = node.outputs[0].name
+    _name_nodes(model, names)
     return model
+
+
+def _name_nodes(model: ir.Model, given: set[str]) -> None:
+    """Name each node that a library made, or that the file leaves unnamed, after its output.
+
+    No two have the same name: ONNX Runtime would refuse the model. An output may have the name of
+    another node.
+    """
+    taken = {node.name for node in model.graph if node.name in given}
+    for node in model.graph:
+        if node.name in given:
+            continue
+        name = str(node.outputs[0].name)
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        node.name = name
 
 
 def _inlined(proto: ModelProto) -> ModelProto:

@@ -34,6 +34,16 @@ def test_weights_whose_bytes_do_not_fit_their_shape_are_refused() -> None:
         load_proto("m", original)
 
 
+def test_an_unnamed_node_may_write_what_another_is_named() -> None:
+    """ONNX Runtime refuses two nodes of one name."""
+    first, second = node("Relu", "x", "h"), node("Neg", "h", "y")
+    first.name, second.name = "y", ""
+    original = model([first, second])
+    loaded = load_proto("m", original)
+    assert [each.name for each in loaded.proto.graph.node] == ["y", "y_"]
+    assert_same_at_every_n(original, loaded)
+
+
 def resize(scales: str, sizes: str) -> onnx.NodeProto:
     return helper.make_node("Resize", ["x", "", scales, sizes], ["y"], mode="nearest")
 
