@@ -82,6 +82,7 @@ class EmbeddingsAnswer(TypedDict):
     object: Literal["list"]
     data: Annotated[list[Embedding], Field(description="one per image, in upload order")]
     model: Annotated[str, Field(description="name of the model", examples=["digits"])]
+    version: Annotated[str, Field(description="of the model that answered", examples=["1"])]
     usage: Usage
 
 
@@ -230,6 +231,7 @@ class Embed:
                 object="list",
                 data=data,
                 model=self.pipeline.info.name,
+                version=self.pipeline.info.version,
                 usage={"prompt_tokens": 0, "total_tokens": 0},
             )
         )

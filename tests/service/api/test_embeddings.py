@@ -54,6 +54,7 @@ async def test_an_image_a_form_and_json_are_embedded() -> None:
         answer = await client.post(PATH, json={"input": urls, "model": "fake", "user": "me"})
         assert vectors(answer) == [[5, 2], [9, 2]]
     assert answer.json()["model"] == "fake"
+    assert answer.json()["version"] == "1"
     assert answer.json()["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
 
 
