@@ -28,7 +28,14 @@ from models.engines.engine import (
     Scores,
     TopClasses,
 )
-from models.engines.open_engine import DeviceChoice, every_gpu, open_engine, open_engines
+from models.engines.onnxruntime_engine import Proved
+from models.engines.open_engine import (
+    DeviceChoice,
+    every_gpu,
+    open_engine,
+    open_engines,
+    try_on_cpu,
+)
 from models.engines.original import Original
 from models.engines.timeline import measure_timeline
 from models.engines.tolerance import score_tolerance
@@ -111,6 +118,7 @@ __all__ = [
     "Preprocessing",
     "PreprocessingError",
     "ProblemReport",
+    "Proved",
     "QuantisationError",
     "QuantisationReport",
     "Reason",
@@ -145,6 +153,7 @@ __all__ = [
     "read_jpeg",
     "report",
     "score_tolerance",
+    "try_on_cpu",
     "tune",
     "write_image",
 ]

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
@@ -370,6 +371,12 @@ class Graph:
         for name in ("values", "weights", "grids"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         check_graph(self)
+
+    @override
+    def __reduce__(self) -> tuple[type["Graph"], tuple[object, ...]]:
+        """Pickle the views of mappings, which cannot be pickled, as dictionaries."""
+        values = [getattr(self, each.name) for each in fields(self)]
+        return Graph, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
 
     def shape(self, name: str) -> Shape:
         """Return the shape of a value (for one image) or of a weight."""

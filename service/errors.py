@@ -118,6 +118,14 @@ class ThreadLostError(ServiceError):
     """Says that a thread working for the request hung or died."""
 
 
+class NotTriedError(ServiceError):
+    """Says that the process that tried a model's new version hung or died."""
+
+    def __init__(self, how: str) -> None:
+        """State `how` the process ended: "was ended by signal 11"."""
+        super().__init__(f"the process that tried it {how}; the model may be the cause")
+
+
 class DecoderLostError(ServiceError):
     """Says that a process that decoded an image hung or died."""
 

@@ -259,6 +259,11 @@ class Settings(BaseModel):
         return Kind.DECODED if self.resize is ResizedBy.GPU else Kind.TENSOR
 
     @property
+    def may_change(self) -> bool:
+        """Return whether models may change while they are served."""
+        return self.repository_api or self.watch
+
+    @property
     def engine_threads(self) -> int:
         """Return the number of threads of one CPU engine.
 

@@ -36,7 +36,7 @@ from benchmarks.serving.protocols import Sent, v2_request
 from benchmarks.serving.served import logged
 from models import Classifier, load_classifier
 from models.engines.engine import Images
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from service.cli.classify import with_folders
 from service.cli.named import expected_of, names_of_labels
 from service.engine.cores import available_cores
@@ -180,7 +180,8 @@ def _alone(models: Mapping[str, Classifier], seconds: float, rounds: int) -> lis
     with ExitStack() as stack:
         engines = {}
         for name, model in models.items():
-            engine = OnnxRuntimeEngine(model, max_batch=max(CONNECTIONS), threads=available_cores())
+            session, cores = SessionModel.of(model), available_cores()
+            engine = OnnxRuntimeEngine(session, max_batch=max(CONNECTIONS), threads=cores)
             stack.callback(engine.close)
             engine.warm_up()
             engines[name] = engine

@@ -1,12 +1,13 @@
 """Changes a model under load, and compares latency with the same load without changes.
 
     python -m benchmarks.serving.swaps [--swaps N] [--every S] [--rounds N] [--rate R] [--record]
+        [--model FILE --images FOLDER]
 
-Starts `convoy serve` with two sets of weights of the built-in model, which take turns in one file,
-and asks by HTTP and by gRPC in open-loop Poisson arrivals. Time without and with swaps alternates,
-so other work on the machine affects both. Each answer must have the scores of the version that it
-says: those that the same weights give in this process. The exit status is 0 only if no request
-failed and none was mixed up; the p99 with swaps over that without is printed.
+Starts `convoy serve` with two sets of weights of the built-in model, or of another, which take
+turns in one file, and asks by HTTP and by gRPC in open-loop Poisson arrivals. Time without and with
+swaps alternates, so other work on the machine affects both. Each answer must have the scores of the
+version that it says: those that the same weights give in this process. The exit status is 0 only if
+no request failed and none was mixed up; the p99 with swaps over that without is printed.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Self
@@ -45,48 +48,64 @@ from service.hosting.loading import image_reader
 from service.settings import Settings
 
 RECORD = RESULTS / "service.jsonl"
-NAME = "digits"
+NAME = "swapped"
 
-# What the weights differ by in every score, and what an answer may differ by in any batch.
-_SHIFT, _TOLERANCE = 0.05, 0.002
+# What the logits of odd versions are multiplied by, and what an answer may differ by in any batch.
+_FACTOR, _TOLERANCE = 0.9, 0.002
 _MAX_OUTSTANDING = 500
-_TIMEOUT_S = 20.0
+_TIMEOUT_S, _LOAD_S = 20.0, 120.0  # a version is tried on idle cores, of which there may be few
 _Asked = message_class("inference.ModelInferRequest")
 _Answered = message_class("inference.ModelInferResponse")
 
 
-def write_version(folder: Path, version: int) -> None:
-    """Write the model's files for a version; all odd versions share weights, and so do all even
-    ones."""
+def write_version(folder: Path, version: int, model: Path = BUILT_IN_MODEL) -> None:
+    """Write the model's files for a version: odd ones have the same weights, and so have even
+    ones.
+    """
     place = folder / NAME
     if not place.exists():
         place.mkdir(parents=True)
-        shutil.copy(BUILT_IN_MODEL.with_suffix(".toml"), place / "model.toml")
-        shutil.copy(BUILT_IN_MODEL.with_name("labels.txt"), place)
-    model = onnx.load(BUILT_IN_MODEL)
-    (output,) = model.graph.output
-    classes = output.type.tensor_type.shape.dim[-1].dim_value
-    # As large as all are, so that no label changes; and never the same file twice.
-    shift = np.full(classes, _SHIFT * (version % 2), np.float32)
-    shift[::2] *= -1
-    model.graph.initializer.append(numpy_helper.from_array(shift, "version.shift"))
-    inputs = ["unshifted", "version.shift"]
-    model.graph.node.append(helper.make_node("Add", inputs, [output.name], "version"))
-    for node in model.graph.node[:-1]:
-        node.output[:] = ["unshifted" if each == output.name else each for each in node.output]
-    onnx.save(model, place / "new")
+        for beside in (model.with_suffix(".toml"), model.with_name("labels.txt")):
+            if beside.exists():
+                name = "model.toml" if beside.suffix == ".toml" else beside.name
+                shutil.copy(beside, place / name)
+    (place / "new").write_bytes(_file_of(model, version % 2))
     os.replace(place / "new", place / "model.onnx")
 
 
-def scores_of(folder: Path, images: Sequence[ImageFile]) -> list[NDArray[np.float32]]:
-    """Return each image's scores by the weights that the folder has now."""
+@cache
+def _file_of(path: Path, odd: int) -> bytes:
+    """Return a model whose logits are multiplied in odd versions, so that no label changes."""
+    model = onnx.load(path)
+    graph = model.graph
+    (last,) = (node for node in graph.node if graph.output[0].name in node.output)
+    factor = np.array(_FACTOR if odd else 1, np.float32)
+    value = numpy_helper.from_array(factor)
+    graph.node.insert(0, helper.make_node("Constant", [], ["version.factor"], value=value))
+    if last.op_type == "Softmax":
+        scaled = helper.make_node("Mul", [last.input[0], "version.factor"], ["version.scaled"])
+        last.input[0] = "version.scaled"
+        graph.node.insert(len(graph.node) - 1, scaled)
+    else:
+        (index,) = (i for i, name in enumerate(last.output) if name == graph.output[0].name)
+        last.output[index] = "version.unscaled"
+        inputs = ["version.unscaled", "version.factor"]
+        graph.node.append(helper.make_node("Mul", inputs, [graph.output[0].name]))
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def scores_of(
+    folder: Path, images: Sequence[ImageFile], place: Path = SAMPLES
+) -> list[NDArray[np.float32]]:
+    """Return the scores of each image in `place` by the weights that are in the folder now."""
     path = folder / NAME / "model.onnx"
     classifier = load_classifier(path)
     read = image_reader(Settings())
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1).warm_up()
     try:
         return [
-            engine.run([read(SAMPLES / image.name, classifier.preprocessing)]).scores[0]
+            engine.run([read(place / image.name, classifier.preprocessing)]).scores[0]
             for image in images
         ]
     finally:
@@ -94,13 +113,19 @@ def scores_of(folder: Path, images: Sequence[ImageFile]) -> list[NDArray[np.floa
 
 
 def first_version(
-    folder: Path, images: Sequence[ImageFile]
+    folder: Path, images: Sequence[ImageFile], model: Path = BUILT_IN_MODEL, place: Path = SAMPLES
 ) -> Sequence[Sequence[NDArray[np.float32]]]:
-    """Write version 1, and return the images' scores by even versions and then by odd ones."""
+    """Write version 1; return the scores of the images by even versions, then by odd ones.
+
+    Raises ValueError where no score of an image tells them apart.
+    """
     expected = []
     for version in (0, 1):
-        write_version(folder, version)
-        expected.append(scores_of(folder, images))
+        write_version(folder, version, model)
+        expected.append(scores_of(folder, images, place))
+    for image, *scores in zip(images, *expected, strict=True):
+        if np.abs(scores[0] - scores[1]).max() <= 2 * _TOLERANCE:
+            raise ValueError(f"both versions of {model} have the same scores of {image.name}")
     return expected
 
 
@@ -165,10 +190,11 @@ class Clients:
                 message_class("inference.RepositoryModelLoadRequest")(
                     model_name=NAME
                 ).SerializeToString(),
-                timeout=_TIMEOUT_S,
+                timeout=_LOAD_S,
             )
             return
-        async with self._session.post(self._repository) as response:
+        patience = aiohttp.ClientTimeout(total=_LOAD_S)
+        async with self._session.post(self._repository, timeout=patience) as response:
             if response.status != 200:
                 raise _RefusedError(response.status, await response.text())
 
@@ -222,18 +248,23 @@ def serve_options(folder: Path) -> list[str]:
 
 @asynccontextmanager
 async def swapping(
-    clients: Clients, folder: Path, every_s: float, first: int = 2
+    clients: Clients,
+    folder: Path,
+    every_s: float,
+    first: int = 2,
+    most: float = inf,
+    model: Path = BUILT_IN_MODEL,
 ) -> AsyncIterator["Swaps"]:
-    """Change the model at regular intervals, beginning with version `first`."""
+    """Change the model every so many seconds, `most` times, beginning with version `first`."""
     done = Swaps(first)
 
     async def change() -> None:
         loop = asyncio.get_running_loop()
-        next_at = loop.time()
-        while True:
+        next_at = loop.time() - every_s / 2  # the last one ends while there is load
+        while len(done.took_s) < most:
             next_at += every_s
             await asyncio.sleep(max(0.0, next_at - loop.time()))
-            await asyncio.to_thread(write_version, folder, done.next)
+            await asyncio.to_thread(write_version, folder, done.next, model)
             started = loop.time()
             loading = asyncio.ensure_future(clients.load(done.next))
             try:
@@ -305,10 +336,22 @@ def resident_mb(pid: int) -> float:
 
 
 async def measure(
-    clients: Clients, folder: Path, pid: int, swaps: int, every_s: float, rounds: int, rate: float
+    clients: Clients,
+    folder: Path,
+    pid: int,
+    swaps: int,
+    every_s: float,
+    rounds: int,
+    rate: float,
+    model: Path = BUILT_IN_MODEL,
 ) -> Result:
-    """Load the server in rounds with and without swaps, in alternating order."""
-    seconds = swaps * every_s / rounds
+    """Load the server in rounds, each without and with swaps, in the opposite order every other
+    time.
+
+    A round with swaps goes on until its share of them has taken place.
+    """
+    most = -(-swaps // rounds)
+    seconds = most * every_s
     quiet, busy = Journal(), Journal()
     result = Result(seconds * rounds, rate)
     version, took = 2, list[float]()
@@ -322,8 +365,10 @@ async def measure(
                 if not swapped:
                     await _load(clients, journals[0], clock, rate, seconds, seed)
                     continue
-                async with swapping(clients, folder, every_s, version) as done:
+                async with swapping(clients, folder, every_s, version, most, model) as done:
                     await _load(clients, journals[1], clock, rate, seconds, seed)
+                    while len(done.took_s) < most:
+                        await _load(clients, journals[1], clock, rate, every_s, seed + rounds)
                 version = done.next
                 took += done.took_s
                 result.failed_swaps += done.failures
@@ -367,11 +412,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=10, help="of both kinds (%(default)s)")
     parser.add_argument("--rate", type=float, default=100.0, help="requests/s (%(default)s)")
     parser.add_argument("--record", action="store_true", help=f"append it to {RECORD.name}")
+    parser.add_argument("--model", type=Path, default=BUILT_IN_MODEL, help="an ONNX file")
+    parser.add_argument("--images", type=Path, default=SAMPLES, help="a folder of image files")
     options = parser.parse_args(arguments)
-    images = load_images(SAMPLES)
+    images = load_images(options.images)
     with TemporaryDirectory() as place:
         folder = Path(place)
-        expected = first_version(folder, images)
+        expected = first_version(folder, images, options.model, options.images)
         with (
             TemporaryFile("w+") as log,
             serving([*serve_options(folder), "--no-access-log"], log) as (process, url, grpc),
@@ -382,14 +429,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _show(Console(highlight=False), result)
     if options.record:
         about = {**where("uvicorn", "uvloop", "grpcio", "onnxruntime"), "part": "swaps"}
-        append(RECORD, [{**about, **asdict(result), "every_s": options.every}])
+        append(
+            RECORD,
+            [{**about, **asdict(result), "every_s": options.every, "model": options.model.stem}],
+        )
     return 1 if result.failed or result.failed_swaps else 0
 
 
 async def _run(clients: Clients, folder: Path, pid: int, options: Any) -> Result:
     async with clients:
         every = options.swaps, options.every, options.rounds, options.rate
-        return await measure(clients, folder, pid, *every)
+        return await measure(clients, folder, pid, *every, options.model)
 
 
 def _show(console: Console, result: Result) -> None:

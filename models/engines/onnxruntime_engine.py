@@ -1,8 +1,9 @@
 """Implements the engine for machines without a GPU, by ONNX Runtime on the loader's normal form."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
@@ -30,11 +31,66 @@ from models.engines.engine import (
 )
 from models.engines.normalised import PIXELS, TENSORS, with_either_input
 from models.errors import EngineError
+from models.inner import Inner
 from models.onnx_loader import Opaque
+from models.preprocessing import Preprocessing
 
 # How much faster parallel images must be, and in how many tries.
 _CLEARLY = 0.97
 _TRIES = 3
+
+
+@dataclass(frozen=True)
+class SessionModel:
+    """Holds a classifier as ONNX Runtime takes it: bytes, in place of a network; picklable."""
+
+    name: str
+    data: bytes  # ONNX; inputs PIXELS and TENSORS
+    scores: str  # the output's name
+    inner: Mapping[str, Inner]
+    preprocessing: Preprocessing
+    classes: int
+    precision: Precision  # that the file computes in, whatever a GPU was to compute in
+    one_by_one: bool  # nothing shows whether images of a batch stay apart
+
+    @staticmethod
+    def of(classifier: Classifier) -> "SessionModel":
+        """Return a classifier as ONNX Runtime takes it."""
+        proto, inner = classifier.network.proto, classifier.inner
+        return SessionModel(
+            classifier.name,
+            with_either_input(proto, classifier.preprocessing, inner.values()).SerializeToString(),
+            proto.graph.output[0].name,
+            inner,
+            classifier.preprocessing,
+            classifier.classes,
+            _precision(classifier),
+            bool(classifier.network.no_kernels),  # its images may mix
+        )
+
+
+@dataclass(frozen=True)
+class Proved:
+    """Says what the warm-up of an engine has shown, which holds for another of the same model with
+    as many threads; picklable.
+    """
+
+    model: SessionModel
+    threads: int
+    max_batch: int
+    side_by_side: bool
+    fallback_reason: str
+
+    def open(self, beside: "OnnxRuntimeEngine | None" = None) -> "OnnxRuntimeEngine":
+        """Return an engine whose warm-up shows nothing again. Raises EngineError."""
+        return OnnxRuntimeEngine(
+            self.model,
+            max_batch=self.max_batch,
+            threads=self.threads,
+            fallback_reason=self.fallback_reason,
+            beside=beside,
+            side_by_side=self.side_by_side,
+        )
 
 
 class OnnxRuntimeEngine:
@@ -57,46 +113,46 @@ class OnnxRuntimeEngine:
 
     def __init__(
         self,
-        classifier: Classifier,
+        model: SessionModel,
         *,
         max_batch: int,
         threads: int = 0,
         fallback_reason: str = "",
         beside: "OnnxRuntimeEngine | None" = None,
         prove: Proof = unproved,
+        side_by_side: bool | None = None,
     ) -> None:
-        """Share sessions with `beside`, an engine of the same classifier that is not warm yet.
+        """Share sessions with `beside`, an engine of the same model that is not warm yet.
 
-        `warm_up` ends with `prove`.
+        `warm_up` ends with `prove`. Unless it is None, `side_by_side` says whether parallel images
+        are faster, which `warm_up` does not measure then.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
-        p = classifier.preprocessing
+        p = model.preprocessing
         self.fallback_reason = fallback_reason
+        self.precision = model.precision
         self._prove = prove
-        self.precision = _precision(classifier)
+        self._settled = side_by_side
         self._max_batch = max_batch
-        self._classes = classifier.classes
+        self._classes = model.classes
         self._preprocessing, self._image_shape = p, p.image_shape
         self._no_tensors = np.empty((0, *p.input_shape), np.float32)
         self._gathered: Images | None = None
         self._threads = threads
-        self._one_by_one = bool(classifier.network.no_kernels)  # its images may mix
+        self._one_by_one = model.one_by_one
         self._session: ort.InferenceSession | None = None
         self._single: ort.InferenceSession | None = None
         if beside is not None:
             self._session = beside._session if threads == 1 else None
             self._single = beside._single
-        proto = classifier.network.proto
-        self._scores_name = proto.graph.output[0].name
-        self._inner = classifier.inner
-        model = with_either_input(proto, p, self._inner.values()).SerializeToString()
+        self._scores_name, self._inner = model.scores, model.inner
         try:
-            self._session = self._session or open_session(model, threads)
-            if 1 < threads <= max_batch:
-                self._single = self._single or open_session(model, 1)
+            self._session = self._session or open_session(model.data, threads)
+            if 1 < threads <= max_batch and side_by_side is not False:
+                self._single = self._single or open_session(model.data, 1)
         except Exception as error:  # its own exceptions share no base class but this
-            raise EngineError(f"ONNX Runtime cannot open {classifier.name}: {error}") from error
+            raise EngineError(f"ONNX Runtime cannot open {model.name}: {error}") from error
         self._beside = ThreadPoolExecutor(max(1, threads - 1), "beside")  # starts none yet
         self._side_by_side: ort.InferenceSession | None = None  # where it is faster
 
@@ -121,24 +177,33 @@ class OnnxRuntimeEngine:
         copied."""
         return Kind.TENSOR
 
+    def proved(self, model: SessionModel) -> Proved:
+        """Return what warming up has shown of the model, which is this engine's."""
+        faster = self._side_by_side is not None
+        return Proved(model, self._threads, self._max_batch, faster, self.fallback_reason)
+
     def warm_up(self) -> Engine:
-        """Measure whether running images in parallel is faster, and prove the engine."""
+        """Measure whether parallel images are faster, unless that is known; prove the engine."""
         if self._single is not None:
-            images = np.zeros((self._threads, *self._image_shape), np.uint8)
-            side_by_side = partial(self._run_side_by_side, self._single, images, self._outputs())
-            together, apart = [], []
-            for _ in range(_TRIES):
-                together.append(_seconds(partial(self.run, images)))
-                apart.append(_seconds(side_by_side))
-            if min(apart) < _CLEARLY * min(together):
-                self._side_by_side = self._single
-            else:
-                self._beside.shutdown()
+            faster = self._is_faster_apart() if self._settled is None else self._settled
+            self._side_by_side = self._single if faster else None
             self._single = None
-        if self._one_by_one and self._side_by_side is None:
-            self._max_batch = 1  # an image would only wait for others
+        if self._side_by_side is None:
+            self._beside.shutdown()
+            if self._one_by_one:
+                self._max_batch = 1  # an image would only wait for others
         self._max_batch = self._prove(self)
         return self
+
+    def _is_faster_apart(self) -> bool:
+        """Return whether as many images as threads are faster with a thread each."""
+        images = np.zeros((self._threads, *self._image_shape), np.uint8)
+        side_by_side = partial(self._run_side_by_side, self._single, images, self._outputs())
+        together, apart = [], []
+        for _ in range(_TRIES):
+            together.append(_seconds(partial(self.run, images)))
+            apart.append(_seconds(side_by_side))
+        return min(apart) < _CLEARLY * min(together)
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the scores of N pixels or tensors. Raises EngineError where their shape is wrong.

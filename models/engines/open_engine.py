@@ -13,7 +13,7 @@ from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
 from models.engines.engine import DeviceKind, Engine, Fallback
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, Proved, SessionModel
 from models.engines.prove import prove
 from models.errors import EngineError, NoGpuError, NoKernelsError
 from models.open_gpu import count_gpus, open_gpu
@@ -104,7 +104,7 @@ def _open(
 
     def on_cpu(reason: str = "") -> Engine:
         return OnnxRuntimeEngine(
-            classifier,
+            SessionModel.of(classifier),
             max_batch=max_batch,
             threads=threads,
             fallback_reason=reason,
@@ -136,17 +136,8 @@ def _open(
             takes=takes,
         )
 
-    if classifier.network.no_kernels:
-        if choice.kind is DeviceKind.CUDA:
-            raise NoKernelsError(f"{classifier.name}: {classifier.network.no_kernels}")
-        _log.warning(
-            "%s: none of it runs on Convoy's kernels; ONNX Runtime serves it on the CPU as it is,"
-            " one image at a time",
-            classifier.name,
-        )
-        return on_cpu("none of the model runs on Convoy's kernels")
-    if choice.kind is DeviceKind.CPU:
-        return on_cpu()
+    if (reason := _why_on_cpu(classifier, choice)) is not None:
+        return on_cpu(reason)
     if choice.kind is DeviceKind.CUDA:
         return on_gpu(None)
     try:
@@ -158,6 +149,51 @@ def _open(
         return on_cpu(_NO_DRIVER)
     except EngineError as failure:
         return fall_back(failure)
+
+
+def try_on_cpu(
+    classifier: Classifier, places: Sequence[DeviceChoice], *, max_batch: int, threads: int
+) -> tuple[Engine, Proved] | None:
+    """Return a warm engine, and what it shows of those that serve in these places; None where a
+    GPU may.
+
+    Raises EngineError.
+    """
+    reasons = [_why_on_cpu(classifier, place) for place in places]
+    if not has_driver():
+        automatic = [place.kind is DeviceKind.AUTO for place in places]
+        reasons = [
+            _NO_DRIVER if reason is None and auto else reason
+            for reason, auto in zip(reasons, automatic, strict=True)
+        ]
+    if None in reasons:
+        return None
+    model = SessionModel.of(classifier)
+    engine = OnnxRuntimeEngine(
+        model,
+        max_batch=max_batch,
+        threads=threads,
+        fallback_reason=reasons[0] or "",
+        prove=partial(prove, classifier=classifier),
+    )
+    engine.warm_up()
+    return engine, engine.proved(model)
+
+
+def _why_on_cpu(classifier: Classifier, place: DeviceChoice) -> str | None:
+    """Return why a model runs on the CPU whatever there is in this place, empty where that was
+    asked for; None if it depends. Raises NoKernelsError.
+    """
+    if not classifier.network.no_kernels:
+        return "" if place.kind is DeviceKind.CPU else None
+    if place.kind is DeviceKind.CUDA:
+        raise NoKernelsError(f"{classifier.name}: {classifier.network.no_kernels}")
+    _log.warning(
+        "%s: none of it runs on Convoy's kernels; ONNX Runtime serves it on the CPU as it is,"
+        " one image at a time",
+        classifier.name,
+    )
+    return "none of the model runs on Convoy's kernels"
 
 
 def check_architecture(gpu: Device, precision: Precision) -> None:

@@ -16,7 +16,7 @@ from kernels.image.place import Kind
 from kernels.problems.interpolation import Interpolation
 from models.classifier import Classifier
 from models.engines.engine import Batch, Engine, Images, Pixels, Scores
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error, repeat_tolerance, score_tolerance
 from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
@@ -55,7 +55,10 @@ def prove(
     tensors = normalised(images, classifier.preprocessing)
     judge, whose = engine, "those of each image alone"
     if choose:
-        judge, whose = OnnxRuntimeEngine(classifier, max_batch=1, threads=threads), "ONNX Runtime's"
+        judge, whose = (
+            OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=1, threads=threads),
+            "ONNX Runtime's",
+        )
     expected = np.concatenate([judge.run(image[np.newaxis]).scores for image in images])
     smallest = float(expected.min())
     if judge is not engine:

@@ -121,7 +121,7 @@ def check(
     original = Original(original_file or source.path, classifier)
     engine = open_classifier(classifier, settings, 1)
     engine = engine.warm_up()
-    prepare = decoder(classifier, settings)
+    prepare = decoder(classifier.preprocessing, settings)
     compared: list[_ImageComparison] = []
     paths: dict[str, list[Path]] = {}
     failed = False

@@ -47,7 +47,7 @@ def classify(
     if warning := doubt_guess(classifier, settings):
         typer.echo(f"Warning: {warning}", err=True)
     engine = engine.warm_up()
-    prepare, meaning = decoder(classifier, settings), classifier.preprocessing
+    prepare, meaning = decoder(classifier.preprocessing, settings), classifier.preprocessing
     rows: list[tuple[str, str, str]] = []
     failed = False
     for file in with_folders(images):

@@ -61,14 +61,15 @@ class EngineRunner:
         on_batch: Callable[[BatchRecord], None],
         company: Company | None = None,
         measure_s: float = 0.0,
+        known: Latency | None = None,
         bounds: Bounds | None = None,
         reopen: Callable[[int], Engine] | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
         """Take the `turns` of each engine's device, which all models on it share.
 
-        `measure_s` and `bounds` as in SupervisedEngine; `reopen` takes the number of the engine to
-        replace. `on_failure` is called when the runner is FAILED.
+        `measure_s`, `known` and `bounds` as in SupervisedEngine; `reopen` takes the number of the
+        engine to replace. `on_failure` is called when the runner is FAILED.
         """
         self.classes = engines[0].classes
         self.state = State.WARMING
@@ -82,6 +83,7 @@ class EngineRunner:
                 latency=partial(self._latency, number),
                 on_change=self._follow,
                 measure_s=measure_s,
+                known=known,
                 bounds=bounds,
                 reopen=partial(reopen, number) if reopen else None,
             )

@@ -88,14 +88,16 @@ class SupervisedEngine:
         latency: Callable[[], Latency],
         on_change: Callable[["SupervisedEngine"], None],
         measure_s: float = 0.0,
+        known: Latency | None = None,
         bounds: Bounds | None = None,
         reopen: Callable[[], Engine] | None = None,
     ) -> None:
         """Log as `name`, and judge how long batches take by `latency`.
 
-        Warming up measures L(n) for about `measure_s` seconds. `reopen` opens a new engine after
-        one that exceeds the `bounds` or fails repeatedly; without it the former is FAILED, and the
-        latter is kept. `on_change` is called when the state changes after the first warm-up.
+        Warming up measures L(n) for about `measure_s` seconds, unless it is `known`. `reopen`
+        opens a new engine after one that exceeds the `bounds` or fails repeatedly; without it the
+        former is FAILED, and the latter is kept. `on_change` is called when the state changes after
+        the first warm-up.
         """
         self.engine = engine  # that serves, or did last
         self.state = State.WARMING
@@ -108,7 +110,7 @@ class SupervisedEngine:
         self._name = name
         self._latency = latency
         self._on_change = on_change
-        self._measure_s = measure_s
+        self._measure_s, self._known = measure_s, known
         self._bounds = bounds or Bounds()
         self._reopen = reopen
         self._thread = _Thread(output)
@@ -123,7 +125,7 @@ class SupervisedEngine:
         bound_s, started = self._bounds.warm_up_s or inf, monotonic()
         opened = self.engine
         try:
-            await self._start(self._thread, lambda: opened, bound_s)
+            await self._start(self._thread, lambda: opened, bound_s, self._known)
         except Exception as error:
             self.state = State.FAILED
             if isinstance(error, ThreadLostError):
@@ -166,11 +168,18 @@ class SupervisedEngine:
         wait for the garbage collector."""
         self._on_change, self._latency, self._reopen = _ignore, _unknown, None
 
-    async def _start(self, thread: "_Thread", opened: Callable[[], Engine], bound_s: float) -> None:
-        """Have a thread open an engine, warm it up and measure L(n). Raises what these raise."""
-        starting = thread.pool.run(
-            partial(thread.start, self._blank, self._measure_s), opened, bound_s
-        )
+    async def _start(
+        self,
+        thread: "_Thread",
+        opened: Callable[[], Engine],
+        bound_s: float,
+        known: Latency | None = None,
+    ) -> None:
+        """Let a thread open an engine, warm it up and measure L(n), unless that is known; raise
+        what that raises.
+        """
+        start = partial(thread.start, self._blank, self._measure_s, known)
+        starting = thread.pool.run(start, opened, bound_s)
         started = monotonic()
         while not (await asyncio.wait([starting], timeout=_REMIND_S))[0]:
             _log.warning("the engine has been warming up for %d s", monotonic() - started)
@@ -237,10 +246,16 @@ class _Thread:
         self._closing: asyncio.Future[None] | None = None
 
     def start(
-        self, blank: Pixels, measure_s: float, opened: Callable[[], Engine]
+        self,
+        blank: Pixels,
+        measure_s: float,
+        known: Latency | None,
+        opened: Callable[[], Engine],
     ) -> tuple[Engine, Latency]:
-        """Open and warm up an engine; return the one to serve with, and L(n) measured on blank
-        images."""
+        """Open and warm up an engine; return the one that serves, and L(n) of blank images.
+
+        Where L(n) is known only the largest batch is run, which allocates memory for all.
+        """
         self._engine = opened()
         self._engine = engine = self._engine.warm_up()
 
@@ -249,6 +264,9 @@ class _Thread:
             self.run([blank] * n)
             return perf_counter() - started
 
+        if known is not None:
+            self.run([blank] * engine.max_batch)
+            return engine, known
         # Without the event loop's own time, which is learned while serving.
         return engine, measure(seconds, engine.max_batch, budget_s=measure_s)
 

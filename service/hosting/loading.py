@@ -40,6 +40,7 @@ from models import (
 from service.hosting.catalogue import check_name, near_names, pull, pulled, read_catalogue
 from service.hosting.hub import parse_address
 from service.hosting.hub import pull as pull_address
+from service.hosting.kept import Kept
 from service.hosting.onnx_files import FILE, model_files, onnx_files_in
 from service.hosting.pipeline import FailedModel, ModelInfo
 from service.hosting.presets import doubt
@@ -55,13 +56,23 @@ _log = logging.getLogger("convoy")
 
 
 @dataclass(frozen=True)
+class ReadModel:
+    """Holds what a model's files came to: all that serving it takes; picklable."""
+
+    info: ModelInfo
+    preprocessing: Preprocessing
+    open: Callable[[Sequence[DeviceChoice]], Sequence[Engine]]  # raises EngineError
+    stamp: "Stamp"
+
+
+@dataclass(frozen=True)
 class OpenModel:
     """Holds a model and its engines, which are not warm yet."""
 
     info: ModelInfo
-    classifier: Classifier
+    preprocessing: Preprocessing
     engines: Sequence[Engine]
-    # Opens another engine from the same file in place of one, by number. It shares no memory with
+    # Opens another engine of the same version in place of one, by number. It shares no memory with
     # the others: what they share may be why one failed.
     reopen: Callable[[int], Engine]
     stamp: "Stamp"
@@ -129,14 +140,69 @@ def check_models(settings: Settings, expectations: Sequence[str] | None) -> "lis
 
 
 def open_file(file: ModelFile, settings: Settings, expectations: Sequence[str] | None) -> OpenModel:
-    """Open one model. Raises ModelError, also if its files change while they are read."""
-    before = stamp_of(file)
-    opened = _open(partial(_load, file, settings, expectations), file, settings, before)
-    if stamp_of(file) != before:
-        for engine in opened.engines:
-            engine.close()
+    """Open one model. Raises ModelError, also where its files change while they are read."""
+    return open_read(read_file(file, settings, expectations), file, settings, expectations)
+
+
+def read_file(file: ModelFile, settings: Settings, expectations: Sequence[str] | None) -> ReadModel:
+    """Read one model. Raises ModelError, also where its files change meanwhile."""
+    return read_as_it_is(*load_unchanged(file, settings, expectations), file, settings)
+
+
+def load_unchanged(
+    file: ModelFile, settings: Settings, expectations: Sequence[str] | None
+) -> tuple[Classifier, Stamp]:
+    """Return the model in a file, and the stamp that its files had before and after that.
+
+    Raises ModelError.
+    """
+    stamp = stamp_of(file)
+    classifier = _load(file, settings, expectations)
+    if stamp_of(file) != stamp:
         raise ModelFileError(f"{file.path}, or a file beside it, changed while it was read")
-    return opened
+    return classifier, stamp
+
+
+def read_as_it_is(
+    classifier: Classifier, stamp: Stamp, file: ModelFile, settings: Settings
+) -> ReadModel:
+    """Return a model whose engines prove themselves where they are opened. Raises EngineError."""
+    max_batch = max_batch_of(classifier, settings)
+    return ReadModel(
+        info_of(classifier, file.version, doubt_guess(classifier, settings)),
+        classifier.preprocessing,
+        partial(open_on_devices, classifier, settings, max_batch),
+        stamp,
+    )
+
+
+def max_batch_of(classifier: Classifier, settings: Settings) -> int:
+    """Return the largest batch that the settings allow, and the model."""
+    return min(settings.max_batch, classifier.serving.max_batch or settings.max_batch)
+
+
+def open_read(
+    read: ReadModel, file: ModelFile, settings: Settings, expectations: Sequence[str] | None
+) -> OpenModel:
+    """Open a model's engines. Raises EngineError."""
+    info, places = read.info, settings.device_choices
+    if info.origin:
+        _log.info("%s is described by %s", info.name, info.origin)
+    if info.warning:
+        _log.warning("%s", info.warning)
+    engines = read.open(places)
+    if settings.may_change:  # the version served may have other files than there are then
+        again: Callable[[], ReadModel] = Kept(read).get
+    else:
+        again = partial(
+            _read_again, file, settings, expectations, _stamp(file.path), read.preprocessing
+        )
+
+    def reopen(number: int) -> Engine:
+        (engine,) = again().open([places[number]])
+        return engine
+
+    return OpenModel(info, read.preprocessing, engines, reopen, read.stamp)
 
 
 def find_models(settings: Settings) -> list[ModelFile]:
@@ -282,13 +348,13 @@ def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
     return lambda file, meaning: _preparing(meaning)(file.read_bytes(), meaning, limits).run()
 
 
-def decoder(classifier: Classifier, settings: Settings) -> Callable[[Any], Decoding]:
-    """Return a function that prepares an image file, or a clip, for decoding to the model's
-    input.
+def decoder(meaning: Preprocessing, settings: Settings) -> Callable[[Any], Decoding]:
+    """Return a function that prepares an image file, or a clip, for decoding to the input of a
+    model with the given preprocessing.
     """
     return partial(
-        _preparing(classifier.preprocessing),
-        preprocessing=classifier.preprocessing,
+        _preparing(meaning),
+        preprocessing=meaning,
         limits=ImageLimits(settings.max_body_bytes, settings.max_pixels),
     )
 
@@ -364,31 +430,18 @@ def _load(
     return replace(load_classifier(file.path, overrides=overrides, limits=limits), name=file.name)
 
 
-def _open(
-    load_it: Callable[[], Classifier], file: ModelFile, settings: Settings, files: Stamp
-) -> OpenModel:
-    classifier, stamp = load_it(), _stamp(file.path)
-    if classifier.origin:
-        _log.info("%s is described by %s", classifier.name, classifier.origin)
-    choices = settings.device_choices
-    max_batch = min(settings.max_batch, classifier.serving.max_batch or settings.max_batch)
-    engines = open_on_devices(classifier, settings, max_batch, choices)
-    warning = doubt_guess(classifier, settings)
-    if warning:
-        _log.warning("%s", warning)
-    info, meaning = info_of(classifier, file.version, warning), classifier.preprocessing
-
-    # It loads the file again rather than keep the weights in memory.
-    def reopen(number: int) -> Engine:
-        again = load_it()
-        if _stamp(file.path) != stamp or again.preprocessing != meaning:
-            raise ModelFileError(
-                f"{file.path} or its model.toml has changed since the server started"
-            )
-        (engine,) = open_on_devices(again, settings, max_batch, [choices[number]])
-        return engine
-
-    return OpenModel(info, classifier, engines, reopen, files)
+def _read_again(
+    file: ModelFile,
+    settings: Settings,
+    expectations: Sequence[str] | None,
+    stamp: tuple[int, int],
+    meaning: Preprocessing,
+) -> ReadModel:
+    """Read a file again, so that its weights need not stay in memory. Raises ModelError."""
+    again = read_file(file, settings, expectations)
+    if _stamp(file.path) != stamp or again.preprocessing != meaning:
+        raise ModelFileError(f"{file.path} or its model.toml has changed since the server started")
+    return again
 
 
 def _stamp(path: Path) -> tuple[int, int]:

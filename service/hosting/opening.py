@@ -27,7 +27,7 @@ def make_repository(
         default=_default(settings),
         strict=settings.strict,
         shared_memory=settings.shared_memory,
-        swaps=settings.repository_api or settings.watch,
+        swaps=settings.may_change,
         bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
     )
 
@@ -39,6 +39,9 @@ def _default(settings: Settings) -> str | None:
     Otherwise the repository knows.
     """
     if settings.beside is not None and settings.default_model is None:
+        address = settings.model and parse_address(settings.model)
+        if address:  # the hub need not be asked
+            return settings.model_name or address.name
         return find_models(settings)[0].name
     return settings.default_model
 
@@ -59,9 +62,9 @@ def add_models(
             _log.error("the model %s is not served: %s", opened.name, opened.error)
             repository.add_broken(opened)
             continue
-        decode = decoder(opened.classifier, settings)
+        decode = decoder(opened.preprocessing, settings)
         repository.add(opened.info, opened.engines, decode, opened.reopen)
         stamps[opened.info.name] = opened.stamp
-    if settings.repository_api or settings.watch:
+    if settings.may_change:
         repository.keep_default()
         repository.changes = Swaps(repository, settings, expectations, stamps)

@@ -16,17 +16,18 @@ from typing_extensions import TypedDict
 from models import DeviceLostError, Engine, EngineError
 from service.batching.company import Company
 from service.batching.device_turns import DeviceTurns
+from service.batching.latency import Latency
+from service.engine.process_pool import ProcessPool
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
 from service.engine.watchdog import Bounds
-from service.errors import BrokenModelError, ModelNotFoundError, ShuttingDownError
+from service.errors import BrokenModelError, DecoderLostError, ModelNotFoundError, ShuttingDownError
 from service.hosting.admission import Admission, ByteRoom
 from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
-from service.images.decode_pool import DecodePool, Decoding
-from service.images.decode_process import DecodeProcesses
+from service.images.decode_pool import DecodePool, Decoding, in_process
 from service.telemetry.metrics import Metrics, ModelMetrics
 
 # Room for bodies: the largest one, and this much for every image that may wait.
@@ -123,8 +124,10 @@ class Repository:
         self.company = Company()
         self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         pace: Any = {"bound_s": decode_s, "nice": _DECODE_NICE}
-        self._processes = DecodeProcesses(decode_s)
-        self._decoders = DecodePool(decode_threads, decode_bytes, **pace, apart=self._processes.run)
+        self._processes = ProcessPool(DecoderLostError, decode_s)
+        self._decoders = DecodePool(
+            decode_threads, decode_bytes, **pace, apart=in_process(self._processes)
+        )
         # One thread: parsing a body holds the GIL, so a second would gain nothing.
         self._reader = ThreadPool("read", min(1, decode_threads), **pace)
         self.metrics.lost_decode_threads = lambda: self._decoders.lost + self._reader.lost
@@ -160,10 +163,11 @@ class Repository:
         prepare: Callable[[bytes], Decoding],
         reopen: Callable[[int], Engine] | None = None,
         measure_s: float | None = None,
+        known: Latency | None = None,
     ) -> Pipeline:
         """Return a model that is not served until `install`; `discard` closes it if it never is.
 
-        `measure_s` replaces that of all.
+        `measure_s` replaces that of all; `known` is L(n), which is not measured then.
         """
         metrics = self.metrics.beside(info.name, info.version)
         runner = EngineRunner(
@@ -174,6 +178,7 @@ class Repository:
             on_batch=lambda record: metrics.counts.batch(record),  # noqa: PLW0108  may be replaced
             company=self.company,
             measure_s=self._measure_s if measure_s is None else measure_s,
+            known=known,
             bounds=self._bounds,
             reopen=reopen,
             on_failure=self._fail,

@@ -1,8 +1,10 @@
 """Loads new versions of models beside those that are served, and replaces these.
 
     a call, or changed files
-      └─ open ── self-test ── every batch size ── recent images ─┬─ takes over
+      └─ read ── self-test ── every batch size ── recent images ─┬─ opens here, and takes over
                                                                  └─ refused: agrees too little
+
+All but the last is done in a process of its own where the CPU will serve (`trial.py`).
 
 The old version is freed after its last request; a request belongs to the version that it began
 with. One model is loaded at a time, and of each at most two versions have engines: the next is
@@ -11,22 +13,26 @@ opened once the one before the last is freed.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
-from models import Array, Image, ModelError
+from models import Array, ModelError
+from service.engine.process_pool import ProcessPool
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
 from service.errors import (
     ModelNotFoundError,
     NotLoadedError,
     NotReadyError,
+    NotTriedError,
     ServiceError,
     ShuttingDownError,
 )
@@ -34,15 +40,17 @@ from service.hosting.comparison import compare
 from service.hosting.loading import (
     ModelFile,
     OpenModel,
+    ReadModel,
     Stamp,
     check_models,
     decoder,
-    open_file,
+    open_read,
     stamp_of,
 )
 from service.hosting.pipeline import FailedModel, Pipeline
 from service.hosting.recent import Example, Recent
 from service.hosting.repository import Changes, Loaded, Repository
+from service.hosting.trial import Trial, prepared, try_file
 from service.images.clip import Frames
 from service.settings import Settings, SettingsError
 from service.telemetry.metrics import Comparison
@@ -51,7 +59,8 @@ from service.telemetry.metrics import Comparison
 # still be written.
 LOOK_S = 1.0
 
-# How long a new version's batches of every size are timed: they compete with those being served.
+# How long a new version's batches of every size are timed on a device: they compete with those
+# being served.
 _MEASURE_S = 0.1
 
 _log = logging.getLogger("convoy")
@@ -83,6 +92,8 @@ class Swaps(Changes):
         self._tried = {name: _Version(versions[name], stamp) for name, stamp in stamps.items()}
         self._lock = asyncio.Lock()
         self._thread = ThreadPool("load", 1)
+        bound_s = settings.warm_up_timeout_s or inf
+        self._processes = ProcessPool(NotTriedError, bound_s, idle=True)
         self._tasks: set[asyncio.Task[Loaded]] = set()
         self._retiring: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -98,6 +109,7 @@ class Swaps(Changes):
         if not self._stopped and not self._lock.locked():
             self._thread.close()
         self._stopped = True
+        self._processes.kill()
         if self._watching is not None:
             self._watching.cancel()
 
@@ -138,6 +150,7 @@ class Swaps(Changes):
             except ShuttingDownError:
                 raise
             except (ModelError, ServiceError) as error:
+                self._check()
                 why = NotLoadedError(f"version {file.version} of {name} is not served: {error}")
                 self._refuse(old, file, "failed", why)
                 raise why from error
@@ -158,14 +171,24 @@ class Swaps(Changes):
                 f"version {file.version} of {name} is served, and its files have changed; put the "
                 f"new ones in a folder of their own, as {int(file.version) + 1}"
             )
-        opened = await self._thread.run(self._open, file)
-        decode = decoder(opened.classifier, self._settings)
+        examples = old.recent.examples if old is not None and old.recent is not None else ()
+        trial = await self._thread.run(
+            self._try,
+            partial(
+                try_file,
+                *(file, self._settings, self._expectations, old.info if old is not None else None),
+                [example.image for example in examples],
+            ),
+        )
+        self._check()
+        opened = await self._thread.run(partial(self._open, file), trial.read)
+        decode = decoder(opened.preprocessing, self._settings)
         new = repository.open_aside(
-            opened.info, opened.engines, decode, opened.reopen, measure_s=_MEASURE_S
+            *(opened.info, opened.engines, decode, opened.reopen, _MEASURE_S, trial.latency)
         )
         try:
             await new.runner.warm_up()
-            compared = await self._compare(old, new)
+            compared = await self._compare(old, new, examples, trial.scores)
             self._judge(old, new, compared)
             self._check()
         except BaseException:
@@ -183,22 +206,37 @@ class Swaps(Changes):
         )
         return _loaded(new, compared)
 
-    async def _compare(self, old: Pipeline | None, new: Pipeline) -> Comparison:
-        """Compare a version with the old one on recent images, which the new one keeps."""
-        if old is None or old.recent is None:
+    async def _compare(
+        self,
+        old: Pipeline | None,
+        new: Pipeline,
+        examples: Sequence[Example],
+        scores: Sequence[NDArray[np.float32] | None] | None,
+    ) -> Comparison:
+        """Compare a version with the old one on recent images, which it keeps, by its scores of
+        them, which it computes here where they are None.
+        """
+        if old is None:
             return Comparison()
+        if scores is None:
+            scores = [await self._scores(old, new, example.image) for example in examples]
         before, after = [], []
-        for example in old.recent.examples:
-            prepare = partial(_prepared, old, new)
-            image = await self._thread.run(prepare, example.image)
-            if image is not None:
-                row = await new.runner.try_out(image)
+        for example, row in zip(examples, scores, strict=True):
+            if row is not None:
                 before.append(example)
-                after.append(Example(example.image, row.scores.copy()))
+                after.append(Example(example.image, row))
         new.recent = Recent(after)
         compared = compare(old.info, before, new.info, after)
         self._repository.metrics.compared[new.info.name] = compared
         return compared
+
+    async def _scores(
+        self, old: Pipeline, new: Pipeline, image: bytes | Frames | Array
+    ) -> NDArray[np.float32] | None:
+        """Return a new version's scores of an image; None if it takes no such image."""
+        prepare = partial(prepared, old.info, new.info, new.prepare)
+        taken = await self._thread.run(prepare, image)
+        return None if taken is None else (await new.runner.try_out(taken)).scores.copy()
 
     def _judge(self, old: Pipeline | None, new: Pipeline, compared: Comparison) -> None:
         """Raise NotLoadedError if a version differs too much from the old one."""
@@ -308,8 +346,14 @@ class Swaps(Changes):
     def _find_files(self) -> Sequence[ModelFile]:
         return check_models(self._settings, self._expectations)
 
-    def _open(self, file: ModelFile) -> OpenModel:
-        return open_file(file, self._settings, self._expectations)
+    def _try(self, trial: Callable[[], Trial]) -> Trial:
+        try:
+            return self._processes.run(trial)
+        finally:
+            self._processes.end_idle()  # it would keep 0.2 GB
+
+    def _open(self, file: ModelFile, read: ReadModel) -> OpenModel:
+        return open_read(read, file, self._settings, self._expectations)
 
 
 def _loaded(pipeline: Pipeline, compared: Comparison) -> Loaded:
@@ -321,20 +365,3 @@ def _loaded(pipeline: Pipeline, compared: Comparison) -> Loaded:
         agreement=compared.agreement,
         largest_change=compared.largest_change,
     )
-
-
-def _prepared(old: Pipeline, new: Pipeline, image: bytes | Frames | Array) -> Image | None:
-    """Return an image as a version takes it, or None if that takes no images of this kind."""
-    if isinstance(image, Frames) and not new.info.of_clips:
-        return None
-    if not isinstance(image, np.ndarray):
-        try:
-            return new.prepare(image).run()
-        except ServiceError:
-            return None
-    was, now = old.info, new.info
-    if image.dtype == np.uint8:
-        same = (was.image_shape, was.channels) == (now.image_shape, now.channels)
-    else:
-        same = (was.tensor, was.tensor_shape) == (now.tensor, now.tensor_shape)
-    return image if same else None

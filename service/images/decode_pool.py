@@ -16,6 +16,7 @@ from operator import call
 from typing import Any, NamedTuple
 
 from models import Image, Kind, Pixels
+from service.engine.process_pool import ProcessPool
 from service.engine.threads import ThreadPool
 from service.errors import DecodersBusyError, PayloadTooLargeError
 from service.fair_queue import ANYONE, Client, FairQueue
@@ -98,6 +99,22 @@ class _Work:
 
 Call = Callable[[Callable[[], Image], int], Image]
 """Decodes an image by a function that takes at most so many bytes of memory."""
+
+
+def in_process(processes: ProcessPool) -> Call:
+    """Return what decodes an image in another process, and refuses it with PayloadTooLargeError if
+    that takes more memory than was reserved."""
+
+    def decode_there(decode: Callable[[], Image], most_bytes: int) -> Image:
+        try:
+            return processes.run(decode, most_bytes)
+        except MemoryError as error:
+            raise PayloadTooLargeError(
+                f"decoding takes more than the {ceil(most_bytes / 1e6)} MB of memory that the"
+                " header lets expect; save the file again"
+            ) from error
+
+    return decode_there
 
 
 def _here(decode: Callable[[], Image], _: int) -> Image:

@@ -1,5 +1,6 @@
 """The rules that every graph keeps, and what nodes say of their operands."""
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -50,6 +51,15 @@ def test_a_chain_in_order_is_a_graph() -> None:
     chain = graph((relu("x", "h"), relu("h", "y")), CHAIN)
     assert chain.shape("h") == SHAPE
     assert chain.shape("w") == SHAPE
+
+
+def test_a_graph_goes_to_another_process_as_it_is() -> None:
+    chain = graph((relu("x", "h"), relu("h", "y")), CHAIN)
+    there = pickle.loads(pickle.dumps(chain, 5))
+    assert (there.values, there.nodes, there.outputs) == (chain.values, chain.nodes, ("y",))
+    assert np.array_equal(there.weights["w"], chain.weights["w"])
+    with pytest.raises(TypeError):
+        there.values["z"] = there.values["y"]
 
 
 def test_reading_before_writing_is_refused() -> None:

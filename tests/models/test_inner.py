@@ -25,7 +25,7 @@ from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH
 from models.engines.engine import Images
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error
 from models.errors import UnsupportedModelError
 from models.graph import GlobalPool, Graph
@@ -228,7 +228,7 @@ def test_the_built_in_model_gives_what_its_file_cut_there_gives(threads: int) ->
     images = pixels(classifier, 5)
     expected = cut(classifier, MODEL_PATH, images)
     name = classifier.embedding.name  # type: ignore[union-attr]
-    engine = OnnxRuntimeEngine(classifier, max_batch=5, threads=threads).warm_up()
+    engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=5, threads=threads).warm_up()
     tensors = normalised(images, classifier.preprocessing)
     for batch in (images, list(images), [images[0], *tensors[1:4], images[4]]):
         results = engine.run(batch, [name])
@@ -250,7 +250,7 @@ def test_a_family_gives_what_its_file_cut_there_gives(name: str, device: Device)
     expected = as_vectors(cut(classifier, file, images))
     inner = classifier.embedding.name  # type: ignore[union-attr]
     for engine in (
-        OnnxRuntimeEngine(classifier, max_batch=2, threads=1).warm_up(),
+        OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=2, threads=1).warm_up(),
         opened(classifier, device, max_batch=2),
     ):
         found = as_vectors(engine.run(images, [inner]).inner[inner])

@@ -25,7 +25,7 @@ from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH
 from models.engines.engine import Results
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error
 from models.graph import Gemm, Graph, Reduce, Softmax
 from models.inner import Absent
@@ -231,7 +231,7 @@ def test_onnxruntime_gives_what_maps_are_made_of() -> None:
     classifier = replace(network, maps=find_maps(network.network))
     maps = classifier.maps
     assert isinstance(maps, Maps)
-    engine = OnnxRuntimeEngine(classifier, max_batch=1, threads=1).warm_up()
+    engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=1, threads=1).warm_up()
     results = engine.run(pixels(classifier, 1), [maps.features.name])
     found = centred(of_maps(maps, results))
     assert relative_error(found, centred(np.log(results.scores))) < 1e-4
@@ -252,7 +252,7 @@ def test_families_with_maps_have_the_scores_that_these_say() -> None:
         if isinstance(maps, Absent):
             continue
         classifier = Classifier(name, network, PLAIN, CLASSES, maps=maps)
-        engine = OnnxRuntimeEngine(classifier, max_batch=2, threads=1).warm_up()
+        engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=2, threads=1).warm_up()
         results = engine.run(pixels(classifier, 2), [maps.features.name])
         assert relative_error(of_maps(maps, results), results.scores) < 1e-4, name
         engine.close()

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.networks.c3d import C3D, c3d
 from benchmarks.networks.light import NETWORKS, classifier, light_network
 from benchmarks.networks.torch_graph import torch_module
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error
 from models.preprocessing import normalisation
 from tests.support.models.engines import network_tolerance, pixels
@@ -28,7 +28,7 @@ def test_a_network_is_the_same_in_pytorch(name: str) -> None:
     graph = network.rewritten.graph
     module = torch_module(torch, graph, *normalisation(network.preprocessing))
     images = pixels(network, 2)
-    engine = OnnxRuntimeEngine(network, max_batch=2, threads=1)
+    engine = OnnxRuntimeEngine(SessionModel.of(network), max_batch=2, threads=1)
     expected = engine.run(images).scores
     engine.close()
     with torch.inference_mode():

@@ -19,7 +19,7 @@ from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
 from models.engines.engine import Image, Pixels
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.open_engine import open_engine
 from models.preprocessing import normalised
 from service.images.prepare import ImageLimits, prepare_image
@@ -135,7 +135,7 @@ def test_an_engine_that_does_not_resize_is_given_decoded_images_all_the_same(
     assert Kind.DECODED not in {kind for kind, _ in engine._plans}
     assert scores_of(engine, [unresized]) == scores_of(engine, [here])
     engine.close()
-    cpu = OnnxRuntimeEngine(digits, max_batch=2, threads=1)
+    cpu = OnnxRuntimeEngine(SessionModel.of(digits), max_batch=2, threads=1)
     cpu.warm_up()
     expected = cpu.run(np.stack([here, here])).scores
     assert (cpu.run([unresized, here]).scores == expected).all()

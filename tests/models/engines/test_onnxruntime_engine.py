@@ -23,7 +23,7 @@ from models import (
     open_engine,
 )
 from models.engines import onnxruntime_engine
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.errors import ModelError, UnsupportedModelError
 from models.preprocessing import normalised
 from tests.support.onnx_models import run_onnxruntime
@@ -114,7 +114,7 @@ def test_images_go_side_by_side_where_that_is_faster(
     monkeypatch.setattr(onnxruntime_engine, "_seconds", timed)
     classifier = load_classifier(save(tmp_path, small()))
     others = set(threading.enumerate())
-    engine = OnnxRuntimeEngine(classifier, max_batch=8, threads=threads)
+    engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=8, threads=threads)
     engine.warm_up()
     assert bool(set(threading.enumerate()) - others) is faster
     singles = []
@@ -141,7 +141,9 @@ def test_what_goes_wrong_beside_is_an_error_of_the_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnxruntime_engine, "_CLEARLY", inf)
-    engine = OnnxRuntimeEngine(load_classifier(save(tmp_path, small())), max_batch=4, threads=2)
+    engine = OnnxRuntimeEngine(
+        SessionModel.of(load_classifier(save(tmp_path, small()))), max_batch=4, threads=2
+    )
     engine.warm_up()
     here, both = threading.get_ident(), threading.Barrier(2, timeout=30)
 
@@ -159,7 +161,7 @@ def test_what_goes_wrong_beside_is_an_error_of_the_batch(
 @pytest.mark.parametrize("shape", [(0, 16, 16, 3), (5, 16, 16, 3), (1, 16, 15, 3), (1, 3, 16, 16)])
 def test_a_batch_of_the_wrong_shape_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
     classifier = load_classifier(save(tmp_path, small()))
-    engine = OnnxRuntimeEngine(classifier, max_batch=4)
+    engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=4)
     with pytest.raises(EngineError, match="takes 1 to 4 images of"):
         engine.run(np.zeros(shape, np.uint8))
 
@@ -178,7 +180,9 @@ def test_onnxruntime_leaves_no_trace_of_telemetry_and_prints_nothing(tmp_path: P
 
 
 def test_a_closed_engine_says_so(tmp_path: Path) -> None:
-    engine = OnnxRuntimeEngine(load_classifier(save(tmp_path, small())), max_batch=4)
+    engine = OnnxRuntimeEngine(
+        SessionModel.of(load_classifier(save(tmp_path, small()))), max_batch=4
+    )
     engine.close()
     with pytest.raises(EngineError, match="closed"):
         engine.run(pixels(1))
@@ -222,7 +226,7 @@ def test_a_model_with_open_sizes_takes_them_from_its_description(tmp_path: Path)
         if name:
             model.graph.input[0].type.tensor_type.shape.dim[index].dim_param = name
     classifier = load_classifier(save(tmp_path, model, "size = 16\nresize = 16"))
-    engine = OnnxRuntimeEngine(classifier, max_batch=2)
+    engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=2)
     images = pixels(2)
     np.testing.assert_allclose(
         engine.run(images).scores, expected_scores(images), rtol=1e-4, atol=1e-5
@@ -235,7 +239,7 @@ def test_tensors_are_taken_as_they_are_alone_and_among_pixels(
     tmp_path: Path, layout: str, threads: int
 ) -> None:
     classifier = load_classifier(save(tmp_path, small(layout)))
-    engine = OnnxRuntimeEngine(classifier, max_batch=4, threads=threads)
+    engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=4, threads=threads)
     engine.warm_up()
     images = RNG.integers(0, 256, (4, 16, 16, 3)).astype(np.uint8)
     tensors = normalised(images, classifier.preprocessing)

@@ -24,7 +24,7 @@ from models import (
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
 from models.engines.engine import Batch, Results, Scores
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.prove import check_images
 from models.engines.tolerance import relative_error, score_tolerance
 from tests.support.models.engines import H200_CHOICE, opened
@@ -195,7 +195,7 @@ def capture_and(then: Callable[[], None]) -> Callable[[CudaEngine], None]:
 def test_a_trained_networks_error_lies_well_within_what_is_allowed(gpu: CusimDevice) -> None:
     squeezenet = load_classifier(SQUEEZENET, overrides={"preset": "caffe", "precision": "fp32"})
     images = check_images(1, squeezenet.preprocessing.image_shape)
-    reference = OnnxRuntimeEngine(squeezenet, max_batch=1)
+    reference = OnnxRuntimeEngine(SessionModel.of(squeezenet), max_batch=1)
     expected = reference.run(images).scores
     engine = opened(squeezenet, gpu)
     error = relative_error(engine.run(images).scores, expected)

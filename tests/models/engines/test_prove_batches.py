@@ -20,7 +20,7 @@ from models import (
 from models.classifier import Classifier
 from models.engines import onnxruntime_engine
 from models.engines.engine import Batch, Results
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.original import Original
 from models.engines.prove import check_images, prove
 from models.engines.tolerance import relative_error, repeat_tolerance
@@ -79,7 +79,7 @@ def test_a_model_whose_nodes_mix_a_batch_runs_one_image_at_a_time(
 def test_the_proof_catches_it_where_a_batch_is_run_as_one(
     mixing: Classifier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = OnnxRuntimeEngine(mixing, max_batch=MAX_BATCH, threads=1)
+    engine = OnnxRuntimeEngine(SessionModel.of(mixing), max_batch=MAX_BATCH, threads=1)
     monkeypatch.setattr(engine, "_one_by_one", False)
     with caplog.at_level(logging.WARNING, "convoy"):
         assert prove(engine, mixing) == 1
@@ -182,7 +182,7 @@ def test_equal_scores_have_no_error_and_others_have_one(expected: float) -> None
 
 def keeps_apart(classifier: Classifier) -> None:
     """It is proved in full batches, by images that it tells apart by far."""
-    engine = OnnxRuntimeEngine(classifier, max_batch=MAX_BATCH, threads=1)
+    engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=MAX_BATCH, threads=1)
     engine.warm_up()
     assert prove(engine, classifier) == MAX_BATCH
     images = check_images(MAX_BATCH, classifier.preprocessing.image_shape)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.families.check import IMAGE, PLAIN
 from benchmarks.families.export import CLASSES, EXPORTERS, FAMILIES
 from models.classifier import Classifier
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.prove import prove
 from models.onnx_loader import load_proto
 from tests.support import ROOT
@@ -31,7 +31,7 @@ def test_a_family_is_proved_in_batches_of_every_size(
         pytest.skip(f"needs {file}, which `python -m benchmarks.families export` writes")
     network = load_proto(name, onnx.load(file), IMAGE, opaque=True)
     classifier = Classifier(name, network, PLAIN, CLASSES)
-    engine = OnnxRuntimeEngine(classifier, max_batch=MAX_BATCH, threads=1)
+    engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=MAX_BATCH, threads=1)
     engine.warm_up()
     with caplog.at_level(logging.WARNING, "convoy"):
         assert prove(engine, classifier) == MAX_BATCH

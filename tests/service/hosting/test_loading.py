@@ -52,7 +52,6 @@ def test_several_models_are_opened_each_as_it_is_described(tmp_path: Path) -> No
     assert (channels.info.name, channels.info.version) == (CHANNELS, "3")
     assert (channels.info.image_shape, channels.info.scores) == ((4, 6, 3), "amount")
     assert channels.info.labels == ("red", "green", "blue")
-    assert channels.classifier.name == CHANNELS
 
 
 def test_a_line_of_the_log_says_by_which_file_each_is_described(
@@ -72,10 +71,11 @@ def test_each_model_has_its_precision_unless_a_flag_sets_all(tmp_path: Path) -> 
     folder = make_models(tmp_path)
     (folder / "digits" / "model.toml").write_text('preset = "digits"\nprecision = "fp16"\n')
     settings = models_in(folder)
-    found = [each.classifier.precision.value for each in opened_of(settings)]
+    found = [load(settings, None, file).precision.value for file in find_models(settings)]
     assert found == ["fp32", "fp16"]
     flag = settings.model_copy(update={"precision": Precision.TF32})
-    assert {each.classifier.precision for each in opened_of(flag)} == {Precision.TF32}
+    found = [load(flag, None, file).precision.value for file in find_models(flag)]
+    assert found == ["tf32", "tf32"]
 
 
 def test_one_file_is_one_model(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_repository_of_one_model_takes_flags_and_is_that_model(tmp_path: Path)
     shutil.copy(BUILT_IN_MODEL, tmp_path / "mine" / "model.onnx")
     settings = models_in(tmp_path).model_copy(update={"preset": "digits"})
     (opened,) = opened_of(settings, ["resize=40"])
-    assert (opened.info.name, opened.classifier.preprocessing.resize) == ("mine", 40)
+    assert (opened.info.name, opened.preprocessing.resize) == ("mine", 40)
     assert load(settings, None).name == "mine"
     with pytest.raises(ModelFileError, match=r"several models \(channels\.v2, digits\); name one"):
         load(models_in(make_models(tmp_path / "several")), None)
@@ -260,7 +260,7 @@ def test_a_model_is_served_beside_itself_with_another_key(key: str, value: str, 
     beside = Settings(max_batch=1, threads=1, beside=f"{key}={value}")
     first, second = opened_of(beside, ["resize=36"])
     assert (first.info.name, second.info.name) == ("digits", name)
-    meanings = [asdict(each.classifier.preprocessing) for each in (first, second)]
+    meanings = [asdict(each.preprocessing) for each in (first, second)]
     assert [meaning["resize"] for meaning in meanings] == [36, 40 if key == "resize" else 36]
     assert {key for key in meanings[0] if meanings[0][key] != meanings[1][key]} == {key}
     assert second.reopen(0).precision is second.engines[0].precision
@@ -328,7 +328,7 @@ def test_one_model_has_the_name_that_is_set_wherever_its_file_is(
     version = place[-1:] if numbered else "1"
     assert find_models(named(folder)) == [ModelFile("rose", version, file, numbered=numbered)]
     (opened,) = opened_of(named(folder), ["preset=digits"])
-    assert (opened.info.name, opened.classifier.name) == ("rose", "rose")
+    assert (opened.info.name, opened.info.name) == ("rose", "rose")
 
 
 def test_a_name_is_of_one_model_and_one_that_it_may_have(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -9,6 +10,7 @@ from fastapi import FastAPI
 
 from models import BUILT_IN_MODEL, DeviceKind
 from service.api.app import create_app
+from service.hosting import opening
 from service.hosting.opening import add_models, make_repository
 from service.settings import Settings, SettingsError
 
@@ -33,6 +35,20 @@ async def test_a_default_model_that_is_not_served_is_refused() -> None:
     with pytest.raises(SettingsError, match="other is not served; there are digits"):
         add_models(repository, settings)
     await repository.close(1)
+
+
+async def test_a_model_of_a_hub_is_the_default_beside_itself_without_asking_the_hub(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening, "find_models", lambda _: pytest.fail("the hub was asked"))
+    hub = SETTINGS.model_copy(update={"beside": "resize=40", "model": Path("hf://org/rose")})
+    for settings, name in (
+        (hub, "rose"),
+        (hub.model_copy(update={"model_name": "mine"}), "mine"),
+    ):
+        repository = make_repository(settings, decode_threads=1)
+        assert repository._default == name
+        await repository.close(1)
 
 
 async def test_the_first_of_a_model_beside_itself_is_the_default() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,18 +18,21 @@ import pytest
 
 from models import Engine, EngineError, ModelFileError
 from service.api.app import create_app
+from service.engine.process_pool import ProcessPool
 from service.engine.supervised_engine import State
 from service.errors import (
     ModelNotFoundError,
     NotLoadedError,
     NotReadyError,
+    NotTriedError,
     ServiceError,
     ShuttingDownError,
 )
 from service.hosting import swaps
-from service.hosting.loading import ModelFile, OpenModel
+from service.hosting.loading import ModelFile, OpenModel, ReadModel
 from service.hosting.repository import Repository
 from service.hosting.swaps import Swaps
+from service.hosting.trial import Trial
 from service.settings import Settings
 from tests.support.servers import served as live
 from tests.support.service.client import AppClient, error_of, metric, samples_in, until
@@ -91,11 +95,14 @@ class Folder:
     def stamp(self, file: ModelFile) -> Any:
         return [self.files[file.name][1]]
 
-    def open(self, file: ModelFile, *_: Any) -> Any:
+    def try_file(self, file: ModelFile, *_: Any) -> Any:
         self.opened.append(file.version)
-        engine = self.engines[file.name]()
-        info = fake_info(file.name, version=file.version)
-        return OpenModel(info, None, [engine], None, self.stamp(file))  # type: ignore[arg-type]
+        info, stamp = fake_info(file.name, version=file.version), self.stamp(file)
+        opened = self.engines[file.name]
+        return Trial(ReadModel(info, None, lambda _: [opened()], stamp))  # type: ignore[arg-type]
+
+    def open(self, read: ReadModel, *_: Any) -> Any:
+        return OpenModel(read.info, None, read.open([]), None, read.stamp)  # type: ignore[arg-type]
 
 
 class Served:
@@ -133,7 +140,9 @@ async def serving(
     """Serve version 1, which the folder has, over fakes."""
     monkeypatch.setattr(swaps, "check_models", folder.found)
     monkeypatch.setattr(swaps, "stamp_of", folder.stamp)
-    monkeypatch.setattr(swaps, "open_file", folder.open)
+    monkeypatch.setattr(swaps, "try_file", folder.try_file)
+    monkeypatch.setattr(swaps, "open_read", folder.open)
+    monkeypatch.setattr(ProcessPool, "run", lambda _, function: function())
     monkeypatch.setattr(swaps, "decoder", lambda *_: free(decode_digit))
     repository = make_repository(folder.engines[FAKE](), swaps=True)  # type: ignore[arg-type]
     repository.keep_default()
@@ -499,7 +508,7 @@ async def test_a_server_that_ends_lets_nothing_take_over(folder: Folder, served:
     new = engine_of(2, warm_up=lambda: gate.wait(5))
     folder.put("b", lambda: new)
     asking = asyncio.create_task(served.changes.load(FAKE))
-    await until(lambda: folder.opened == ["2"])
+    await until(lambda: len(list(served.repository._every)) == 2)
     served.changes.stop()
     gate.set()
     with pytest.raises(ShuttingDownError):
@@ -507,6 +516,43 @@ async def test_a_server_that_ends_lets_nothing_take_over(folder: Folder, served:
     assert new.closed
     with pytest.raises(ShuttingDownError):
         await served.changes.unload(FAKE)
+
+
+async def test_a_server_that_ends_waits_for_no_trial(
+    folder: Folder, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(swaps, "check_models", folder.found)
+    monkeypatch.setattr(swaps, "stamp_of", folder.stamp)
+    monkeypatch.setattr(swaps, "try_file", lambda *_: pytest.fail("this cannot be pickled"))
+    monkeypatch.setattr(served.changes, "_try", partial(tried_for_long, served.changes))
+    folder.put("b", partial(engine_of, 2))
+    asking = asyncio.create_task(served.changes.load(FAKE))
+    processes = served.changes._processes
+    await until(lambda: bool(processes._busy))
+    served.changes.stop()
+    with pytest.raises(ShuttingDownError):
+        await asyncio.wait_for(asking, 10)
+    assert not processes._busy
+
+
+def tried_for_long(changes: Swaps, _: object) -> object:
+    return changes._processes.run(partial(time.sleep, 60))
+
+
+async def test_a_trial_that_crashes_leaves_the_old_version(
+    folder: Folder, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(_: object, __: object) -> None:
+        raise NotTriedError("was ended by signal 11")
+
+    monkeypatch.setattr(ProcessPool, "run", crash)
+    folder.put("b", partial(engine_of, 2))
+    assert error_of(await served.post("load"), 422) == (
+        "version 2 of fake is not served: the process that tried it was ended by signal 11; the "
+        "model may be the cause"
+    )
+    assert await served.version() == "1"
 
 
 async def test_nothing_is_loaded_before_the_server_is_warm(

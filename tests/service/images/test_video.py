@@ -18,7 +18,9 @@ import pytest
 from PIL import Image
 
 from models.preprocessing import PRESETS, Sampling
+from service.engine.process_pool import ProcessPool
 from service.errors import (
+    DecoderLostError,
     ImageError,
     PayloadTooLargeError,
     ServiceError,
@@ -27,7 +29,7 @@ from service.errors import (
 )
 from service.images import clip
 from service.images.clip import MOST_FRAMES, prepare_clip
-from service.images.decode_process import DecodeProcesses
+from service.images.decode_pool import in_process
 from service.images.film import Film
 from service.images.mp4 import parse_mp4
 from service.images.prepare import ImageLimits
@@ -89,8 +91,8 @@ def decode(data: bytes, limits: ImageLimits = LIMITS) -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[DecodeProcesses]:
-    made = DecodeProcesses(bound_s=20)
+def processes() -> Iterator[ProcessPool]:
+    made = ProcessPool(DecoderLostError, bound_s=20)
     yield made
     made.close()
 
@@ -284,7 +286,7 @@ def test_all_frames_up_to_the_last_that_is_wanted_have_a_limit_of_pixels() -> No
 
 
 def test_a_decoder_makes_no_frame_larger_than_the_container_says(
-    processes: DecodeProcesses,
+    processes: ProcessPool,
 ) -> None:
     """With as little memory as a small video needs, a large one inside is refused for its size."""
     large = with_size(video([scene(2000, 2000)] * 2, preset="ultrafast", qp="40"), 64, 48)
@@ -320,7 +322,7 @@ def test_a_video_of_fewer_frames_than_it_says_is_refused() -> None:
 
 
 def test_one_packet_of_many_frames_gets_no_more_memory_than_the_video(
-    processes: DecodeProcesses,
+    processes: ProcessPool,
 ) -> None:
     """An AV1 packet may hold any number of frames, all of which the decoder hands over at once."""
     frames = [Image.new("RGB", (640, 480), "grey")] * 4
@@ -331,11 +333,11 @@ def test_one_packet_of_many_frames_gets_no_more_memory_than_the_video(
     with pytest.raises(
         PayloadTooLargeError, match=r"decoding takes more than the \d+ MB of memory"
     ):
-        processes.run(bomb, film.cost.bytes)
+        in_process(processes)(bomb, film.cost.bytes)
     assert len(processes.run(run, film.cost.bytes)) == MEANING.frames
 
 
-def test_a_video_is_decoded_apart_to_the_same_pixels(processes: DecodeProcesses) -> None:
+def test_a_video_is_decoded_apart_to_the_same_pixels(processes: ProcessPool) -> None:
     for kind in KINDS:
         decoding = prepare_clip(file_of(kind), MEANING, LIMITS)
         assert decoding.apart
@@ -396,7 +398,7 @@ def hurt_index(data: bytes, rng: random.Random) -> bytes:
     )
 
 
-def fuzz(processes: DecodeProcesses, rounds: int, seed: int) -> Mapping[str, int]:
+def fuzz(processes: ProcessPool, rounds: int, seed: int) -> Mapping[str, int]:
     """How often hurt videos, decoded as a server does, had which outcome."""
     rng = random.Random(seed)
     outcomes: Counter[str] = Counter()
@@ -407,7 +409,7 @@ def fuzz(processes: DecodeProcesses, rounds: int, seed: int) -> Mapping[str, int
             began = time.perf_counter()
             try:
                 decoding = prepare_clip(data, MEANING, limits)
-                pixels = processes.run(decoding.run, decoding.cost.bytes)
+                pixels = in_process(processes)(decoding.run, decoding.cost.bytes)
                 assert pixels.shape == MEANING.image_shape
                 outcomes["pixels"] += 1
             except ServiceError as error:
@@ -418,7 +420,7 @@ def fuzz(processes: DecodeProcesses, rounds: int, seed: int) -> Mapping[str, int
     return outcomes
 
 
-def test_only_pixels_or_the_clients_errors_come_of_hurt_videos(processes: DecodeProcesses) -> None:
+def test_only_pixels_or_the_clients_errors_come_of_hurt_videos(processes: ProcessPool) -> None:
     outcomes = fuzz(processes, 12, 0)
     assert outcomes["pixels"] > 20
     assert outcomes["ImageError"] > 50
@@ -426,7 +428,7 @@ def test_only_pixels_or_the_clients_errors_come_of_hurt_videos(processes: Decode
 
 @pytest.mark.slow
 def test_only_pixels_or_the_clients_errors_come_of_many_hurt_videos(
-    processes: DecodeProcesses,
+    processes: ProcessPool,
 ) -> None:
     outcomes = fuzz(processes, 600, 1)
     assert outcomes["pixels"] > 1000

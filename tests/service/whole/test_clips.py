@@ -25,7 +25,7 @@ from kernels.tuning.heuristic import heuristic
 from models import Classifier, Engine, load_classifier
 from models.digits.dataset import handwriting
 from models.engines.cuda_engine import CudaEngine
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error
 from models.preprocessing import normalised
 from service.api.app import create_app
@@ -68,7 +68,7 @@ async def served(classifier: Classifier, engine: Engine) -> AsyncIterator[AppCli
 @asynccontextmanager
 async def moving_digits() -> AsyncIterator[AppClient]:
     classifier = load_classifier(MODEL_PATH)
-    engine = OnnxRuntimeEngine(classifier, max_batch=4, threads=1)
+    engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=4, threads=1)
     async with served(classifier, engine) as client:
         yield client
 
@@ -241,7 +241,7 @@ async def test_a_model_of_images_still_refuses_clips() -> None:
 
 def test_the_model_knows_motions_of_digits_that_it_has_not_seen() -> None:
     classifier = load_classifier(MODEL_PATH)
-    engine = OnnxRuntimeEngine(classifier, max_batch=50, threads=1).warm_up()
+    engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=50, threads=1).warm_up()
     clips = clips_of(handwriting()[1], 300, 9)
     pixels = clips.pixels[..., np.newaxis]
     scores = [engine.run(pixels[begin : begin + 50]).scores for begin in range(0, 300, 50)]
@@ -279,7 +279,7 @@ async def check_agreement(classifier: Classifier, clips: Sequence[bytes], max_ba
     """Serve a model by Convoy's kernels, on the simulator, and by ONNX Runtime."""
     device = CusimDevice(FAST)
     cuda = CudaEngine(classifier, device, max_batch=max_batch, choose=heuristic(device))
-    cpu = OnnxRuntimeEngine(classifier, max_batch=max_batch, threads=1)
+    cpu = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=max_batch, threads=1)
     by_kernels = await scores_of(classifier, cuda, clips)
     by_ort = await scores_of(replace(classifier), cpu, clips)
     error = relative_error(by_kernels, by_ort)

@@ -53,7 +53,7 @@ async def test_a_request_passes_the_stages_in_their_order(stages: list[tuple[str
         )
         (opened,) = open_models(settings, None)
         assert isinstance(opened, OpenModel)
-        repository.add(opened.info, opened.engines, decoder(opened.classifier, settings))
+        repository.add(opened.info, opened.engines, decoder(opened.preprocessing, settings))
         await repository.warm_up()
         app = create_app(repository)
         image = min((BUILT_IN_MODEL.parent / "samples").iterdir()).read_bytes()

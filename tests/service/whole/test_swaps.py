@@ -53,7 +53,7 @@ def test_under_load_nothing_is_lost_or_mixed_and_each_answer_is_of_one_version(
     with announced(tmp_path, *options) as line:
         http, grpc = re.findall(ADDRESSES, line)[:2]
         clients = Clients(f"http://{http}", grpc, images, expected)
-        asyncio.run(asyncio.wait_for(load(clients), 120))
+        asyncio.run(asyncio.wait_for(load(clients), 500))
         metrics = get(f"http://{http}/metrics")
         metadata = get(f"http://{http}/v2/models/{NAME}")
     assert set(outcomes) == {OK}
@@ -116,7 +116,7 @@ def test_changed_files_are_loaded_where_they_are_watched(tmp_path: Path) -> None
             urllib.request.urlopen(request, timeout=20)
 
 
-def wait_until(condition: Any, seconds: float = 30.0) -> None:
+def wait_until(condition: Any, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -1,5 +1,6 @@
-"""Large images are decoded in processes: as in a thread, and a crash takes one image."""
+"""Functions are called in processes: as in a thread, and a crash takes one call."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +17,9 @@ import pytest
 from PIL import Image
 
 from models import PRESETS
-from service.errors import DecoderLostError, ImageError, PayloadTooLargeError
-from service.images.decode_process import DecodeProcesses
+from service.engine import process_pool
+from service.engine.process_pool import ProcessPool
+from service.errors import DecoderLostError, ImageError
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode, scene
 from tests.support.service.heartbeat import longest_hold_s
@@ -26,13 +29,13 @@ LIMITS = ImageLimits()
 
 
 @pytest.fixture
-def processes() -> Iterator[DecodeProcesses]:
-    made = DecodeProcesses(bound_s=20)
+def processes() -> Iterator[ProcessPool]:
+    made = ProcessPool(DecoderLostError, bound_s=20)
     yield made
     made.close()
 
 
-def test_pixels_and_errors_are_those_of_a_thread(processes: DecodeProcesses) -> None:
+def test_pixels_and_errors_are_those_of_a_thread(processes: ProcessPool) -> None:
     for form in ("JPEG", "PNG", "WEBP"):
         drawing = prepare_image(encode(scene(300, 200), form), BGR, LIMITS).run
         assert np.array_equal(processes.run(drawing), drawing())
@@ -46,17 +49,17 @@ def test_pixels_and_errors_are_those_of_a_thread(processes: DecodeProcesses) -> 
     assert str(there.value) == str(here.value)
 
 
-def test_a_process_has_one_thread(processes: DecodeProcesses) -> None:
+def test_a_process_has_one_thread(processes: ProcessPool) -> None:
     drawing = prepare_image(encode(scene(300, 200), "JPEG"), BGR, LIMITS).run
     processes.run(drawing)
     assert len(processes.run(partial(os.listdir, "/proc/self/task"))) == 1
 
 
-def test_a_process_is_used_again(processes: DecodeProcesses) -> None:
+def test_a_process_is_used_again(processes: ProcessPool) -> None:
     assert len({processes.run(os.getpid) for _ in range(3)} | {os.getpid()}) == 2
 
 
-def test_threads_at_once_have_a_process_each(processes: DecodeProcesses) -> None:
+def test_threads_at_once_have_a_process_each(processes: ProcessPool) -> None:
     sleep = partial(processes.run, partial(time.sleep, 0.5))
     threads = [threading.Thread(target=sleep) for _ in range(2)]
     for thread in threads:
@@ -67,7 +70,7 @@ def test_threads_at_once_have_a_process_each(processes: DecodeProcesses) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
-def test_a_crash_fails_one_call(processes: DecodeProcesses, number: signal.Signals) -> None:
+def test_a_crash_fails_one_call(processes: ProcessPool, number: signal.Signals) -> None:
     with pytest.raises(DecoderLostError, match=f"was ended by signal {number.value};"):
         processes.run(partial(signal.raise_signal, number))
     assert processes.run(os.getpid) != os.getpid()
@@ -75,21 +78,19 @@ def test_a_crash_fails_one_call(processes: DecodeProcesses, number: signal.Signa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone limits all of a process's memory")
 def test_a_function_gets_no_more_memory_than_it_may_and_the_next_one_its_own(
-    processes: DecodeProcesses,
+    processes: ProcessPool,
 ) -> None:
     long = 200 * 2**20
     assert len(processes.run(partial(bytes, long), long)) == long
     for _ in range(2):
-        with pytest.raises(
-            PayloadTooLargeError, match="decoding takes more than the 20 MB of memory"
-        ):
+        with pytest.raises(MemoryError):
             processes.run(partial(bytes, long), 20_000_000)
     assert len(processes.run(partial(bytes, long), long)) == long
     assert len(processes.run(partial(bytes, long))) == long
 
 
 def test_a_stuck_process_is_killed() -> None:
-    processes = DecodeProcesses(bound_s=1)
+    processes = ProcessPool(DecoderLostError, bound_s=1)
     before = processes.run(os.getpid)
     with pytest.raises(DecoderLostError, match="is stuck for 1 s"):
         processes.run(partial(time.sleep, 60))
@@ -99,16 +100,73 @@ def test_a_stuck_process_is_killed() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_to_the_group_end_no_decode(
-    processes: DecodeProcesses, number: signal.Signals
-) -> None:
+def test_signals_to_the_group_end_no_decode(processes: ProcessPool, number: signal.Signals) -> None:
     processes.run(partial(signal.raise_signal, number))
+
+
+def logs() -> None:
+    logging.getLogger("convoy").info("%d were read", 3)
+    logging.getLogger("models").info("this is left out")
+    logging.getLogger("models").warning("this is not")
+
+
+def test_what_is_logged_there_is_logged_here(
+    processes: ProcessPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        processes.run(logs)
+        processes.run(os.getpid)
+    assert caplog.record_tuples == [
+        ("convoy", logging.INFO, "3 were read"),
+        ("models", logging.WARNING, "this is not"),
+    ]
+
+
+def standing(processes: ProcessPool) -> tuple[int, int, int]:
+    """Return the policy, the niceness and the session of a process."""
+    asked = (
+        partial(os.sched_getscheduler, 0),
+        partial(os.getpriority, os.PRIO_PROCESS, 0),
+        partial(os.getsid, 0),
+    )
+    policy, nice, session = (processes.run(each) for each in asked)
+    processes.close()
+    return policy, nice, session
+
+
+def test_an_idle_process_leaves_the_cores_to_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_pool, "_STARVED", 0.0)  # other work on this machine starves it
+    policy, nice, session = standing(ProcessPool(DecoderLostError, idle=True))
+    assert (policy, nice) == (os.SCHED_IDLE, 19)
+    assert session != os.getsid(0)
+
+
+def test_an_idle_process_that_gets_no_core_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_pool, "_LOOK_S", 0.01)
+    monkeypatch.setattr(process_pool, "_STARVED", 1000.0)
+    processes = ProcessPool(DecoderLostError, idle=True)
+    processes.run(partial(time.sleep, 1))
+    policy, nice, _ = standing(processes)
+    assert policy == os.SCHED_OTHER
+    assert nice == os.getpriority(os.PRIO_PROCESS, 0) + process_pool._LOW
+
+
+def test_killing_fails_the_call_that_is_made(processes: ProcessPool) -> None:
+    processes.run(os.getpid)
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(processes.run, partial(time.sleep, 60))
+        while not processes._busy:
+            time.sleep(0.01)
+        processes.kill()
+        with pytest.raises(DecoderLostError, match="was ended by signal 9"):
+            call.result(timeout=10)
 
 
 PARENT = """\
 import os, sys, time
-from service.images.decode_process import DecodeProcesses
-processes = DecodeProcesses()
+from service.engine import process_pool
+from service.engine.process_pool import ProcessPool
+processes = ProcessPool(RuntimeError)
 print(processes.run(os.getpid), flush=True)
 time.sleep(60)
 """
@@ -126,7 +184,7 @@ def test_no_process_outlives_its_parent_that_is_killed() -> None:
     assert not child.exists()
 
 
-def test_closing_ends_also_what_is_busy(processes: DecodeProcesses) -> None:
+def test_closing_ends_also_what_is_busy(processes: ProcessPool) -> None:
     busy = threading.Thread(target=processes.run, args=(partial(time.sleep, 0.5),))
     busy.start()
     processes.close()
@@ -134,7 +192,7 @@ def test_closing_ends_also_what_is_busy(processes: DecodeProcesses) -> None:
     assert not processes._idle
 
 
-def test_the_largest_webp_does_not_hold_the_interpreters_lock(processes: DecodeProcesses) -> None:
+def test_the_largest_webp_does_not_hold_the_interpreters_lock(processes: ProcessPool) -> None:
     data = encode(Image.new("RGB", (5000, 5000), "red"), "WEBP", lossless=True)
     drawing = prepare_image(data, BGR, LIMITS).run
     processes.run(os.getpid)  # which has started it

@@ -1,0 +1,309 @@
+"""Calls functions in other processes, so that the server's own threads do not wait for them.
+
+    a thread ── pickle protocol 5, by a pipe ── function() ── result or error, log ── back
+
+Pillow holds the interpreter's lock while it copies a decoded WebP: 60 ms for 25 megapixels, in
+which the server answers no request. In a process of its own it holds another lock. A decoder that
+crashes fails only its own image, and one that takes more memory than was reserved gets no more.
+
+A model's new version is tried there, too: that takes 0.1 s of Python, and all cores for longer, at
+a priority that leaves them to requests.
+"""
+
+import logging
+import os
+import pickle
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from math import inf
+from pathlib import Path
+from typing import IO, Any, TypeVar, cast
+
+from typing_extensions import override
+
+R = TypeVar("R")
+
+# A process for idle cores is starved if it gets less than this part of a core in so many seconds.
+# The other one has a third of the weight of a thread that serves.
+_STARVED, _LOOK_S, _LOW = 0.1, 3.0, 5
+
+# What a process needs for itself: code that is imported with the first function of a kind.
+_SLACK_BYTES = 64 * 2**20
+
+_DATA_OF_STATM = 5  # the place of what RLIMIT_DATA counts
+
+_LENGTHS = struct.Struct("=QI")  # bytes of a pickle, and the number of its buffers
+_LENGTH = struct.Struct("=Q")
+
+
+class ProcessPool:
+    """Keeps as many processes as threads call `run` at once; each starts when it is first needed.
+
+    A process has the niceness of the thread that starts it, and ends with this one, however that
+    ends: it reads from a pipe that closes then. What it logs, this one logs after the call.
+    """
+
+    def __init__(
+        self, lost: Callable[[str], Exception], bound_s: float = inf, *, idle: bool = False
+    ) -> None:
+        """Limit the time of one call to `bound_s` seconds, and raise what `lost` returns where a
+        process was lost: it is told how, as "was ended by signal 11". If `idle`, processes run on
+        cores that nothing else wants, unless there are next to none: then the call begins anew in
+        one of low priority.
+        """
+        self._lost, self._bound_s, self._is_idle = lost, bound_s, idle
+        self._idle: list[_Process] = []
+        self._busy: set[_Process] = set()
+        self._closed = False
+
+    def run(self, function: Callable[[], R], most_bytes: int | None = None) -> R:
+        """Return the result of a picklable function called in another process, or raise its error.
+
+        Raises what `lost` returns where the process crashed, was killed, or took longer than the
+        bound, and MemoryError where it needs more than `most_bytes` of memory, which Linux alone
+        limits.
+        """
+        asked = function, most_bytes
+        try:
+            process = self._idle.pop()
+        except IndexError:
+            process = _Process(idle=self._is_idle)
+        try:
+            result, error, logged = self._called(process, asked)
+        except _StarvedError:
+            process = _Process(nice=_LOW)
+            result, error, logged = self._called(process, asked)
+        self._idle.append(process)
+        if self._closed:
+            self.close()
+        for name, level, message in logged:
+            logging.getLogger(name).log(level, "%s", message)
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    def _called(self, process: "_Process", asked: "_Asked") -> "_Answer":
+        self._busy.add(process)
+        try:
+            return process.call(asked, self._bound_s)
+        except _LostError as error:
+            process.kill()
+            raise self._lost(str(error)) from error
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            self._busy.discard(process)
+
+    def close(self) -> None:
+        """End every process after its last call, without waiting for that."""
+        self._closed = True
+        self.end_idle()
+
+    def kill(self) -> None:
+        """End every process now; calls raise what `lost` returns."""
+        self.close()
+        for process in tuple(self._busy):
+            process.end()
+
+    def end_idle(self) -> None:
+        """End the processes that call nothing now; others start where they are needed."""
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+class _LostError(Exception):
+    """Says how a process was lost."""
+
+
+class _StarvedError(Exception):
+    """Says that a process for idle cores gets none."""
+
+
+_Asked = tuple[Callable[[], Any], int | None]
+_Answer = tuple[Any, Exception | None, "list[_Line]"]
+_Line = tuple[str, int, str]  # the logger's name, the level, the message
+
+
+class _Process:
+    def __init__(self, *, idle: bool = False, nice: int = 0) -> None:
+        self._is_idle = idle
+        self._process = subprocess.Popen(  # noqa: S603  (this interpreter, on this module)
+            [sys.executable, "-c", _MAIN.format(path=sys.path, nice=nice, idle=idle)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=idle,
+        )
+        self._input = cast(IO[bytes], self._process.stdin)
+        self._output = cast(IO[bytes], self._process.stdout)
+
+    def call(self, asked: "_Asked", bound_s: float) -> _Answer:
+        try:
+            _send(self._input, asked)
+            if not self._answers_within(bound_s):
+                raise _LostError(f"is stuck for {bound_s:.0f} s")
+            return _receive(self._output)  # type: ignore[no-any-return]
+        except (BrokenPipeError, EOFError) as error:
+            status = self._process.wait()
+            how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            raise _LostError(how) from error
+
+    def _answers_within(self, bound_s: float) -> bool:
+        """Return whether there is an answer in time. Raises _StarvedError."""
+        poll = select.poll()
+        poll.register(self._output, select.POLLIN)
+        left_s, used_s = bound_s, self._used_s()
+        while left_s > 0:
+            look_s = min(left_s, _LOOK_S if self._is_idle else inf)
+            if poll.poll(None if look_s == inf else look_s * 1e3):
+                return True
+            left_s -= look_s
+            before_s, used_s = used_s, self._used_s()
+            if self._is_idle and used_s - before_s < _STARVED * look_s:
+                raise _StarvedError
+        return False
+
+    def _used_s(self) -> float:
+        """Return the time on cores so far; inf where that is unknown."""
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except OSError:
+            return inf
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def end(self) -> None:
+        """Let a call fail, in whose thread this is not called."""
+        self._process.kill()
+
+    def kill(self) -> None:
+        self.end()
+        self.close()
+
+    def close(self) -> None:
+        """Close the process's input, which ends it, and wait for its end."""
+        with suppress(BrokenPipeError):  # what was being sent is lost
+            self._input.close()
+        self._output.close()
+        self._process.wait()
+
+
+def _send(pipe: IO[bytes], what: object) -> None:
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(what, 5, buffer_callback=buffers.append)
+    pipe.write(_LENGTHS.pack(len(data), len(buffers)))
+    pipe.write(data)
+    for buffer in buffers:
+        raw = buffer.raw()
+        pipe.write(_LENGTH.pack(len(raw)))
+        pipe.write(raw)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> Any:
+    """Return the object sent through a pipe. Raises EOFError where the other side has ended."""
+    length, count = _LENGTHS.unpack(_read(pipe, _LENGTHS.size))
+    data = _read(pipe, length)
+    buffers = [_read(pipe, *_LENGTH.unpack(_read(pipe, _LENGTH.size))) for _ in range(count)]
+    return pickle.loads(data, buffers=buffers)  # noqa: S301  (the other side is this program)
+
+
+def _read(pipe: IO[bytes], length: int) -> bytes:
+    data = pipe.read(length)
+    if len(data) < length:
+        raise EOFError
+    return data
+
+
+# Nothing is multiplied there, and NumPy's library would start a thread for each core.
+_MAIN = """\
+import os, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+sys.path[:] = {path!r}
+from service.engine.process_pool import main
+main({nice}, idle={idle})
+"""
+
+
+def main(nice: int, *, idle: bool) -> None:
+    """Call functions from standard input until it ends, when the parent is gone or has closed.
+
+    Signals to a whole group of processes, Ctrl-C say, are for the parent, which finishes what it
+    has accepted.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(nice)
+    if idle:
+        _yield_cores()
+    log = _Log()
+    logging.getLogger().addHandler(log)  # which has no format
+    logging.getLogger("convoy").setLevel(logging.INFO)
+    with closing(sys.stdin.buffer) as requests, closing(sys.stdout.buffer) as answers:
+        # What a decoder prints must not come between the answers.
+        sys.stdout = sys.stderr
+        with suppress(EOFError, BrokenPipeError):
+            while True:
+                asked = _receive(requests)
+                _send(answers, (*_outcome(*asked), log.taken()))
+                del asked  # an idle process must not keep an image
+
+
+def _yield_cores() -> None:
+    """Take only cores that no other process wants."""
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        with suppress(OSError):  # its session, to which a share of the cores may belong
+            Path("/proc/self/autogroup").write_text("19")
+
+
+def _outcome(function: Callable[[], Any], most_bytes: int | None) -> tuple[Any, Exception | None]:
+    try:
+        if most_bytes is None:
+            return function(), None
+        with _memory_limited(most_bytes + _SLACK_BYTES):
+            return function(), None
+    except Exception as error:  # noqa: BLE001  (raised in the other process)
+        return None, error
+
+
+@contextmanager
+def _memory_limited(more_bytes: int) -> Iterator[None]:
+    """Let this process have so much more memory meanwhile; allocations beyond it fail."""
+    if sys.platform != "linux":  # no other system says how much it has, or limits all of it
+        yield
+        return
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[_DATA_OF_STATM])
+    most = pages * resource.getpagesize() + more_bytes
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+class _Log(logging.Handler):
+    """Keeps what is logged during a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[_Line] = []
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append((record.name, record.levelno, self.format(record)))
+
+    def taken(self) -> list[_Line]:
+        """Return the lines since the last call."""
+        lines, self._lines = self._lines, []
+        return lines

@@ -1,0 +1,59 @@
+"""Keeps what a model's version was read as, to open another engine of it when its files are others.
+
+On disk, not in memory: it has all weights.
+"""
+
+import io
+import logging
+import pickle
+import weakref
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Lock
+from typing import IO, Generic, TypeVar
+
+T = TypeVar("T")
+
+FOLDER = Path("~/.cache/convoy/served")
+
+_log = logging.getLogger("convoy")
+
+
+class Kept(Generic[T]):
+    """Holds a picklable object in a file without a name, which ends with this or the process.
+
+    Where no file can be written it is held in memory, and the log says so.
+    """
+
+    def __init__(self, what: T) -> None:
+        self._lock = Lock()
+        self._file: IO[bytes]
+        try:
+            self._file = _written(what)
+        except OSError as error:
+            _log.warning(
+                "what is served is kept in memory, too, since nothing can be kept in %s: %s",
+                *(FOLDER, error.strerror or error),
+            )
+            self._file = io.BytesIO(pickle.dumps(what, 5))
+        weakref.finalize(self, self._file.close)
+
+    def get(self) -> T:
+        """Return an equal object; any thread may call this."""
+        with self._lock:
+            self._file.seek(0)
+            kept: T = pickle.load(self._file)  # noqa: S301  (written above)
+            return kept
+
+
+def _written(what: object) -> IO[bytes]:
+    folder = FOLDER.expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    file = TemporaryFile(dir=folder)  # noqa: SIM115  (it is closed with its owner)
+    try:
+        pickle.dump(what, file, 5)
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
+    return file

@@ -1,0 +1,125 @@
+"""Tries a model's new version on the CPU, in a process of its own.
+
+    files ── classifier ── self-test, every batch size ── L(n) ── recent images ─┬─ ReadModel
+                                                                                 └─ their scores
+
+What takes the interpreter's lock or all cores is done there. What was shown is of a session of the
+same bytes and as many threads as the one that will serve, in the same library on the same machine;
+the server opens only that. A device other than the CPU is not shared with the process: a model for
+it is read here, and proves itself in the server.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import Array, DeviceChoice, Engine, Image, Proved, try_on_cpu
+from service.batching.latency import Latency, measure
+from service.errors import ServiceError
+from service.hosting.loading import (
+    ModelFile,
+    ReadModel,
+    decoder,
+    doubt_guess,
+    info_of,
+    load_unchanged,
+    max_batch_of,
+    read_as_it_is,
+)
+from service.hosting.pipeline import ModelInfo
+from service.images.clip import Frames
+from service.images.decode_pool import Decoding
+from service.settings import Settings
+
+# How long batches of every size are timed.
+_MEASURE_S = 0.5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Holds a version and what it showed; None where it has not run."""
+
+    read: ReadModel
+    latency: Latency | None = None
+    scores: Sequence[NDArray[np.float32] | None] | None = None  # None: it takes no such image
+
+
+def try_file(
+    file: ModelFile,
+    settings: Settings,
+    expectations: Sequence[str] | None,
+    old: ModelInfo | None,
+    images: Sequence[bytes | Frames | Array],
+) -> Trial:
+    """Try a version on images that the old one has answered. Raises ModelError."""
+    classifier, stamp = load_unchanged(file, settings, expectations)
+    tried = try_on_cpu(
+        classifier,
+        settings.device_choices,
+        max_batch=max_batch_of(classifier, settings),
+        threads=settings.engine_threads,
+    )
+    if tried is None:
+        _ = classifier.network.no_kernels or classifier.rewritten  # goes with it
+        return Trial(read_as_it_is(classifier, stamp, file, settings))
+    engine, proved = tried
+    meaning = classifier.preprocessing
+    info = info_of(classifier, file.version, doubt_guess(classifier, settings))
+    scores: list[NDArray[np.float32] | None] = []
+    if old is not None:
+        prepare = decoder(meaning, settings)
+        for image in images:
+            taken = prepared(old, info, prepare, image)
+            scores.append(None if taken is None else engine.run([taken]).scores[0])
+    latency = _measured(engine, np.zeros(meaning.image_shape, np.uint8))
+    engine.close()
+    return Trial(ReadModel(info, meaning, _Opening(proved), stamp), latency, scores)
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """Opens engines that share what was proved."""
+
+    proved: Proved
+
+    def __call__(self, places: Sequence[DeviceChoice]) -> Sequence[Engine]:
+        engines = [self.proved.open()]
+        for _ in places[1:]:
+            engines.append(self.proved.open(engines[-1]))
+        return engines
+
+
+def _measured(engine: Engine, blank: NDArray[np.uint8]) -> Latency:
+    def seconds(n: int) -> float:
+        started = perf_counter()
+        engine.run([blank] * n)
+        return perf_counter() - started
+
+    return measure(seconds, engine.max_batch, budget_s=_MEASURE_S)
+
+
+def prepared(
+    old: ModelInfo,
+    new: ModelInfo,
+    prepare: Callable[[Any], Decoding],
+    image: bytes | Frames | Array,
+) -> Image | None:
+    """Return an image that the old version took as the new one takes it, or None if it takes no
+    such image.
+    """
+    if isinstance(image, Frames) and not new.of_clips:
+        return None
+    if not isinstance(image, np.ndarray):
+        try:
+            return prepare(image).run()
+        except ServiceError:
+            return None
+    if image.dtype == np.uint8:
+        same = (old.image_shape, old.channels) == (new.image_shape, new.channels)
+    else:
+        same = (old.tensor, old.tensor_shape) == (new.tensor, new.tensor_shape)
+    return image if same else None

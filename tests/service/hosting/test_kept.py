@@ -1,0 +1,42 @@
+"""What was read is kept on disk without a name, or in memory where that cannot be."""
+
+import gc
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.hosting import kept
+from service.hosting.kept import Kept
+
+
+def open_files(folder: Path) -> int:
+    links = Path("/proc/self/fd").iterdir()
+    return sum(str(folder) in str(link.readlink()) for link in links if link.is_symlink())
+
+
+def test_an_equal_object_comes_back_any_number_of_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "FOLDER", tmp_path / "served")
+    weights = np.arange(100_000, dtype=np.float32)
+    held = Kept({"weights": weights})
+    for _ in range(2):
+        assert np.array_equal(held.get()["weights"], weights)
+    assert open_files(tmp_path) == 1
+    assert list(tmp_path.rglob("*")) == [tmp_path / "served"]  # nothing is left after a crash
+    del held
+    gc.collect()
+    assert open_files(tmp_path) == 0
+
+
+def test_without_a_place_on_disk_it_is_in_memory_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "served").write_text("this is no folder")
+    monkeypatch.setattr(kept, "FOLDER", tmp_path / "served")
+    with caplog.at_level(logging.WARNING, "convoy"):
+        assert Kept([1, 2]).get() == [1, 2]
+    (message,) = caplog.messages
+    assert message.startswith("what is served is kept in memory, too, since nothing can be kept in")
