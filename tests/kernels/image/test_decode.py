@@ -13,9 +13,13 @@ import pytest
 
 from cusim.build import FAST
 from cusim.device import CusimDevice, Order
+from kernels.device.compile import compile_kernel
 from kernels.device.device import FaultError
+from kernels.device.machine_code import DisassemblerNotFoundError, disassemble
 from kernels.image.jpeg import Flag, JpegImage, Reason, UnsuitableError, read_jpeg
+from kernels.tuning.control_flow import loops, path
 from tests.support import ROOT
+from tests.support.cases import INSTANTIATIONS
 from tests.support.kernels.jpegs import (
     Codes,
     JpegRig,
@@ -30,6 +34,7 @@ from tests.support.kernels.jpegs import (
     whole,
 )
 from tests.support.kernels.mutations import replaced
+from tests.support.kernels.resources import CACHE
 
 EIGHTHS = (8, 4, 2, 1)
 N = 16
@@ -380,6 +385,20 @@ def test_what_is_not_flagged_of_500_broken_files_has_pillows_pixels(rig: JpegRig
 def test_what_is_not_flagged_of_20000_broken_files_has_pillows_pixels(rig: JpegRig) -> None:
     counts = check_mutants(rig, 20_000, 1)
     assert min(counts["flagged"], counts["equal"], counts["refused by its header"]) > 3600
+
+
+def test_an_ac_symbol_takes_30_instructions() -> None:
+    """On the shortest way through the loop: a code of up to 9 bits, and no block's end."""
+    kernel = next(each for each in INSTANTIATIONS if each.kernel == "jpeg_walk")
+    try:
+        code = disassemble(compile_kernel(kernel, "90a", CACHE))
+    except DisassemblerNotFoundError as missing:
+        pytest.skip(str(missing))
+    (peek,) = (i for i, each in enumerate(code) if each.opcode.startswith("SHF.L.W"))
+    loop = max((each for each in loops(code) if each.holds(peek)), key=lambda each: each.first)
+    shortest = path(code, loop, lambda _: (-1,))
+    assert sum(code[i].opcode.startswith("LDS") for i in shortest) == 1
+    assert len(shortest) <= 30
 
 
 DEFECTS = {

@@ -183,6 +183,11 @@ JPEG_CASES = (
             (encoded(PICTURE, quality=98, restart_marker_rows=1), 8),
         ],
     ),
+    # Sums over subsequences go from warp to warp.
+    _whole(
+        "of more subsequences than a warp has threads",
+        [(encoded(scene(90, 90), subsampling=2, quality=95), 8)],
+    ),
     _whole(
         "of noise",
         [(encoded(noise(50, 50), quality=quality, optimize=True), 8) for quality in (95, 50, 5)],
