@@ -1,5 +1,8 @@
 """Loads real networks for the tests: the onnx package's nine, and a trained one if available."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -47,3 +50,10 @@ SQUEEZENET = SHARED / "data/squeezenet1.1-fp16.onnx"
 needs_shared = pytest.mark.skipif(
     not SQUEEZENET.is_file(), reason=f"needs the trained SqueezeNet, {SQUEEZENET} is absent"
 )
+
+
+def photographs(every: int) -> list[Path]:
+    """Return one in so many of the 200 photographs with labels."""
+    folder = SHARED / "data/images"
+    with (folder / "labels.csv").open() as table:
+        return [folder / row["file"] for row in csv.DictReader(table)][::every]

@@ -21,6 +21,7 @@ from service.images.prepare import ImageLimits, prepare_image
 from tests.support.kernels.jpegs import encoded, scene
 from tests.support.kernels.mutations import replaced
 from tests.support.models.engines import pixels
+from tests.support.networks import SQUEEZENET, needs_shared, photographs
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +147,21 @@ def test_a_colour_file_for_a_grey_model_is_made_grey_before_it_is_resized(
     with pytest.raises(NotForDeviceError, match=r"components") as caught:
         decoding.file()
     assert caught.value.reason == "components"
+
+
+@needs_shared
+@pytest.mark.slow
+def test_squeezenet_gives_photographs_the_scores_of_their_pixels(device: Device) -> None:
+    classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe", "precision": "fp32"})
+    simulated = device.architecture == "cusim"  # which takes seconds for an image
+    files = photographs(67 if simulated else 1)
+    assert len(files) == (3 if simulated else 200)
+    engine = CudaEngine(classifier, device, max_batch=1, choose=heuristic(device), takes=Kind.JPEG)
+    engine.warm_up()
+    for photograph in files:
+        here, file = both(photograph.read_bytes(), classifier)
+        found = engine.run([file])
+        assert found.flags is not None
+        assert found.flags.tolist() == [0]
+        assert found.scores.tobytes() == engine.run([here]).scores.tobytes()
+    engine.close()

@@ -1,6 +1,5 @@
 """The engine resizes decoded images: to the bit the scores of the pixels that they become here."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from service.images.prepare import ImageLimits, prepare_image
 from tests.support.kernels.mutations import replaced
 from tests.support.models.engines import classifier_of, pixels, scores_by_steps
 from tests.support.models.graphs import GraphBuilder
-from tests.support.networks import SHARED, SQUEEZENET, needs_shared
+from tests.support.networks import SQUEEZENET, needs_shared, photographs
 
 LIMITS = ImageLimits()
 SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
@@ -184,14 +183,12 @@ def test_the_self_test_catches_a_device_that_resizes_wrongly(
 @pytest.mark.slow
 def test_squeezenet_gives_photographs_the_scores_of_their_pixels(device: Device) -> None:
     classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe", "precision": "fp32"})
-    folder = SHARED / "data/images"
     simulated = device.architecture == "cusim"  # which takes seconds for an image
-    with (folder / "labels.csv").open() as file:
-        names = [row["file"] for row in csv.DictReader(file)][:: 40 if simulated else 1]
-    assert len(names) == (5 if simulated else 200)
+    files = photographs(40 if simulated else 1)
+    assert len(files) == (5 if simulated else 200)
     engine = resizing(classifier, device, 1)
-    for name in names:
-        here, unresized = both(folder / name, classifier)
+    for photograph in files:
+        here, unresized = both(photograph, classifier)
         assert isinstance(unresized, DecodedImage)
         assert scores_of(engine, [unresized]) == scores_of(engine, [here])
     engine.close()

@@ -59,9 +59,12 @@ async def test_a_picture_posted_to_the_server_is_answered_by_cuda_source(
             here = prepare_image(content, meaning, LIMITS).run()
             assert scores[-1] == run([here]).scores.tobytes()
         exposed = (await client.get("/metrics")).text
+        (described,) = (await client.get("/v1/models")).json()["models"]
     assert len(kinds) == len(posted)
     assert set(kinds[len(samples) :]) == {takes if takes > Kind.TENSOR else Kind.PIXELS}
     decoded = 'convoy_images_decoded_total{by="gpu",model="digits",why=""}'
     assert (f"{decoded} {len(samples)}.0" in exposed) == (takes is Kind.JPEG)
+    assert described["decoded"].get("gpu", 0) == (len(samples) if takes is Kind.JPEG else 0)
+    assert bool(described["decoded"]) == (takes is Kind.JPEG)
     await repository.close(5)
     device.close()

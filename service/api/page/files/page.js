@@ -211,7 +211,7 @@ async function listModels() {
 }
 
 // Where a model's images were decoded, and why not by the GPU; empty where no GPU decodes.
-function decoders({ decoded: { gpu = 0, ...others } }) {
+function decoders({ decoded: { gpu = 0, ...others } = {} }) {
   const reasons = Object.entries(others).map(([why, count]) => `${count} (${why})`);
   const byCpu = reasons.length ? `; the CPU: ${reasons.join(", ")}` : "";
   return gpu || byCpu ? `the GPU: ${gpu}${byCpu}` : "";

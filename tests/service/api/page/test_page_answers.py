@@ -379,6 +379,23 @@ def test_traffic_shows_requests_and_the_gpus_where_the_metrics_have_them(page: "
 
 
 @IN_A_BROWSER
+def test_the_card_says_what_decoded_a_models_images_where_a_gpu_decodes(page: "Page") -> None:
+    def with_counts(route: "Route") -> None:
+        answer = route.fetch()
+        models = answer.json()["models"]
+        models[0]["decoded"] = {"gpu": 40, "progressive": 2}
+        route.fulfill(response=answer, json={"models": models})
+
+    page.get_by_role("button", name="Details").click()
+    expect(page.locator("#card")).to_contain_text("Largest batch")
+    expect(page.locator("#card")).not_to_contain_text("Decoded by")
+    page.route("**/v1/models", with_counts)
+    page.reload()
+    page.get_by_role("button", name="Details").click()
+    expect(page.locator("#card")).to_contain_text("Decoded bythe GPU: 40; the CPU: 2 (progressive)")
+
+
+@IN_A_BROWSER
 def test_an_image_that_is_sent_before_the_models_are_known_waits_for_them(page: "Page") -> None:
     expect(page.locator("#latest")).not_to_be_empty()  # its own request is answered
     held: list[Route] = []
