@@ -17,11 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import (
+    PLACE_BYTES,
     Batch,
     DecodedImage,
     Engine,
     EngineError,
     Interpolation,
+    JpegImage,
     Kind,
     OutputKind,
     Pixels,
@@ -29,10 +31,12 @@ from models import (
     Resize,
     Results,
     kind_of,
+    read_jpeg,
 )
 from service import errors
 from service.batching.batcher import Batcher
 from service.batching.policy import NO_HURRY, Urgency
+from service.engine.ranking import NOT_DECODED
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.errors import (
@@ -47,6 +51,7 @@ from service.processes.remote import Link, RemoteRunner, _error, status_of
 from service.processes.shared import Memory, ModelFacts, SharedModel
 from service.processes.supervisor import Session
 from service.processes.wire import Wire
+from tests.support.kernels.jpegs import encoded, parts_of, scene
 from tests.support.service.client import until
 from tests.support.service.desk import submit
 from tests.support.service.fakes import decode_digit, fake_info
@@ -91,6 +96,8 @@ class TagEngine:
         self.gate.set()
         self.begun: list[int] = []
         self.kinds: list[list[Kind]] = []
+        self.flags: list[int] | None = None
+        self.last: Any = ()
         self.failing = False
 
     def warm_up(self) -> Engine:
@@ -99,13 +106,16 @@ class TagEngine:
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         self.begun.append(len(images))
         self.kinds.append([kind_of(each) for each in images])
+        self.last = images
         assert self.gate.wait(10)
         tags = [int(np.ravel(each)[0]) for each in images]
         if self.failing:
             raise EngineError("the device fell off the bus")
         scores = [[tag + c for c in range(CLASSES)] for tag in tags]
         own = np.repeat(np.array(tags, np.float32), 2).reshape(-1, 2)
-        return Results(np.array(scores, np.float32), inner=dict.fromkeys(inner, -own))
+        flags = None if self.flags is None else np.array(self.flags, np.int32)
+        named = dict.fromkeys(inner, -own)
+        return Results(np.array(scores, np.float32), inner=named, flags=flags)
 
     def close(self) -> None: ...
 
@@ -243,6 +253,28 @@ async def test_decoded_images_lie_in_slots_of_their_own_and_share_a_batch_with_p
         engine.takes = Kind.TENSOR
         side.session.tell([status_of(side._main)])
         await until(lambda: side.runner.takes is Kind.TENSOR)
+
+
+@pytest.mark.anyio
+async def test_files_arrive_as_a_device_reads_them_and_their_flags_come_back() -> None:
+    data = encoded(scene(40, 30)[..., 0])
+    file = JpegImage(read_jpeg(parts_of(data)), 8, decoded(1).resize)
+    place = np.zeros(PLACE_BYTES, np.uint8)
+    file.write(place)
+    async with sides(slots=3, takes=Kind.JPEG) as (engine, _, (side,)):
+        await until(lambda: side.runner.takes is Kind.JPEG)
+        posted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        engine.flags = [0, 0, 5]
+        side.runner.post([file, image(20), file], posted.set_result)
+        assert [row.flags for row in (await posted).results] == [0, 0, 5]
+        assert engine.kinds == [[Kind.JPEG, Kind.PIXELS, Kind.JPEG]]
+        written = np.zeros(PLACE_BYTES, np.uint8)
+        engine.last[2].write(written)
+        assert written.tobytes() == place.tobytes()
+        engine.flags = None
+        posted = asyncio.get_running_loop().create_future()
+        side.runner.post([file], posted.set_result)
+        assert [row.flags for row in (await posted).results] == [NOT_DECODED]
 
 
 @pytest.mark.anyio
