@@ -9,7 +9,7 @@ from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.convolution.integer_depthwise import IntegerDepthwiseConv
-from kernels.convolution.integer_gemm import IntegerConv
+from kernels.convolution.integer_gemm import IntegerConv, IntegerWarpgroupConv
 from kernels.convolution.integer_patch import IntegerPatchConv
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.convolution.tensor_patch import PatchConv
@@ -121,6 +121,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     WarpgroupConv(),
     PatchConv(),
     IntegerConv(),
+    IntegerWarpgroupConv(),
     IntegerPatchConv(),
     IntegerDepthwiseConv(),
     WinogradConv(m=2, r=3, axes=2),

@@ -1,6 +1,7 @@
 """Launches kernels/src/integer_gemm.cu: convolution of bytes as an implicit matrix product."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -9,16 +10,18 @@ from kernels.convolution.integer import IntegerSum, signed_bytes
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import (
     SPLITTING_TILES,
+    STEP_BYTES,
     TensorConv,
     TensorTile,
     taps_by_channels,
 )
+from kernels.convolution.warpgroup_gemm import HOPPER, WARPGROUP_TILES, WarpgroupConv
 from kernels.device.device import Instantiation
 from kernels.device.launch import instantiate, template_arguments
 from kernels.layout.operands import Filter, check_filter
 from kernels.problems.activation import Activation
+from kernels.problems.architectures import Architectures
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, not_bytes, projecting
 
 _ROW_BYTES = 128
@@ -58,7 +61,8 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
         return instantiate(
             "integer_gemm.cu",
             "conv_integer",
-            Precision.INT8.architectures,
+            self.architectures(problem),
+            warpgroups=self.WARPGROUPS,
             **template_arguments(config.tile),
         )
 
@@ -81,3 +85,25 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
         """
         check_filter(weight, problem)
         return taps_by_channels(signed_bytes(weight), unit(problem))
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerWarpgroupConv(IntegerConv):
+    """Computes as IntegerConv by Hopper's wgmma, which reads both factors from shared memory."""
+
+    WARPGROUPS: ClassVar[bool] = True
+    STATIC_BYTES: ClassVar[int] = WarpgroupConv.STATIC_BYTES
+
+    name: str = "integer wgmma"
+
+    @override
+    def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
+        return tuple(replace(tile, bk=_ROW_BYTES) for tile in WARPGROUP_TILES)
+
+    @override
+    def architectures(self, problem: ConvProblem) -> Architectures:
+        return HOPPER
+
+    @override
+    def products_of_chunk(self, problem: ConvProblem, tile: TensorTile) -> int:
+        return _ROW_BYTES // STEP_BYTES

@@ -4,6 +4,7 @@
 //   sum = Σ x · weight, and what requantise.cuh makes of it
 //
 // Algorithm: as tensor_gemm.cu, of rows of 128 bytes; ldmatrix gives the fragments of mma.m16n8k32.
+//   On sm_90a, with WARPGROUPS, wgmma reads the same rows, both factors from shared memory.
 //   Where a window lies outside the image it reads the zero point of x. Channels that are only
 //   there to fill vectors up meet weights of 0.
 //   Rejected: to store zero points where a copy would bring zeros, which branches in every row.
@@ -18,8 +19,30 @@
 #include "channels.cuh"
 #include "implicit_gemm.cuh"
 #include "requantise.cuh"
+#include "wgmma.cuh"
 
-template <int BM, int BN, int BK, int WM, int WN, int STAGES>
+template <int M, int N>
+using IntSums = int[M][N][4];
+
+// As wgmma has them.
+template <int M, int N>
+using IntRow = int[M * N * 4];
+template <int M, int N>
+__device__ __forceinline__ IntRow<M, N>& in_a_row(IntSums<M, N>& sums) {
+  return reinterpret_cast<IntRow<M, N>&>(sums);
+}
+
+template <int M, int N>
+__device__ __forceinline__ void clear(IntSums<M, N>& sums) {
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
+}
+
+template <bool WARPGROUPS, int BM, int BN, int BK, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     conv_integer(const Byte* x, const signed char* __restrict__ weight,
                  const int* __restrict__ offset, const float* __restrict__ scale,
@@ -35,7 +58,15 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   static_assert(BM % X_ROWS == 0 && BN % WEIGHT_ROWS == 0, "threads must divide a chunk");
   static_assert(X_ROWS % 8 == 0 && WEIGHT_ROWS % 8 == 0, "all rows of a thread are swizzled alike");
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "tiles must fit");
-  DYNAMIC_SHARED(unsigned char, shared);
+  static_assert(!WARPGROUPS || (BM % 64 == 0 && WM == 16 && WN == BN), "warpgroups");
+  unsigned char* shared;
+  if constexpr (WARPGROUPS) {
+    SWIZZLED_SHARED(unsigned char, tiles);
+    shared = tiles;
+  } else {
+    DYNAMIC_SHARED(unsigned char, tiles);
+    shared = tiles;
+  }
   int4* const rows =
       reinterpret_cast<int4*>(shared + CHUNKS_OR_SUMS);  // window_start of each pixel
 
@@ -132,7 +163,26 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   const int x_lane = kept((warp_pixel + lane % 16) * BK + (lane / 16 ^ lane % 8) * 16);
   const int weight_lane =
       kept((BM + warp_filter + lane / 16 * 8 + lane % 8) * BK + (lane / 8 % 2 ^ lane % 8) * 16);
-  int sums[M][N][4] = {};
+  IntSums<M, N> sums;
+  if constexpr (!WARPGROUPS) clear(sums);
+
+  // Begins the products of a chunk, which only the first stores instead of adding.
+  const unsigned tiles = shared_address(shared);
+  const auto begin_products = [&](int stage, bool add) {
+    if constexpr (WARPGROUPS) {
+      const unsigned begin = tiles + unsigned(stage * STAGE);
+      const unsigned long long a = wgmma_tile(begin + warp / 4 * (64 * BK));
+      const unsigned long long b = wgmma_tile(begin + BM * BK);
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < BK / 32; ++step) {
+        const bool adds = add || step > 0;
+        const unsigned long long of_step = unsigned(step) * 2;
+        wgmma_u8s8(in_a_row(sums), a + of_step, b + of_step, adds);
+      }
+      wgmma_commit();
+    }
+  };
 
   const auto multiply_chunk = [&](int stage) {
     const unsigned char* const chunk = shared + stage * STAGE;
@@ -164,16 +214,23 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   int reading = 0, writing = STAGES - 1;
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     cp_async_wait<STAGES - 2>();
+    if constexpr (WARPGROUPS) fence_proxy_async();
     __syncthreads();  // this chunk is there for all, and the one before it read by all
+    if constexpr (WARPGROUPS) begin_products(reading, chunk > first_chunk);
     if (chunk + STAGES - 1 < last_chunk) {
       copy_weights(writing);
       copy_x(writing);
     }
     cp_async_commit();
-    multiply_chunk(reading);
+    if constexpr (WARPGROUPS)
+      wgmma_wait<0>();
+    else
+      multiply_chunk(reading);
     reading = reading + 1 == STAGES ? 0 : reading + 1;
     writing = writing + 1 == STAGES ? 0 : writing + 1;
   }
+
+  if (WARPGROUPS && first_chunk >= last_chunk) clear(sums);  // no product has stored any
 
   int* const all_sums = reinterpret_cast<int*>(shared);
   __syncthreads();  // all have read the last chunk

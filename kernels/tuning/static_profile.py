@@ -52,14 +52,15 @@ _CLASSES = {
 }
 """The class of each opcode that kernels contain; if it is empty, the opcode itself is the class."""
 _FILTERS = (32, 64, 128)  # of a wgmma
+_WGMMA = ("HGMMA", "IGMMA")  # of halves and TF32 numbers, and of bytes
 _MULTIPLIES = {
     "FFMA": 1,
     "tensor": 4,
-    **{f"HGMMA.{pixels}{n}": n // 2 for n in _FILTERS for pixels in ("", "R")},
+    **{f"{base}.{pixels}{n}": n // 2 for base in _WGMMA for n in _FILTERS for pixels in ("", "R")},
 }
 """The cycles of a scheduler for an instruction at the peak rate: for 32 multiply-adds, or for an
-mma of 2048 halves (1024 TF32 numbers) by a quarter of 989 (494) TFLOP/s at 1.83 GHz, an H100's. A
-warp's part of a wgmma of 32, 64 or 128 filters is 4, 8 or 16 of these."""
+mma of 2048 halves (1024 TF32 numbers, 4096 bytes) by a quarter of 989 (494, 1979) TFLOP/s at
+1.83 GHz, an H100's. A warp's part of a wgmma of 32, 64 or 128 filters is 4, 8 or 16 of these."""
 _BY_TENSOR_CORES = _MULTIPLIES.keys() - {"FFMA"}
 _MMA = 1.6
 """The cycles of an mma divided by those at the peak rate: mma.sync reaches 62% of an H100's
@@ -75,8 +76,8 @@ _WAVEFRONTS = {
     "STS": 1,
     "STS.64": 2,
     "LDGSTS": 4,
-    **{f"HGMMA.{n}": 4 + n // 16 for n in _FILTERS},
-    **{f"HGMMA.R{n}": n // 16 for n in _FILTERS},
+    **{f"{base}.{n}": 4 + n // 16 for base in _WGMMA for n in _FILTERS},
+    **{f"{base}.R{n}": n // 16 for base in _WGMMA for n in _FILTERS},
 }
 """Cycles of shared memory, 128 bytes each, that a warp's access without conflicts takes; a load of
 16 bytes depends on how many lanes load the same, and narrow copies are not usual. A wgmma's is the
@@ -98,9 +99,9 @@ def kind(instruction: Instruction) -> str:
         return "STS.64"
     if base == "LDGSTS":
         return "LDGSTS" if _wide(instruction) else _NARROW
-    if base == "HGMMA":
+    if base in _WGMMA:
         pixels = "R" if re.match(r"R\d+,R\d+,", instruction.operands) else ""
-        return f"HGMMA.{pixels}{re.findall(r'x([0-9]+)x', opcode)[0]}"
+        return f"{base}.{pixels}{re.findall(r'x([0-9]+)x', opcode)[0]}"
     if ".MOV" in opcode:
         return "move"
     if base not in _CLASSES:

@@ -1,5 +1,6 @@
 """Convolutions of bytes beyond the common cases: any layer, every split, what is refused."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cusim.build import ORDERED, PLAIN, Build
 from cusim.device import CusimDevice, Order
 from kernels import reference
 from kernels.convolution.algorithms import candidates
 from kernels.convolution.integer import requantization
+from kernels.convolution.integer_gemm import IntegerConv
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TensorTile
+from kernels.device.compile import compile_all
 from kernels.device.device import FaultError
 from kernels.device.gpus import H200
+from kernels.device.machine_code import disassemble
 from kernels.layout.pixels import Pixels
 from kernels.operations.quantise import clamped
 from kernels.problems.activation import RELU, Activation, ActivationKind
@@ -28,8 +33,10 @@ from tests.support.cases.integer import (
     INTEGER,
     INTEGER_DEPTHWISE,
     INTEGER_PATCH,
+    INTEGER_WARPGROUPS,
     in_bytes,
     integer_case,
+    tiles_of,
 )
 from tests.support.kernels.conv_layers import (
     DEPTHWISE_LAYERS,
@@ -37,9 +44,11 @@ from tests.support.kernels.conv_layers import (
     GEMM_LAYERS,
     SPLIT_LAYER,
     Layer,
+    dense,
 )
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
+from tests.support.kernels.resources import CACHE
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 _1x1 = replace(conv_problem(1, 8, 12, window((4, 4), (1, 1))), precision=Precision.INT8)
@@ -56,7 +65,7 @@ def device() -> Iterator[CusimDevice]:
 def chosen(draw: st.DrawFn) -> tuple[Layer, TileConfig[TensorTile], int]:
     """A layer of bytes, by any tile, split further than it would be."""
     layer = in_bytes(draw(layers()), draw(st.integers(0, 7)))
-    tile = draw(st.sampled_from(INTEGER.blocks_of(layer.problem)))
+    tile = draw(st.sampled_from((*tiles_of(INTEGER), *tiles_of(INTEGER_WARPGROUPS))))
     return layer, TileConfig(tile, draw(st.integers(1, 8))), draw(st.integers(0, 99))
 
 
@@ -79,31 +88,35 @@ def test_very_many_layers_are_their_reference_to_the_bit(
 
 def test_every_split_of_a_layer_has_the_same_bytes(device: CusimDevice) -> None:
     layer = in_bytes(SPLIT_LAYER, 1)
-    tiles = INTEGER.blocks_of(layer.problem)
     made = {
         run(integer_case(layer, TileConfig(tiles[-1 - split % 3], split)), device).tobytes()
+        for tiles in map(tiles_of, (INTEGER, INTEGER_WARPGROUPS))
         for split in range(1, 10)
     }
     assert len(made) == 1
 
 
-def test_every_configuration_is_among_the_cases() -> None:
+@pytest.mark.parametrize("algorithm", [INTEGER, INTEGER_WARPGROUPS], ids=lambda each: each.name)
+def test_every_configuration_is_among_the_cases(algorithm: IntegerConv) -> None:
     wanted = {
         launch.instantiation
         for layer in map(in_bytes, DIRECT_LAYERS + GEMM_LAYERS)
-        for config in INTEGER.configs(layer.problem)
-        for launch in INTEGER.launches(layer.problem, config, layer.x, layer.y)
+        for config in algorithm.configs(layer.problem)
+        for launch in algorithm.launches(layer.problem, config, layer.x, layer.y)
     }
-    assert len(wanted) == len(INTEGER.blocks_of(_1x1))
+    assert len(wanted) == len(tiles_of(algorithm))
     assert wanted <= set(INSTANTIATIONS)
 
 
-def test_bytes_are_for_three_algorithms_and_they_take_nothing_else() -> None:
+def test_bytes_are_for_four_algorithms_and_they_take_nothing_else() -> None:
     seen = window((4, 4), (3, 3))
     for problem, names in (
-        (_1x1, ["integer"]),
-        (conv_problem(1, 8, 8, seen, 8), ["integer", "integer depthwise"]),
-        (conv_problem(1, 8, 8, seen), ["integer", "integer patch"]),
+        (_1x1, ["integer", "integer wgmma"]),
+        (
+            conv_problem(1, 8, 8, seen, 8),
+            ["integer", "integer wgmma", "integer depthwise"],
+        ),
+        (conv_problem(1, 8, 8, seen), ["integer", "integer wgmma", "integer patch"]),
     ):
         at = replace(problem, precision=Precision.INT8)
         assert [each.name for each in candidates(at)] == names
@@ -111,6 +124,7 @@ def test_bytes_are_for_three_algorithms_and_they_take_nothing_else() -> None:
             refusal = INTEGER.supports(replace(problem, precision=precision))
             assert refusal == f"{precision.stored.dtype} tensors; it runs uint8"
             assert INTEGER_PATCH.supports(replace(problem, precision=precision)) == refusal
+            assert INTEGER_WARPGROUPS.supports(replace(problem, precision=precision)) == refusal
             if problem.is_depthwise:
                 assert INTEGER_DEPTHWISE.supports(replace(problem, precision=precision)) == refusal
 
@@ -144,6 +158,79 @@ def test_a_defect_of_the_depthwise_kernel_is_noticed(edit: tuple[str, str], tmp_
     with pytest.raises((AssertionError, FaultError)):
         run(integer_case(layer, INTEGER_DEPTHWISE.configs(layer.problem)[0]), device)
     device.close()
+
+
+OF_WARPGROUPS = {
+    "no proxy fence": ("if constexpr (WARPGROUPS) fence_proxy_async();", ";"),
+    "the proxy fence before the copies end": (
+        "cp_async_wait<STAGES - 2>();\n    if constexpr (WARPGROUPS) fence_proxy_async();",
+        "if constexpr (WARPGROUPS) fence_proxy_async();\n    cp_async_wait<STAGES - 2>();",
+    ),
+    "no barrier of the loop": (
+        "__syncthreads();  // this chunk is there for all, and the one before it read by all",
+        ";",
+    ),
+    "copies waited for too late": ("cp_async_wait<STAGES - 2>()", "cp_async_wait<STAGES - 1>()"),
+    "no wgmma.fence": ("wgmma_fence();", ";"),
+    "no commit": ("wgmma_commit();", ";"),
+    "no wait": ("wgmma_wait<0>();", ";"),
+    "a wait for the chunk before": ("wgmma_wait<0>();", "wgmma_wait<1>();"),
+    "the first product adds": ("adds = add || step > 0", "adds = true"),
+    "every product of a chunk stores": ("adds = add || step > 0", "adds = add"),
+    "a chunk stores instead of adding": ("chunk > first_chunk)", "false)"),
+    "a stage refilled while it is read": ("writing = STAGES - 1;", "writing = 0;"),
+    "pixels of the first warpgroup for all": ("warp / 4 * (64 * BK)", "0 * warp"),
+    "filters where pixels lie": ("wgmma_tile(begin + BM * BK)", "wgmma_tile(begin)"),
+    "tiles aligned to 128 bytes": ("SWIZZLED_SHARED", "DYNAMIC_SHARED"),
+    "no zeros for a part without chunks": ("clear(sums);  // no product", ";  // no product"),
+    "sums written before the last chunk is read": (
+        "__syncthreads();  // all have read the last chunk",
+        ";",
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", OF_WARPGROUPS.values(), ids=OF_WARPGROUPS)
+def test_a_defect_of_warpgroups_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
+    """In one of two builds, of which one sees plain stores."""
+    root = replaced(tmp_path, "integer_gemm.cu", *edit)
+
+    def fails(build: Build, channels: int, split: int) -> bool:
+        problem = conv_problem(1, channels, 40, window((9, 15), (3, 3), pads=(1, 1, 1, 1)))
+        layer = in_bytes(Layer("of a defect", problem, dense(channels), dense(40)))
+        device = CusimDevice(build, Order.RANDOM, source_root=root)
+        try:
+            tile = tiles_of(INTEGER_WARPGROUPS)[1]
+            run(integer_case(layer, TileConfig(tile, split)), device)
+        except (AssertionError, FaultError):
+            return True
+        finally:
+            device.close()
+        return False
+
+    # Of 6 chunks, whose channels are copied one by one; and of fewer chunks than parts.
+    assert any(
+        fails(build, channels, split)
+        for build in (PLAIN, ORDERED)
+        for channels, split in ((70, 1), (12, 4))
+    )
+
+
+@pytest.mark.parametrize("tile", tiles_of(INTEGER_WARPGROUPS), ids=str)
+def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_for(
+    tile: TensorTile,
+) -> None:
+    kernel = INTEGER_WARPGROUPS.instantiation(_1x1, TileConfig(tile))
+    assert kernel in INSTANTIATIONS
+    ((_, cubin),) = compile_all([kernel], ["90a"], CACHE).items()
+    listed = disassemble(cubin)
+    waiting = ["gsb0" in each.operands for each in listed if each.base == "IGMMA"]
+    assert waiting == [False, False, False, True]
+    code = Counter(each.opcode for each in listed)
+    assert code["WARPGROUP.ARRIVE"] == code["WARPGROUP.DEPBAR.LE"] == 1
+    assert not any(opcode.startswith(("LDSM", "HMMA", "IMMA")) for opcode in code)
+    assert cubin.resources.static_shared == INTEGER_WARPGROUPS.STATIC_BYTES
+    assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0
 
 
 def test_floats_are_not_taken_for_bytes() -> None:

@@ -34,6 +34,7 @@ def usual(code: list[Instruction], last: int) -> list[int]:
         ("HMMA.16816.F32", "tensor"),
         ("HGMMA.64x128x16.F32 R24,gdesc[UR20],R24", "HGMMA.128"),
         ("HGMMA.64x32x8.F32.TF32 R24,R60,gdesc[UR16],R24", "HGMMA.R32"),
+        ("IGMMA.64x64x32.U8.S8 R24,gdesc[UR20],R24", "IGMMA.64"),
         ("WARPGROUP.ARRIVE", "sync"),
         ("LDS.128", "LDS.128"),
         ("LDS", "LDS.32"),

@@ -11,7 +11,7 @@ from kernels.convolution.algorithms import Algorithm
 from kernels.convolution.depthwise import DepthwiseConfig
 from kernels.convolution.integer import requantization
 from kernels.convolution.integer_depthwise import IntegerDepthwiseConv
-from kernels.convolution.integer_gemm import IntegerConv
+from kernels.convolution.integer_gemm import IntegerConv, IntegerWarpgroupConv
 from kernels.convolution.integer_patch import INTEGER_PATCH_TILES, IntegerPatchConv
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TensorTile
@@ -35,7 +35,7 @@ from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, pl
 from tests.support.kernels.windows import conv_problem, window
 
 INTEGER, INTEGER_PATCH = IntegerConv(), IntegerPatchConv()
-INTEGER_DEPTHWISE = IntegerDepthwiseConv()
+INTEGER_DEPTHWISE, INTEGER_WARPGROUPS = IntegerDepthwiseConv(), IntegerWarpgroupConv()
 
 _ZERO_POINTS = (0, 128, 77, 255)
 
@@ -77,7 +77,9 @@ def _algorithm_of(config: object) -> Algorithm[Any]:
     if isinstance(config, DepthwiseConfig):
         return INTEGER_DEPTHWISE
     tile = config.tile if isinstance(config, TileConfig) else None
-    return INTEGER if isinstance(tile, TensorTile) else INTEGER_PATCH
+    if not isinstance(tile, TensorTile):
+        return INTEGER_PATCH
+    return INTEGER_WARPGROUPS if tile in tiles_of(INTEGER_WARPGROUPS) else INTEGER
 
 
 def integer_case(
@@ -150,24 +152,25 @@ def _garbage(nbytes: int) -> NDArray[np.int32]:
     return np.full(nbytes // 4, 0x7FC0DEAD, np.int32)
 
 
-def _tiles() -> tuple[TensorTile, ...]:
-    return INTEGER.blocks_of(in_bytes(SPLIT_LAYER).problem)
+def tiles_of(algorithm: IntegerConv) -> tuple[TensorTile, ...]:
+    """Return the tiles of an algorithm, which no other has."""
+    return algorithm.blocks_of(in_bytes(SPLIT_LAYER).problem)
 
 
-def _in_turn() -> Iterator[KernelCase]:
+def _in_turn(algorithm: IntegerConv) -> Iterator[KernelCase]:
     """Each layer by one tile and split, so that all tiles and all of 5 splits come by."""
-    tiles = _tiles()
+    tiles = tiles_of(algorithm)
     for row, layer in enumerate((*DIRECT_LAYERS, *GEMM_LAYERS)):
         config = TileConfig(tiles[row % len(tiles)], 1 + row % 5)
         yield integer_case(in_bytes(layer, row), config, row)
 
 
-def _split() -> Iterator[KernelCase]:
+def _split(algorithm: IntegerConv) -> Iterator[KernelCase]:
     """A layer by each tile, and by the last in every split: sums are exact in any order."""
-    layer = in_bytes(SPLIT_LAYER)
-    for split, tile in enumerate(_tiles(), start=1):
+    layer, tiles = in_bytes(SPLIT_LAYER), tiles_of(algorithm)
+    for split, tile in enumerate(tiles, start=1):
         yield integer_case(layer, TileConfig(tile, split))
-    for split in range(len(_tiles()) + 1, 10):
+    for split in range(len(tiles) + 1, 10):
         yield integer_case(layer, TileConfig(tile, split))
 
 
@@ -209,9 +212,11 @@ _OF_IMAGES = Layer(
 )
 
 INTEGER_CASES: tuple[KernelCase, ...] = (
-    *_in_turn(),
-    *_split(),
+    *_in_turn(INTEGER),
+    *_split(INTEGER),
+    *_in_turn(INTEGER_WARPGROUPS),
+    *_split(INTEGER_WARPGROUPS),
     *_patches(),
     *_depthwise(),
-    integer_case(replace(in_bytes(SPLIT_LAYER), activation=CLIP), TileConfig(_tiles()[3])),
+    integer_case(replace(in_bytes(SPLIT_LAYER), activation=CLIP), TileConfig(tiles_of(INTEGER)[3])),
 )
