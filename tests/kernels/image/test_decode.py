@@ -75,8 +75,7 @@ def check(rig: JpegRig, files: Sequence[bytes], eighths: int, allowed: int = 0) 
         ):
             assert not result.flags & ~allowed
             expected = pillow(data, eighths)
-            # Of an image of few pixels Pillow chooses another scale.
-            if result.flags or expected is None or expected.shape != result.pixels.shape:
+            if result.flags or expected is None:
                 continue
             assert np.array_equal(result.pixels, expected)
             compared += 1

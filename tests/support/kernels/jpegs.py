@@ -220,11 +220,15 @@ def whole(data: bytes, eighths: int = 8) -> JpegImage:
 
 
 def pillow(data: bytes, eighths: int = 8) -> Bytes | None:
-    """Return the pixels that Pillow decodes, H×W×C; None where it refuses the file."""
+    """Return the pixels that Pillow decodes, H×W×C; None where it refuses the file, or chooses
+    another scale, as it does for few pixels.
+    """
     try:
         image = Image.open(io.BytesIO(data))
         width, height = (max(1, side * eighths // 8) for side in image.size)
         image.draft(None, (width, height))
+        if eighths < 8 and image.decoderconfig != (8 // eighths, 0):  # type: ignore[attr-defined]
+            return None
         pixels = np.asarray(image)
     except (OSError, SyntaxError, ValueError, EOFError):
         return None
