@@ -227,7 +227,7 @@ def pillow(data: bytes, eighths: int = 8) -> Bytes | None:
         image = Image.open(io.BytesIO(data))
         width, height = (max(1, side * eighths // 8) for side in image.size)
         image.draft(None, (width, height))
-        if eighths < 8 and image.decoderconfig != (8 // eighths, 0):  # type: ignore[attr-defined]
+        if eighths < 8 and image.decoderconfig != (8 // eighths, 0):
             return None
         pixels = np.asarray(image)
     except (OSError, SyntaxError, ValueError, EOFError):
