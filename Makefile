@@ -83,7 +83,7 @@ soak: $(VENV)/dev.stamp  ## ten minutes of load with aborting clients and noise:
 	$(BIN)/python -m benchmarks.serving.soak
 
 soak-swapped: $(VENV)/dev.stamp  ## the same by HTTP and gRPC, while the model changes every ten seconds
-	$(BIN)/python -m benchmarks.serving.soak --swaps 10 --most-growth 0.1
+	$(BIN)/python -m benchmarks.serving.soak --swaps 10 --most-growth 0.1 -- --threads 1
 
 soak-attacked: $(VENV)/dev.stamp  ## the same beside a hostile client that sends what costs most
 	$(BIN)/python -m benchmarks.serving.soak --attackers --most-growth 0.5

@@ -51,7 +51,8 @@ RECORD = RESULTS / "service.jsonl"
 NAME = "swapped"
 
 # What the logits of odd versions are multiplied by, and what an answer may differ by in any batch.
-_FACTOR, _TOLERANCE = 0.9, 0.002
+# Clients that know of no versions take all answers for the same.
+_FACTOR, _TOLERANCE = 0.975, 0.002
 _MAX_OUTSTANDING = 500
 _TIMEOUT_S, _LOAD_S = 20.0, 120.0  # a version is tried on idle cores, of which there may be few
 _Asked = message_class("inference.ModelInferRequest")
@@ -117,15 +118,15 @@ def first_version(
 ) -> Sequence[Sequence[NDArray[np.float32]]]:
     """Write version 1; return the scores of the images by even versions, then by odd ones.
 
-    Raises ValueError where no score of an image tells them apart.
+    Raises ValueError where the scores of half of the images do not tell them apart.
     """
     expected = []
     for version in (0, 1):
         write_version(folder, version, model)
         expected.append(scores_of(folder, images, place))
-    for image, *scores in zip(images, *expected, strict=True):
-        if np.abs(scores[0] - scores[1]).max() <= 2 * _TOLERANCE:
-            raise ValueError(f"both versions of {model} have the same scores of {image.name}")
+    changes = [np.abs(even - odd).max() for even, odd in zip(*expected, strict=True)]
+    if np.median(changes) <= 2 * _TOLERANCE:
+        raise ValueError(f"both versions of {model} have the same scores of most images")
     return expected
 
 
