@@ -53,12 +53,15 @@ Accesses = dict[str, Lines]  # choice → its lines
 
 
 def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
-    """Return the choices to profile, with their problems, by name; none splits its sums."""
+    """Return the choices to profile, with their problems, by name; none splits its sums, and none
+    has clusters, which a profile does not tell apart.
+    """
     return {
         str(choice): (problem, choice)
         for problem, beginnings in WANTED
         for choice in choices(problem)
-        if str(choice).startswith(beginnings) and getattr(choice.config, "split", 1) == 1
+        if str(choice).startswith(beginnings)
+        and all(getattr(choice.config, name, 1) == 1 for name in ("split", "together"))
     }
 
 

@@ -14,6 +14,7 @@ from kernels.convolution.integer_patch import IntegerPatchConv
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.convolution.tensor_patch import PatchConv
 from kernels.convolution.tensor_winograd import TensorWinogradConv
+from kernels.convolution.tma_gemm import TmaConv
 from kernels.convolution.warpgroup_gemm import WarpgroupConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
@@ -119,6 +120,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     DepthwiseConv(),
     TensorConv(),
     WarpgroupConv(),
+    TmaConv(),
     PatchConv(),
     IntegerConv(),
     IntegerWarpgroupConv(),

@@ -167,7 +167,11 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
 
     @override
     def most_parts(self, problem: ConvProblem, config: TileConfig[T]) -> int:
-        return max(1, ceil(inner_size(problem) / config.tile.bk) // MIN_CHUNKS)
+        return max(1, self.chunks(problem, config.tile) // MIN_CHUNKS)
+
+    def chunks(self, problem: ConvProblem, tile: T) -> int:
+        """Return the chunks that the inner dimension has."""
+        return ceil(inner_size(problem) / tile.bk)
 
     @override
     def tiles(self, problem: ConvProblem, config: TileConfig[T]) -> int:
@@ -256,7 +260,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         """Count the work: blocks multiply prefetched chunks; each tile's last block adds the
         partial sums."""
         tile = config.tile
-        chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
+        chunks = ceil(self.chunks(problem, tile) / config.split)
         moved = tile.bk * (tile.bm + tile.bn) * chunks + tile.bm * tile.bn
         if problem.prologue and problem.prologue.epsilon is not None:
             moved += tile.bm * problem.c  # for the mean and deviation of each pixel

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Generic, TypeVar
 
-from kernels.device.device import Instantiation
+from kernels.device.device import Dim3, Instantiation
 from kernels.device.launch import Launch, Value, launch, window_struct
 from kernels.layout.operands import check_operands, vectors_in
 from kernels.layout.pixels import Pixels
@@ -45,15 +45,18 @@ def _named(tile: object, split: int) -> str:
 class TileConfig(Generic[Tile]):
     """Sets a block's tile, and how many blocks share its sums.
 
-    These may be a `cluster`, which adds them up in its shared memory.
+    These may be a `cluster`, which adds them up in its shared memory. Or blocks of 2 or 4 tiles are
+    `together`, which share the copies of what they have in common.
     """
 
     tile: Tile
     split: int = 1
     cluster: bool = False
+    together: int = 1
 
     def __str__(self) -> str:
-        return _named(self.tile, self.split) + (" in a cluster" if self.cluster else "")
+        shared = f" {self.together} together" if self.together > 1 else ""
+        return _named(self.tile, self.split) + (" in a cluster" if self.cluster else shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,20 @@ class SplitSum(Generic[C]):
     def dynamic_bytes(self, problem: ConvProblem, config: C) -> int:
         """Return the bytes of dynamic shared memory that a block uses."""
         raise NotImplementedError
+
+    def cluster(self, config: C) -> Dim3:
+        """Return how many blocks along each axis of the grid are a cluster."""
+        return (1, config.split if self.clustered(config) else 1, 1)
+
+    def factors(
+        self,
+        problem: ConvProblem,  # noqa: ARG002  (most take pointers)
+        config: C,  # noqa: ARG002
+        x: Pixels,  # noqa: ARG002
+        residual: Pixels | None,  # noqa: ARG002
+    ) -> Mapping[str, Value]:
+        """Return the arguments ahead of the bias, by which the kernel reads x and the weights."""
+        return {"x": "x", "weight": "weight"}
 
     def sizes(
         self, problem: ConvProblem, config: C, x: Pixels, y: Pixels, residual: Pixels | None
@@ -170,9 +187,8 @@ class SplitSum(Generic[C]):
                 (self.tiles(problem, config) // problem.groups, config.split, problem.groups),
                 (self.threads(config), 1, 1),
                 self.dynamic_bytes(problem, config),
-                (1, config.split if self.clustered(config) else 1, 1),
-                x="x",
-                weight="weight",
+                self.cluster(config),
+                **self.factors(problem, config, x, residual),
                 bias="bias" if bias else 0,
                 residual="residual" if residual else 0,
                 y="y",

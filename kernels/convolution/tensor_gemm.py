@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from kernels.convolution.implicit_gemm import ImplicitGemm, inner_size, unit
 from kernels.convolution.split_sum import TileConfig
-from kernels.convolution.work import NO_INNER_LOOPS, Work
+from kernels.convolution.work import NO_INNER_LOOPS, Trips, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Value, instantiate, struct, template_arguments
 from kernels.layout.operands import Filter, check_filter, padded
@@ -45,9 +45,14 @@ class TensorTile:
     stages: int
 
     @property
+    def multiplying(self) -> int:
+        """Return the number of threads of a block that multiply, and write."""
+        return self.bm // self.wm * (self.bn // self.wn) * 32
+
+    @property
     def threads(self) -> int:
         """Return the number of threads of a block."""
-        return self.bm // self.wm * (self.bn // self.wn) * 32
+        return self.multiplying
 
     @property
     def sums(self) -> int:
@@ -176,27 +181,36 @@ class TensorConv(ImplicitGemm[TensorTile]):
         """Count the work: blocks multiply prefetched chunks; partial sums are added by each tile's
         last block, or in shares by the blocks of a cluster."""
         tile, split = config.tile, config.split > 1
-        cluster = config.split if config.cluster else 1
+        sharing = config.split if config.cluster else 1
         itemsize = problem.precision.stored.itemsize
-        chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
-        outputs = tile.bm * tile.bn / cluster
+        chunks = ceil(self.chunks(problem, tile) / config.split)
+        outputs = tile.bm * tile.bn / sharing
         return (
             Work(
                 kernel=self.instantiation(problem, config),
                 blocks=self.tiles(problem, config) * config.split,
                 threads=tile.threads,
                 shared_bytes=self.dynamic_bytes(problem, config) + self.STATIC_BYTES,
-                bytes=self.bytes_of_row(problem, chunks) * (tile.bm + tile.bn)
+                bytes=self.bytes_of_row(problem, chunks) * self.copied_rows(problem, config)
                 + (4 if split and not config.cluster else itemsize) * outputs,
-                trips=NO_INNER_LOOPS,
+                trips=self.trips(problem, tile),
                 products=self.products_of_chunk(problem, tile) * chunks,
-                vectors=outputs / self.WRITTEN / tile.threads,
+                vectors=outputs / self.WRITTEN / tile.multiplying,
                 rounds=chunks / (tile.stages - 1),
-                tail_bytes=4 * tile.bm * tile.bn * (config.split - 1) // cluster,
+                tail_bytes=4 * tile.bm * tile.bn * (config.split - 1) // sharing,
                 weight_bytes=itemsize * inner_size(problem) * problem.k,
-                cluster=cluster,
+                cluster=prod(self.cluster(config)),
+                tail_in_cluster=config.cluster,
             ),
         )
+
+    def trips(self, problem: ConvProblem, tile: TensorTile) -> Trips:  # noqa: ARG002  (no loops, no data warps)
+        """Return the trips of inner loops, and what warps that only copy do."""
+        return NO_INNER_LOOPS
+
+    def copied_rows(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:  # noqa: ARG002  (all of them)
+        """Return how many rows of both factors a block copies of a chunk."""
+        return config.tile.bm + config.tile.bn
 
     def bytes_of_row(self, problem: ConvProblem, chunks: int) -> int:  # noqa: ARG002  (whole chunks)
         """Return how many bytes of a pixel or a filter a block copies in `chunks` chunks."""

@@ -45,3 +45,5 @@ class Work:
     tail_bytes: int  # of one tile, or of a block of a cluster; 0 where nothing is split
     weight_bytes: int  # of the launch
     cluster: int = 1  # blocks that run at the same time, on one cluster of multiprocessors
+    # Whether a tile's partial sums are added there, if it has any.
+    tail_in_cluster: bool = field(default=False, kw_only=True)

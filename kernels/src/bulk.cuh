@@ -33,13 +33,13 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned long long* barrier) {
                : "memory");
 }
 
-// At the one that the block of that rank has there.
+// At the one that the block of that rank has there: what this thread has read may be overwritten.
+// The other block does not see what it wrote; for that a fence of the whole GPU would be needed.
 __device__ __forceinline__ void mbarrier_arrive_at(unsigned long long* barrier, unsigned rank) {
   asm volatile(
       "{ .reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(
-          shared_address(barrier)),
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");
 }

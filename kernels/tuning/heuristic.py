@@ -186,7 +186,7 @@ def _split(work: Work, constants: Constants) -> float:
     """Return the cycles that it takes to add the partial sums of a tile."""
     if not work.tail_bytes:
         return 0
-    if work.cluster > 1:
+    if work.tail_in_cluster:
         return _CLUSTER_MEET + work.tail_bytes / _CLUSTER_BYTES
     return _MEET + work.tail_bytes / constants.l2_bytes
 
@@ -225,7 +225,7 @@ def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
     """
     profile = profile_of(kernel)
     warps = blocks * profile.warps
-    tensor = profile.tensor_cycles * warps / SCHEDULERS
+    tensor = blocks * (profile.warps - profile.data_warps) * profile.tensor_cycles / SCHEDULERS
     issued = profile.busiest(blocks) * (warps + idle_warps) / warps
     return max(issued, tensor, blocks * profile.wavefronts)
 

@@ -39,6 +39,7 @@ _SQUARE = same_padded((16, 32), 3, 64, 64)
 _PLANES = (
     _SQUARE,
     same_padded((16, 32), 1, 64, 64),
+    same_padded((16, 32), 1, 64, 256),  # of which several blocks share pixels, too
     same_padded((16, 32), 5, 64, 64),
     same_padded((8, 16, 16), 3, 32, 32),
     *(_depthwise(kernel, stride) for kernel in (3, 5, 7) for stride in (1, 2)),

@@ -42,13 +42,15 @@ _CLASSES = {
     ),
     **dict.fromkeys(("WARPGROUP", "FENCE"), "sync"),  # of wgmma
     **dict.fromkeys(("UCGABAR_ARV", "UCGABAR_WAIT"), "sync"),  # of clusters
+    "SYNCS": "sync",  # mbarriers
+    "UTMALDG": "",
     **dict.fromkeys(("IADD3", "IMAD", "IMNMX", "ISETP", "LEA", "LOP3", "PLOP3", "SHF"), "integer"),
     **dict.fromkeys(("VIADD", "VIADDMNMX", "VIMNMX", "F2I", "I2F", "I2FP", "FCHK"), "integer"),
-    **dict.fromkeys(("P2R", "R2P", "S2UR", "LDC", "SHFL"), "integer"),
+    **dict.fromkeys(("P2R", "R2P", "S2UR", "LDC", "SHFL", "ELECT"), "integer"),
     **dict.fromkeys(("ATOMG", "CCTL", "ERRBAR", "CGAERRBAR"), "integer"),  # once, at a split's end
     **dict.fromkeys(("ACQBULK", "PREEXIT", "ENDCOLLECTIVE"), "integer"),  # of dependent launches
     **dict.fromkeys(("R2UR", "UIADD3", "UIMAD", "UISETP", "ULDC", "ULEA"), "uniform"),
-    **dict.fromkeys(("ULOP3", "UMOV", "USEL", "USHF"), "uniform"),
+    **dict.fromkeys(("ULOP3", "UMOV", "UPRMT", "USEL", "USHF", "VOTEU"), "uniform"),
 }
 """The class of each opcode that kernels contain; if it is empty, the opcode itself is the class."""
 _FILTERS = (32, 64, 128)  # of a wgmma
@@ -68,6 +70,7 @@ peak. wgmma is assumed to reach all of it until a GPU has been measured; shared 
 counted apart."""
 _SHARED = ("LDS.1", "LDS.6", "LDS.3", "STS")
 _NARROW = "LDGSTS.narrow"
+_BULK = "UTMALDG"  # a copy of a whole tile, by one thread
 
 _WAVEFRONTS = {
     "LDS.64": 2,
@@ -148,7 +151,7 @@ class StaticProfile:
 
     @property
     def _multiplies(self) -> str:
-        return next((name for name in self.loop if name in _BY_TENSOR_CORES), "FFMA")
+        return _multiplies(self.loop)
 
     @property
     def tensor_cycles(self) -> float:
@@ -196,7 +199,14 @@ class StaticProfile:
             sum(counts.get(name, 0) * cycles for name, cycles in each.items())
             for counts in (self.loop, self.data_loop)
         )
-        return (self.warps - self.data_warps) * multiplying + self.data_warps * data
+        written = self._copied_rows if _BULK in self.data_loop else 0
+        return (self.warps - self.data_warps) * multiplying + self.data_warps * data + written
+
+    @property
+    def _copied_rows(self) -> int:
+        """Return the rows of 128 bytes of a chunk: pixels, 16 a warp, and the filters of wgmma."""
+        filters = int(self._multiplies.partition(".")[2].lstrip("R"))
+        return 16 * (self.warps - self.data_warps) + filters
 
     @property
     def wavefronts_a_product(self) -> float | None:
@@ -211,6 +221,11 @@ class StaticProfile:
         of_warp = self.products * _MULTIPLIES[self._multiplies]
         at_peak = self.blocks * (self.warps - self.data_warps) * of_warp / SCHEDULERS
         return at_peak / cycles if at_peak and cycles else None
+
+
+def _multiplies(loop: Mapping[str, int]) -> str:
+    """Return the class of a loop's products; beside those of tensor cores, FFMA are transforms'."""
+    return next((name for name in loop if name in _BY_TENSOR_CORES), "FFMA")
 
 
 def static_profile(
@@ -235,19 +250,26 @@ def profile_of_code(
     """Return the profile of a kernel's code when `blocks` blocks are resident on a
     multiprocessor.
     """
-    first = next((i for i, instruction in enumerate(code) if _copies(instruction)), 0)
+    tiles = (i for i, instruction in enumerate(code) if instruction.base == _BULK)
+    copies = (i for i, instruction in enumerate(code) if _copies(instruction))
+    first = next(tiles, next(copies, 0))
     end = max(i for i, instruction in enumerate(code) if instruction.base == "EXIT")
     hot = hot_loop(code)
     loop, data, begin = Counter[str](), Counter[str](), first
     fill: list[int] = []
     if hot is not None:
         loop, begin = iteration(code, hot, trips.loop), hot.last + 1
+        through = hot.first
         if trips.data_warps:
             # An iteration of theirs is one chunk, of those that multiply perhaps several.
-            chunks = loop["FFMA"] // trips.products
-            of_chunk = iteration(code, _data_loop(code, hot), trips.loop)
+            chunks = loop[_multiplies(loop)] // trips.products
+            of_data = _data_loop(code, hot)
+            of_chunk = iteration(code, of_data, trips.loop)
             data = Counter({name: chunks * count for name, count in of_chunk.items()})
-        fill = _usual(code, Loop(first, hot.first))[:-1] if first < hot.first else []
+            if _BULK in data:
+                through = of_data.last  # for the first chunk that it copies the others wait
+        if first < through:
+            fill = _usual(code, Loop(first, through))[:-1]
     rest = Loop(begin, end)
     split = leading_to(code, rest, _sums_parts)
 
@@ -341,15 +363,15 @@ def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
     """Return the loop with the most multiplications, the outermost of equals, or None without one.
 
-    It loads its operands and neither stores to global memory nor computes activations. None where
-    all is unrolled. Raises LookupError where tensor cores multiply in loops that load in a way
-    unknown here: the kernel would be estimated to multiply in no time.
+    It loads its operands, or waits for them at an mbarrier, and neither stores to global memory nor
+    computes activations. None where all is unrolled. Raises LookupError where tensor cores multiply
+    in loops that load in a way unknown here: the kernel would be estimated to multiply in no time.
     """
 
     def multiplied(loop: Loop) -> int:
         inside = code[loop.first : loop.last + 1]
         bases = {instruction.base for instruction in inside}
-        if bases & {"STG", "MUFU"} or not bases & {"LDS", "LDSM", "LDG"}:
+        if bases & {"STG", "MUFU"} or not bases & {"LDS", "LDSM", "LDG", "SYNCS"}:
             return 0
         return sum(kind(instruction) in _MULTIPLIES for instruction in inside)
 
@@ -393,7 +415,7 @@ def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
         for loop in loops(code)
         if not hot.holds(loop.first)
         and not loop.holds(hot.first)
-        and _bases(code, loop) >= {"LDGSTS", "STS"}
+        and (_bases(code, loop) >= {"LDGSTS", "STS"} or _BULK in _bases(code, loop))
         and "STG" not in _bases(code, loop)
     ]
     return max(beside, key=lambda loop: loop.last - loop.first)

@@ -95,6 +95,7 @@ def test_rows_and_a_table_are_left(
     assert {row["variant"] for row in rows if row["precision"] == "fp16"} == {
         "tensor",
         "tensor wgmma",
+        "tensor tma",
         "tensor patch",
         "tensor winograd F(2x2,3x3), integer points",
         "winograd F(2x2,3x3) non-fused, integer points",

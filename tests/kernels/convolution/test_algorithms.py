@@ -26,7 +26,7 @@ DIRECT, GEMM, COALESCED, DEPTHWISE = "direct", "gemm", "coalesced", "depthwise"
 F2, F4, F2_3D = "winograd F(2x2,3x3)", "winograd F(4x4,3x3)", "winograd F(2x2x2,3x3x3)"
 F2_5X5 = "winograd F(2x2,5x5)"
 F2_TENSOR = f"tensor {F2}"
-WGMMA = "tensor wgmma"
+WGMMA, TMA = "tensor wgmma", "tensor tma"
 F2_NONFUSED, F4_NONFUSED, F2_3D_NONFUSED = (f"{name} non-fused" for name in (F2, F4, F2_3D))
 BY_NAME = {algorithm.name: algorithm for algorithm in ALGORITHMS}
 
@@ -65,7 +65,7 @@ ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3
         (DENSENET, [GEMM]),
         (
             replace(VGG_3_1, precision=Precision.FP16),
-            ["tensor", WGMMA, "tensor patch", F2_TENSOR, F2_NONFUSED, F4_NONFUSED],
+            ["tensor", WGMMA, TMA, "tensor patch", F2_TENSOR, F2_NONFUSED, F4_NONFUSED],
         ),
         (replace(C3D, precision=Precision.FP16), ["tensor", WGMMA, F2_3D_NONFUSED]),
     ],
@@ -83,7 +83,7 @@ def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
     )
     assert of_turing == {"tensor", "tensor patch", F2_TENSOR}
     assert of_ampere == {*of_turing, F2_NONFUSED, F4_NONFUSED}  # by products in TF32
-    assert of_hopper == {*of_ampere, WGMMA}
+    assert of_hopper == {*of_ampere, WGMMA, TMA}
     assert of_blackwell == of_ampere
 
 
@@ -115,6 +115,16 @@ def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
             "tensor",
             replace(DENSENET, precision=Precision.FP16),
             "ScaleShift, Relu ahead of it; it runs none",
+        ),
+        (
+            TMA,
+            replace(RESNET_STEM, precision=Precision.FP16),
+            "pixels of 3 float16 channels; it copies 16 bytes or more",
+        ),
+        (
+            TMA,
+            replace(C3D, precision=Precision.FP16),
+            "3-D windows; tensor copies visit those of 2-D images",
         ),
         (GEMM, C3D, "kernel 3x3x3; it runs 1x1x1"),
         (COALESCED, C3D, "3-D; it runs 2-D"),
@@ -265,7 +275,7 @@ def test_in_fp16_no_algorithm_makes_infinite_what_is_finite_by_another(
     assert np.abs(x).max() > 16376
     of = reference.conv(np.abs(x.astype(np.float64)), np.abs(weight.astype(np.float64)), exact)
     by = accuracy.variants(problem, H200)
-    assert len(by) == (6 if len(size) == 2 else 3)
+    assert len(by) == (7 if len(size) == 2 else 3)
     for name, choice in by.items():
         y = accuracy.convolve(device, problem, choice, x, weight)
         assert np.isfinite(y).all(), name

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.convolution.work import NO_INNER_LOOPS
+from kernels.convolution.work import NO_INNER_LOOPS, Trips
 from kernels.device.machine_code import Instruction
 from kernels.tuning.control_flow import Loop, path
 from kernels.tuning.static_profile import (
@@ -36,6 +36,8 @@ def usual(code: list[Instruction], last: int) -> list[int]:
         ("HGMMA.64x32x8.F32.TF32 R24,R60,gdesc[UR16],R24", "HGMMA.R32"),
         ("IGMMA.64x64x32.U8.S8 R24,gdesc[UR20],R24", "IGMMA.64"),
         ("WARPGROUP.ARRIVE", "sync"),
+        ("SYNCS.PHASECHK.TRANS64.TRYWAIT", "sync"),
+        ("UTMALDG.4D.IM2COL", "UTMALDG"),
         ("LDS.128", "LDS.128"),
         ("LDS", "LDS.32"),
         ("LDS.U.64", "LDS.64"),
@@ -57,8 +59,8 @@ def test_instructions_have_classes(line: str, expected: str) -> None:
 
 
 def test_an_opcode_without_a_class_is_an_error() -> None:
-    (instruction,) = listed("UTMALDG.2D")
-    with pytest.raises(LookupError, match=r"UTMALDG\.2D has no class"):
+    (instruction,) = listed("UTMAPF.L2")
+    with pytest.raises(LookupError, match=r"UTMAPF\.L2 has no class"):
         kind(instruction)
 
 
@@ -144,6 +146,11 @@ def test_a_wgmma_takes_half_a_cycle_of_a_scheduler_for_each_filter() -> None:
     of_registers = replace(tile, loop={"HGMMA.R128": 4, "integer": 28})
     assert of_registers.tensor_cycles == tile.tensor_cycles
     assert of_registers.wavefronts == 256
+    # Where a warp copies whole tiles, shared memory takes as many rows of 128 bytes: 128 + 128.
+    copying = replace(tile, warps=9, data_warps=1, data_loop={"UTMALDG": 2, "uniform": 50})
+    assert copying.wavefronts == 384 + 256
+    assert copying.shared_ceiling == pytest.approx(512 / 640)
+    assert replace(copying, loop=of_registers.loop).wavefronts == 256 + 256
     # mma.sync reaches 62% of that rate.
     assert replace(KERNEL, loop={"tensor": 10}).tensor_cycles == pytest.approx(40 / 0.625)
 
@@ -174,6 +181,23 @@ def test_a_way_is_counted_from_the_start_to_the_end() -> None:
     # In the loop a load, a branch to the store of 16 bytes, that, and the branch back.
     assert profile.vector == Stretch(instructions=4, stalls=4)
     assert profile.finish.instructions == 3
+
+
+def test_a_warp_that_copies_tiles_has_a_loop_of_its_own_and_others_start_with_its_first() -> None:
+    products = "HGMMA.64x128x16.F32 R24,gdesc[UR20],R24"
+    code = listed(
+        *["S2R", "@P0 BRA 9"],
+        *["SYNCS.PHASECHK.TRANS64.TRYWAIT", products, products, "@P1 BRA 2"],
+        *["LDG.128", "STG.128", "EXIT"],
+        *["UMOV", "UTMALDG.2D", "SYNCS.ARRIVE.TRANS64", "UTMALDG.2D", "@P2 BRA 11", "EXIT"],
+    )
+    trips = Trips({}, {}, data_warps=1, products=2)
+    profile = profile_of_code(code, 32, 1, 288, trips)
+    assert profile.start.instructions == 4  # to the first tile, past a load of 16 bytes
+    assert profile.fill.instructions == 3  # to the last tile of the first chunk
+    assert profile.loop == Counter({"sync": 1, "HGMMA.128": 2, "branch": 1})
+    assert profile.data_loop == Counter({"sync": 1, "UTMALDG": 1, "branch": 1})
+    assert profile.products == 2
 
 
 def test_of_several_loops_that_write_the_shortest_with_whole_vectors_is_the_end() -> None:

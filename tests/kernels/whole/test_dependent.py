@@ -35,7 +35,7 @@ _LATE = (*_WEIGHTS_FIRST, "chain")
 _SOME_LATE = ("conv_direct", "conv_tensor", "chain")
 """Those of which the ordinary suite shows it: each is compiled three times."""
 
-_WAITS = {"conv_winograd": 2}
+_WAITS = {"conv_winograd": 2, "conv_tensor_tma": 2}
 """How often a kernel waits in its code, if not once: a thread of either role waits once."""
 
 

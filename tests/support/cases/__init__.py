@@ -16,6 +16,7 @@ from tests.support.cases.resize import RESIZE_CASES
 from tests.support.cases.tensor_gemm import TENSOR_CASES, WARPGROUP_CASES
 from tests.support.cases.tensor_patch import TENSOR_PATCH_CASES
 from tests.support.cases.tensor_winograd import TENSOR_WINOGRAD_CASES
+from tests.support.cases.tma_gemm import TMA_CASES
 from tests.support.cases.windows import WINDOW_CASES
 from tests.support.cases.winograd import WINOGRAD_CASES
 from tests.support.cases.winograd_nonfused import NONFUSED_CASES
@@ -31,6 +32,7 @@ CASES: tuple[KernelCase, ...] = (
     *COALESCED_CASES,
     *TENSOR_CASES,
     *WARPGROUP_CASES,
+    *TMA_CASES,
     *INTEGER_CASES,
     *QUANTISE_CASES,
     *HALF_CASES,

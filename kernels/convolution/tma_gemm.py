@@ -1,0 +1,254 @@
+"""Launches kernels/src/tma_gemm.cu: wgmma of factors that the tensor memory accelerator copies."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from typing_extensions import override
+
+from kernels.convolution.implicit_gemm import inner_size
+from kernels.convolution.split_sum import SplitSum, TileConfig
+from kernels.convolution.tensor_gemm import ROW_BYTES, TensorTile
+from kernels.convolution.warpgroup_gemm import WARPGROUP_TILES, WarpgroupConv
+from kernels.convolution.work import Trips
+from kernels.device.device import Dim3, Instantiation
+from kernels.device.launch import Launch, Value, instantiate, struct
+from kernels.layout.operands import padded, vectors_in
+from kernels.layout.pixels import Pixels
+from kernels.layout.tensor_maps import matrix_map, pixels_map, windows_refusal
+from kernels.operations.epilogue import finish
+from kernels.problems.activation import Activation
+from kernels.problems.conv import ConvProblem, Projection
+from kernels.problems.precision import Precision
+from kernels.problems.refusals import grouped
+from kernels.problems.window import Window
+
+_COPYING_THREADS = 32
+
+_STAGES = {(128, 128): 3, (128, 64): 4, (64, 128): 4, (64, 64): 4, (64, 32): 6}
+
+
+@dataclass(frozen=True, slots=True)
+class TmaTile(TensorTile):
+    """The tile of a block of `conv_tensor_tma`, which warps share as WarpgroupConv's do.
+
+    One warp more copies; no place of a pixel lies in shared memory.
+    """
+
+    @property
+    @override
+    def threads(self) -> int:
+        return self.multiplying + _COPYING_THREADS
+
+    @property
+    @override
+    def shared_bytes(self) -> int:
+        return max(self.stages * (self.bm + self.bn) * ROW_BYTES, 4 * self.sums)
+
+
+TMA_TILES = tuple(
+    TmaTile(tile.bm, tile.bn, tile.bk, tile.wm, tile.wn, _STAGES[tile.bm, tile.bn])
+    for tile in WARPGROUP_TILES
+)
+"""For half, as WARPGROUP_TILES, with as many stages as leave room for two blocks or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TmaConv(WarpgroupConv):
+    """Computes as WarpgroupConv, but one thread of a block copies both factors, by whole tiles.
+
+    2 or 4 blocks may be a cluster, of which two have the same pixels or the same filters: each
+    copies half of what they share, to both. A chunk is of one tap, so few channels fill it badly.
+    Where pixels do not lie at 16 bytes, as in some slices, it launches
+    WarpgroupConv's kernel with a tile as large.
+    """
+
+    name: str = "tensor tma"
+
+    @override
+    def supports(self, problem: ConvProblem) -> str | None:
+        """Refuse what WarpgroupConv does, split factors and groups, and what tensor copies do not
+        take: pixels of 8 bytes, and some windows.
+        """
+        splits = problem.precision is Precision.TF32X3
+        return (
+            WarpgroupConv.supports(self, problem)
+            or ("3xtf32; it runs tf32 and fp16" if splits else None)
+            or grouped(problem)
+            or _not_copied(problem)
+        )
+
+    @override
+    def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
+        bk = ROW_BYTES // problem.precision.stored.itemsize
+        return tuple(replace(tile, bk=bk) for tile in TMA_TILES)
+
+    @override
+    def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[TensorTile]]:
+        """Return each tile by itself, and 2 or 4 together where there are so many."""
+        for tile in self.blocks_of(problem):
+            of_pixels, of_filters = _tiles(problem, tile)
+            yield TileConfig(tile)
+            if of_pixels > 1 or of_filters > 1:
+                yield TileConfig(tile, together=2)
+            if of_pixels > 1 and of_filters > 1:
+                yield TileConfig(tile, together=4)
+
+    @override
+    def configs(self, problem: ConvProblem) -> tuple[TileConfig[TensorTile], ...]:
+        """Return every tile alone and together with others, with every split."""
+        return SplitSum.configs(self, problem)
+
+    @override
+    def chunks(self, problem: ConvProblem, tile: TensorTile) -> int:
+        """Return the chunks of all taps, each filled up, and of the projection."""
+        of_tap = ceil(problem.c / tile.bk)
+        return problem.window.kernel_volume * of_tap + ceil(problem.projected / tile.bk)
+
+    @override
+    def tiles(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
+        clusters = zip(_tiles(problem, config.tile), _shape(problem, config), strict=True)
+        return config.together * prod(ceil(tiles / each) for tiles, each in clusters)
+
+    @override
+    def cluster(self, config: TileConfig[TensorTile]) -> Dim3:
+        return (config.together, 1, 1)
+
+    @override
+    def copied_rows(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
+        return sum(_copied(problem, config))
+
+    @override
+    def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
+        return config.tile.dynamic_bytes
+
+    @override
+    def trips(self, problem: ConvProblem, tile: TensorTile) -> Trips:
+        """Say that one warp copies a chunk an iteration, as the others multiply one."""
+        return Trips({}, {}, data_warps=1, products=self.products_of_chunk(problem, tile))
+
+    @override
+    def instantiation(
+        self,
+        problem: ConvProblem,
+        config: TileConfig[TensorTile],
+        activation: Activation | None = None,
+    ) -> Instantiation:
+        tile = config.tile
+        return instantiate(
+            "tma_gemm.cu",
+            "conv_tensor_tma",
+            self.architectures(problem),
+            precision=f"Precision::{problem.precision.name}",
+            together=config.together,
+            bm=tile.bm,
+            bn=tile.bn,
+            bk=tile.bk,
+            stages=tile.stages,
+            finish=finish(activation),
+        )
+
+    @override
+    def factors(
+        self,
+        problem: ConvProblem,
+        config: TileConfig[TensorTile],
+        x: Pixels,
+        residual: Pixels | None,
+    ) -> Mapping[str, Value]:
+        """Return the maps of x, of the weights and of what is projected: x's again, if nothing."""
+        window, stored = problem.window, problem.precision.stored
+        x_rows, weight_rows = _copied(problem, config)
+        _, of_filters = _tiles(problem, config.tile)
+        of_cluster, filters = _shape(problem, config)
+        pitch = padded(inner_size(problem), 16 // stored.itemsize)
+        if window.is_pointwise:
+            pixels = problem.n * window.output_volume
+            of_x = matrix_map("x", stored, problem.c, pixels, x.pitch, x_rows)
+        else:
+            of_x = pixels_map("x", x, problem.n, window, x_rows)
+        return {
+            "x": of_x,
+            "weight": matrix_map("weight", stored, pitch, problem.k, pitch, weight_rows),
+            "projected": pixels_map(
+                "residual", residual, problem.n, _window_of(problem.projection), x_rows
+            )
+            if residual and problem.projection
+            else of_x,
+            "copies": struct(
+                "tma_gemm.cu",
+                "Copies",
+                tap_chunks=ceil(problem.c / config.tile.bk),
+                pointwise=window.is_pointwise,
+                pixels=of_cluster,
+                filters=filters,
+                filter_clusters=ceil(of_filters / filters),
+            ),
+        }
+
+    @override
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: TileConfig[TensorTile],
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch]:
+        copied = (x, residual) if residual and problem.projection else (x,)
+        if vectors_in(*copied, width=16 // problem.precision.stored.itemsize):
+            made = WarpgroupConv.launches
+            return made(self, problem, config, x, y, residual, bias, activation)
+        by = WarpgroupConv()
+        (tile,) = (
+            tile
+            for tile in by.blocks_of(problem)
+            if (tile.bm, tile.bn) == (config.tile.bm, config.tile.bn)
+        )
+        alike = TileConfig(tile, config.split)
+        return by.launches(problem, alike, x, y, residual, bias, activation)
+
+
+def _not_copied(problem: ConvProblem) -> str | None:
+    """Refuse pixels and windows that tensor copies do not take."""
+    stored = problem.precision.stored
+    read = (problem.c, problem.projected) if problem.projection else (problem.c,)
+    if any(stored.pitch(channels) * stored.itemsize % 16 for channels in read):
+        return f"pixels of {min(read)} {stored.dtype} channels; it copies 16 bytes or more"
+    if problem.window.is_pointwise and problem.projection is None:
+        return None
+    return windows_refusal(problem.window)
+
+
+def _window_of(projection: Projection) -> Window:
+    """Return the window by which a projection reads its input."""
+    axes = len(projection.input)
+    one, none = (1,) * axes, (0,) * axes
+    return Window(projection.input, one, projection.strides, one, none, none, projection.output)
+
+
+def _tiles(problem: ConvProblem, tile: TensorTile) -> tuple[int, int]:
+    """Return the tiles of pixels, and those of filters."""
+    return ceil(problem.n * problem.window.output_volume / tile.bm), ceil(problem.k / tile.bn)
+
+
+def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
+    """Return the tiles of a cluster: of pixels, and of filters.
+
+    Two have the larger factor in common, where then no block is idle, or else the filters.
+    """
+    tile, together = config.tile, config.together
+    of_pixels, of_filters = _tiles(problem, tile)
+    same_pixels = of_filters % 2 == 0 and (tile.bm >= tile.bn or of_pixels == 1)
+    filters = 1 if together == 1 or (together == 2 and not same_pixels) else 2
+    return together // filters, filters
+
+
+def _copied(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
+    """Return the rows of x and of the weights that a block copies of a chunk: half of those that
+    another block needs too.
+    """
+    pixels, filters = _shape(problem, config)
+    return config.tile.bm // filters, config.tile.bn // pixels

@@ -1,0 +1,372 @@
+"""Convolution by tensor copies and wgmma: any layer by any tile, its defects, its machine code."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cusim.build import ORDERED, PLAIN
+from cusim.device import CusimDevice, Order
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.convolution.split_sum import TileConfig
+from kernels.convolution.tma_gemm import TMA_TILES
+from kernels.convolution.warpgroup_gemm import WARPGROUP_TILES
+from kernels.device import nvrtc
+from kernels.device.compile import FLAGS, compile_all
+from kernels.device.device import SOURCE_ROOT, DeviceError, Instantiation
+from kernels.device.machine_code import disassemble
+from kernels.device.tensor_map import TensorMap
+from kernels.layout.pixels import Pixels
+from kernels.problems.conv import ConvProblem, Projection
+from kernels.problems.precision import HALF, Precision
+from tests.kernels.convolution.test_implicit_gemm import layers
+from tests.kernels.convolution.test_tensor_gemm import projecting_layers
+from tests.support.cases import INSTANTIATIONS
+from tests.support.cases.conv import conv_case
+from tests.support.cases.tensor_gemm import at_precision
+from tests.support.cases.tma_gemm import PRECISIONS, TMA, TOGETHER, at_16_bytes
+from tests.support.kernels.conv_layers import Layer, dense, odd, within
+from tests.support.kernels.kernel_case import run
+from tests.support.kernels.mutations import replaced
+from tests.support.kernels.resources import ARCHITECTURES, CACHE
+from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
+
+KERNELS = [each for each in INSTANTIATIONS if each.kernel == "conv_tensor_tma"]
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CusimDevice]:
+    device = CusimDevice(order=Order.RANDOM)
+    yield device
+    device.close()
+
+
+@st.composite
+def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
+    """A layer of 1 to 8 images by any tile, alone or together, split further than it would be."""
+    any_layer = (layers() | projecting_layers()).map(
+        lambda layer: at_16_bytes(at_precision(layer, draw(st.sampled_from(PRECISIONS))))
+    )
+    layer = draw(any_layer.filter(lambda layer: TMA.supports(layer.problem) is None))
+    layer = replace(layer, problem=replace(layer.problem, n=draw(st.integers(1, 8))))
+    tile = draw(st.sampled_from(TMA.blocks_of(layer.problem)))
+    together = draw(st.sampled_from(TOGETHER))
+    config = TileConfig(tile, draw(st.integers(1, 8)), together=together)
+    return layer, ConvChoice(TMA, config)
+
+
+@settings(ON_A_DEVICE, max_examples=20)
+@given(chosen())
+def test_any_layer_is_its_reference_by_any_tile(
+    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
+) -> None:
+    run(conv_case(*drawn), device)
+
+
+@pytest.mark.slow
+@settings(ON_A_DEVICE, max_examples=2000)
+@given(chosen())
+def test_very_many_layers_are_their_reference(
+    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
+) -> None:
+    run(conv_case(*drawn), device)
+
+
+_RELEASE = "if (i >= PENDING) release(i - PENDING);"
+_EMPTY = "mbarrier_wait(empty + i % STAGES, (i / STAGES - 1) & 1);"
+
+DEFECTS = {
+    "barriers that copies do not see": ("    fence_proxy_async();\n", ""),
+    "barriers that threads do not see": (
+        "  } else {\n    __syncthreads();\n  }",
+        "  } else {\n  }",
+    ),
+    "a chunk that is not waited for": ("mbarrier_wait(full + stage, parity);", ";"),
+    "the parity of the first round for all": ("stage = 0, parity ^= 1", "stage = 0"),
+    "a stage refilled while it is read": (_EMPTY, ";"),
+    "the parity of the round before": (_EMPTY, _EMPTY.replace(" - 1", "")),
+    "a stage released while it is read": (_RELEASE, "release(i);"),
+    "a stage released never": (_RELEASE, ";"),
+    "a warp less that releases": ("(MULTIPLYING / 32));", "(MULTIPLYING / 32) - 1);"),
+    "a warp more that releases": ("(MULTIPLYING / 32));", "(MULTIPLYING / 32) + 1);"),
+    "bytes of one factor expected": (
+        "mbarrier_expect(full + stage, STAGE)",
+        "mbarrier_expect(full + stage, BM * ROW)",
+    ),
+    "bytes of a factor more expected": (
+        "mbarrier_expect(full + stage, STAGE)",
+        "mbarrier_expect(full + stage, STAGE + BM * ROW)",
+    ),
+    "no wait for the last products": ("  wgmma_wait<0>();\n", ""),
+    "no wait for products": ("wgmma_wait<PENDING>();", ";"),
+    "sums written before the last chunk is read": (
+        "__syncthreads();  // all have multiplied the last chunk",
+        ";",
+    ),
+    "no zeros for a part without chunks": ("clear(sums);  // no product", ";  // no product"),
+    "a chunk stores instead of adding": ("i > 0);", "false);"),
+    "the first product adds": ("i > 0);", "true);"),
+    "pixels of the first warpgroup for all": ("warp / 4 * (64 * ROW)", "0 * warp"),
+    "weights of the first chunk for all": (
+        "weight, column, first_filter,",
+        "weight, 0, first_filter,",
+    ),
+    "pixels of the first column for all": (
+        "s = int(peel(tap, window.kernel[2])) * window.dilation[2]",
+        "s = 0 * int(peel(tap, window.kernel[2]))",
+    ),
+    "pixels of the first row for all": (
+        "r = int(peel(tap, window.kernel[1])) * window.dilation[1]",
+        "r = 0",
+    ),
+    "tiles aligned to 128 bytes": ("SWIZZLED_SHARED", "DYNAMIC_SHARED"),
+    "chunks of whole sums for a part": ("chunk = first_chunk + i, stage", "chunk = i, stage"),
+}
+"""Of blocks alone."""
+
+_OF_PIXELS = "of_pixels = TOGETHER == 4 ? 3u << 2 * row : 3u;"
+
+OF_SEVERAL = {
+    "barriers that the other block does not see": ("fence_mbarrier_init();", ";"),
+    "a block that may not have begun": (
+        "    cluster_arrive_relaxed();\n    cluster_wait();",
+        "    __syncthreads();",
+    ),
+    "pixels for one block": (_OF_PIXELS, "of_pixels = 1u << rank;"),
+    "pixels for the other block alone": (_OF_PIXELS, "of_pixels = 1u << (rank ^ 1);"),
+    "weights for one block": ("(of_filters)", "(1u << rank)"),
+    "a stage that another block reads refilled": ("READERS * (MULTIPLYING", "(MULTIPLYING"),
+    "a stage released to one block": (
+        "mbarrier_arrive_at(empty + i % STAGES, rank ^ reader)",
+        "mbarrier_arrive(empty + i % STAGES)",
+    ),
+    "a release that may come too late": ("lane != 0 || i + STAGES >= count", "lane != 0"),
+    "the first half of pixels twice": (
+        "first_pixel + (halves_x ? filter",
+        "first_pixel + (halves_x ? 0",
+    ),
+    "the first half of weights twice": ("first_filter + row * HALF,", "first_filter,"),
+    "halves of weights at one place": ("to + row * HALF * ROW", "to"),
+    "halves of pixels at one place": ("(halves_x ? filter * (BM / 2) * ROW", "(halves_x ? 0"),
+    "the same pixels for all": ("pixels + row) * BM", "pixels) * BM"),
+    "the same filters for all": ("copies.filters + filter) * BN", "copies.filters) * BN"),
+    **{
+        name: DEFECTS[name]
+        for name in ("a stage released while it is read", "the parity of the first round for all")
+    },
+}
+
+
+def _layer(channels: int, precision: Precision, filters: int = 104) -> Layer:
+    problem = conv_problem(1, channels, filters, window((9, 15), (3, 3), pads=(1, 1, 1, 1)))
+    layer = Layer("of any channels", problem, dense(channels), dense(filters))
+    return at_precision(layer, precision)
+
+
+def _notices(edit: tuple[str, str], *, together: int, precision: Precision, folder: Path) -> bool:
+    """Return whether a run fails, in one of two builds, of which one sees plain stores.
+
+    Layers have more chunks than a block holds, and fewer than parts; two blocks share either one.
+    """
+    in_header = edit[0] not in (SOURCE_ROOT / "tma_gemm.cu").read_text(encoding="utf-8")
+    root = replaced(folder, "tensor_gemm.cuh" if in_header else "tma_gemm.cu", *edit)
+    for build in (PLAIN, ORDERED):
+        for channels, filters, split in ((72, 104, 1), (72, 56, 2), (8, 104, 12)):
+            layer = _layer(channels, precision, filters)
+            for tile in TMA.blocks_of(layer.problem)[1:4:2]:
+                device = CusimDevice(build, Order.RANDOM, source_root=root, timeout_s=60)
+                with closing(device):
+                    try:
+                        config = TileConfig(tile, split, together=together)
+                        run(conv_case(layer, ConvChoice(TMA, config)), device)
+                    except (AssertionError, DeviceError):
+                        return True
+    return False
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_is_noticed(defect: str, tmp_path: Path) -> None:
+    assert _notices(DEFECTS[defect], together=1, precision=Precision.FP16, folder=tmp_path)
+
+
+@pytest.mark.parametrize("together", [2, 4])
+@pytest.mark.parametrize("defect", OF_SEVERAL)
+def test_a_defect_of_several_blocks_is_noticed(defect: str, together: int, tmp_path: Path) -> None:
+    assert _notices(
+        OF_SEVERAL[defect], together=together, precision=Precision.FP16, folder=tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("pixels[step][i] = to_tf32(__uint_as_float(pixels[step][i]))", ""),
+        ("chunk + (lane ^ step * 32)", "chunk + (lane ^ step / 2 * 32)"),
+        DEFECTS["a stage released never"],
+        DEFECTS["a chunk that is not waited for"],
+    ],
+)
+def test_a_defect_in_tf32_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
+    assert _notices(edit, together=1, precision=Precision.TF32, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("together", "precision"),
+    [*((together, Precision.FP16) for together in TOGETHER), (1, Precision.TF32)],
+)
+def test_without_a_defect_nothing_is_noticed(
+    together: int, precision: Precision, tmp_path: Path
+) -> None:
+    same = ("constexpr int MULTIPLYING", "constexpr int MULTIPLYING")
+    assert not _notices(same, together=together, precision=precision, folder=tmp_path)
+
+
+def _problem(c: int = 64, k: int = 64, precision: Precision = Precision.FP16) -> ConvProblem:
+    return replace(conv_problem(2, c, k, window((9, 15), (3, 3))), precision=precision)
+
+
+REFUSED = {
+    "groups 2": replace(_problem(), groups=2),
+    "pixels of 3 float16 channels": _problem(c=3),
+    "3xtf32": _problem(precision=Precision.TF32X3),
+    "strict float32": _problem(precision=Precision.FP32),
+    "3-D windows": replace(_problem(), window=window((4, 9, 9), (3, 3, 3))),
+    "a stride of 9": replace(_problem(), window=window((40, 40), (1, 1), strides=(9, 9))),
+    "windows too far": replace(_problem(), window=window((300, 300), (3, 3), dilations=(99, 1))),
+    "pixels of 2 float16 channels": replace(
+        _problem(),
+        window=window((5, 5), (1, 1)),
+        projection=Projection(2, (5, 5), (1, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("says", "problem"), REFUSED.items(), ids=REFUSED)
+def test_what_tensor_copies_do_not_take_is_refused_with_a_reason(
+    says: str, problem: ConvProblem
+) -> None:
+    assert says in str(TMA.supports(problem))
+
+
+def test_a_pointwise_convolution_is_run_in_any_dimension() -> None:
+    assert TMA.supports(replace(_problem(), window=window((4, 9, 9), (1, 1, 1)))) is None
+
+
+def test_it_runs_on_hopper_alone() -> None:
+    offered = {
+        arch
+        for arch in ARCHITECTURES
+        if any(each.algorithm.name == TMA.name for each in choices(_problem(), None, arch))
+    }
+    assert offered == {"90a"}
+
+
+def test_where_pixels_do_not_lie_at_16_bytes_another_kernel_copies_them() -> None:
+    layer = at_precision(_layer(12, Precision.TF32), Precision.FP16)
+    for x in (dense(12), odd(12), replace(within(12), offset=4)):
+        for config in TMA.configs(layer.problem):
+            (made,) = TMA.launches(
+                layer.problem, config, replace(x, stored=layer.x.stored), layer.y
+            )
+            assert made.instantiation.kernel == "conv_tensor"
+            assert dict(made.instantiation.arguments)["warpgroups"]
+            assert made.cluster == (1, 1, 1)
+    moved = at_16_bytes(layer)
+    (made,) = TMA.launches(moved.problem, TMA.configs(moved.problem)[0], moved.x, moved.y)
+    assert made.instantiation.kernel == "conv_tensor_tma"
+
+
+@pytest.mark.parametrize(("together", "halves"), [(1, (1, 1)), (2, (1, 2)), (4, (2, 2))])
+def test_maps_say_where_factors_lie(together: int, halves: tuple[int, int]) -> None:
+    problem = _problem(c=72, k=136)
+    tile = TMA.blocks_of(problem)[2]
+    config = TileConfig(tile, together=together)
+    x_pixels = Pixels(72, 80, offset=8, stored=HALF)
+    (made,) = TMA.launches(problem, config, x_pixels, Pixels(136, 136, stored=HALF))
+    x, weight, projected, *_ = made.arguments
+    assert isinstance(x, TensorMap)
+    assert isinstance(weight, TensorMap)
+    assert (x.base, weight.base, projected) == ("x", "weight", x)
+    assert (x.dims, x.strides) == ((72, 15, 9, 2), (160, 160 * 15, 160 * 15 * 9))
+    assert (weight.dims, weight.strides) == ((9 * 72, 136), (9 * 72 * 2,))
+    # 128 filters a tile are more than 64 pixels: two blocks share them.
+    assert (x.rows, weight.rows) == (tile.bm // halves[0], tile.bn // halves[1])
+    assert made.cluster == (together, 1, 1)
+    assert made.operands == ("x", "weight", "y")
+
+
+def test_the_grid_has_whole_clusters() -> None:
+    """An odd number of tiles is filled up by blocks that write nothing."""
+    of_pixels = {64: 3, 128: 2}  # of 2 images of 91 pixels
+    for filters, shape in ((40, "rows"), (300, "either")):
+        problem = _problem(k=filters)
+        for tile in TMA.blocks_of(problem):
+            alone, two, four = (TMA.tiles(problem, TileConfig(tile, together=n)) for n in TOGETHER)
+            of_filters = -(-filters // tile.bn)
+            assert alone == of_pixels[tile.bm] * of_filters, shape
+            assert two == (alone if alone % 2 == 0 else of_filters * (of_pixels[tile.bm] + 1))
+            assert four == 4 * -(-of_filters // 2) * -(-of_pixels[tile.bm] // 2)
+
+
+def test_as_many_blocks_are_together_as_have_something_in_common() -> None:
+    def offered(n: int, filters: int) -> set[int]:
+        problem = replace(
+            conv_problem(n, 64, filters, window((5, 5), (1, 1))), precision=Precision.FP16
+        )
+        return {c.together for c in TMA.configs(problem) if c.tile.bm == 64 and c.tile.bn == 64}
+
+    assert offered(1, 64) == {1}
+    assert offered(4, 64) == offered(1, 128) == {1, 2}
+    assert offered(4, 128) == {1, 2, 4}
+
+
+def test_every_tile_is_among_the_cases_alone_and_together() -> None:
+    assert {(tile.bm, tile.bn) for tile in TMA_TILES} == {
+        (tile.bm, tile.bn) for tile in WARPGROUP_TILES
+    }
+    names = ("precision", "together", "bm", "bn")
+    of = {tuple(dict(each.arguments)[name] for name in names) for each in KERNELS}
+    assert of == {
+        (f"Precision::{precision.name}", together, tile.bm, tile.bn)
+        for precision in PRECISIONS
+        for together in TOGETHER
+        for tile in TMA_TILES
+    }
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_for(
+    kernel: Instantiation,
+) -> None:
+    """Where ptxas waits for each product it says so: C7510 to C7515."""
+    ((_, cubin),) = compile_all([kernel], ["90a"], CACHE).items()
+    listed = disassemble(cubin)
+    code = Counter(each.opcode for each in listed)
+    waiting = ["gsb0" in each.operands for each in listed if each.base == "HGMMA"]
+    assert waiting == [False, False, False, True]
+    assert code["WARPGROUP.ARRIVE"] == 1
+    loads = sum(count for opcode, count in code.items() if opcode.startswith("LDSM"))
+    assert loads == (4 if "TF32" in kernel.expression else 0)  # pixels, to be rounded
+    assert not any(opcode.startswith(("HMMA", "LDGSTS")) for opcode in code)
+    # Ahead of the copying thread's wait, the second, weights alone are copied.
+    _, wait = (i for i, each in enumerate(listed) if each.base == "ACQBULK")
+    early = [each.opcode for each in listed[:wait] if each.base == "UTMALDG"]
+    alone, shared = "UTMALDG.2D", "UTMALDG.2D.MULTICAST"
+    expected = {1: [alone], 2: [alone, shared], 4: [shared]}
+    assert sorted(early) == expected[int(dict(kernel.arguments)["together"])]
+    assert any("IM2COL" in each.opcode for each in listed[wait:])
+    # An arrival at another block's barrier is no fence of the whole GPU.
+    fences = sum(opcode.startswith("MEMBAR.ALL.GPU") for opcode in code.elements())
+    assert fences == 1  # of the counter where a sum is split
+    assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0
+    headers = {path.name: path.read_text(encoding="utf-8") for path in SOURCE_ROOT.glob("*.cuh")}
+    source = (SOURCE_ROOT / kernel.source).read_text(encoding="utf-8")
+    options = ("--gpu-architecture=sm_90a", *FLAGS)
+    log = nvrtc.compile_program(source, kernel.source, kernel.expression, headers, options).log
+    assert "registers" in log
+    assert "C75" not in log
