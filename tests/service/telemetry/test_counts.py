@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from models import DeviceLostError, EngineError
+from models import DeviceLostError, EngineError, Flag, Reason
 from service.api.app import create_app
 from service.api.v2.description import index_entry, model_statistics
 from service.batching.consumer import BatchRecord
+from service.engine.ranking import NOT_DECODED
 from service.errors import Code
 from service.hosting.repository import Repository
-from service.telemetry.counts import Counts, Phases
+from service.telemetry.counts import DECODED, Counts, Phases, why_left
 from service.telemetry.metrics import Metrics
 from tests.support.service.client import (
     AppClient,
@@ -44,6 +45,22 @@ def test_buckets_are_fine_enough_for_a_p99_between_a_tenth_and_half_a_second() -
     inside = [bound for bound in bounds if 0.1 <= bound <= 0.5]
     assert (inside[0], inside[-1]) == (0.1, 0.5)
     assert max(high / low for low, high in pairwise(inside)) <= 1.25
+
+
+def test_every_reason_not_to_decode_on_a_gpu_has_a_count_of_its_own() -> None:
+    counts = Counts(4)
+    for times, why in enumerate(DECODED, 1):
+        for _ in range(times):
+            counts.decoded(why)
+    assert counts.sum().decoded == {why: times for times, why in enumerate(DECODED, 1)}
+    assert len(set(DECODED)) == len(DECODED)
+    for reason in Reason:
+        assert reason.value in DECODED
+    for flag in Flag:
+        assert flag.name is not None
+        assert why_left(int(flag)) == flag.name.lower().replace("_", " ")
+    assert why_left(int(Flag.MARKER | Flag.BAD_CODE)) == "bad code"
+    assert why_left(NOT_DECODED) == "engine"
 
 
 def test_phases_add_up_to_the_whole() -> None:
