@@ -106,9 +106,16 @@ def softmax_case(
 
 
 def top_k_case(
-    name: str, x: StridedTensor, kind: ScoreKind, *, few: bool = False, one: float = 0.0
+    name: str,
+    x: StridedTensor,
+    kind: ScoreKind,
+    *,
+    few: bool = False,
+    one: float = 0.0,
+    flags: Sequence[int] = (),
 ) -> KernelCase:
-    """Return a case of scores with their ranking; one element of x is `one`.
+    """Return a case of scores with their ranking; one element of x is `one`, and images have
+    `flags`.
 
     If `few`, many scores are equal, -0 among them.
     """
@@ -140,9 +147,13 @@ def top_k_case(
         bound = np.zeros_like(expected)
         for columns in computed[kind]:
             bound[:, columns] = rounding * expected[:, columns]
-        return Check({"x": placed(numbers, x)}, y, expected, bound)
+        inputs = {"x": placed(numbers, x)}
+        if flags:
+            inputs["flags"] = PlacedArray(np.array(flags, np.int32))
+            expected[:, -1] += flags
+        return Check(inputs, y, expected, bound)
 
-    return KernelCase(name, (top_k_launch(x, kind),), check)
+    return KernelCase(name, (top_k_launch(x, kind, has_flags=bool(flags)),), check)
 
 
 def pixels_case(name: str, channels: int, y: Pixels) -> KernelCase:
@@ -272,6 +283,12 @@ WINDOW_CASES = (
     *(
         top_k_case(f"of one {one}", StridedTensor.contiguous((2, 1000)), ScoreKind.SOFTMAX, one=one)
         for one in (np.inf, -np.inf, np.nan)
+    ),
+    top_k_case(
+        "of images with flags",
+        StridedTensor((4, 10), (12, 1)),
+        ScoreKind.LOGITS,
+        flags=(0, 1, 127, 64),
     ),
     pixels_case("padded to 4 channels", 3, Pixels(4, 4)),
     pixels_case("not padded", 3, Pixels(3, 3)),
