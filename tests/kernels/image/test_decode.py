@@ -383,7 +383,7 @@ def test_what_is_not_flagged_of_500_broken_files_has_pillows_pixels(rig: JpegRig
 @pytest.mark.slow
 def test_what_is_not_flagged_of_20000_broken_files_has_pillows_pixels(rig: JpegRig) -> None:
     counts = check_mutants(rig, 20_000, 1)
-    assert min(counts["flagged"], counts["equal"], counts["refused by its header"]) > 3600
+    assert min(counts["flagged"], counts["equal"], counts["refused by its header"]) > 3000
 
 
 def test_an_ac_symbol_takes_30_instructions() -> None:
