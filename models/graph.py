@@ -374,7 +374,7 @@ class Graph:
 
     @override
     def __reduce__(self) -> tuple[type["Graph"], tuple[object, ...]]:
-        """Pickle the views of mappings, which cannot be pickled, as dictionaries."""
+        """Pickle read-only views of mappings, which cannot be pickled, as dictionaries."""
         values = [getattr(self, each.name) for each in fields(self)]
         return Graph, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
 

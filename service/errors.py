@@ -119,7 +119,7 @@ class ThreadLostError(ServiceError):
 
 
 class NotTriedError(ServiceError):
-    """Says that the process that tried a model's new version hung or died."""
+    """Says that a process which tried a model's new version hung or died."""
 
     def __init__(self, how: str) -> None:
         """State `how` the process ended: "was ended by signal 11"."""

@@ -260,7 +260,7 @@ class Settings(BaseModel):
 
     @property
     def may_change(self) -> bool:
-        """Return whether models may change while they are served."""
+        """Return whether models can change while they are served."""
         return self.repository_api or self.watch
 
     @property

@@ -60,9 +60,8 @@ _Answered = message_class("inference.ModelInferResponse")
 
 
 def write_version(folder: Path, version: int, model: Path = BUILT_IN_MODEL) -> None:
-    """Write the model's files for a version: odd ones have the same weights, and so have even
-    ones.
-    """
+    """Write the model's files for a version; all odd versions share weights, and so do all even
+    ones."""
     place = folder / NAME
     if not place.exists():
         place.mkdir(parents=True)
@@ -99,7 +98,7 @@ def _file_of(path: Path, odd: int) -> bytes:
 def scores_of(
     folder: Path, images: Sequence[ImageFile], place: Path = SAMPLES
 ) -> list[NDArray[np.float32]]:
-    """Return the scores of each image in `place` by the weights that are in the folder now."""
+    """Return the scores of each image in `place` by the weights that the folder has now."""
     path = folder / NAME / "model.onnx"
     classifier = load_classifier(path)
     read = image_reader(Settings())
@@ -116,7 +115,7 @@ def scores_of(
 def first_version(
     folder: Path, images: Sequence[ImageFile], model: Path = BUILT_IN_MODEL, place: Path = SAMPLES
 ) -> Sequence[Sequence[NDArray[np.float32]]]:
-    """Write version 1; return the scores of the images by even versions, then by odd ones.
+    """Write version 1, and return the images' scores by even versions and then by odd ones.
 
     Raises ValueError where the scores of half of the images do not tell them apart.
     """
@@ -256,7 +255,7 @@ async def swapping(
     most: float = inf,
     model: Path = BUILT_IN_MODEL,
 ) -> AsyncIterator["Swaps"]:
-    """Change the model every so many seconds, `most` times, beginning with version `first`."""
+    """Change the model at regular intervals, `most` times, beginning with version `first`."""
     done = Swaps(first)
 
     async def change() -> None:
@@ -346,8 +345,7 @@ async def measure(
     rate: float,
     model: Path = BUILT_IN_MODEL,
 ) -> Result:
-    """Load the server in rounds, each without and with swaps, in the opposite order every other
-    time.
+    """Load the server in rounds with and without swaps, in alternating order.
 
     A round with swaps goes on until its share of them has taken place.
     """

@@ -170,7 +170,7 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         return max(1, self.chunks(problem, config.tile) // MIN_CHUNKS)
 
     def chunks(self, problem: ConvProblem, tile: T) -> int:
-        """Return the chunks that the inner dimension has."""
+        """Return the number of chunks of the inner dimension."""
         return ceil(inner_size(problem) / tile.bk)
 
     @override

@@ -89,7 +89,8 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
 
 @dataclass(frozen=True, slots=True)
 class IntegerWarpgroupConv(IntegerConv):
-    """Computes as IntegerConv by Hopper's wgmma, which reads both factors from shared memory."""
+    """Computes IntegerConv's matrix product by Hopper's wgmma, which reads factors from shared
+    memory."""
 
     WARPGROUPS: ClassVar[bool] = True
     STATIC_BYTES: ClassVar[int] = WarpgroupConv.STATIC_BYTES

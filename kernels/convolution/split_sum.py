@@ -115,7 +115,7 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def cluster(self, config: C) -> Dim3:
-        """Return how many blocks along each axis of the grid are a cluster."""
+        """Return how many blocks a cluster has along each axis of the grid."""
         return (1, config.split if self.clustered(config) else 1, 1)
 
     def factors(
@@ -125,7 +125,7 @@ class SplitSum(Generic[C]):
         x: Pixels,  # noqa: ARG002
         residual: Pixels | None,  # noqa: ARG002
     ) -> Mapping[str, Value]:
-        """Return the arguments ahead of the bias, by which the kernel reads x and the weights."""
+        """Return the arguments before the bias, by which the kernel reads x and the weights."""
         return {"x": "x", "weight": "weight"}
 
     def sizes(

@@ -46,7 +46,7 @@ class TensorTile:
 
     @property
     def multiplying(self) -> int:
-        """Return the number of threads of a block that multiply, and write."""
+        """Return the number of threads of a block that multiply and write."""
         return self.bm // self.wm * (self.bn // self.wn) * 32
 
     @property
@@ -205,11 +205,11 @@ class TensorConv(ImplicitGemm[TensorTile]):
         )
 
     def trips(self, problem: ConvProblem, tile: TensorTile) -> Trips:  # noqa: ARG002  (no loops, no data warps)
-        """Return the trips of inner loops, and what warps that only copy do."""
+        """Return the trip counts of inner loops, and the work of warps that only copy."""
         return NO_INNER_LOOPS
 
     def copied_rows(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:  # noqa: ARG002  (all of them)
-        """Return how many rows of both factors a block copies of a chunk."""
+        """Return how many rows of both factors a block copies for a chunk."""
         return config.tile.bm + config.tile.bn
 
     def bytes_of_row(self, problem: ConvProblem, chunks: int) -> int:  # noqa: ARG002  (whole chunks)

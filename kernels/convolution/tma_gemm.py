@@ -1,4 +1,5 @@
-"""Launches kernels/src/tma_gemm.cu: wgmma of factors that the tensor memory accelerator copies."""
+"""Launches kernels/src/tma_gemm.cu, in which wgmma multiplies what the tensor memory accelerator
+copies."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ _STAGES = {(128, 128): 3, (128, 64): 4, (64, 128): 4, (64, 64): 4, (64, 32): 6}
 
 @dataclass(frozen=True, slots=True)
 class TmaTile(TensorTile):
-    """The tile of a block of `conv_tensor_tma`, which warps share as WarpgroupConv's do.
+    """The tile of a block of `conv_tensor_tma`, shared among warps like WarpgroupConv's.
 
     One warp more copies; no place of a pixel lies in shared memory.
     """
@@ -55,7 +56,8 @@ TMA_TILES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class TmaConv(WarpgroupConv):
-    """Computes as WarpgroupConv, but one thread of a block copies both factors, by whole tiles.
+    """Computes WarpgroupConv's matrix product, but one thread of a block copies whole tiles of both
+    factors.
 
     2 or 4 blocks may be a cluster, of which two have the same pixels or the same filters: each
     copies half of what they share, to both. A chunk is of one tap, so few channels fill it badly.
@@ -67,9 +69,8 @@ class TmaConv(WarpgroupConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse what WarpgroupConv does, split factors and groups, and what tensor copies do not
-        take: pixels of 8 bytes, and some windows.
-        """
+        """Refuse what WarpgroupConv refuses, split factors, groups, and pixels of 8 bytes and
+        windows that tensor copies cannot read."""
         splits = problem.precision is Precision.TF32X3
         return (
             WarpgroupConv.supports(self, problem)
@@ -85,7 +86,7 @@ class TmaConv(WarpgroupConv):
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[TensorTile]]:
-        """Return each tile by itself, and 2 or 4 together where there are so many."""
+        """Return each tile alone, and in clusters of 2 or 4 if there are so many tiles."""
         for tile in self.blocks_of(problem):
             of_pixels, of_filters = _tiles(problem, tile)
             yield TileConfig(tile)
@@ -96,12 +97,12 @@ class TmaConv(WarpgroupConv):
 
     @override
     def configs(self, problem: ConvProblem) -> tuple[TileConfig[TensorTile], ...]:
-        """Return every tile alone and together with others, with every split."""
+        """Return each tile alone and in clusters, with every split."""
         return SplitSum.configs(self, problem)
 
     @override
     def chunks(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """Return the chunks of all taps, each filled up, and of the projection."""
+        """Return the number of chunks of all taps, each padded, and of the projection."""
         of_tap = ceil(problem.c / tile.bk)
         return problem.window.kernel_volume * of_tap + ceil(problem.projected / tile.bk)
 
@@ -124,7 +125,8 @@ class TmaConv(WarpgroupConv):
 
     @override
     def trips(self, problem: ConvProblem, tile: TensorTile) -> Trips:
-        """Say that one warp copies a chunk an iteration, as the others multiply one."""
+        """Return the trip counts; one warp copies a chunk in each iteration while the others
+        multiply one."""
         return Trips({}, {}, data_warps=1, products=self.products_of_chunk(problem, tile))
 
     @override
@@ -156,7 +158,8 @@ class TmaConv(WarpgroupConv):
         x: Pixels,
         residual: Pixels | None,
     ) -> Mapping[str, Value]:
-        """Return the maps of x, of the weights and of what is projected: x's again, if nothing."""
+        """Return the maps of x, the weights and the projected value; without a projection the last
+        is x's again."""
         window, stored = problem.window, problem.precision.stored
         x_rows, weight_rows = _copied(problem, config)
         _, of_filters = _tiles(problem, config.tile)
@@ -212,7 +215,7 @@ class TmaConv(WarpgroupConv):
 
 
 def _not_copied(problem: ConvProblem) -> str | None:
-    """Refuse pixels and windows that tensor copies do not take."""
+    """Refuse pixels and windows that tensor copies cannot read."""
     stored = problem.precision.stored
     read = (problem.c, problem.projected) if problem.projection else (problem.c,)
     if any(stored.pitch(channels) * stored.itemsize % 16 for channels in read):
@@ -223,19 +226,19 @@ def _not_copied(problem: ConvProblem) -> str | None:
 
 
 def _window_of(projection: Projection) -> Window:
-    """Return the window by which a projection reads its input."""
+    """Return the window through which a projection reads its input."""
     axes = len(projection.input)
     one, none = (1,) * axes, (0,) * axes
     return Window(projection.input, one, projection.strides, one, none, none, projection.output)
 
 
 def _tiles(problem: ConvProblem, tile: TensorTile) -> tuple[int, int]:
-    """Return the tiles of pixels, and those of filters."""
+    """Return the number of tiles of pixels, and that of tiles of filters."""
     return ceil(problem.n * problem.window.output_volume / tile.bm), ceil(problem.k / tile.bn)
 
 
 def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
-    """Return the tiles of a cluster: of pixels, and of filters.
+    """Return how many tiles of pixels and of filters a cluster has.
 
     Two have the larger factor in common, where then no block is idle, or else the filters.
     """
@@ -247,8 +250,7 @@ def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, i
 
 
 def _copied(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
-    """Return the rows of x and of the weights that a block copies of a chunk: half of those that
-    another block needs too.
-    """
+    """Return how many rows of x and of the weights a block copies for a chunk: half of those that
+    another block needs too."""
     pixels, filters = _shape(problem, config)
     return config.tile.bm // filters, config.tile.bn // pixels

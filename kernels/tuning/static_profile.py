@@ -204,7 +204,8 @@ class StaticProfile:
 
     @property
     def _copied_rows(self) -> int:
-        """Return the rows of 128 bytes of a chunk: pixels, 16 a warp, and the filters of wgmma."""
+        """Return the rows of 128 bytes in a chunk: 16 pixels for each warp, and the filters of
+        wgmma."""
         filters = int(self._multiplies.partition(".")[2].lstrip("R"))
         return 16 * (self.warps - self.data_warps) + filters
 
@@ -224,7 +225,8 @@ class StaticProfile:
 
 
 def _multiplies(loop: Mapping[str, int]) -> str:
-    """Return the class of a loop's products; beside those of tensor cores, FFMA are transforms'."""
+    """Return the class of a loop's products; beside those of tensor cores, FFMA are not
+    products."""
     return next((name for name in loop if name in _BY_TENSOR_CORES), "FFMA")
 
 

@@ -42,7 +42,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class SessionModel:
-    """Holds a classifier as ONNX Runtime takes it: bytes, in place of a network; picklable."""
+    """Holds a classifier as the bytes that ONNX Runtime loads, in place of a network. Picklable."""
 
     name: str
     data: bytes  # ONNX; inputs PIXELS and TENSORS
@@ -55,7 +55,7 @@ class SessionModel:
 
     @staticmethod
     def of(classifier: Classifier) -> "SessionModel":
-        """Return a classifier as ONNX Runtime takes it."""
+        """Return a classifier in the form that ONNX Runtime loads."""
         proto, inner = classifier.network.proto, classifier.inner
         return SessionModel(
             classifier.name,
@@ -71,9 +71,8 @@ class SessionModel:
 
 @dataclass(frozen=True)
 class Proved:
-    """Says what the warm-up of an engine has shown, which holds for another of the same model with
-    as many threads; picklable.
-    """
+    """Says what an engine's warm-up showed; it holds for other engines of the model with as many
+    threads. Picklable."""
 
     model: SessionModel
     threads: int
@@ -82,7 +81,7 @@ class Proved:
     fallback_reason: str
 
     def open(self, beside: "OnnxRuntimeEngine | None" = None) -> "OnnxRuntimeEngine":
-        """Return an engine whose warm-up shows nothing again. Raises EngineError."""
+        """Return an engine whose warm-up need not prove anything again. Raises EngineError."""
         return OnnxRuntimeEngine(
             self.model,
             max_batch=self.max_batch,
@@ -122,7 +121,7 @@ class OnnxRuntimeEngine:
         prove: Proof = unproved,
         side_by_side: bool | None = None,
     ) -> None:
-        """Share sessions with `beside`, an engine of the same model that is not warm yet.
+        """Share sessions with `beside`, an engine of this model that is not warm yet, if given.
 
         `warm_up` ends with `prove`. Unless it is None, `side_by_side` says whether parallel images
         are faster, which `warm_up` does not measure then.
@@ -178,12 +177,13 @@ class OnnxRuntimeEngine:
         return Kind.TENSOR
 
     def proved(self, model: SessionModel) -> Proved:
-        """Return what warming up has shown of the model, which is this engine's."""
+        """Return what this engine's warm-up showed of the model."""
         faster = self._side_by_side is not None
         return Proved(model, self._threads, self._max_batch, faster, self.fallback_reason)
 
     def warm_up(self) -> Engine:
-        """Measure whether parallel images are faster, unless that is known; prove the engine."""
+        """Measure whether running images in parallel is faster, unless that is known, and prove the
+        engine."""
         if self._single is not None:
             faster = self._is_faster_apart() if self._settled is None else self._settled
             self._side_by_side = self._single if faster else None
@@ -196,7 +196,7 @@ class OnnxRuntimeEngine:
         return self
 
     def _is_faster_apart(self) -> bool:
-        """Return whether as many images as threads are faster with a thread each."""
+        """Return whether as many images as threads run faster with one thread each."""
         images = np.zeros((self._threads, *self._image_shape), np.uint8)
         side_by_side = partial(self._run_side_by_side, self._single, images, self._outputs())
         together, apart = [], []

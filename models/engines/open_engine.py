@@ -154,8 +154,8 @@ def _open(
 def try_on_cpu(
     classifier: Classifier, places: Sequence[DeviceChoice], *, max_batch: int, threads: int
 ) -> tuple[Engine, Proved] | None:
-    """Return a warm engine, and what it shows of those that serve in these places; None where a
-    GPU may.
+    """Return a warm engine, and what it proves for engines with these device choices; None if a GPU
+    may serve.
 
     Raises EngineError.
     """
@@ -181,9 +181,8 @@ def try_on_cpu(
 
 
 def _why_on_cpu(classifier: Classifier, place: DeviceChoice) -> str | None:
-    """Return why a model runs on the CPU whatever there is in this place, empty where that was
-    asked for; None if it depends. Raises NoKernelsError.
-    """
+    """Return why a model runs on the CPU in any case, "" if that was asked for, or None if it
+    depends on the device. Raises NoKernelsError."""
     if not classifier.network.no_kernels:
         return "" if place.kind is DeviceKind.CPU else None
     if place.kind is DeviceKind.CUDA:

@@ -87,7 +87,7 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
 
 
 def _name_nodes(model: ir.Model, given: set[str]) -> None:
-    """Name each node that a library made, or that the file leaves unnamed, after its output.
+    """Name each node without a name, from the file or made by a library, after its output.
 
     No two have the same name: ONNX Runtime would refuse the model. An output may have the name of
     another node.

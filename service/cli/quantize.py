@@ -96,7 +96,7 @@ def quantize(
 
 
 def _photographs(classifier: Classifier, settings: Settings, images: Sequence[Path]) -> Photographs:
-    """Read and decode the files, at most MOST_PHOTOGRAPHS; one that cannot be read is an error."""
+    """Read and decode the files, at most MOST_PHOTOGRAPHS; an unreadable one is an error."""
     prepare = decoder(classifier.preprocessing, settings)
     labels = classifier.preprocessing.labels
     names = names_of_labels(labels)

@@ -1,4 +1,4 @@
-"""Calls functions in other processes, so that the server's own threads do not wait for them.
+"""Calls functions in other processes, so that the server's threads need not wait.
 
     a thread ── pickle protocol 5, by a pipe ── function() ── result or error, log ── back
 
@@ -43,7 +43,7 @@ _LENGTH = struct.Struct("=Q")
 
 
 class ProcessPool:
-    """Keeps as many processes as threads call `run` at once; each starts when it is first needed.
+    """Runs as many processes as threads call `run` at once; each starts when first needed.
 
     A process has the niceness of the thread that starts it, and ends with this one, however that
     ends: it reads from a pipe that closes then. What it logs, this one logs after the call.
@@ -102,18 +102,18 @@ class ProcessPool:
             self._busy.discard(process)
 
     def close(self) -> None:
-        """End every process after its last call, without waiting for that."""
+        """End every process after its last call, without waiting."""
         self._closed = True
         self.end_idle()
 
     def kill(self) -> None:
-        """End every process now; calls raise what `lost` returns."""
+        """End every process now; their calls raise what `lost` returns."""
         self.close()
         for process in tuple(self._busy):
             process.end()
 
     def end_idle(self) -> None:
-        """End the processes that call nothing now; others start where they are needed."""
+        """End the processes that run no call; new ones start when needed."""
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()
@@ -124,7 +124,7 @@ class _LostError(Exception):
 
 
 class _StarvedError(Exception):
-    """Says that a process for idle cores gets none."""
+    """Says that a process that may use only idle cores gets no time on any."""
 
 
 _Asked = tuple[Callable[[], Any], int | None]
@@ -156,7 +156,7 @@ class _Process:
             raise _LostError(how) from error
 
     def _answers_within(self, bound_s: float) -> bool:
-        """Return whether there is an answer in time. Raises _StarvedError."""
+        """Return whether an answer arrives in time. Raises _StarvedError."""
         poll = select.poll()
         poll.register(self._output, select.POLLIN)
         left_s, used_s = bound_s, self._used_s()
@@ -171,7 +171,7 @@ class _Process:
         return False
 
     def _used_s(self) -> float:
-        """Return the time on cores so far; inf where that is unknown."""
+        """Return the seconds that the process has used on cores, or inf if they are unknown."""
         try:
             stat = Path(f"/proc/{self._process.pid}/stat").read_text()
         except OSError:
@@ -180,7 +180,7 @@ class _Process:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> None:
-        """Let a call fail, in whose thread this is not called."""
+        """Make a call in another thread fail."""
         self._process.kill()
 
     def kill(self) -> None:
@@ -188,7 +188,7 @@ class _Process:
         self.close()
 
     def close(self) -> None:
-        """Close the process's input, which ends it, and wait for its end."""
+        """Close the process's input, by which it ends, and wait for its end."""
         with suppress(BrokenPipeError):  # what was being sent is lost
             self._input.close()
         self._output.close()
@@ -208,7 +208,7 @@ def _send(pipe: IO[bytes], what: object) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> Any:
-    """Return the object sent through a pipe. Raises EOFError where the other side has ended."""
+    """Return the object sent through a pipe. Raises EOFError if the other side has ended."""
     length, count = _LENGTHS.unpack(_read(pipe, _LENGTHS.size))
     data = _read(pipe, length)
     buffers = [_read(pipe, *_LENGTH.unpack(_read(pipe, _LENGTH.size))) for _ in range(count)]
@@ -233,7 +233,7 @@ main({nice}, idle={idle})
 
 
 def main(nice: int, *, idle: bool) -> None:
-    """Call functions from standard input until it ends, when the parent is gone or has closed.
+    """Call functions read from standard input until it ends, because the parent closed or died.
 
     Signals to a whole group of processes, Ctrl-C say, are for the parent, which finishes what it
     has accepted.
@@ -257,7 +257,7 @@ def main(nice: int, *, idle: bool) -> None:
 
 
 def _yield_cores() -> None:
-    """Take only cores that no other process wants."""
+    """Use only cores that no other process wants."""
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -277,7 +277,8 @@ def _outcome(function: Callable[[], Any], most_bytes: int | None) -> tuple[Any, 
 
 @contextmanager
 def _memory_limited(more_bytes: int) -> Iterator[None]:
-    """Let this process have so much more memory meanwhile; allocations beyond it fail."""
+    """Let this process allocate only `more_bytes` more within this block; further allocations
+    fail."""
     if sys.platform != "linux":  # no other system says how much it has, or limits all of it
         yield
         return
@@ -293,7 +294,7 @@ def _memory_limited(more_bytes: int) -> Iterator[None]:
 
 
 class _Log(logging.Handler):
-    """Keeps what is logged during a call."""
+    """Keeps the log lines of a call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -304,6 +305,6 @@ class _Log(logging.Handler):
         self._lines.append((record.name, record.levelno, self.format(record)))
 
     def taken(self) -> list[_Line]:
-        """Return the lines since the last call."""
+        """Return the lines logged since the last call."""
         lines, self._lines = self._lines, []
         return lines

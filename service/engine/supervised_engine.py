@@ -175,9 +175,8 @@ class SupervisedEngine:
         bound_s: float,
         known: Latency | None = None,
     ) -> None:
-        """Let a thread open an engine, warm it up and measure L(n), unless that is known; raise
-        what that raises.
-        """
+        """Have a thread open an engine, warm it up and measure L(n), unless that is known. Raises
+        what these raise."""
         start = partial(thread.start, self._blank, self._measure_s, known)
         starting = thread.pool.run(start, opened, bound_s)
         started = monotonic()
@@ -252,7 +251,8 @@ class _Thread:
         known: Latency | None,
         opened: Callable[[], Engine],
     ) -> tuple[Engine, Latency]:
-        """Open and warm up an engine; return the one that serves, and L(n) of blank images.
+        """Open and warm up an engine; return the one to serve with, and L(n) measured on blank
+        images.
 
         Where L(n) is known only the largest batch is run, which allocates memory for all.
         """

@@ -1,4 +1,4 @@
-"""Keeps what a model's version was read as, to open another engine of it when its files are others.
+"""Keeps a version of a model as it was read, to open further engines after its files have changed.
 
 On disk, not in memory: it has all weights.
 """
@@ -20,7 +20,7 @@ _log = logging.getLogger("convoy")
 
 
 class Kept(Generic[T]):
-    """Holds a picklable object in a file without a name, which ends with this or the process.
+    """Holds a picklable object in an unnamed file, which is deleted with this or with the process.
 
     Where no file can be written it is held in memory, and the log says so.
     """
@@ -39,7 +39,7 @@ class Kept(Generic[T]):
         weakref.finalize(self, self._file.close)
 
     def get(self) -> T:
-        """Return an equal object; any thread may call this."""
+        """Return a copy of the object; any thread may call this."""
         with self._lock:
             self._file.seek(0)
             kept: T = pickle.load(self._file)  # noqa: S301  (written above)

@@ -57,7 +57,7 @@ _log = logging.getLogger("convoy")
 
 @dataclass(frozen=True)
 class ReadModel:
-    """Holds what a model's files came to: all that serving it takes; picklable."""
+    """Holds all that was read from a model's files and serving it needs. Picklable."""
 
     info: ModelInfo
     preprocessing: Preprocessing
@@ -140,19 +140,19 @@ def check_models(settings: Settings, expectations: Sequence[str] | None) -> "lis
 
 
 def open_file(file: ModelFile, settings: Settings, expectations: Sequence[str] | None) -> OpenModel:
-    """Open one model. Raises ModelError, also where its files change while they are read."""
+    """Open one model. Raises ModelError, also if its files change while they are read."""
     return open_read(read_file(file, settings, expectations), file, settings, expectations)
 
 
 def read_file(file: ModelFile, settings: Settings, expectations: Sequence[str] | None) -> ReadModel:
-    """Read one model. Raises ModelError, also where its files change meanwhile."""
+    """Read one model. Raises ModelError, also if its files change while they are read."""
     return read_as_it_is(*load_unchanged(file, settings, expectations), file, settings)
 
 
 def load_unchanged(
     file: ModelFile, settings: Settings, expectations: Sequence[str] | None
 ) -> tuple[Classifier, Stamp]:
-    """Return the model in a file, and the stamp that its files had before and after that.
+    """Return the model in a file, and its files' stamp, which is the same before and after reading.
 
     Raises ModelError.
     """
@@ -166,7 +166,7 @@ def load_unchanged(
 def read_as_it_is(
     classifier: Classifier, stamp: Stamp, file: ModelFile, settings: Settings
 ) -> ReadModel:
-    """Return a model whose engines prove themselves where they are opened. Raises EngineError."""
+    """Return a model whose engines prove themselves when they are opened. Raises EngineError."""
     max_batch = max_batch_of(classifier, settings)
     return ReadModel(
         info_of(classifier, file.version, doubt_guess(classifier, settings)),
@@ -177,7 +177,7 @@ def read_as_it_is(
 
 
 def max_batch_of(classifier: Classifier, settings: Settings) -> int:
-    """Return the largest batch that the settings allow, and the model."""
+    """Return the largest batch that both the settings and the model allow."""
     return min(settings.max_batch, classifier.serving.max_batch or settings.max_batch)
 
 
@@ -437,7 +437,7 @@ def _read_again(
     stamp: tuple[int, int],
     meaning: Preprocessing,
 ) -> ReadModel:
-    """Read a file again, so that its weights need not stay in memory. Raises ModelError."""
+    """Read a file again, so that its weights need not be kept in memory. Raises ModelError."""
     again = read_file(file, settings, expectations)
     if _stamp(file.path) != stamp or again.preprocessing != meaning:
         raise ModelFileError(f"{file.path} or its model.toml has changed since the server started")

@@ -213,9 +213,8 @@ class Swaps(Changes):
         examples: Sequence[Example],
         scores: Sequence[NDArray[np.float32] | None] | None,
     ) -> Comparison:
-        """Compare a version with the old one on recent images, which it keeps, by its scores of
-        them, which it computes here where they are None.
-        """
+        """Compare a version with the old one on recent images, by its scores for these, which are
+        computed here if None."""
         if old is None:
             return Comparison()
         if scores is None:
@@ -233,7 +232,7 @@ class Swaps(Changes):
     async def _scores(
         self, old: Pipeline, new: Pipeline, image: bytes | Frames | Array
     ) -> NDArray[np.float32] | None:
-        """Return a new version's scores of an image; None if it takes no such image."""
+        """Return a new version's scores of an image, or None if it takes no such image."""
         prepare = partial(prepared, old.info, new.info, new.prepare)
         taken = await self._thread.run(prepare, image)
         return None if taken is None else (await new.runner.try_out(taken)).scores.copy()

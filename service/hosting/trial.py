@@ -1,4 +1,4 @@
-"""Tries a model's new version on the CPU, in a process of its own.
+"""Tries a model's new version on the CPU in a process of its own.
 
     files ── classifier ── self-test, every batch size ── L(n) ── recent images ─┬─ ReadModel
                                                                                  └─ their scores
@@ -41,7 +41,7 @@ _MEASURE_S = 0.5
 
 @dataclass(frozen=True)
 class Trial:
-    """Holds a version and what it showed; None where it has not run."""
+    """Holds a version and the results of trying it, None if it was not run."""
 
     read: ReadModel
     latency: Latency | None = None
@@ -55,7 +55,7 @@ def try_file(
     old: ModelInfo | None,
     images: Sequence[bytes | Frames | Array],
 ) -> Trial:
-    """Try a version on images that the old one has answered. Raises ModelError."""
+    """Try a version on images that the old one answered. Raises ModelError."""
     classifier, stamp = load_unchanged(file, settings, expectations)
     tried = try_on_cpu(
         classifier,
@@ -82,7 +82,7 @@ def try_file(
 
 @dataclass(frozen=True)
 class _Opening:
-    """Opens engines that share what was proved."""
+    """Opens engines that share what one of them proved."""
 
     proved: Proved
 
@@ -109,8 +109,7 @@ def prepared(
     image: bytes | Frames | Array,
 ) -> Image | None:
     """Return an image that the old version took as the new one takes it, or None if it takes no
-    such image.
-    """
+    such image."""
     if isinstance(image, Frames) and not new.of_clips:
         return None
     if not isinstance(image, np.ndarray):

@@ -102,7 +102,7 @@ Call = Callable[[Callable[[], Image], int], Image]
 
 
 def in_process(processes: ProcessPool) -> Call:
-    """Return what decodes an image in another process, and refuses it with PayloadTooLargeError if
+    """Return a function that decodes an image in another process; it raises PayloadTooLargeError if
     that takes more memory than was reserved."""
 
     def decode_there(decode: Callable[[], Image], most_bytes: int) -> Image:
