@@ -5,12 +5,13 @@ A record is lanes, addresses and a source line; what is computed are wavefronts 
 Rules of shared memory, 32 banks of 4 bytes:
 
 - 4 bytes a lane or fewer: as many wavefronts as the most different words in one bank (CUDA C++
-Programming Guide, "Shared Memory" of compute capability 5.x and later). - 8 bytes: half a warp at a
-time; 16 bytes: a quarter. A wavefront returns 128 bytes. - Loads of 8 and 16 bytes serve twice as
-many lanes at once where lanes l and l ^ 1, or l and l ^ 2, have the same address, for all l that
-take part: an engineer of NVIDIA's, for compute capability 7.x,
-forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228. Assumed of later ones. -
-ldmatrix: a wavefront for each matrix whose 8 rows are in different banks.
+  Programming Guide, "Shared Memory" of compute capability 5.x and later).
+- 8 bytes: half a warp at a time; 16 bytes: a quarter. A wavefront returns 128 bytes.
+- Loads of 8 and 16 bytes serve twice as many lanes at once where lanes l and l ^ 1, or l and l ^ 2,
+  have the same address, for all l that take part: an engineer of NVIDIA's, for compute capability
+  7.x, forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228. This is assumed
+  of later ones, too.
+- ldmatrix: a wavefront for each matrix whose 8 rows are in different banks.
 
 A global instruction needs the sectors, 32 bytes each, that its lanes touch (Programming Guide,
 "Global Memory").

@@ -143,9 +143,9 @@ def _add(
     given: dict[str, Any],
     sources: dict[str, list[str]],
 ) -> None:
-    """Add entries that `given` lacks, and record the source of each in `sources`.
+    """Add to `given` the values that it lacks, and list their keys in `sources` under `name`.
 
-    Of `resize` and `crop_pct` only one is ever given.
+    Where it has `resize`, `crop_pct` is not added, and the reverse.
     """
     taken = {key: value for key, value in values.items() if key not in given}
     for key, other in (("resize", "crop_pct"), ("crop_pct", "resize")):

@@ -264,7 +264,7 @@ def normalisation(
 
 
 def normalised(images: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
-    """Return pixels N×H×W×C normalised as the model takes them, with channels first or last."""
+    """Return float32 of pixels N×H×W×C, normalised, in the order of axes of the model's layout."""
     multiplier, offset = normalisation(preprocessing)
     tensors = images * multiplier + offset
     if preprocessing.layout is Layout.NCHW:

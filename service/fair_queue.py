@@ -10,8 +10,8 @@ for the others. What a line gets in its first turn advances the clock by a part 
 that clients who come once, however many, do not hold up a line that has had its turn.
 
 - While two clients wait all the time, their service over their weight differs by at most the
-largest cost of each over its weight. - A client's line that forms is behind at most one entry of
-each other client.
+  largest cost of each over its weight.
+- A client's line that forms is behind at most one entry of each other client.
 """
 
 from bisect import bisect_left, insort
@@ -132,7 +132,8 @@ class FairQueue(Generic[E]):
     def next(self) -> tuple[Line[E], float]:
         """Return the line whose turn it is, and how much service this turn allows.
 
-        After that service the line has had at least as much as the next line.
+        That is without end for a line alone, 1 where there are several levels, and else as much as
+        brings the line level with the next one by their weights, at least 1.
         """
         if len(self._levels) == 1:
             (places,) = self._levels.values()

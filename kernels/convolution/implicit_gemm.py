@@ -152,7 +152,10 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         raise NotImplementedError
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q ((C/groups) R S + C'), where taps that read padding count too."""
+        """Return N K P Q ((C/groups) R S + C'), C' the projection's channels, 0 without one.
+
+        Taps that read padding count, too.
+        """
         return problem.macs
 
     def rounding(self, problem: ConvProblem, config: TileConfig[T]) -> float:  # noqa: ARG002  (the same for all)

@@ -202,8 +202,8 @@ class NonfusedWinogradConv:
         return _product(products).counter_bytes(products, config.gemm)
 
     def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
-        """Return the name of the layout for these points, which the fused algorithm shares in
-        fp32."""
+        """Return the name of the filter's layout: F(m, r), the points, and but for fp32 the
+        precision; in fp32 the fused algorithm has the same layout."""
         form = f"F({self.m},{self.r}) {config.points.name}"
         precision = self.arithmetic(problem)
         return form if precision is Precision.FP32 else f"{form} {precision.value}"

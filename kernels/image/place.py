@@ -74,7 +74,7 @@ def kind_of(image: Placed) -> Kind:
 
 
 def kind_of_batch(images: Iterable[Placed]) -> Kind:
-    """Return the highest kind of the images; all images in an array are of one kind."""
+    """Return the kind of a batch: the highest `Kind` of its images, or that of an array's type."""
     if isinstance(images, np.ndarray):
         return _KINDS[images.dtype]
     return max(map(kind_of, images))

@@ -88,8 +88,10 @@ class ConvProblem:
 
     @property
     def macs(self) -> int:
-        """Return the direct algorithm's multiply-adds, N K P Q (C/groups) R S, where padding counts
-        too."""
+        """Return the direct algorithm's multiply-adds, N K P Q ((C/groups) R S + C').
+
+        C' are the projection's channels, 0 without one. Taps that read padding count, too.
+        """
         w = self.window
         inner = self.c // self.groups * w.kernel_volume + self.projected
         return self.n * self.k * w.output_volume * inner

@@ -57,7 +57,7 @@ _ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
 
 
 def one_type(first: Storage, *others: Storage) -> Storage:
-    """Return the storage of all tensors. Raises ValueError where they differ."""
+    """Return the storage that all tensors share. Raises ValueError where they differ."""
     if any(other != first for other in others):
         raise ValueError(f"tensors of {first} and of {', '.join(map(str, others))}")
     return first

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from kernels.device.device import ALIGNMENT, Device, Event, Graph, Stream
+from kernels.device.gpus import GPUS
 from kernels.device.launch import Launch
 
 COPIES = 20
@@ -25,9 +26,9 @@ COPIES = 20
 REPLAYS = 200
 """The number of replays of graphs for a median."""
 
-REUSE_BYTES = 180_000_000
-"""With a cold cache, the bytes between two uses of one byte: three second-level caches of an
-H200."""
+REUSE_BYTES = 3 * max(gpu.l2_mb for gpu in GPUS.values()) * 2**20
+"""With a cold cache, the bytes between two uses of one byte: three times the largest second-level
+cache of the GPUs that are listed."""
 
 _WARM_UP_MS = 0.1
 """Milliseconds of work, for each replay that counts, before the first of them: an idle GPU's clock

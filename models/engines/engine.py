@@ -79,8 +79,8 @@ class Engine(Protocol):
     def warm_up(self) -> "Engine":
         """Do the work that no request should wait for, and return the engine that will serve.
 
-        Engines from `open_engine` run every N and are proved. The engine returned is this one, or a
-        warm replacement where this one failed and is closed.
+        An engine of `open_engine` runs every N here, and its scores are proved (prove.py). The
+        engine returned is this one, or a warm replacement where this one failed and is closed.
         """
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:

@@ -153,7 +153,10 @@ def _report(problems: list[_Problem]) -> str:
 
 
 def _lines(causes: list[_Problem]) -> list[str]:
-    """Return one line for each reason, which names its nodes."""
+    """Return a line for each operator and reason of its refusal, with the first nodes' names.
+
+    After `_REASONS` lines, one counts the rest.
+    """
     grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for problem in causes:
         reason = shortened(str(problem.error))

@@ -12,7 +12,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def channel_shuffle(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the last of the three nodes."""
+    """Apply the rule at the Reshape back, the last of the three nodes."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     swap = view.producer(node.x)

@@ -15,7 +15,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def group_normalisation(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the last of the three nodes."""
+    """Apply the rule at the Reshape back, the last of the three nodes."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     normalised = view.producer(node.x)

@@ -5,7 +5,8 @@ device it gets a start tag: its finish tag or the clock, whichever is later. The
 earliest start tag, and the clock advances to that tag (Goyal, Vin and Cheng 1996, section 2).
 
 - While two models want the device all the time, their service over their weight differs by at most
-one batch of each over its weight. - A model that returns after a pause has accumulated no claim.
+  one batch of each over its weight.
+- A model that returns after a pause has accumulated no claim.
 """
 
 from collections.abc import Callable

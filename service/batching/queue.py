@@ -231,7 +231,10 @@ def _goes_behind(last: Request[T, R], request: Request[T, R]) -> bool:
 
 
 def _stretches(queue: FairQueue[Request[T, R]], limit: int, now: float) -> Iterator[Stretch[T, R]]:
-    """Yield how `limit` items of the queue would be served, without changing any request."""
+    """Yield each request with how many of its items go next, in the order of service.
+
+    They are `limit` items in all, which are taken off `queue`; no request is changed.
+    """
     left: dict[Request[T, R], int] = {}  # of those that are served in part
     while limit > 0:
         line, worth = queue.next()

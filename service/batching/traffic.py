@@ -38,7 +38,7 @@ _NEWEST_BATCH = 0.005
 
 
 class Prospect(NamedTuple):
-    """Describes the arrivals that are expected after an event."""
+    """Describes the arrivals still expected in the window after answers, or after a burst began."""
 
     since: float  # clock seconds of the event
     more: float  # items still expected in its window

@@ -269,7 +269,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _read_again(self) -> None:
-        """Reload the files that may have changed."""
+        """Reload the file of API keys, if there is one."""
         keys = self._edge.keys if self._edge is not None else None
         if keys is None:
             _log.info("SIGHUP: there is no file to read again (--api-key-file)")

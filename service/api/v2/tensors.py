@@ -179,8 +179,10 @@ def files_in_json(data: Span, n: int) -> list[bytes]:
 
 
 def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
-    """Return whether the text `outside` the strings makes a list of strings, or of one-string
-    lists."""
+    """Return whether JSON is a list of `strings` strings, or of as many lists of one string.
+
+    `outside` is its text before, between and after the strings.
+    """
     if any(end - start > PIECE for _, start, end in outside):
         return False
     found = b"0".join(text[start:end].translate(None, _SPACE) for text, start, end in outside)
