@@ -102,6 +102,10 @@ DEFECTS = {
         "mbarrier_expect(full + stage, STAGE)",
         "mbarrier_expect(full + stage, STAGE + BM * ROW)",
     ),
+    "pixels copied before the launch ahead has ended": (
+        "    wait_for_previous();\n#pragma unroll 1",
+        "#pragma unroll 1",
+    ),
     "no wait for the last products": ("  wgmma_wait<0>();\n", ""),
     "no wait for products": ("wgmma_wait<PENDING>();", ";"),
     "sums written before the last chunk is read": (
