@@ -171,8 +171,9 @@ WAITS = [
 """The places of all waits, by source."""
 
 
-_NOTICED = "before it waited|no thread waited|out of bounds"
-"""How the simulator says so; it sees a plain early load by what it brings."""
+_NOTICED = "before it waited|no thread waited|out of bounds|misaligned address"
+"""How the simulator says so; it sees a plain early load by what it brings: as an offset, an address
+that is no multiple of 4."""
 
 
 def _assert_noticed(source: str, root: Path) -> None:
