@@ -139,7 +139,7 @@ class _Process:
             [sys.executable, "-c", _MAIN.format(path=sys.path, nice=nice, idle=idle)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=idle,
+            start_new_session=idle or nice > 0,  # to which Linux may give a share of the cores
         )
         self._input = cast(IO[bytes], self._process.stdin)
         self._output = cast(IO[bytes], self._process.stdout)

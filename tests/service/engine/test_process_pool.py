@@ -146,8 +146,9 @@ def test_an_idle_process_that_gets_no_core_is_replaced(monkeypatch: pytest.Monke
     monkeypatch.setattr(process_pool, "_STARVED", 1000.0)
     processes = ProcessPool(DecoderLostError, idle=True)
     processes.run(partial(time.sleep, 1))
-    policy, nice, _ = standing(processes)
+    policy, nice, session = standing(processes)
     assert policy == os.SCHED_OTHER
+    assert session != os.getsid(0)
     assert nice == os.getpriority(os.PRIO_PROCESS, 0) + process_pool._LOW
 
 
