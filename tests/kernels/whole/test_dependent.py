@@ -171,9 +171,9 @@ WAITS = [
 """The places of all waits, by source."""
 
 
-_NOTICED = "before it waited|no thread waited|out of bounds|misaligned address"
-"""How the simulator says so; it sees a plain early load by what it brings: as an offset, an address
-that is no multiple of 4."""
+_NOTICED = "before it waited|no thread waited|out of bounds|misaligned address|illegal address"
+"""How the simulator says so; it sees a plain early load by what it brings: as an offset or a length,
+an address that nothing has."""
 
 
 def _assert_noticed(source: str, root: Path) -> None:
