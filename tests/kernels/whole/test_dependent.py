@@ -172,8 +172,8 @@ WAITS = [
 
 
 _NOTICED = "before it waited|no thread waited|out of bounds|misaligned address|illegal address"
-"""How the simulator says so; it sees a plain early load by what it brings: as an offset or a length,
-an address that nothing has."""
+"""How the simulator says so; it sees a plain early load by what it brings: as an offset or a
+length, an address that nothing has."""
 
 
 def _assert_noticed(source: str, root: Path) -> None:
