@@ -225,7 +225,10 @@ Met Block::meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together to
 
 // Lanes go on in the order of the launch.
 void Block::complete(Warp& warp, Meeting& meeting) {
-  if (meeting.together != nullptr) meeting.together(meeting.values[meeting.parity]);
+  if (meeting.together != nullptr) {
+    meeting.together(meeting.values[meeting.parity]);
+    released(&meeting.tokens[meeting.parity]);  // what it did, by the last lane, is behind all
+  }
   const unsigned came = std::exchange(meeting.arrived, 0);
   meeting.came[meeting.parity] = came;
   meeting.unread |= came;
