@@ -132,7 +132,7 @@ class NullDevice:
     ) -> None:
         if kernel.instantiation.kernel == "top_k":
             plain = cast("Sequence[PlainArgument]", arguments)  # it takes no tensor maps
-            _, y, classes, _, k, *_ = plain  # of kernels/src/top_k.cu
+            _, _, y, classes, _, k, *_ = plain  # of kernels/src/top_k.cu
             flags = _flags(grid[0], int(y), int(classes), int(k))
             flags[...] = 1
             if self._graph is not None:

@@ -327,7 +327,7 @@ class JpegImage(LaidOut):
         place[begin:end] = np.frombuffer(self.file.scan, np.uint8)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return black pixels: the scores of an engine that has no flags for a file are discarded."""
+        """Return black pixels: scores of an engine without flags for a file are discarded."""
         return np.zeros(self.shape, dtype or self.dtype)
 
 

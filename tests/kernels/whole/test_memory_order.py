@@ -93,11 +93,16 @@ def _counts_in_order(
     """Whether a split's counter is ordered, and by no more than that takes.
 
     A fence ahead of it, and behind it nothing that was in the L1 cache; sequential consistency
-    (MEMBAR.SC) would do it twice.
+    (MEMBAR.SC) would do it twice. A block's own fences are not counted: Hopper's asynchronous
+    copies and products need them.
     """
     opcodes = _opcodes(instantiation, root, cache)
     (counter,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("ATOMG"))
-    fences = [i for i, opcode in enumerate(opcodes) if opcode.startswith("MEMBAR")]
+    fences = [
+        i
+        for i, opcode in enumerate(opcodes)
+        if opcode.startswith("MEMBAR") and not opcode.endswith(".CTA")
+    ]
     ahead = [i for i in fences if i < counter and opcodes[i] == "MEMBAR.ALL.GPU"]
     behind = [i for i, opcode in enumerate(opcodes) if opcode == "CCTL.IVALL" and i > counter]
     return len(ahead) == len(fences) == 1 and bool(behind)

@@ -57,8 +57,8 @@ def _moved(pixels: Pixels) -> Pixels:
 
 
 def _in_turn(precision: Precision) -> Iterator[KernelCase]:
-    """Yield each layer by one tile and split, in rotation, by 1, 2 or 4 blocks together;
-    where pixels lie at 16 bytes, and every fifth where they may not.
+    """Yield each layer by one tile and split, in rotation, by 1, 2 or 4 blocks together,
+    where pixels lie at 16 bytes and, if that is elsewhere, where they do not.
     """
     layers = (*DIRECT_LAYERS, *GEMM_LAYERS, *PROJECTING_LAYERS, *PROJECTING_LAYERS)
     at = (at_precision(layer, precision) for layer in layers)
@@ -66,8 +66,9 @@ def _in_turn(precision: Precision) -> Iterator[KernelCase]:
         tiles = TMA.blocks_of(layer.problem)
         split = 1 + (row + row // len(tiles)) % 5
         config = TileConfig(tiles[row % len(tiles)], split, together=TOGETHER[row % 3])
-        yield conv_case(at_16_bytes(layer), ConvChoice(TMA, config))
-        if row % 5 == 0:
+        aligned = at_16_bytes(layer)
+        yield conv_case(aligned, ConvChoice(TMA, config))
+        if aligned != layer:
             yield conv_case(layer, ConvChoice(TMA, config))
 
 
