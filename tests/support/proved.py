@@ -135,6 +135,7 @@ PROOFS = (
             "service/engine/__init__.py",
             "service/engine/cgroups.py",
             "service/engine/cores.py",
+            "service/engine/process_pool.py",
             "service/engine/threads.py",
             "service/images",
         ),

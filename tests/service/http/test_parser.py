@@ -97,7 +97,8 @@ async def test_more_requests_a_second_than_allowed_are_answered_429(
         for _ in range(3):
             assert (await server.ask(get("/v2/health/live"))).status == 200
         for path in ("/", "/page/page.js", "/docs/none"):
-            assert (await server.ask(get(path))).error(429) == message
+            # A busy machine may take a second to here.
+            assert (await server.ask(get(path))).error(429).startswith(message[: -len("2 s")])
     async with keyed(keys=keys, limits=Limits(rate=1)) as server:
         assert (await server.ask(get("/"))).status == 200  # without a key
         (await server.ask(get("/"))).error(429)

@@ -85,11 +85,17 @@ def test_connections_that_wait_as_workers_leave_are_answered(tmp_path: Path) -> 
     with running(tmp_path, "--notice-s", "0.2") as service:
         service.process.terminate()
         statuses = Counter[int]()
+        resets = 0
         with suppress(ConnectionRefusedError):
             while True:
                 with closing(service.connect()) as connection:
-                    statuses[connection.exchange("POST", "/v1/classify", b"1")[0]] += 1
+                    try:
+                        statuses[connection.exchange("POST", "/v1/classify", b"1")[0]] += 1
+                    except ConnectionResetError:
+                        resets += 1
         assert set(statuses) <= {200, 503}
+        # One that comes between a worker's last look and the end of its socket, the kernel resets.
+        assert resets <= 1
         assert service.process.wait(10) == 0
 
 
