@@ -132,9 +132,8 @@ class Repository:
         self._reader = ThreadPool("read", min(1, decode_threads), **pace)
         self.metrics.lost_decode_threads = lambda: self._decoders.lost + self._reader.lost
         self._teller = ThreadPool("metrics", 1, bound_s=_TELL_S)
-        self._turns: defaultdict[int, DeviceTurns] = defaultdict(
-            DeviceTurns
-        )  # of the engines with a number
+        # By an engine's number, of all models' engines with it.
+        self._turns: defaultdict[int, DeviceTurns] = defaultdict(DeviceTurns)
         self._measure_s = measure_s
         self._bounds = bounds
         self._leaving = False

@@ -42,8 +42,8 @@ async function drawing(image, { name, predictions }, time) {
   return new Promise((resolve) => canvas.toBlob(resolve));
 }
 
-/** Connect the buttons; `current` returns the answer on the stage, and `picture` what is drawn of it. */
-export function start(current, picture) {
+/** Connect the buttons; `current` returns the answer on the stage, and `image` its image or frame. */
+export function start(current, image) {
   $("link").addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(location.href);
@@ -58,6 +58,6 @@ export function start(current, picture) {
     const answer = current();
     if (!answer?.predictions) return;
     const time = document.querySelector("#right .time").textContent;
-    save("answer.png", await drawing(picture(), answer, time));
+    save("answer.png", await drawing(image(), answer, time));
   });
 }
