@@ -13,7 +13,7 @@ from benchmarks.kernels.suites import BATCHES, SUITES
 from benchmarks.plots import NoMatplotlibError
 from benchmarks.rows import Row, fill
 from kernels.tuning.constants import ASSUMED, Constants
-from kernels.tuning.micro import cache_bytes, fitted
+from kernels.tuning.micro import cache_bytes_per_cycle, fitted
 
 BEGIN, END = "<!-- benchmarks.gpu report -->", "<!-- end of the report -->"
 """The marks between which the README's section lies."""
@@ -164,7 +164,7 @@ def _constants(rows: Sequence[Row]) -> Iterable[str]:
     ]
     yield "## What the model of time assumes\n\n" + _table(("reading", "of", "µs"), shown)
     rates = [
-        (str(reading.conditions["blocks"]), f"{cache_bytes(reading):.1f}")
+        (str(reading.conditions["blocks"]), f"{cache_bytes_per_cycle(reading):.1f}")
         for reading in found
         if reading.name == "cache"
     ]

@@ -24,8 +24,9 @@ class Constants:
     fork_cycles: float = 1600
     """The same if the later launch waits for one on another stream."""
 
-    l2_bytes: float = 24
-    """Bytes from the second-level cache per cycle and multiprocessor while all read, 6.3 TB/s."""
+    cache_bytes_per_cycle: float = 24
+    """Bytes that each multiprocessor reads from the second-level cache while all read, 6.3 TB/s in
+    all."""
 
     idle_warps: float = 2
     """With w warps, a multiprocessor issues at w / (w + idle_warps) of its full rate: the fewer

@@ -188,7 +188,7 @@ def _split(work: Work, constants: Constants) -> float:
         return 0
     if work.tail_in_cluster:
         return _CLUSTER_MEET + work.tail_bytes / _CLUSTER_BYTES
-    return _MEET + work.tail_bytes / constants.l2_bytes
+    return _MEET + work.tail_bytes / constants.cache_bytes_per_cycle
 
 
 def usable(multiprocessors: int, cluster: int) -> int:
@@ -211,7 +211,7 @@ def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants)
     iterations = work.products / profile.products if profile.products else 0
     return max(
         iterations * _iteration(work.kernel, blocks, constants.idle_warps),
-        blocks * work.bytes / constants.l2_bytes,
+        blocks * work.bytes / constants.cache_bytes_per_cycle,
         work.rounds * _LATENCY,
     )
 

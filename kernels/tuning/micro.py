@@ -232,11 +232,11 @@ def fitted(readings: Iterable[Reading]) -> Constants:
         launch_cycles=cycles(apart),
         overlapped_cycles=cycles(gap_us(dependent=True)),
         fork_cycles=cycles(fork_us),
-        l2_bytes=cache_bytes(widest),
+        cache_bytes_per_cycle=cache_bytes_per_cycle(widest),
         idle_warps=float(intercept / slope),
     )
 
 
-def cache_bytes(reading: Reading) -> float:
+def cache_bytes_per_cycle(reading: Reading) -> float:
     """Return the bytes that each multiprocessor with a block reads per cycle."""
     return CACHE_BYTES / cycles(reading.us)

@@ -35,7 +35,7 @@ def least_cycles(
     yield "products", algorithm.multiplications(problem) / PEAK[of] / everywhere
     elements = problem.n * problem.window.output_volume * problem.k + prod(problem.filter_shape)
     bytes_moved = problem.precision.stored.itemsize * elements
-    yield "second-level cache", bytes_moved / ASSUMED.l2_bytes / everywhere
+    yield "second-level cache", bytes_moved / ASSUMED.cache_bytes_per_cycle / everywhere
     weights = problem.precision.stored.itemsize * prod(problem.filter_shape)
     yield "memory", weights / MEMORY_BYTES / everywhere
     works: tuple[Work, ...] = algorithm.work(problem, config)
@@ -136,7 +136,7 @@ WORK = Work(
         (WORK, replace(PROFILE, loop={"tensor": 100}), 10 * 40_000 / 0.63),
         # A warp's part of a wgmma of 64 filters takes 32, and 8 of shared memory.
         (WORK, replace(PROFILE, loop={"HGMMA.64": 100}), 10 * 320_000),
-        (replace(WORK, bytes=10**7), PROFILE, 10 * 10**7 / ASSUMED.l2_bytes),
+        (replace(WORK, bytes=10**7), PROFILE, 10 * 10**7 / ASSUMED.cache_bytes_per_cycle),
         (replace(WORK, weight_bytes=10**10), PROFILE, 10**10 / MEMORY_BYTES / 132),
         (replace(WORK, rounds=10**4), PROFILE, 10**4 * 263),
     ],

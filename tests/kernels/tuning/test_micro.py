@@ -1,7 +1,7 @@
 """What the model assumes, from readings of a made-up GPU and on the simulator."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -16,13 +16,17 @@ from kernels.tuning.micro import (
     WARPS,
     Effort,
     Reading,
-    cache_bytes,
+    cache_bytes_per_cycle,
     fitted,
     laboratory,
 )
 
 MEASURED = Constants(
-    launch_cycles=2500, overlapped_cycles=1200, fork_cycles=3000, l2_bytes=31, idle_warps=3.5
+    launch_cycles=2500,
+    overlapped_cycles=1200,
+    fork_cycles=3000,
+    cache_bytes_per_cycle=31,
+    idle_warps=3.5,
 )
 _ADDITION = 4.0  # cycles
 _ISSUED = 8.0  # cycles of a warp and turn
@@ -40,7 +44,7 @@ def readings(of: Constants) -> list[Reading]:
     return [
         *(
             Reading("cache", {"blocks": blocks}, microseconds(CACHE_BYTES / rate))
-            for blocks, rate in ((1, 60.0), (66, 40.0), (132, of.l2_bytes))
+            for blocks, rate in ((1, 60.0), (66, 40.0), (132, of.cache_bytes_per_cycle))
         ),
         *(
             Reading(
@@ -66,7 +70,7 @@ def readings(of: Constants) -> list[Reading]:
 
 def test_constants_are_found_again_from_what_a_gpu_of_them_shows() -> None:
     found = fitted(readings(MEASURED))
-    for name in ("launch_cycles", "overlapped_cycles", "fork_cycles", "l2_bytes", "idle_warps"):
+    for name in (field.name for field in fields(Constants)):
         assert getattr(found, name) == pytest.approx(getattr(MEASURED, name)), name
     assert found != ASSUMED
 
@@ -80,7 +84,7 @@ def test_a_missing_reading_is_named(name: str) -> None:
 def test_cycles_are_of_the_models_clock() -> None:
     assert cycles(1.0) == CLOCK_HZ / 1e6
     assert microseconds(cycles(3.7)) == pytest.approx(3.7)
-    assert cache_bytes(Reading("cache", {"blocks": 1}, microseconds(CACHE_BYTES))) == 1
+    assert cache_bytes_per_cycle(Reading("cache", {"blocks": 1}, microseconds(CACHE_BYTES))) == 1
 
 
 @pytest.fixture(scope="module")
