@@ -8,6 +8,7 @@ from math import inf
 
 from service.batching.latency import Latency
 from service.batching.policy import (
+    ALONE,
     SHORT_S,
     Claim,
     Decision,
@@ -17,7 +18,7 @@ from service.batching.policy import (
     decide,
     seconds_of,
 )
-from service.batching.rivalry import ALONE, Rivalry
+from service.batching.rivalry import Rivalry
 from service.batching.traffic import Traffic
 
 # Of short batches, and of single items that take as long as expected, every fourth is recorded.

@@ -9,16 +9,16 @@ from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
 
-# How far one batch moves its own entry (in the logarithm), and how far all others: what slows a
-# device down slows it for every size.
+# Weight of the newest measurement in a moving average: of a relative error, of arrivals after an
+# event, and of an entry of L(n) that another size's batch moves, since what slows a device down
+# slows it for every size.
+NEWEST = 1 / 8
+
+# The same of the entry that a batch has itself. Both move logarithms.
 _OWN = 0.25
-_OTHERS = 0.125
 
 # The largest slowdown or speedup that one batch may show.
 _MOST = 4.0
-
-# Smoothing of the relative error.
-_NEWEST = 0.1
 
 # Most batches stay below so many mean relative errors.
 _MARGIN = 2.0
@@ -97,12 +97,12 @@ class Latency(NamedTuple):
         believed = min(max(sorted(recent)[len(recent) // 2], 1 / _MOST), _MOST)
         off = min(abs(took_s / self.seconds[n - 1] - 1), 1.0)
         # Always by the same ratio, or noise that averages out in this entry would add up in others.
-        others = believed**_OTHERS
+        others = believed**NEWEST
         moved = [s * others for s in followed]
         moved[n - 1] = followed[n - 1] * believed**_OWN
         now = tuple(moved)
         seconds = now if moved == sorted(moved) else _around(moved, n)
-        return Latency(seconds, self.error + _NEWEST * (off - self.error), recent, now)
+        return Latency(seconds, self.error + NEWEST * (off - self.error), recent, now)
 
 
 def measure(

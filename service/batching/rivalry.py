@@ -6,24 +6,14 @@ batch may last (`service/batching/policy.py`).
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import NamedTuple
 
-# A client counts for so long after its last request, or the last batch that had an image of it.
-_RECENT_S = 1.0
-
-
-class Rivals(NamedTuple):
-    """Describes the clients that share the engines at present."""
-
-    clients: int = 1
-    lightest: int = 1  # images that the lightest has inside at most
-
-
-ALONE = Rivals()
+from service.batching.policy import ALONE, PATIENCE_S, Rivals
 
 
 class Rivalry:
-    """Remembers the clients of the last second; callers pass the time."""
+    """Remembers clients until PATIENCE_S after their last request, or the last batch that had an
+    image of theirs; callers pass the time.
+    """
 
     def __init__(self) -> None:
         # Of each client when it asked last, the most that it had inside, and since when.
@@ -32,7 +22,7 @@ class Rivalry:
     def asked(self, now: float, client: str, inside: int) -> None:
         """Note that a client has asked, and how many of its images wait or run now."""
         _, most, since = self._clients.pop(client, (0.0, 0, now))
-        if inside >= most or now - since > _RECENT_S:
+        if inside >= most or now - since > PATIENCE_S:
             most, since = inside, now
         self._clients[client] = now, most, since
 
@@ -46,7 +36,7 @@ class Rivalry:
         """Return the clients of the last second, or only their number if they are `most` or
         more."""
         clients = self._clients
-        while clients and next(iter(clients.values()))[0] < now - _RECENT_S:
+        while clients and next(iter(clients.values()))[0] < now - PATIENCE_S:
             clients.popitem(last=False)
         if len(clients) < 2:
             return ALONE

@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
+from service.batching.latency import NEWEST
+
 _BINS = 16
 
 # The window over L(1): shorter, or a client that is always answered alone would follow itself.
 _WINDOW = 0.9
 
-# Weight of the newest window, and with it the square of a standard error over the variance.
-_NEWEST = 1 / 8
-_ERROR = _NEWEST / (2 - _NEWEST)
+# The square of a moving average's standard error over the variance.
+_ERROR = NEWEST / (2 - NEWEST)
 
 # Evidence: an excess of so many standard errors, and of this share of all arrivals. With a share of
 # 0.3 two clients with random think times get up to 10% less than the most throughput, with this up
@@ -118,10 +119,10 @@ class Echo:
         for place in range(_BINS):
             come += counts[place]
             counts[place] = 0
-            after = self._after[place] + _NEWEST * (come / weight - self._after[place])
+            after = self._after[place] + NEWEST * (come / weight - self._after[place])
             off = (come - total * (place + 1) / _BINS) / weight - self._excess[place]
-            excess = self._excess[place] + _NEWEST * off
-            variance = (1 - _NEWEST) * (self._variance[place] + _NEWEST * off * off)
+            excess = self._excess[place] + NEWEST * off
+            variance = (1 - NEWEST) * (self._variance[place] + NEWEST * off * off)
             self._after[place], self._excess[place] = after, excess
             self._variance[place] = variance
             if excess > _SHARE * after and excess * excess > _SURE * _SURE * _ERROR * variance:

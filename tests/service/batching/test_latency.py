@@ -54,9 +54,9 @@ def test_a_batch_that_takes_a_hundred_times_as_long_counts_as_one_of_four_times(
     assert latency.of(2) == pytest.approx(4**0.25 * LINE[2])
 
 
-def test_the_error_is_an_average_over_some_ten_batches() -> None:
+def test_the_error_is_an_average_over_some_eight_batches() -> None:
     latency = Latency(tuple(LINE.values())).observed(2, 1.5 * LINE[2])
-    assert latency.error == pytest.approx(0.05)
+    assert latency.error == pytest.approx(0.5 / 8)
 
 
 def test_an_engine_that_slows_down_is_followed_even_for_sizes_that_do_not_run() -> None:

@@ -1,6 +1,7 @@
 """Who shares the engines, and for how long after a request."""
 
-from service.batching.rivalry import ALONE, Rivalry, Rivals
+from service.batching.policy import ALONE, Rivals
+from service.batching.rivalry import Rivalry
 
 
 def test_a_client_counts_for_a_second_after_it_has_asked() -> None:
