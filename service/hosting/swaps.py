@@ -12,6 +12,7 @@ opened once the one before the last is freed.
 """
 
 import asyncio
+import ctypes
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -266,8 +267,13 @@ class Swaps(Changes):
 
     def _retire(self, old: Pipeline | None) -> None:
         if old is not None:
-            name = old.info.name
-            self._retiring[name] = asyncio.create_task(self._repository.retire(old))
+            self._retiring[old.info.name] = asyncio.create_task(self._free(old))
+
+    async def _free(self, old: Pipeline) -> None:
+        """Free a version after its last request."""
+        await self._repository.retire(old)
+        if not self._stopped:
+            await self._thread.run(_give_back, None)
 
     async def _retired(self, name: str) -> None:
         """Wait until the version before the last is freed."""
@@ -353,6 +359,16 @@ class Swaps(Changes):
 
     def _open(self, file: ModelFile, read: ReadModel) -> OpenModel:
         return open_read(read, file, self._settings, self._expectations)
+
+
+def _give_back(_: None) -> None:
+    """Give the memory that is free within this process back to the system.
+
+    glibc keeps what lies below something in use: 70 MB after a version of SqueezeNet.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries of C lack it
+    if trim is not None:
+        trim(0)
 
 
 def _loaded(pipeline: Pipeline, compared: Comparison) -> Loaded:

@@ -1,6 +1,7 @@
 """Models change while they are served: over fakes, whose scores tell their versions."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import threading
@@ -244,6 +245,30 @@ async def test_the_old_engine_is_freed_after_its_last_request(
         finally:
             gc.enable()
         assert [each.name for each in threading.enumerate()].count("engine-0") == 1
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+async def test_memory_that_a_version_leaves_free_is_given_back(
+    folder: Folder, served: Served
+) -> None:
+    held = [b"\1" * 100_000 for _ in range(1000)]
+    pins = held[::20]
+    del held  # 95 MB in holes between the pins, which glibc keeps
+    before = anonymous_bytes()
+    folder.put("b", partial(engine_of, 2))
+    await served.changes.load(FAKE)
+    await until(lambda: anonymous_bytes() < before - 60_000_000)
+    assert len(pins) == 50
+
+
+def anonymous_bytes() -> int:
+    """Return the bytes that this process has in memory and that no file has."""
+    (kib,) = (
+        int(line.split()[1])
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("RssAnon:")
+    )
+    return kib * 1024
 
 
 async def test_the_next_version_is_opened_once_the_one_before_the_last_is_freed(
