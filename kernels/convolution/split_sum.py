@@ -45,8 +45,8 @@ def _named(tile: object, split: int) -> str:
 class TileConfig(Generic[Tile]):
     """Sets a block's tile, and how many blocks share its sums.
 
-    These may be a `cluster`, which adds them up in its shared memory. Or blocks of 2 or 4 tiles are
-    `together`, which share the copies of what they have in common.
+    These may be a `cluster`, which adds them up in its shared memory. Blocks of 2 or 4 tiles may be
+    `together`, which share the copies of what they have in common, also in such a cluster.
     """
 
     tile: Tile
@@ -56,7 +56,7 @@ class TileConfig(Generic[Tile]):
 
     def __str__(self) -> str:
         shared = f" {self.together} together" if self.together > 1 else ""
-        return _named(self.tile, self.split) + (" in a cluster" if self.cluster else shared)
+        return _named(self.tile, self.split) + (" in a cluster" if self.cluster else "") + shared
 
 
 @dataclass(frozen=True, slots=True)

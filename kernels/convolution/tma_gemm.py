@@ -8,7 +8,7 @@ from math import ceil, prod
 from typing_extensions import override
 
 from kernels.convolution.implicit_gemm import inner_size
-from kernels.convolution.split_sum import SplitSum, TileConfig
+from kernels.convolution.split_sum import MAX_CLUSTER, TileConfig
 from kernels.convolution.tensor_gemm import ROW_BYTES, TensorTile
 from kernels.convolution.warpgroup_gemm import WARPGROUP_TILES, WarpgroupConv
 from kernels.convolution.work import Trips
@@ -27,11 +27,15 @@ from kernels.problems.window import Window
 _COPYING_THREADS = 32
 
 _STAGES = {(128, 128): 3, (128, 64): 4, (64, 128): 4, (64, 64): 4, (64, 32): 6}
+_OF_FILTER_ROWS = {(16, 64): 8, (112, 128): 3}
+"""Those of tiles whose filters are wgmma's rows. The pixels of one image of 14×14 or 7×7 fill tiles
+of 16 better than those of 64, and those of 8 images tiles of 112 better than those of 128."""
 
 
 @dataclass(frozen=True, slots=True)
 class TmaTile(TensorTile):
-    """The tile of a block of `conv_tensor_tma`, shared among warps like WarpgroupConv's.
+    """The tile of a block of `conv_tensor_tma`, shared among warps like WarpgroupConv's, or, where
+    wgmma's rows are filters, 16 filters and all pixels to a warp.
 
     One warp more copies; no place of a pixel lies in shared memory.
     """
@@ -43,15 +47,29 @@ class TmaTile(TensorTile):
 
     @property
     @override
+    def sums(self) -> int:
+        return self.bm * (self.bn + (4 if has_filter_rows(self) else 8))
+
+    @property
+    @override
     def shared_bytes(self) -> int:
         return max(self.stages * (self.bm + self.bn) * ROW_BYTES, 4 * self.sums)
+
+
+def has_filter_rows(tile: TensorTile) -> bool:
+    """Return whether wgmma's 64 rows are filters, and pixels its columns, in one of TMA_TILES."""
+    return tile.wn < tile.bn
 
 
 TMA_TILES = tuple(
     TmaTile(tile.bm, tile.bn, tile.bk, tile.wm, tile.wn, _STAGES[tile.bm, tile.bn])
     for tile in WARPGROUP_TILES
+) + tuple(
+    TmaTile(bm, bn, bk=64, wm=bm, wn=16, stages=stages)
+    for (bm, bn), stages in _OF_FILTER_ROWS.items()
 )
-"""For half, as WARPGROUP_TILES, with as many stages as leave room for two blocks or more."""
+"""For half, as WARPGROUP_TILES, with as many stages as leave room for two blocks or more, and those
+whose rows are filters, which fp16 alone has: TF32's pixels lie in registers, as rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +78,10 @@ class TmaConv(WarpgroupConv):
     factors.
 
     2 or 4 blocks may be a cluster, of which two have the same pixels or the same filters: each
-    copies half of what they share, to both. A chunk is of one tap, so few channels fill it badly.
-    Where pixels do not lie at 16 bytes, as in some slices, it launches
-    WarpgroupConv's kernel with a tile as large.
+    copies half of what they share, to both. The blocks that share their sums may be of that
+    cluster, too. A chunk is of one tap, so few channels fill it badly. Where pixels do not lie at
+    16 bytes, as in some slices, it launches WarpgroupConv's kernel with a tile that is as large, or
+    larger.
     """
 
     name: str = "tensor tma"
@@ -82,7 +101,10 @@ class TmaConv(WarpgroupConv):
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
         bk = ROW_BYTES // problem.precision.stored.itemsize
-        return tuple(replace(tile, bk=bk) for tile in TMA_TILES)
+        halves = problem.precision is Precision.FP16
+        return tuple(
+            replace(tile, bk=bk) for tile in TMA_TILES if halves or not has_filter_rows(tile)
+        )
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[TensorTile]]:
@@ -94,11 +116,6 @@ class TmaConv(WarpgroupConv):
                 yield TileConfig(tile, together=2)
             if of_pixels > 1 and of_filters > 1:
                 yield TileConfig(tile, together=4)
-
-    @override
-    def configs(self, problem: ConvProblem) -> tuple[TileConfig[TensorTile], ...]:
-        """Return each tile alone and in clusters, with every split."""
-        return SplitSum.configs(self, problem)
 
     @override
     def chunks(self, problem: ConvProblem, tile: TensorTile) -> int:
@@ -113,7 +130,7 @@ class TmaConv(WarpgroupConv):
 
     @override
     def cluster(self, config: TileConfig[TensorTile]) -> Dim3:
-        return (config.together, 1, 1)
+        return (config.together, config.split if config.cluster else 1, 1)
 
     @override
     def copied_rows(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
@@ -143,6 +160,7 @@ class TmaConv(WarpgroupConv):
             self.architectures(problem),
             precision=f"Precision::{problem.precision.name}",
             together=config.together,
+            filter_rows=has_filter_rows(tile),
             bm=tile.bm,
             bn=tile.bn,
             bk=tile.bk,
@@ -204,13 +222,12 @@ class TmaConv(WarpgroupConv):
         if vectors_in(*copied, width=16 // problem.precision.stored.itemsize):
             made = WarpgroupConv.launches
             return made(self, problem, config, x, y, residual, bias, activation)
-        by = WarpgroupConv()
-        (tile,) = (
-            tile
-            for tile in by.blocks_of(problem)
-            if (tile.bm, tile.bn) == (config.tile.bm, config.tile.bn)
-        )
-        alike = TileConfig(tile, config.split)
+        by, bm, bn = WarpgroupConv(), config.tile.bm, config.tile.bn
+        covering = (tile for tile in by.blocks_of(problem) if tile.bm >= bm and tile.bn >= bn)
+        tile = min(covering, key=lambda tile: tile.bm * tile.bn)
+        # Of a cluster: the workspace is that of the tile that was chosen.
+        split = min(config.split, MAX_CLUSTER)
+        alike = TileConfig(tile, split, cluster=split > 1)
         return by.launches(problem, alike, x, y, residual, bias, activation)
 
 

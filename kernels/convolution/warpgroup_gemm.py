@@ -39,12 +39,13 @@ class WarpgroupConv(TensorConv):
 
     @override
     def configs(self, problem: ConvProblem) -> tuple[TileConfig[TensorTile], ...]:
-        """Return TensorConv's configurations, and those whose splits are clusters."""
-        of_any_kind = TensorConv.configs(self, problem)
-        return of_any_kind + tuple(
-            TileConfig(tile, split, cluster=True)
-            for tile in self.blocks_of(problem)
-            for split in range(2, min(MAX_CLUSTER, self.most_parts(problem, TileConfig(tile))) + 1)
+        """Return all tiles with every split, and with those that are of one cluster."""
+        return TensorConv.configs(self, problem) + tuple(
+            replace(one, split=split, cluster=True)
+            for one in self.unsplit(problem)
+            for split in range(
+                2, min(MAX_CLUSTER // one.together, self.most_parts(problem, one)) + 1
+            )
         )
 
     @override

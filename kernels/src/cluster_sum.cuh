@@ -7,11 +7,13 @@
 #include "common.cuh"
 
 // Adds up `count` rows of the parts, COLUMNS floats each that lie PITCH apart from `rows` on, to
-// where this block has its own. Thread t adds up every THREADS-th 4 neighbours from the t-th on.
+// where this block has its own. The `blocks` that have parts are every `apart`-th of the cluster,
+// from that of rank `begin` on. Thread t adds up every THREADS-th 4 neighbours from the t-th on.
 // All threads of the cluster call it; others may read this block's part until the cluster_wait that
 // each thread calls next.
 template <int COLUMNS, int PITCH, int THREADS>
-__device__ __forceinline__ void add_up_rows(float* rows, int count, int blocks) {
+__device__ __forceinline__ void add_up_rows(float* rows, int count, int blocks, int apart,
+                                            int begin) {
   cluster_arrive();  // this block's part is there
   cluster_wait();
 #pragma unroll 1
@@ -23,7 +25,8 @@ __device__ __forceinline__ void add_up_rows(float* rows, int count, int blocks) 
       Vec<4> parts[4];  // all are on their way before the first is added; 0 beyond the last
 #pragma unroll
       for (int each = 0; each < 4; ++each)
-        parts[each] = first + each < blocks ? load<4>(of_block(at, first + each)) : splat<4>(0.0f);
+        parts[each] = first + each < blocks ? load<4>(of_block(at, begin + (first + each) * apart))
+                                            : splat<4>(0.0f);
 #pragma unroll
       for (int each = 0; each < 4; ++each)
 #pragma unroll

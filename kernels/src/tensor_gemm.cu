@@ -496,7 +496,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
       first_row = min(split * each, exist);
       const int count = min(each, exist - first_row);
       end = first_pixel + first_row + count;
-      add_up_rows<BN, PITCH, THREADS>(all_sums + first_row * PITCH, count, splits);
+      add_up_rows<BN, PITCH, THREADS>(all_sums + first_row * PITCH, count, splits, 1, 0);
     }
   }
   // The threads that added a row up are those that finish it.

@@ -37,16 +37,22 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-#define WGMMA_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define WGMMA_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define WGMMA_16 WGMMA_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define WGMMA_32 WGMMA_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA_56                                                          \
+  WGMMA_32                                                                \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48," \
+  "%49,%50,%51,%52,%53,%54,%55"
 #define WGMMA_64                                                          \
   WGMMA_32                                                                \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48," \
   "%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define WGMMA_IO4(c, i) "+" c(d[i]), "+" c(d[i + 1]), "+" c(d[i + 2]), "+" c(d[i + 3])
-#define WGMMA_IO16(c, i) \
-  WGMMA_IO4(c, i), WGMMA_IO4(c, i + 4), WGMMA_IO4(c, i + 8), WGMMA_IO4(c, i + 12)
+#define WGMMA_IO8(c, i) WGMMA_IO4(c, i), WGMMA_IO4(c, i + 4)
+#define WGMMA_IO16(c, i) WGMMA_IO8(c, i), WGMMA_IO8(c, i + 8)
 #define WGMMA_IO32(c, i) WGMMA_IO16(c, i), WGMMA_IO16(c, i + 16)
+#define WGMMA_IO56(c, i) WGMMA_IO32(c, i), WGMMA_IO16(c, i + 32), WGMMA_IO8(c, i + 48)
 #define WGMMA_IO64(c, i) WGMMA_IO32(c, i), WGMMA_IO32(c, i + 32)
 
 // Both factors in shared memory, then A in registers; operands behind the sums are numbered.
@@ -82,9 +88,12 @@ __device__ __forceinline__ void wgmma_wait() {
                   "%69")
 
 // d (64xN) = a (64xK) * b (KxN), to which d is added where `add`: N is twice the number of sums a
-// thread has, 32, 64 or 128; K has 32 bytes. `a` and `b` are descriptors (of rows of K both), `a`
-// also registers, as mma's. TF32 factors are truncated; bytes are unsigned by signed.
+// thread has, 32, 64 or 128, of halves also 16 or 112; K has 32 bytes. `a` and `b` are descriptors
+// (of rows of K both), `a` also registers, as mma's. TF32 factors are truncated; bytes are unsigned
+// by signed.
 WGMMA(wgmma_f16, float, "f", "k16.f32.f16.f16", ", 1, 1, 0, 0", ", 1, 1, 0")
+WGMMA_SHARED(wgmma_f16, float, "f", 16, 8, "k16.f32.f16.f16", ", 1, 1, 0, 0", "%8", "%9", "%10")
+WGMMA_SHARED(wgmma_f16, float, "f", 112, 56, "k16.f32.f16.f16", ", 1, 1, 0, 0", "%56", "%57", "%58")
 WGMMA(wgmma_tf32, float, "f", "k8.f32.tf32.tf32", ", 1, 1", ", 1, 1")
 WGMMA(wgmma_u8s8, int, "r", "k32.s32.u8.s8", "", "")
 
@@ -92,12 +101,16 @@ WGMMA(wgmma_u8s8, int, "r", "k32.s32.u8.s8", "", "")
 #undef WGMMA_REGISTERS
 #undef WGMMA_SHARED
 #undef WGMMA_IO64
+#undef WGMMA_IO56
 #undef WGMMA_IO32
 #undef WGMMA_IO16
+#undef WGMMA_IO8
 #undef WGMMA_IO4
 #undef WGMMA_64
+#undef WGMMA_56
 #undef WGMMA_32
 #undef WGMMA_16
+#undef WGMMA_8
 
 #endif  // __CUDACC__
 

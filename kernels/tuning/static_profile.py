@@ -53,16 +53,16 @@ _CLASSES = {
     **dict.fromkeys(("ULOP3", "UMOV", "UPRMT", "USEL", "USHF", "VOTEU"), "uniform"),
 }
 """The class of each opcode that kernels contain; if it is empty, the opcode itself is the class."""
-_FILTERS = (32, 64, 128)  # of a wgmma
+_COLUMNS = (16, 32, 64, 112, 128)  # of a wgmma: filters, or, where its rows are those, pixels
 _WGMMA = ("HGMMA", "IGMMA")  # of halves and TF32 numbers, and of bytes
 _MULTIPLIES = {
     "FFMA": 1,
     "tensor": 4,
-    **{f"{base}.{pixels}{n}": n // 2 for base in _WGMMA for n in _FILTERS for pixels in ("", "R")},
+    **{f"{base}.{pixels}{n}": n // 2 for base in _WGMMA for n in _COLUMNS for pixels in ("", "R")},
 }
 """The cycles of a scheduler for an instruction at the peak rate: for 32 multiply-adds, or for an
 mma of 2048 halves (1024 TF32 numbers, 4096 bytes) by a quarter of 989 (494, 1979) TFLOP/s at
-1.83 GHz, an H100's. A warp's part of a wgmma of 32, 64 or 128 filters is 4, 8 or 16 of these."""
+1.83 GHz, an H100's. A warp's part of a wgmma of 32, 64 or 128 columns is 4, 8 or 16 of these."""
 _BY_TENSOR_CORES = _MULTIPLIES.keys() - {"FFMA"}
 _MMA = 1.6
 """The cycles of an mma divided by those at the peak rate: mma.sync reaches 62% of an H100's
@@ -79,12 +79,12 @@ _WAVEFRONTS = {
     "STS": 1,
     "STS.64": 2,
     "LDGSTS": 4,
-    **{f"{base}.{n}": 4 + n // 16 for base in _WGMMA for n in _FILTERS},
-    **{f"{base}.R{n}": n // 16 for base in _WGMMA for n in _FILTERS},
+    **{f"{base}.{n}": 4 + n // 16 for base in _WGMMA for n in _COLUMNS},
+    **{f"{base}.R{n}": n // 16 for base in _WGMMA for n in _COLUMNS},
 }
 """Cycles of shared memory, 128 bytes each, that a warp's access without conflicts takes; a load of
 16 bytes depends on how many lanes load the same, and narrow copies are not usual. A wgmma's is the
-share of one of 4 warps in 32 bytes of 64 pixels and of each filter; "R" has the pixels in
+share of one of 4 warps in 32 bytes of 64 rows and of each column; "R" has the rows in
 registers. That it reads them once for each of its instructions is assumed: NVIDIA does not say."""
 
 
@@ -204,10 +204,10 @@ class StaticProfile:
 
     @property
     def _copied_rows(self) -> int:
-        """Return the rows of 128 bytes in a chunk: 16 pixels for each warp, and the filters of
-        wgmma."""
-        filters = int(self._multiplies.partition(".")[2].lstrip("R"))
-        return 16 * (self.warps - self.data_warps) + filters
+        """Return the rows of 128 bytes in a chunk: 16 of wgmma's for each warp, and its
+        columns."""
+        columns = int(self._multiplies.partition(".")[2].lstrip("R"))
+        return 16 * (self.warps - self.data_warps) + columns
 
     @property
     def wavefronts_a_product(self) -> float | None:

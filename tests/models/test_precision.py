@@ -43,6 +43,7 @@ from models.reference import run_reference
 from models.rewrite import rewrite
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.cases.tensor_gemm import TENSOR, WARPGROUPS
+from tests.support.cases.tma_gemm import TMA
 from tests.support.models.engines import (
     H200_CHOICE,
     classifier_of,
@@ -285,7 +286,7 @@ _ALGORITHMS = pytest.mark.parametrize(
     ("algorithm", "precision"),
     [
         pytest.param(algorithm, precision, id=f"{algorithm.name} {precision.value}")
-        for algorithm in (TENSOR, WARPGROUPS)
+        for algorithm in (TENSOR, WARPGROUPS, TMA)
         for precision in (Precision.TF32, Precision.TF32X3, Precision.FP16)
     ],
 )
@@ -307,15 +308,23 @@ def test_an_engine_errs_as_the_rounding_of_its_precision_says(
     assert relative_error(scores, rounded) <= network_tolerance(graph) / 8
 
 
+_ON_HOPPER = {
+    "by wgmma": _by(WARPGROUPS),
+    "by tensor copies": _by(TMA),
+    "as on an H200": H200_CHOICE,
+}
+
+
 @pytest.mark.slow
 @REDUCED
+@pytest.mark.parametrize("chosen", _ON_HOPPER)
 @pytest.mark.parametrize("name", LIGHT_NETWORKS)
-def test_every_network_is_within_the_tolerance_by_wgmma(
-    device: Device, name: str, precision: Precision
+def test_every_network_is_within_the_tolerance_by_hoppers_kernels(
+    device: Device, name: str, chosen: str, precision: Precision
 ) -> None:
     at = replace(network_of(name, light_network(name)), precision=precision)
     graph, images = at.rewritten.graph, pixels(at, 1)
-    engine = CudaEngine(at, device, max_batch=1, choose=_by(WARPGROUPS))
+    engine = CudaEngine(at, device, max_batch=1, choose=_ON_HOPPER[chosen])
     engine.warm_up()
     error = relative_error(engine.run(images).scores, reference_scores(at, images))
     engine.close()

@@ -18,7 +18,7 @@ inline void wgmma_wait(CUSIM_SITE) {
 #define CUSIM_WGMMA(name, type, operands)                                                       \
   template <int COUNT>                                                                          \
   inline void name(type(&d)[COUNT], uint64_t a, uint64_t b, bool add, CUSIM_SITE) {             \
-    static_assert(COUNT == 16 || COUNT == 32 || COUNT == 64, "32, 64 or 128 columns");          \
+    static_assert(COUNT % 4 == 0 && COUNT <= 128, "8 to 256 columns, in eights");               \
     cusim::wgmma(operands, 2 * COUNT, d, nullptr, a, b, add, site);                             \
   }                                                                                             \
   template <int COUNT>                                                                          \

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from cusim.build import ORDERED, PLAIN
 from cusim.device import CusimDevice, Order
 from kernels.convolution.algorithms import ConvChoice, choices
-from kernels.convolution.split_sum import TileConfig
-from kernels.convolution.tma_gemm import TMA_TILES
+from kernels.convolution.split_sum import MAX_CLUSTER, MIN_CHUNKS, TileConfig
+from kernels.convolution.tma_gemm import TMA_TILES, has_filter_rows
 from kernels.convolution.warpgroup_gemm import WARPGROUP_TILES
 from kernels.device import nvrtc
 from kernels.device.compile import FLAGS, compile_all
@@ -56,7 +56,9 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     layer = replace(layer, problem=replace(layer.problem, n=draw(st.integers(1, 8))))
     tile = draw(st.sampled_from(TMA.blocks_of(layer.problem)))
     together = draw(st.sampled_from(TOGETHER))
-    config = TileConfig(tile, draw(st.integers(1, 8)), together=together)
+    split = draw(st.integers(1, MAX_CLUSTER))
+    cluster = 1 < split <= MAX_CLUSTER // together and draw(st.booleans())
+    config = TileConfig(tile, split, cluster, together)
     return layer, ConvChoice(TMA, config)
 
 
@@ -77,8 +79,9 @@ def test_very_many_layers_are_their_reference(
     run(conv_case(*drawn), device)
 
 
-_RELEASE = "if (i >= PENDING) release(i - PENDING);"
-_EMPTY = "mbarrier_wait(empty + i % STAGES, (i / STAGES - 1) & 1);"
+_RELEASE = "release(i - PENDING, PENDING == 0 ? stage : (stage == 0 ? STAGES : stage) - 1);"
+_EMPTY = "mbarrier_wait(empty + stage, parity);"
+_ADVANCE = "if (++stage == STAGES) stage = 0, parity ^= 1;\n    }"
 
 DEFECTS = {
     "barriers that copies do not see": ("    fence_proxy_async();\n", ""),
@@ -87,10 +90,17 @@ DEFECTS = {
         "  } else {\n  }",
     ),
     "a chunk that is not waited for": ("mbarrier_wait(full + stage, parity);", ";"),
-    "the parity of the first round for all": ("stage = 0, parity ^= 1", "stage = 0"),
+    "the parity of the first round for all": (
+        _ADVANCE.replace("\n    }", "\n  }"),
+        _ADVANCE.replace("\n    }", "\n  }").replace(", parity ^= 1", ""),
+    ),
+    "the parity of the first round for all copies": (
+        _ADVANCE,
+        _ADVANCE.replace(", parity ^= 1", ""),
+    ),
     "a stage refilled while it is read": (_EMPTY, ";"),
-    "the parity of the round before": (_EMPTY, _EMPTY.replace(" - 1", "")),
-    "a stage released while it is read": (_RELEASE, "release(i);"),
+    "the parity of this round": (_EMPTY, _EMPTY.replace("parity", "parity ^ 1")),
+    "a stage released while it is read": (_RELEASE, "release(i, stage);"),
     "a stage released never": (_RELEASE, ";"),
     "a warp less that releases": ("(MULTIPLYING / 32));", "(MULTIPLYING / 32) - 1);"),
     "a warp more that releases": ("(MULTIPLYING / 32));", "(MULTIPLYING / 32) + 1);"),
@@ -103,8 +113,8 @@ DEFECTS = {
         "mbarrier_expect(full + stage, STAGE + BM * ROW)",
     ),
     "pixels copied before the launch ahead has ended": (
-        "    wait_for_previous();\n#pragma unroll 1",
-        "#pragma unroll 1",
+        "    wait_for_previous();\n    int stage",
+        "    int stage",
     ),
     "no wait for the last products": ("  wgmma_wait<0>();\n", ""),
     "no wait for products": ("wgmma_wait<PENDING>();", ";"),
@@ -129,11 +139,14 @@ DEFECTS = {
         "r = 0",
     ),
     "tiles aligned to 128 bytes": ("SWIZZLED_SHARED", "DYNAMIC_SHARED"),
-    "chunks of whole sums for a part": ("chunk = first_chunk + i, stage", "chunk = i, stage"),
+    "chunks of whole sums for a part": (
+        "chunk = first_chunk + i;\n      unsigned tap = chunk",
+        "chunk = i;\n      unsigned tap = chunk",
+    ),
 }
 """Of blocks alone."""
 
-_OF_PIXELS = "of_pixels = TOGETHER == 4 ? 3u << 2 * row : 3u;"
+_OF_PIXELS = "of_pixels = (TOGETHER == 4 ? 3u << 2 * row : 3u)"
 
 OF_SEVERAL = {
     "barriers that the other block does not see": ("fence_mbarrier_init();", ";"),
@@ -141,13 +154,13 @@ OF_SEVERAL = {
         "    cluster_arrive_relaxed();\n    cluster_wait();",
         "    __syncthreads();",
     ),
-    "pixels for one block": (_OF_PIXELS, "of_pixels = 1u << rank;"),
-    "pixels for the other block alone": (_OF_PIXELS, "of_pixels = 1u << (rank ^ 1);"),
-    "weights for one block": ("(of_filters)", "(1u << rank)"),
+    "pixels for one block": (_OF_PIXELS, "of_pixels = (1u << rank)"),
+    "pixels for the other block alone": (_OF_PIXELS, "of_pixels = (1u << (rank ^ 1))"),
+    "weights for one block": ("(of_filters)", "(1u << of_all)"),
     "a stage that another block reads refilled": ("READERS * (MULTIPLYING", "(MULTIPLYING"),
     "a stage released to one block": (
-        "mbarrier_arrive_at(empty + i % STAGES, rank ^ reader)",
-        "mbarrier_arrive(empty + i % STAGES)",
+        "mbarrier_arrive_at(empty + stage, of_all ^ reader)",
+        "mbarrier_arrive(empty + stage)",
     ),
     "a release that may come too late": ("lane != 0 || i + STAGES >= count", "lane != 0"),
     "the first half of pixels twice": (
@@ -166,27 +179,85 @@ OF_SEVERAL = {
 }
 
 
+_ADDED_UP = "splits, TOGETHER,\n                                        rank);"
+
+OF_CLUSTERS = {
+    "parts of blocks that have another tile": (_ADDED_UP, _ADDED_UP.replace("rank", "0")),
+    "parts of neighbours": (_ADDED_UP, _ADDED_UP.replace("TOGETHER", "1")),
+    "weights for the blocks of the first part": (
+        "(TOGETHER == 4 ? 5u << filter : 3u) << of_part",
+        "(TOGETHER == 4 ? 5u << filter : 3u)",
+    ),
+    "pixels for the blocks of the first part": (
+        _OF_PIXELS + " << of_part",
+        _OF_PIXELS,
+    ),
+    "a stage released to the blocks of the first part": ("of_all ^ reader", "rank ^ reader"),
+    "a block that ends while others read": ("if (in_cluster) cluster_wait();", ";"),
+    "the first rows for all": ("first_row = min(split * each, exist)", "first_row = 0"),
+    "rows of others, not added up": (
+        "end = first_pixel + first_row + count",
+        "end = first_pixel + exist",
+    ),
+    "rows that do not divide": ("exist + splits - 1, sizes", "exist, sizes"),
+    "a workspace that is not there": ("in_cluster ? 1 : splits", "splits"),
+}
+"""Of blocks that share copies and, in the same cluster, the parts of sums."""
+
+OF_FILTER_ROWS = {
+    "filters where pixels lie": ("(FILTER_ROWS ? BM * ROW : 0)", "0"),
+    "pixels where filters lie": ("FILTER_ROWS ? 0 : BM * ROW, x_lane", "BM * ROW, x_lane"),
+    "filters of the first warpgroup for all": DEFECTS["pixels of the first warpgroup for all"],
+    "sums as of pixels": ("FILTER_ROWS ? column_lane * PITCH + row_lane : row_lane", "row_lane"),
+    "every other pixel": ("to[(n * 8 + 1) * PITCH", "to[n * 8 * PITCH"),
+    "every other 8 filters": ("to[n * 8 * PITCH + i * 4]", "to[n * 8 * PITCH]"),
+    **{
+        name: DEFECTS[name]
+        for name in (
+            "a chunk that is not waited for",
+            "a stage released while it is read",
+            "no wait for the last products",
+            "sums written before the last chunk is read",
+        )
+    },
+}
+"""Of tiles that have pixels as wgmma's columns."""
+
+
 def _layer(channels: int, precision: Precision, filters: int = 104) -> Layer:
     problem = conv_problem(1, channels, filters, window((9, 15), (3, 3), pads=(1, 1, 1, 1)))
     layer = Layer("of any channels", problem, dense(channels), dense(filters))
     return at_precision(layer, precision)
 
 
-def _notices(edit: tuple[str, str], *, together: int, precision: Precision, folder: Path) -> bool:
+PIXEL_ROWS, FILTER_ROWS = slice(1, 4, 2), slice(5, 7)
+"""Tiles of TMA.blocks_of, of either kind."""
+
+
+def _notices(
+    edit: tuple[str, str],
+    folder: Path,
+    *,
+    together: int = 1,
+    precision: Precision = Precision.FP16,
+    tiles: slice = PIXEL_ROWS,
+    cluster: bool = False,
+) -> bool:
     """Return whether a run fails, in one of two builds, of which one sees plain stores.
 
     Layers have more chunks than a block holds, and fewer than parts; two blocks share either one.
     """
     in_header = edit[0] not in (SOURCE_ROOT / "tma_gemm.cu").read_text(encoding="utf-8")
     root = replaced(folder, "tensor_gemm.cuh" if in_header else "tma_gemm.cu", *edit)
+    parts = ((72, 104, 2), (72, 56, 2)) if cluster else ((72, 104, 1), (72, 56, 2), (8, 104, 12))
     for build in (PLAIN, ORDERED):
-        for channels, filters, split in ((72, 104, 1), (72, 56, 2), (8, 104, 12)):
+        for channels, filters, split in parts:
             layer = _layer(channels, precision, filters)
-            for tile in TMA.blocks_of(layer.problem)[1:4:2]:
+            for tile in TMA.blocks_of(layer.problem)[tiles]:
                 device = CusimDevice(build, Order.RANDOM, source_root=root, timeout_s=60)
                 with closing(device):
                     try:
-                        config = TileConfig(tile, split, together=together)
+                        config = TileConfig(tile, split, cluster, together)
                         run(conv_case(layer, ConvChoice(TMA, config)), device)
                     except (AssertionError, DeviceError):
                         return True
@@ -195,15 +266,23 @@ def _notices(edit: tuple[str, str], *, together: int, precision: Precision, fold
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_is_noticed(defect: str, tmp_path: Path) -> None:
-    assert _notices(DEFECTS[defect], together=1, precision=Precision.FP16, folder=tmp_path)
+    assert _notices(DEFECTS[defect], tmp_path)
 
 
 @pytest.mark.parametrize("together", [2, 4])
 @pytest.mark.parametrize("defect", OF_SEVERAL)
 def test_a_defect_of_several_blocks_is_noticed(defect: str, together: int, tmp_path: Path) -> None:
-    assert _notices(
-        OF_SEVERAL[defect], together=together, precision=Precision.FP16, folder=tmp_path
-    )
+    assert _notices(OF_SEVERAL[defect], tmp_path, together=together)
+
+
+@pytest.mark.parametrize("defect", OF_CLUSTERS)
+def test_a_defect_of_sums_in_shared_clusters_is_noticed(defect: str, tmp_path: Path) -> None:
+    assert _notices(OF_CLUSTERS[defect], tmp_path, together=4, cluster=True)
+
+
+@pytest.mark.parametrize("defect", OF_FILTER_ROWS)
+def test_a_defect_of_filters_as_rows_is_noticed(defect: str, tmp_path: Path) -> None:
+    assert _notices(OF_FILTER_ROWS[defect], tmp_path, tiles=FILTER_ROWS)
 
 
 @pytest.mark.parametrize(
@@ -216,18 +295,25 @@ def test_a_defect_of_several_blocks_is_noticed(defect: str, together: int, tmp_p
     ],
 )
 def test_a_defect_in_tf32_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
-    assert _notices(edit, together=1, precision=Precision.TF32, folder=tmp_path)
+    assert _notices(edit, tmp_path, precision=Precision.TF32)
 
 
+@pytest.mark.parametrize("cluster", [False, True])
 @pytest.mark.parametrize(
-    ("together", "precision"),
-    [*((together, Precision.FP16) for together in TOGETHER), (1, Precision.TF32)],
+    ("together", "precision", "tiles"),
+    [
+        *((together, Precision.FP16, PIXEL_ROWS) for together in TOGETHER),
+        (1, Precision.FP16, FILTER_ROWS),
+        (1, Precision.TF32, PIXEL_ROWS),
+    ],
 )
 def test_without_a_defect_nothing_is_noticed(
-    together: int, precision: Precision, tmp_path: Path
+    together: int, precision: Precision, tiles: slice, cluster: bool, tmp_path: Path
 ) -> None:
     same = ("constexpr int MULTIPLYING", "constexpr int MULTIPLYING")
-    assert not _notices(same, together=together, precision=precision, folder=tmp_path)
+    assert not _notices(
+        same, tmp_path, together=together, precision=precision, tiles=tiles, cluster=cluster
+    )
 
 
 def _problem(c: int = 64, k: int = 64, precision: Precision = Precision.FP16) -> ConvProblem:
@@ -279,7 +365,9 @@ def test_where_pixels_do_not_lie_at_16_bytes_another_kernel_copies_them() -> Non
             )
             assert made.instantiation.kernel == "conv_tensor"
             assert dict(made.instantiation.arguments)["warpgroups"]
-            assert made.cluster == (1, 1, 1)
+            # In a cluster: its tiles, perhaps larger, may need more workspace than was planned.
+            assert made.cluster == (1, min(config.split, MAX_CLUSTER), 1)
+            assert not {"workspace", "counters"} & set(made.operands)
     moved = at_16_bytes(layer)
     (made,) = TMA.launches(moved.problem, TMA.configs(moved.problem)[0], moved.x, moved.y)
     assert made.instantiation.kernel == "conv_tensor_tma"
@@ -306,15 +394,15 @@ def test_maps_say_where_factors_lie(together: int, halves: tuple[int, int]) -> N
 
 def test_the_grid_has_whole_clusters() -> None:
     """An odd number of tiles is filled up by blocks that write nothing."""
-    of_pixels = {64: 3, 128: 2}  # of 2 images of 91 pixels
     for filters, shape in ((40, "rows"), (300, "either")):
         problem = _problem(k=filters)
         for tile in TMA.blocks_of(problem):
             alone, two, four = (TMA.tiles(problem, TileConfig(tile, together=n)) for n in TOGETHER)
             of_filters = -(-filters // tile.bn)
-            assert alone == of_pixels[tile.bm] * of_filters, shape
-            assert two == (alone if alone % 2 == 0 else of_filters * (of_pixels[tile.bm] + 1))
-            assert four == 4 * -(-of_filters // 2) * -(-of_pixels[tile.bm] // 2)
+            of_pixels = -(-2 * 91 // tile.bm)  # 2 images
+            assert alone == of_pixels * of_filters, shape
+            assert two == (alone if alone % 2 == 0 else of_filters * (of_pixels + 1))
+            assert four == 4 * -(-of_filters // 2) * -(-of_pixels // 2)
 
 
 def test_as_many_blocks_are_together_as_have_something_in_common() -> None:
@@ -330,17 +418,40 @@ def test_as_many_blocks_are_together_as_have_something_in_common() -> None:
 
 
 def test_every_tile_is_among_the_cases_alone_and_together() -> None:
-    assert {(tile.bm, tile.bn) for tile in TMA_TILES} == {
+    assert {(tile.bm, tile.bn) for tile in TMA_TILES if not has_filter_rows(tile)} == {
         (tile.bm, tile.bn) for tile in WARPGROUP_TILES
     }
-    names = ("precision", "together", "bm", "bn")
+    names = ("precision", "together", "filter_rows", "bm", "bn")
     of = {tuple(dict(each.arguments)[name] for name in names) for each in KERNELS}
     assert of == {
-        (f"Precision::{precision.name}", together, tile.bm, tile.bn)
+        (f"Precision::{precision.name}", together, has_filter_rows(tile), tile.bm, tile.bn)
         for precision in PRECISIONS
         for together in TOGETHER
         for tile in TMA_TILES
+        if precision is Precision.FP16 or not has_filter_rows(tile)
     }
+
+
+def test_blocks_of_a_cluster_share_copies_and_sums() -> None:
+    problem = replace(
+        conv_problem(1, 1024, 256, window((14, 14), (1, 1))), precision=Precision.FP16
+    )
+    configs = TMA.configs(problem)
+    assert len(set(map(str, configs))) == len(configs)
+    clusters = [config for config in configs if config.cluster]
+    assert {(config.together, config.split) for config in clusters} == {
+        (together, split)
+        for together in TOGETHER
+        for split in range(2, MAX_CLUSTER // together + 1)
+    }
+    pixels = dense(1024), dense(256)
+    x, y = (replace(each, stored=HALF) for each in pixels)
+    for config in clusters:
+        assert TMA.chunks(problem, config.tile) >= MIN_CHUNKS * config.split
+        assert not TMA.workspace(problem, config)
+        (made,) = TMA.launches(problem, config, x, y)
+        assert made.cluster == (config.together, config.split, 1)
+        assert not {"workspace", "counters"} & set(made.operands)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
@@ -354,6 +465,10 @@ def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_fo
     waiting = ["gsb0" in each.operands for each in listed if each.base == "HGMMA"]
     assert waiting == [False, False, False, True]
     assert code["WARPGROUP.ARRIVE"] == 1
+    # Filters as rows leave a tile as many columns as it has pixels.
+    arguments = dict(kernel.arguments)
+    columns = arguments["bm"] if arguments["filter_rows"] else arguments["bn"]
+    assert sum(f"64x{columns}x" in opcode for opcode in code.elements()) == len(waiting)
     loads = sum(count for opcode, count in code.items() if opcode.startswith("LDSM"))
     assert loads == (4 if "TF32" in kernel.expression else 0)  # pixels, to be rounded
     assert not any(opcode.startswith(("HMMA", "LDGSTS")) for opcode in code)
@@ -362,11 +477,13 @@ def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_fo
     early = [each.opcode for each in listed[:wait] if each.base == "UTMALDG"]
     alone, shared = "UTMALDG.2D", "UTMALDG.2D.MULTICAST"
     expected = {1: [alone], 2: [alone, shared], 4: [shared]}
-    assert sorted(early) == expected[int(dict(kernel.arguments)["together"])]
+    assert sorted(early) == expected[int(arguments["together"])]
     assert any("IM2COL" in each.opcode for each in listed[wait:])
-    # An arrival at another block's barrier is no fence of the whole GPU.
+    # An arrival at another block's barrier is no fence of the whole GPU: one is the counter's where
+    # a sum is split, one the cluster's arrival behind what the block stored.
     fences = sum(opcode.startswith("MEMBAR.ALL.GPU") for opcode in code.elements())
-    assert fences == 1  # of the counter where a sum is split
+    assert fences == 2
+    assert code["UCGABAR_ARV"] == code["UCGABAR_WAIT"] == (2 if arguments["together"] == 1 else 3)
     assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0
     headers = {path.name: path.read_text(encoding="utf-8") for path in SOURCE_ROOT.glob("*.cuh")}
     source = (SOURCE_ROOT / kernel.source).read_text(encoding="utf-8")

@@ -137,7 +137,11 @@ OF_CLUSTERS = {
         _MEETING,
         _MEETING + "\n  cluster_arrive();",
     ),
-    "its own part for all": ("cluster_sum.cuh", "of_block(at, first + each)", "at"),
+    "its own part for all": (
+        "cluster_sum.cuh",
+        "of_block(at, begin + (first + each) * apart)",
+        "at",
+    ),
     "a part too few": ("cluster_sum.cuh", "first + each < blocks ?", "first + each + 1 < blocks ?"),
     "a part too many": ("cluster_sum.cuh", "first + each < blocks ?", "first + each <= blocks ?"),
     "four parts at most": (

@@ -1,10 +1,11 @@
-"""Lists cases of tma_gemm.cu: layers by each tile in turn, by blocks alone and together."""
+"""Lists cases of tma_gemm.cu: layers by each tile in turn, by blocks alone and together, of which
+some add up the parts of a split in their clusters."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.convolution.split_sum import TileConfig
+from kernels.convolution.split_sum import MAX_CLUSTER, TileConfig
 from kernels.convolution.tma_gemm import TmaConv
 from kernels.layout.pixels import Pixels
 from kernels.problems.precision import Precision
@@ -65,7 +66,9 @@ def _in_turn(precision: Precision) -> Iterator[KernelCase]:
     for row, layer in enumerate(each for each in at if TMA.supports(each.problem) is None):
         tiles = TMA.blocks_of(layer.problem)
         split = 1 + (row + row // len(tiles)) % 5
-        config = TileConfig(tiles[row % len(tiles)], split, together=TOGETHER[row % 3])
+        together = TOGETHER[row % 3]
+        cluster = row % 2 == 1 and 1 < split <= MAX_CLUSTER // together
+        config = TileConfig(tiles[row % len(tiles)], split, cluster, together)
         aligned = at_16_bytes(layer)
         yield conv_case(aligned, ConvChoice(TMA, config))
         if aligned != layer:
@@ -82,6 +85,10 @@ def _by_every_tile(precision: Precision) -> Iterator[KernelCase]:
         for number, together in enumerate(TOGETHER):
             whole = several[(row + number) % len(several)]
             yield conv_case(whole, ConvChoice(TMA, TileConfig(tile, together=together)))
+            most = MAX_CLUSTER // together
+            added_up = TileConfig(tile, max(2, most - row % 3), cluster=True, together=together)
+            yield conv_case(split if row % 2 else whole, ConvChoice(TMA, added_up))
+            # Last: a part without chunks notices by itself that a wait was left out.
             parts = TileConfig(tile, 2 + row, together=together)
             yield conv_case(split, ConvChoice(TMA, parts))
             if row == 0:
