@@ -29,7 +29,7 @@ FORMS = [
     (kind, columns, registers)
     for kind in ("F16", "TF32", "U8S8")
     for columns, registers in ((32, True), (64, False), (128, False), (128, True))
-]
+] + [("F16", columns, False) for columns in (16, 112)]
 
 
 @pytest.mark.parametrize(("kind", "columns", "registers"), FORMS)

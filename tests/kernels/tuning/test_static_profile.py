@@ -33,6 +33,7 @@ def usual(code: list[Instruction], last: int) -> list[int]:
         ("FFMA", "FFMA"),
         ("HMMA.16816.F32", "tensor"),
         ("HGMMA.64x128x16.F32 R24,gdesc[UR20],R24", "HGMMA.128"),
+        ("HGMMA.64x16x16.F32 R24,gdesc[UR20],R24", "HGMMA.16"),
         ("HGMMA.64x32x8.F32.TF32 R24,R60,gdesc[UR16],R24", "HGMMA.R32"),
         ("IGMMA.64x64x32.U8.S8 R24,gdesc[UR20],R24", "IGMMA.64"),
         ("WARPGROUP.ARRIVE", "sync"),
@@ -146,6 +147,10 @@ def test_a_wgmma_takes_half_a_cycle_of_a_scheduler_for_each_filter() -> None:
     of_registers = replace(tile, loop={"HGMMA.R128": 4, "integer": 28})
     assert of_registers.tensor_cycles == tile.tensor_cycles
     assert of_registers.wavefronts == 256
+    # With filters as rows: 64 of them, and 16 pixels.
+    of_filters = replace(tile, warps=4, loop={"HGMMA.16": 4, "integer": 28})
+    assert of_filters.tensor_cycles * 4 / SCHEDULERS == 32
+    assert of_filters.wavefronts == 4 * (64 + 16) * 32 / 128
     # Where a warp copies whole tiles, shared memory takes as many rows of 128 bytes: 128 + 128.
     copying = replace(tile, warps=9, data_warps=1, data_loop={"UTMALDG": 2, "uniform": 50})
     assert copying.wavefronts == 384 + 256
