@@ -92,20 +92,29 @@ def _counts_in_order(
 ) -> bool:
     """Whether a split's counter is ordered, and by no more than that takes.
 
-    A fence ahead of it, and behind it nothing that was in the L1 cache; sequential consistency
-    (MEMBAR.SC) would do it twice. A block's own fences are not counted: Hopper's asynchronous
-    copies and products need them.
+    A fence ahead of it, and behind it, until the block's next barrier, nothing that was in the L1
+    cache; sequential consistency (MEMBAR.SC) would do it twice. A block's own fences are not
+    counted, as Hopper's asynchronous copies and products need them, nor is one that a cluster's
+    barrier has ahead of its arrival.
     """
     opcodes = _opcodes(instantiation, root, cache)
     (counter,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("ATOMG"))
     fences = [
         i
         for i, opcode in enumerate(opcodes)
-        if opcode.startswith("MEMBAR") and not opcode.endswith(".CTA")
+        if opcode.startswith("MEMBAR")
+        and not opcode.endswith(".CTA")
+        and _first(opcodes[i:], "ATOMG", "UCGABAR_ARV") != "UCGABAR_ARV"
     ]
     ahead = [i for i in fences if i < counter and opcodes[i] == "MEMBAR.ALL.GPU"]
-    behind = [i for i, opcode in enumerate(opcodes) if opcode == "CCTL.IVALL" and i > counter]
-    return len(ahead) == len(fences) == 1 and bool(behind)
+    behind = _first(opcodes[counter:], "CCTL.IVALL", "BAR", "UCGABAR_WAIT")
+    return len(ahead) == len(fences) == 1 and behind == "CCTL.IVALL"
+
+
+def _first(opcodes: list[str], *starts: str) -> str | None:
+    """Return which of the starts the first opcode has that has one; None where none has."""
+    found = (start for opcode in opcodes for start in starts if opcode.startswith(start))
+    return next(found, None)
 
 
 SPLITTING = {
@@ -125,7 +134,9 @@ def test_a_split_is_counted_in_order(kernel: Instantiation) -> None:
 @pytest.mark.parametrize("order", ["relaxed", "acquire", "release"])
 def test_a_counter_that_orders_less_is_noticed(order: str, tmp_path: Path) -> None:
     root = replaced(tmp_path, "ptx.cuh", "atom.add.acq_rel", f"atom.add.{order}")
-    assert not _counts_in_order(next(iter(SPLITTING.values())), root, tmp_path)
+    in_a_cluster_too = SPLITTING["conv_tensor_tma"]
+    for kernel in (next(iter(SPLITTING.values())), in_a_cluster_too):
+        assert not _counts_in_order(kernel, root, tmp_path)
 
 
 def test_two_fences_are_noticed(tmp_path: Path) -> None:
