@@ -52,12 +52,19 @@ class Classifier:
     origin: str = ""  # one line: which file said what of it
     embedding: Inner | Absent = UNSOUGHT
     maps: Maps | Absent = UNSOUGHT  # of what the network looked at
+    keeps_input: bool = False  # so that engines can return it, too
+
+    @property
+    def input(self) -> Inner:
+        """Return the network's input, as engines make it of images."""
+        (name,) = self.network.graph.inputs
+        return Inner(name, self.network.graph.shape(name))
 
     @property
     def inner(self) -> Mapping[str, Inner]:
         """Return the values, by name, that engines return beside the scores on request."""
         features = self.maps.features if isinstance(self.maps, Maps) else self.maps
-        found = (self.embedding, features)
+        found = (self.embedding, features, self.input if self.keeps_input else None)
         return {each.name: each for each in found if isinstance(each, Inner)}
 
     @property

@@ -206,6 +206,8 @@ class Context:
         """Return the Quantize that alone reads the images, if these have few channels, else
         None."""
         (value,) = self.graph.inputs
+        if value in self.graph.outputs:
+            return None
         readers = [node for node in self.graph.nodes if value in node.operands()]
         *spatial, channels = p.image_shape
         is_image = p.layout is Layout.NCHW and len(spatial) == 2 and channels <= VECTOR

@@ -22,6 +22,7 @@ from models import (
     Pixels,
     Precision,
     Preprocessing,
+    Results,
     Scores,
     kind_of,
     score_tolerance,
@@ -48,7 +49,9 @@ from service.telemetry.logs import configure_logging
 # Of the images with labels, how many more another preset must be right for to be advised.
 _CLEARLY_MORE = 0.1
 
-_OTHER_PIXELS = "the GPU's pixels have other scores than the CPU's"
+_OTHER_PIXELS = "the GPU makes other pixels than the CPU"
+_OTHER_SCORES = "the GPU makes the same pixels as the CPU, which get other scores"
+_DIFFERENT = _OTHER_PIXELS, _OTHER_SCORES
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,10 @@ def check(
     """Compare a model's scores with those of ONNX Runtime on the file itself, and all presets.
 
     Both get the same decoded images. With --resize gpu or --decode gpu the GPU also gets the images
-    before that, of which it must make pixels with the same scores, to the bit. The exit status is 1
-    if it does not, if scores differ by more than the tolerance, or if an image cannot be read; with
-    --original only by a tolerance that is given. Where folders or files are named after labels, how
-    many answers are right is told for each preset.
+    before that, of which it must make the same pixels, and the same scores, to the bit. The exit
+    status is 1 if it does not, if scores differ by more than the tolerance, or if an image cannot
+    be read; with --original only by a tolerance that is given. Where folders or files are named
+    after labels, how many answers are right is told for each preset.
     """
     configure_logging()
     if settings.precision not in (None, Precision.FP32, Precision.INT8):
@@ -118,10 +121,12 @@ def check(
         settings = settings.model_copy(update={"device": DeviceKind.CUDA})
     source = find_model(settings)
     classifier = load(settings, expectations, source)
+    classifier = replace(classifier, keeps_input=settings.takes >= Kind.DECODED)
     original = Original(original_file or source.path, classifier)
     engine = open_classifier(classifier, settings, 1)
     engine = engine.warm_up()
     prepare = decoder(classifier.preprocessing, settings)
+    kept = [classifier.input.name] if classifier.keeps_input else []
     compared: list[_ImageComparison] = []
     paths: dict[str, list[Path]] = {}
     failed = False
@@ -129,10 +134,12 @@ def check(
         try:
             decoding = prepare(read_image(file, settings))
             pixels = decoding.run()
-            ours, theirs = engine.run(pixels[np.newaxis]).scores[0], original.run(pixels)
+            results = engine.run(pixels[np.newaxis], kept)
+            ours, theirs = results.scores[0], original.run(pixels)
             compared.append(_compare(file, ours, theirs, classifier.preprocessing))
             if engine.takes >= Kind.DECODED:
-                paths.setdefault(_path_of(engine, decoding, ours), []).append(file)
+                path = _path_of(engine, decoding, results, classifier.input.name)
+                paths.setdefault(path, []).append(file)
         except (OSError, ServiceError) as error:
             typer.echo(f"Error: {file}: {error}", err=True)
             failed = True
@@ -145,9 +152,9 @@ def check(
         allowed = inf if original_file else _allowed(classifier, engine, compared)
     _sum_up(classifier, engine, compared, allowed)
     for path, files in paths.items():
-        shown = f": {', '.join(map(str, files))}" if path == _OTHER_PIXELS else ""
+        shown = f": {', '.join(map(str, files))}" if path in _DIFFERENT else ""
         typer.echo(f"{path}: {len(files)} of {len(compared)} images{shown}")
-    failed = failed or _OTHER_PIXELS in paths
+    failed = failed or any(path in paths for path in _DIFFERENT)
     if compared:
         _show_presets(
             classifier, engine, [image.file for image in compared], image_reader(settings)
@@ -159,9 +166,9 @@ def check(
         raise typer.Exit(1)
 
 
-def _path_of(engine: Engine, decoding: Decoding, scores: Scores) -> str:
-    """Return a phrase that says where an image is decoded and resized, and whether that gives the
-    same `scores` as the CPU's pixels."""
+def _path_of(engine: Engine, decoding: Decoding, of_pixels: Results, pixels: str) -> str:
+    """Return a phrase that says where an image is decoded and resized, and whether that gives what
+    the CPU's pixels gave: the scores, and the value `pixels` of the network."""
     image: Image | None = None
     why = NO_FILE if engine.takes is Kind.JPEG else ""
     if engine.takes is Kind.JPEG and decoding.file is not None:
@@ -171,14 +178,16 @@ def _path_of(engine: Engine, decoding: Decoding, scores: Scores) -> str:
             why = left.reason
     if image is None:
         image = decoding.run() if decoding.unresized is None else decoding.unresized()
-    results = engine.run([image])
+    results = engine.run([image], [pixels])
     if results.flags is not None and results.flags[0]:
         return f"decoded by the CPU ({why_left(int(results.flags[0]))})"
-    if results.scores[0].tobytes() != scores.tobytes():
+    if results.inner[pixels].tobytes() != of_pixels.inner[pixels].tobytes():
         return _OTHER_PIXELS
+    if results.scores.tobytes() != of_pixels.scores.tobytes():
+        return _OTHER_SCORES
     by = {Kind.JPEG: "decoded by the GPU", Kind.DECODED: "resized by the GPU"}
     what = by.get(kind_of(image), "resized by the CPU")
-    return f"{what}{f', decoded by the CPU ({why})' if why else ''}, to the same scores"
+    return f"{what}{f', decoded by the CPU ({why})' if why else ''}, to the same pixels"
 
 
 def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -> _ImageComparison:

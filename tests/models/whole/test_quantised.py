@@ -194,3 +194,20 @@ def test_neither_pixels_nor_scores_take_a_launch_to_become_bytes_or_numbers(
     engine.close()
     assert len(np.unique(scores)) > 10
     assert np.array_equal(scores, run_on_integers(path, normalised(pixels, exact)))
+
+
+def test_an_input_that_is_kept_is_that_of_the_network_in_float(
+    device: CusimDevice, tmp_path: Path
+) -> None:
+    onnx.save(residual(), tmp_path / "float.onnx")
+    path = quantised(tmp_path / "float.onnx", tmp_path / "quantised.onnx", _images(40))
+    classifier = _classifier(path)
+    exact = replace(classifier.preprocessing, mean=(2.0,) * 3, std=(1.0,) * 3)
+    classifier = replace(classifier, preprocessing=exact, keeps_input=True)
+    pixels = np.random.default_rng(4).integers(0, 256, (2, 40, 40, 3), np.uint8)
+    engine = opened(classifier, device, 2)
+    results = engine.run(list(pixels), [classifier.input.name])
+    engine.close()
+    expected = normalised(pixels, exact)
+    assert np.array_equal(results.inner[classifier.input.name], expected)
+    assert np.array_equal(results.scores, run_on_integers(path, expected))

@@ -65,11 +65,11 @@ def test_images_are_decoded_in_both_ways_and_compared(
     device.close()
     assert status == broken
     if broken:
-        assert "the GPU's pixels have other scores than the CPU's: 4 of 4 images: " in out
+        assert "the GPU makes other pixels than the CPU: 4 of 4 images: " in out
         return
-    assert "decoded by the GPU, to the same scores: 1 of 4 images" in out
+    assert "decoded by the GPU, to the same pixels: 1 of 4 images" in out
     for why in ("progressive", "components", "format"):
-        said = f"resized by the GPU, decoded by the CPU ({why}), to the same scores: 1 of 4 images"
+        said = f"resized by the GPU, decoded by the CPU ({why}), to the same pixels: 1 of 4 images"
         assert said in out
 
 
