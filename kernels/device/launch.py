@@ -1,9 +1,11 @@
 """Plans one kernel launch, its kernel, geometry and arguments, without a device."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from struct import error as struct_error
+from struct import pack
 from typing import Any
 
 import numpy as np
@@ -172,42 +174,45 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
 
     `members` have the names and the order of its fields; for a Divisor pass its number. Raises
     TypeError, which names the first member that differs from the source in its name or length;
-    ValueError as `int32` and `divisor` do.
+    ValueError for a number that its field cannot hold, and as `divisor` does.
     """
     declared = fields(SOURCE_ROOT / source, name)
     check_names(f"struct {name} of {source}", [field.name for field in declared], members)
-    packed = b""
+    form, numbers = "<", list[float]()
     for field, value in zip(declared, members.values(), strict=True):
         flat = [value] if isinstance(value, int | float) else list(value)
         if field.length not in (None, len(flat)):
             raise TypeError(f"{name}.{field.name} has {field.length} numbers, not {len(flat)}")
-        packed += b"".join(map(_PACK.get(field.type, _int32_bytes), flat))
-    return packed
+        if field.type == "Divisor":
+            flat = [part for number in flat for part in _divisor(int(number))]
+        form += f"{len(flat)}{_FORMS.get(field.type, 'i')}"
+        numbers += flat
+    try:
+        return pack(form, *numbers)
+    except struct_error as error:
+        raise ValueError(f"{name} cannot hold its numbers: {error}") from error
+
+
+_FORMS = {"Divisor": "I", "float": "f"}
+"""In which `struct` packs a field of a type; all other types are ints."""
 
 
 def divisor(number: int) -> bytes:
-    """Return common.cuh's `Divisor`, by which n // number = n · magic >> shift for 0 <= n < 2^31.
+    """Return the bytes of common.cuh's `Divisor`.
 
-    Raises ValueError unless 0 < number < 2^31. magic is 2^shift / number, rounded up by less than
-    1. So the product exceeds n / number by less than n / 2^shift, which is at most 1 / number: too
-    little to reach the next integer. Granlund & Montgomery 1994, theorem 4.2.
+    By it n // number = n · magic >> shift for 0 <= n < 2^31. Raises ValueError unless
+    0 < number < 2^31. magic is 2^shift / number, rounded up by less than 1. So the product exceeds
+    n / number by less than n / 2^shift, which is at most 1 / number: too little to reach the next
+    integer. Granlund & Montgomery 1994, theorem 4.2.
     """
+    return pack("<3I", *_divisor(number))
+
+
+def _divisor(number: int) -> tuple[int, int, int]:
     if not 0 < number < 2**31:
         raise ValueError(f"{number} is no divisor; kernels divide by 1 to {2**31 - 1}")
     shift = 31 + (number - 1).bit_length()
-    return np.array([number, -(-(1 << shift) // number), shift], np.uint32).tobytes()
-
-
-def _int32_bytes(number: int) -> bytes:
-    return int32(number).tobytes()
-
-
-def _float32_bytes(number: float) -> bytes:
-    return np.float32(number).tobytes()
-
-
-_PACK: Mapping[str, Callable[[Any], bytes]] = {"Divisor": divisor, "float": _float32_bytes}
-"""The format in which a struct's field of a type is packed; all other types are ints."""
+    return number, -(-(1 << shift) // number), shift
 
 
 def window_struct(window: Window) -> bytes:

@@ -8,6 +8,7 @@ decode is known here, by an `UnsuitableError` that says why, or on the device, b
 then decides what the file is. So this is nowhere less strict than libjpeg, and often more.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntFlag, unique
@@ -46,7 +47,8 @@ _HEAD_BYTES = 8912  # of a place's scratch memory: kernels/src/jpeg.cuh, Scratch
 _RECORD_BYTES = 16
 _ALIGNED = 16
 
-_EOI = b"\xff\xd9"
+_END = re.compile(rb"\xff\xd9")  # the end of the image, which no scan contains
+_END_BYTES = 2
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2
 _DHT, _DQT, _DRI, _SOS = 0xC4, 0xDB, 0xDD, 0xDA
 _APP0, _APP14 = 0xE0, 0xEE
@@ -255,10 +257,9 @@ class _Headers:
 
 
 def _find_end(rest: memoryview) -> int:
-    """Return where the image ends, by a marker that no scan contains."""
-    end = bytes(rest[: MOST_SCAN_BYTES + len(_EOI)]).find(_EOI)
-    if end >= 0:
-        return end
+    """Return where the image ends."""
+    if end := _END.search(rest, 0, MOST_SCAN_BYTES + _END_BYTES):
+        return end.start()
     if len(rest) > MOST_SCAN_BYTES:
         raise UnsuitableError(Reason.LARGE, f"its scan has more than {MOST_SCAN_BYTES} bytes")
     raise _truncated()

@@ -142,6 +142,12 @@ def test_an_array_of_another_length_is_refused() -> None:
         struct("winograd_nonfused.cu", "Tiles", first=0, count=1, along=(1, 2))
 
 
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 1.5])
+def test_a_number_that_a_struct_cannot_hold_is_refused(number: float) -> None:
+    with pytest.raises(ValueError, match="Tiles cannot hold its numbers: "):
+        struct("winograd_nonfused.cu", "Tiles", first=number, count=1, along=(1, 2, 3))
+
+
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(TypeError, match=r"linear\.cu has no kernel quadratic"):
         launch(instantiate("linear.cu", "quadratic"), (1, 1, 1), (1, 1, 1))
