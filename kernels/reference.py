@@ -401,9 +401,9 @@ def quantized(x: Array, stored: Storage) -> Array:
 
 
 def in_blocks(x: Array, block: int) -> Array:
-    """Return N×C×H×W as N × 4·block² × H/block × W/block; missing channels are 0.
+    """Return N×C×H×W as N × 4·block² × H/block × W/block, a pixel for each block of pixels.
 
-    Of each block the channels of its pixels follow each other, row by row.
+    Its channels are those of the block's pixels, row by row, with 0 for a missing fourth.
     """
     if block == 1:
         return x

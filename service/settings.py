@@ -126,10 +126,10 @@ class Settings(BaseModel):
     more than a megapixel after decoding, those that cost much to decode, and those of an engine on
     the CPU are resized by the CPU."""
     decode: DecodedBy = DecodedBy.AUTO
-    """What decodes JPEG files, to the same pixels: cpu, in the decode threads; or gpu, in one graph
-    with resizing and the network, baseline ones of up to 4 megapixels and 1 MB, for another 36 MB
-    of the GPU's memory for each image of a batch. Those of other kinds and odd ones are decoded by
-    the CPU. auto: the CPU, as no GPU has been measured yet."""
+    """What decodes JPEG files; the pixels are the same. cpu: the decode threads. gpu: the GPU, in
+    one graph with resizing and the network; it takes 36 MB more of the GPU's memory for each image
+    of a batch, and the CPU still decodes files that are progressive, larger than 4 megapixels or
+    1 MB, or unusual. auto: the CPU, because no GPU has been measured yet."""
     notice_s: float = Field(default=0, ge=0, le=3600)
     """Time that requests are still answered after SIGTERM, while readiness fails and answers end
     their connections: more than health checks of a proxy take to notice."""

@@ -1,4 +1,4 @@
-"""Times the decoding of JPEG files on a device, for all launches and up to certain kernels."""
+"""Times the decoding of JPEG files on a device: all of it, and up to the launch of some kernels."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice

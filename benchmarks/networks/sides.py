@@ -54,7 +54,7 @@ class AfterUpload:
         self._upload, self.graph = upload, graph
 
     def replay(self, stream: Stream) -> None:
-        """Upload and replay."""
+        """Upload the images, and replay the graph."""
         self._upload()
         self.graph.replay(stream)
 

@@ -139,7 +139,7 @@ class Clients:
         images: Sequence[ImageFile],
         expected: Sequence[Sequence[NDArray[np.float32]]],
     ) -> None:
-        """Set `expected`, the images' scores by even versions and then by odd ones."""
+        """Take `expected`, the scores of all images by even versions and those by odd ones."""
         self._url = f"{url}/v2/models/{NAME}/infer"
         self._repository = f"{url}/v2/repository/models/{NAME}/load"
         self._address = grpc_address

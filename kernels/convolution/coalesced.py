@@ -333,8 +333,8 @@ def _sum_planes(activation: Activation | None = None) -> Instantiation:
 
 
 def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
-    """Return how many partial sums each output element has: parts of the taps times parts of the
-    channels."""
+    """Return how many partial sums an output element has: one for each part of the taps and part
+    of the channels."""
     return problem.window.kernel_volume // prod(config.taps) * config.strips
 
 

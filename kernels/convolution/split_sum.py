@@ -43,10 +43,10 @@ def _named(tile: object, split: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TileConfig(Generic[Tile]):
-    """Sets a block's tile, and how many blocks share its sums.
+    """Sets a block's tile, and how many blocks `split` its sums.
 
-    These may be a `cluster`, which adds them up in its shared memory. Blocks of 2 or 4 tiles may be
-    `together`, which share the copies of what they have in common, also in such a cluster.
+    Those blocks may be a `cluster`, which adds up the parts in its shared memory. The blocks of 2
+    or 4 tiles may run `together`, in a cluster too, and copy what they share once.
     """
 
     tile: Tile

@@ -57,7 +57,7 @@ class LaidOut:
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the pixels."""
+        """Return the pixels that it becomes."""
         raise NotImplementedError
 
 

@@ -106,8 +106,7 @@ def leading_to(
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:
-    """Return the later instructions that may follow; BRA.DIV never branches, as lanes do not
-    diverge here."""
+    """Return the later instructions that may follow, where lanes never diverge: BRA.DIV goes on."""
     each = code[i]
     ahead = [i + 1]
     if each.target is not None and ".DIV" not in each.opcode:

@@ -101,8 +101,7 @@ class Laboratory:
         return lambda stream: run(stream, 0)
 
     def us(self, *runs: Callable[[Stream], None]) -> float:
-        """Return the median µs of one run, where the `runs` are enqueued in turn. Raises
-        DeviceError."""
+        """Enqueue each of `runs` in turn, and return the median µs of one. Raises DeviceError."""
 
         def run(stream: Stream, index: int) -> None:
             runs[index](stream)

@@ -42,8 +42,8 @@ class Results(NamedTuple):
     ranked: TopClasses | None = None  # where the device ranks them; else that is left to the reader
     # The values asked for, by name: n×(one image's shape) each.
     inner: Mapping[str, NDArray[np.float32]] = MappingProxyType({})
-    # By image, why the device has left a file to the CPU, whose scores are of no picture then; 0
-    # where it has not. None: it decodes no files, and has left all of them.
+    # For each image, why the device left its file to the CPU: its scores mean nothing then. 0 where
+    # the device decoded it. None where the device decodes no files.
     flags: NDArray[np.int32] | None = None
 
 

@@ -152,7 +152,7 @@ def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> floa
 
 
 def _around(seconds: Sequence[float], n: int) -> tuple[float, ...]:
-    """Return `seconds` made non-decreasing by changing all entries except n's."""
+    """Return `seconds` made non-decreasing without changing the entry of n."""
     below = list(accumulate(reversed(seconds[:n]), min))
     _, *above = accumulate(seconds[n - 1 :], max)
     return (*reversed(below), *above)

@@ -71,8 +71,8 @@ class Echo:
         return now < self._opened + self._window
 
     def happened(self, now: float, weight: int, window_s: float) -> None:
-        """Begin a window after an event; `weight` is how many arrivals it has if each answer causes
-        one."""
+        """Begin a window after an event, in which `weight` arrivals would come if each answer of it
+        caused one."""
         self._learn()
         self._opened, self._weight, self._window = now, weight, window_s
 

@@ -31,9 +31,9 @@ class Connection(Protocol):
 
     @property
     def silent_since(self) -> float | None:
-        """Return since when, in loop time, the client owes a request, or None if it owes none.
+        """Return the loop time since which the client owes a request.
 
-        None also where the connection is closing.
+        Return None if it owes none, or if the connection is closing.
         """
 
     def hang_up_on(self) -> None:

@@ -73,11 +73,10 @@ def try_presets(
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
 ) -> list[Trial]:
-    """Run images through every preset that fits; `images` come with the names that are right for
-    each.
+    """Run images through every preset that fits; `images` maps each to its right names.
 
-    The model's own preprocessing comes first, where it is none of them. Raises what `decode` and
-    the engine raise.
+    The model's own preprocessing comes first if it is not a preset. Raises what `decode` and the
+    engine raise.
     """
     own = replace(classifier.preprocessing, guess="")
     presets = dict(each_preset(own))

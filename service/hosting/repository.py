@@ -69,9 +69,9 @@ class Changes(Protocol):
     async def load(self, name: str) -> Loaded:
         """Serve a model as its files are now; do nothing if they have not changed.
 
-        Raises ModelNotFoundError where there are none, NotLoadedError where the new version cannot
-        be served or agrees too little with the old one, which then stays, and RetryableError. It
-        goes on where the caller is cancelled.
+        Raises ModelNotFoundError if it has no files, RetryableError, and NotLoadedError if the new
+        version cannot be served or agrees too little with the old one, which then stays. A load
+        continues when its caller is cancelled.
         """
 
     async def unload(self, name: str) -> None:

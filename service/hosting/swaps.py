@@ -7,8 +7,8 @@
 All but the last is done in a process of its own where the CPU will serve (`trial.py`).
 
 The old version is freed after its last request; a request belongs to the version that it began
-with. One model is loaded at a time, and of each at most two versions have engines: the next is
-opened once the one before the last is freed.
+with. One model is loaded at a time. At most two versions of a model have engines: a third is opened
+once the first is freed.
 """
 
 import asyncio

@@ -133,7 +133,7 @@ def prepare_clip(
 
 
 def _is_whole(file: bytes) -> bool:
-    """Return whether a file is a whole clip, or else no image that could be a frame of one."""
+    """Return whether a file cannot be a frame of a clip, since it is a clip or no image."""
     match ImageFormat.of(file):
         case ImageFormat.JPEG:
             return False

@@ -99,8 +99,7 @@ def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
 
 
 def webp(side: int) -> bytes:
-    """Return a lossless WebP of one colour, in few bytes, though `method=0` would take even
-    fewer."""
+    """Return a small lossless WebP of one colour."""
     return _saved(Image.new("RGB", (side, side), (1, 2, 3)), "WebP", lossless=True, method=4)
 
 
