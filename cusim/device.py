@@ -382,7 +382,10 @@ def _octets(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _passed(arguments: Sequence[Argument]) -> bytes:
-    plain = (_of_map(each) if isinstance(each, TensorMap) else encode(each) for each in arguments)
+    plain = (
+        _of_map(argument) if isinstance(argument, TensorMap) else encode(argument)
+        for argument in arguments
+    )
     return struct.pack("<I", len(arguments)) + b"".join(map(_prefixed, plain))
 
 

@@ -20,7 +20,7 @@ from loadtest.loops import Arrivals
 from loadtest.report.record import Run, as_json, read_run
 from loadtest.report.text import as_table
 from loadtest.summary import Load
-from loadtest.sweep import MAX_RATE, Found
+from loadtest.sweep import MAX_RATE, SweepResult
 from loadtest.tables import print_table
 from models import how_to_install
 
@@ -223,7 +223,7 @@ def _draw(
         raise OptionsError(f"--plot {plot_file}: {error}") from error
 
 
-def _status(found: Found, find: bool, max_errors: float, p99_ms: float | None) -> int:
+def _status(found: SweepResult, find: bool, max_errors: float, p99_ms: float | None) -> int:
     """Return the exit status: 0, or 1 if a bound is exceeded or an answer was for another image.
 
     It is 130 where the test was interrupted.

@@ -23,17 +23,17 @@ class ImageFile:
     media_type: str
 
 
-def load_images(place: Path) -> list[ImageFile]:
+def load_images(path: Path) -> list[ImageFile]:
     """Return the images directly in a folder, sorted by name, or the single file.
 
     Raises LoadTestError if there are none, if one cannot be read, or if they exceed MAX_BYTES.
     """
     try:
-        place.stat()
-        files = sorted(place.iterdir()) if place.is_dir() else [place]
+        path.stat()
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
         files = [file for file in files if file.suffix.lower() in _FORMATS and not file.is_dir()]
         if sum(file.stat().st_size for file in files) > MAX_BYTES:
-            raise LoadTestError(f"{place}: the images exceed {MAX_BYTES // 10**6} MB; use fewer")
+            raise LoadTestError(f"{path}: the images exceed {MAX_BYTES // 10**6} MB; use fewer")
         images = [
             ImageFile(file.name, file.read_bytes(), f"image/{_FORMATS[file.suffix.lower()]}")
             for file in files
@@ -41,5 +41,5 @@ def load_images(place: Path) -> list[ImageFile]:
     except OSError as error:
         raise LoadTestError(f"{error.filename}: {error.strerror}") from error
     if not images:
-        raise LoadTestError(f"{place}: no JPEG, PNG or WebP files are there")
+        raise LoadTestError(f"{path}: no JPEG, PNG or WebP files are there")
     return images

@@ -19,7 +19,7 @@ from loadtest.loops import Arrivals, arrivals, closed_loop, open_loop
 from loadtest.report.text import live_line, milliseconds
 from loadtest.subject import Subject, subject
 from loadtest.summary import Load, Summary, summarise
-from loadtest.sweep import Found, find_rate
+from loadtest.sweep import SweepResult, find_rate
 
 _TICK_S = 0.25
 
@@ -52,7 +52,7 @@ async def run(
     *,
     find: bool,
     bar: Progress,
-) -> tuple[Subject, Found]:
+) -> tuple[Subject, SweepResult]:
     """Measure `loads` in turn, or search from the first rate; SIGINT ends the test early.
 
     Shows progress on `bar`. Raises LoadTestError unless the first request has a valid answer.
@@ -88,7 +88,9 @@ async def run(
                 if find and conditions.p99_bound_ms is not None:
                     start = loads[0].rate or 1.0
                     return asked, await find_rate(measure, conditions.p99_bound_ms, start)
-                return asked, Found([await measure(load) for load in loads if not stop.is_set()])
+                return asked, SweepResult(
+                    [await measure(load) for load in loads if not stop.is_set()]
+                )
             finally:
                 loop.remove_signal_handler(signal.SIGINT)
 

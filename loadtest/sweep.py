@@ -17,7 +17,7 @@ _LEAST = 1 / 64
 
 
 @dataclass(frozen=True)
-class Found:
+class SweepResult:
     """Holds the result of a sweep."""
 
     steps: list[Summary]  # in the order of the loads; of a search, in that of the rates
@@ -27,7 +27,7 @@ class Found:
 
 async def find_rate(
     measure: Callable[[Load], Awaitable[Summary]], p99_ms: float, start: float
-) -> Found:
+) -> SweepResult:
     """Return the highest rate, to 5%, with p99 of at most `p99_ms` and no errors.
 
     Doubles the rate while the bound holds, or halves it while it does not, then bisects between the
@@ -47,7 +47,7 @@ async def find_rate(
         else:
             broken, limited_by_client = rate, step.client_limited
         rate = rate * 2 if broken == inf else rate / 2 if held == 0 else sqrt(held * broken)
-    return Found(sorted(steps, key=_rate), best, limited_by_client)
+    return SweepResult(sorted(steps, key=_rate), best, limited_by_client)
 
 
 def _rate(step: Summary) -> float:

@@ -39,31 +39,31 @@ class WideTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         """Yield the parts."""
-        widths = [self._width(place) for place in range(len(self._columns))]
+        widths = [self._width(index) for index in range(len(self._columns))]
         parts: list[list[int]] = [[0]]
         room = options.max_width - widths[0]
-        for place, width in enumerate(widths[1:], start=1):
+        for index, width in enumerate(widths[1:], start=1):
             if width + _GAP > room and len(parts[-1]) > 1:
                 parts.append([0])
                 room = options.max_width - widths[0]
-            parts[-1].append(place)
+            parts[-1].append(index)
             room -= width + _GAP
         for part in parts:
             table = Table(
-                *(replace(self._columns[place]) for place in part),
+                *(replace(self._columns[index]) for index in part),
                 box=None,
                 header_style="bold",
                 pad_edge=False,
             )
             for row in self._rows:
-                table.add_row(*(row[place] for place in part))
+                table.add_row(*(row[index] for index in part))
             yield table
 
-    def _width(self, place: int) -> int:
+    def _width(self, index: int) -> int:
         """Return the least number of characters that a column needs."""
-        column = self._columns[place]
+        column = self._columns[index]
         header = column.header if isinstance(column.header, str) else ""
-        width = max([len(header), *(row[place].cell_len for row in self._rows)])
+        width = max([len(header), *(row[index].cell_len for row in self._rows)])
         return width if column.no_wrap else min(width, _FOLDED)
 
 

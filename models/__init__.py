@@ -28,7 +28,7 @@ from models.engines.engine import (
     Scores,
     TopClasses,
 )
-from models.engines.onnxruntime_engine import Proved
+from models.engines.onnxruntime_engine import WarmUpResult
 from models.engines.open_engine import (
     DeviceChoice,
     every_gpu,
@@ -118,7 +118,6 @@ __all__ = [
     "Preprocessing",
     "PreprocessingError",
     "ProblemReport",
-    "Proved",
     "QuantisationError",
     "QuantisationReport",
     "Reason",
@@ -131,6 +130,7 @@ __all__ = [
     "TuningReport",
     "UnsuitableError",
     "UnsupportedModelError",
+    "WarmUpResult",
     "WrittenImage",
     "__version__",
     "as_vectors",

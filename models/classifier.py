@@ -65,7 +65,7 @@ class Classifier:
         """Return the values, by name, that engines return beside the scores on request."""
         features = self.maps.features if isinstance(self.maps, Maps) else self.maps
         found = (self.embedding, features, self.input if self.keeps_input else None)
-        return {each.name: each for each in found if isinstance(each, Inner)}
+        return {value.name: value for value in found if isinstance(value, Inner)}
 
     @property
     def origins(self) -> Mapping[str, str]:

@@ -68,8 +68,8 @@ def _prologue_flops(graph: Graph, conv: Conv) -> int:
     prologue = conv.problem.prologue
     if prologue is None:
         return 0
-    each = (2 if prologue.epsilon is None else 7) + (prologue.activation is not None)
-    return each * prod(graph.shape(conv.x))
+    per_value = (2 if prologue.epsilon is None else 7) + (prologue.activation is not None)
+    return per_value * prod(graph.shape(conv.x))
 
 
 def bytes_moved(graph: Graph, node: Node, n: int) -> int:
@@ -80,8 +80,8 @@ def bytes_moved(graph: Graph, node: Node, n: int) -> int:
     values = [name for name in node.operands() if name in graph.values]
     weights = [name for name in node.operands() if name in graph.weights]
 
-    def nbytes(name: str, of: str) -> int:
-        return int(graph.values[of].stored.itemsize) * prod(graph.shape(name))
+    def nbytes(name: str, stored_as: str) -> int:
+        return int(graph.values[stored_as].stored.itemsize) * prod(graph.shape(name))
 
     moved = n * sum(nbytes(name, name) for name in (*values, node.output))
     return moved + sum(nbytes(name, node.output) for name in weights)

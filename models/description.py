@@ -45,7 +45,7 @@ from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
 from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
 from models.preprocessing import ChannelOrder, CropMode, Layout, Preprocessing, Sampling
-from models.readers import Reading, files_beside, places_beside, read_beside
+from models.readers import Reading, files_beside, folders_beside, read_beside
 from models.readers.reading import read_text
 
 _log = logging.getLogger(__name__)
@@ -82,10 +82,10 @@ def files_of(model_path: Path) -> Iterator[Path]:
     its name, such as weights, and those that describe it."""
     beside = model_path.parent.glob(f"{escape(model_path.stem)}*")
     yield from sorted(path for path in beside if path == model_path or path.suffix != ".onnx")
-    for place in places_beside(model_path):
-        if place.is_dir():
-            yield place / "model.toml"
-            yield from sorted(files_beside(model_path, place.iterdir()))
+    for folder in folders_beside(model_path):
+        if folder.is_dir():
+            yield folder / "model.toml"
+            yield from sorted(files_beside(model_path, folder.iterdir()))
 
 
 def load_description(

@@ -73,7 +73,7 @@ class Node:
                     yield from entry
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """Return the node with `names[x]` in place of every operand x that `names` has."""
+        """Return the node with `names[x]` instead of every operand x that `names` has."""
 
         def rename(entry: Any) -> Any:
             if isinstance(entry, tuple):

@@ -74,8 +74,8 @@ def as_vectors(value: NDArray[np.float32]) -> NDArray[np.float32]:
     C×H×W has positions, and so have T tokens of C channels, T×C.
     """
     axis = 1 + _axis(value.shape[1:])
-    others = tuple(each for each in range(1, value.ndim) if each != axis)
-    if prod(value.shape[each] for each in others) == 1:
+    others = tuple(other for other in range(1, value.ndim) if other != axis)
+    if prod(value.shape[other] for other in others) == 1:
         return value.reshape(len(value), -1)
     means: NDArray[np.float32] = value.mean(axis=others, dtype=np.float32)
     return means

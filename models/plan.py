@@ -23,10 +23,10 @@ from models.lowering import (
     INPUT,
     OUTPUT,
     BufferOperand,
+    BufferView,
     Choose,
     MakeWeight,
     Operand,
-    Place,
     Tape,
     TapeStep,
     WeightOperand,
@@ -76,18 +76,18 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptValue:
     """Locates a value that the host may read after the last step, `offset` bytes into the arena."""
 
     offset: int
     nbytes: int  # of the buffer that it lies in
-    place: Place
+    view: BufferView
 
     def array(self, buffer: NDArray[np.uint8]) -> NDArray[Any]:
         """Return a view of the buffer as the value of n images, in the type that it is stored
         in."""
-        strided = self.place.strided
-        elements = buffer.view(strided.stored.dtype)[self.place.offset :]
+        strided = self.view.strided
+        elements = buffer.view(strided.stored.dtype)[self.view.offset :]
         strides = [stride * strided.stored.itemsize for stride in strided.strides]
         return as_strided(elements, strided.shape, strides, writeable=False)
 
@@ -104,7 +104,7 @@ class Plan:
     steps: tuple[Step, ...]
     after: After  # by step: those that must have ended, without what follows from the rest
     weights: Mapping[str, MakeWeight]
-    kept: Mapping[str, Kept]  # the graph's outputs but the scores
+    kept: Mapping[str, KeptValue]  # the graph's outputs but the scores
     buffers: tuple[Lifetime, ...]  # of the arena; for reports and tests (windows of `after`)
     offsets: Mapping[str, int]
     arena_bytes: int
@@ -167,8 +167,8 @@ def build_plan(
         after=after,
         weights=dict(tape.weights),
         kept={
-            name: Kept(offsets[place.root], tape.buffers[place.root], place)
-            for name, place in tape.kept.items()
+            name: KeptValue(offsets[view.root], tape.buffers[view.root], view)
+            for name, view in tape.kept.items()
         },
         buffers=buffers,
         offsets=arena.offsets,
@@ -185,7 +185,7 @@ def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
     Where steps run in parallel, it includes which steps have always ended before. What is kept is
     in use until the end, as if by one step more.
     """
-    kept, end_of_all = {place.root for place in tape.kept.values()}, len(tape.steps)
+    kept, end_of_all = {view.root for view in tape.kept.values()}, len(tape.steps)
     ancestors = all_before(after)
     in_turn = after == in_order(len(after))
     lives: dict[str, tuple[int, int, int, int]] = {}

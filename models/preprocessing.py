@@ -93,9 +93,9 @@ class Preprocessing:
         order."""
         wanted = range(self.frames or 1)
         if self.sampling is Sampling.UNIFORM:
-            return [(2 * place + 1) * frames // (2 * len(wanted)) for place in wanted]
+            return [(2 * index + 1) * frames // (2 * len(wanted)) for index in wanted]
         step = self.stride if self.sampling is Sampling.STRIDE else 1
-        return [min(place * step, frames - 1) for place in wanted]
+        return [min(index * step, frames - 1) for index in wanted]
 
     @property
     def resized(self) -> tuple[int, int]:

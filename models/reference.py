@@ -186,7 +186,7 @@ def _rounded_to(stored: Storage, array: Array) -> Array:
 
 
 def _factor(precision: Precision, array: Array) -> Array:
-    """Return the numbers that tensor cores multiply in place of `array`; TF32X3 keeps all bits."""
+    """Return the numbers that tensor cores multiply instead of `array`; TF32X3 keeps all bits."""
     if precision is Precision.TF32:
         return to_tf32(array.astype(np.float32)).astype(array.dtype)
     if precision is Precision.INT8:  # of quantised values
@@ -209,7 +209,9 @@ def _compute(node: Node, memory: _Memory) -> Array:
             x = read(node.x)
             if node.problem.prologue and node.scale and node.shift:
                 x = ops.prologue(x, read(node.scale), read(node.shift), node.problem.prologue)
-            x, weight = (_factor(node.problem.precision, each) for each in (x, read(node.weight)))
+            x, weight = (
+                _factor(node.problem.precision, operand) for operand in (x, read(node.weight))
+            )
             problem, residual = node.problem.with_batch(memory.n), _residual(node, memory)
             bias = memory.read_optional(node.bias)
             if node.rounded is None or residual is None:

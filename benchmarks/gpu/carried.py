@@ -44,5 +44,5 @@ def python(carried: Path = CARRIED) -> list[str]:
 
 def data(carried: Path = CARRIED) -> Path | None:
     """Return the folder of SqueezeNet and the photographs, or None if it was not carried."""
-    places = (carried / "data", ROOT.resolve().parent / "shared" / "data")
-    return next((place for place in places if all((place / n).exists() for n in _NAMES)), None)
+    folders = (carried / "data", ROOT.resolve().parent / "shared" / "data")
+    return next((folder for folder in folders if all((folder / n).exists() for n in _NAMES)), None)

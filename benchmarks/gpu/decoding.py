@@ -82,7 +82,9 @@ def measure_decoding(
     launches: list[Launch] = [fetch_launch(n), *decode_launches(n)]
     rows: list[Row] = []
     for kernel in LAST:
-        end = 1 + max(i for i, each in enumerate(launches) if each.instantiation.kernel == kernel)
+        end = 1 + max(
+            i for i, launch in enumerate(launches) if launch.instantiation.kernel == kernel
+        )
         timing = time_launches(
             device,
             launches[:end],

@@ -48,10 +48,10 @@ class Measurer:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def hello(self) -> Row:
-        """Return the properties of the process's place on which measurements depend. Raises
+        """Return the properties of the process's machine on which measurements depend. Raises
         LostError."""
-        place: Row = self._reply(10 * START_S)["place"]
-        return place
+        machine: Row = self._reply(10 * START_S)["machine"]
+        return machine
 
     def measure(self, unit: Unit, limit: float) -> dict[str, Any]:
         """Return the reply for a unit. Raises LostError if none comes in time or the process
@@ -100,7 +100,7 @@ class Measurers:
         self._measurer: Measurer | None = None
         self._key = "", ""
         self._absent: set[tuple[str, str]] = set()  # what could not be started here
-        self.place: Row = {}
+        self.machine: Row = {}
 
     def start_s(self, unit: Unit) -> float:
         """Return how many seconds pass until a measurer is ready for the unit."""
@@ -115,7 +115,7 @@ class Measurers:
             self.end()
             self._measurer, self._key = Measurer(self._command(*key)), key
             try:
-                self.place = self._measurer.hello()
+                self.machine = self._measurer.hello()
             except LostError as error:
                 print(f"{unit.kind} by {unit.side} is not measured: the measuring process {error}")
                 self._absent.add(key)
@@ -163,7 +163,7 @@ def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: 
                 if reply["outcome"] == "faulted":
                     measurers.end()
                 took = time.monotonic() - began
-                _append(file, unit, measurers.place, reply, took)
+                _append(file, unit, measurers.machine, reply, took)
                 print(f"{took:6.1f} s  {reply['outcome']}  {unit}  {reply.get('why', '')}".rstrip())
         finally:
             measurers.end()
@@ -184,9 +184,9 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def _append(file: Path, unit: Unit, place: Row, reply: Row, took: float) -> None:
+def _append(file: Path, unit: Unit, machine: Row, reply: Row, took: float) -> None:
     line = {
-        **place,
+        **machine,
         "date": now(),
         "unit": str(unit),
         "n": unit.n,

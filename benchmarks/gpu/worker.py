@@ -25,7 +25,7 @@ def serve_units(measurer: Measure, device_row: Row, check: Callable[[], None]) -
 
     A library reports a lost device as any other refusal, so each unit is followed by a check.
     """
-    _say({"place": device_row})
+    _say({"machine": device_row})
     for line in sys.stdin:
         unit = Unit(**json.loads(line))
         try:

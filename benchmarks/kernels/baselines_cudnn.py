@@ -98,9 +98,9 @@ class PlanGraph:
         ((x, weight),) = tensors.sets(Cache.WARM, channels_last, 1)
         self.x, self.weight = (
             self.graph.tensor(
-                name=name, dim=list(each.shape), stride=list(each.stride()), data_type=float32
+                name=name, dim=list(array.shape), stride=list(array.stride()), data_type=float32
             )
-            for name, each in (("x", x), ("weight", weight))
+            for name, array in (("x", x), ("weight", weight))
         )
         self.y = self.graph.conv_fprop(
             image=self.x,

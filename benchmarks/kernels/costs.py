@@ -79,11 +79,11 @@ def im2col(problem: ConvProblem) -> Cost:
 
 def winograd(problem: ConvProblem, m: int, *, fused: bool) -> Cost:
     """Return the cost of F(m×m, 3×3), for a 3×3 convolution of stride 1."""
-    places, n, c, k = (m + 2) ** 2, problem.n, problem.c, problem.k
+    positions, n, c, k = (m + 2) ** 2, problem.n, problem.c, problem.k
     tiles = n * prod(ceil(size / m) for size in problem.window.output)
-    outside = n * c * prod(problem.window.input) + places * k * c + prod(problem.output_shape)
-    between = 0 if fused else places * tiles * (c + k)
-    return Cost(places * tiles * c * k, FLOAT * (outside + 2 * between), FLOAT * between)
+    outside = n * c * prod(problem.window.input) + positions * k * c + prod(problem.output_shape)
+    between = 0 if fused else positions * tiles * (c + k)
+    return Cost(positions * tiles * c * k, FLOAT * (outside + 2 * between), FLOAT * between)
 
 
 WAYS: Mapping[str, Callable[[ConvProblem], Cost]] = {

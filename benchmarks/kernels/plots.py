@@ -28,10 +28,10 @@ def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
                 comparisons = compare(rows, layers, n, cache)
                 if not comparisons:
                     continue
-                place = {layer.name: index for index, layer in enumerate(layers)}
+                column = {layer.name: index for index, layer in enumerate(layers)}
                 mean = summarise(comparisons, len(layers)).geometric_mean
                 panel.bar(
-                    [place[comparison.layer.name] + offset for comparison in comparisons],
+                    [column[comparison.layer.name] + offset for comparison in comparisons],
                     [comparison.speedup for comparison in comparisons],
                     width=0.4,
                     label=f"cache {cache}, geometric mean {mean:.2f}",

@@ -66,8 +66,8 @@ def measure(network: Classifier, batches: Sequence[int] = BATCHES, calls: int = 
 
 
 def _copy(into: Images, images: Sequence[Pixels]) -> None:
-    for place, image in zip(into, images, strict=True):
-        place[...] = image
+    for slot, image in zip(into, images, strict=True):
+        slot[...] = image
 
 
 def _times(call: Callable[[], object], calls: int) -> list[float]:

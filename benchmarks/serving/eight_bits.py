@@ -109,11 +109,11 @@ def measurements(
 ) -> list[Measurement]:
     """Return a row for each model, for requests with this many images."""
     rows = []
-    for name, of in turns.items():
-        n = images * len(of.took)
-        p50_ms = 1e3 * statistics.median(of.took)
-        cpu_ms = 1e3 * of.cpu_s / n
-        rows.append(Measurement(name, kind, at_once, n, n / of.seconds, p50_ms, cpu_ms))
+    for name, taken in turns.items():
+        n = images * len(taken.took)
+        p50_ms = 1e3 * statistics.median(taken.took)
+        cpu_ms = 1e3 * taken.cpu_s / n
+        rows.append(Measurement(name, kind, at_once, n, n / taken.seconds, p50_ms, cpu_ms))
     return rows
 
 

@@ -184,11 +184,11 @@ def look_at(pid: int) -> Process:
     resident = threads = files = 0
     page = os.sysconf("SC_PAGE_SIZE")
     for member in _family(pid):
-        place = Path(f"/proc/{member}")
-        tasks = list((place / "task").iterdir())
-        resident += int((place / "statm").read_text().split()[1]) * page
+        folder = Path(f"/proc/{member}")
+        tasks = list((folder / "task").iterdir())
+        resident += int((folder / "statm").read_text().split()[1]) * page
         threads += len(tasks)
-        files += len(list((place / "fd").iterdir()))
+        files += len(list((folder / "fd").iterdir()))
     return Process(resident, threads, files)
 
 
@@ -213,7 +213,7 @@ def counters(exposition: str) -> tuple[dict[str, int], float]:
 
 
 @dataclass(frozen=True)
-class Swapped:
+class ModelUnderSwaps:
     """Holds the folder of a model that changes, and clients that check its versions."""
 
     clients: Clients
@@ -241,7 +241,7 @@ async def soak(
     pid: int | None = None,
     seed: int = 0,
     attacks: Sequence[Attack] = (),
-    swapped: Swapped | None = None,
+    swapped: ModelUnderSwaps | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Load the server at `url`, and record the results in `run`.
@@ -362,8 +362,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     images = load_images(options.images)
     large = enlarged(images)
-    with TemporaryFile("w+") as log, TemporaryDirectory() as place:
-        folder, serve, expected = Path(place), options.serve, None
+    with TemporaryFile("w+") as log, TemporaryDirectory() as name:
+        folder, serve, expected = Path(name), options.serve, None
         if options.swaps:
             expected = first_version(folder, images)
             serve = [*serve_options(folder), *serve]
@@ -371,7 +371,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with bar:
                 attacks = attacks_on(url) if options.attackers else ()
                 swapped = (
-                    Swapped(Clients(url, grpc, images, expected), folder) if expected else None
+                    ModelUnderSwaps(Clients(url, grpc, images, expected), folder)
+                    if expected
+                    else None
                 )
                 load = soak(
                     *(url, images, run),

@@ -52,8 +52,8 @@ class Rude:
     """Sends one incomplete or invalid request on each connection."""
 
     def __init__(self, url: str, images: Sequence[ImageFile], seed: int) -> None:
-        place = urlsplit(url)
-        self._address = place.hostname, place.port
+        parts = urlsplit(url)
+        self._address = parts.hostname, parts.port
         self._random = np.random.default_rng(seed)
         self._requests = [_request(image.data, image.media_type) for image in images]
 

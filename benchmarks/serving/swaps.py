@@ -62,15 +62,15 @@ _Answered = message_class("inference.ModelInferResponse")
 def write_version(folder: Path, version: int, model: Path = BUILT_IN_MODEL) -> None:
     """Write the model's files for a version; all odd versions share weights, and so do all even
     ones."""
-    place = folder / NAME
-    if not place.exists():
-        place.mkdir(parents=True)
+    served = folder / NAME
+    if not served.exists():
+        served.mkdir(parents=True)
         for beside in (model.with_suffix(".toml"), model.with_name("labels.txt")):
             if beside.exists():
                 name = "model.toml" if beside.suffix == ".toml" else beside.name
-                shutil.copy(beside, place / name)
-    (place / "new").write_bytes(_file_of(model, version % 2))
-    os.replace(place / "new", place / "model.onnx")
+                shutil.copy(beside, served / name)
+    (served / "new").write_bytes(_file_of(model, version % 2))
+    os.replace(served / "new", served / "model.onnx")
 
 
 @cache
@@ -96,16 +96,16 @@ def _file_of(path: Path, odd: int) -> bytes:
 
 
 def scores_of(
-    folder: Path, images: Sequence[ImageFile], place: Path = SAMPLES
+    folder: Path, images: Sequence[ImageFile], samples: Path = SAMPLES
 ) -> list[NDArray[np.float32]]:
-    """Return the scores of each image in `place` by the weights that the folder has now."""
+    """Return the scores of each image in `samples` by the weights that the folder has now."""
     path = folder / NAME / "model.onnx"
     classifier = load_classifier(path)
     read = image_reader(Settings())
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1).warm_up()
     try:
         return [
-            engine.run([read(place / image.name, classifier.preprocessing)]).scores[0]
+            engine.run([read(samples / image.name, classifier.preprocessing)]).scores[0]
             for image in images
         ]
     finally:
@@ -113,7 +113,7 @@ def scores_of(
 
 
 def first_version(
-    folder: Path, images: Sequence[ImageFile], model: Path = BUILT_IN_MODEL, place: Path = SAMPLES
+    folder: Path, images: Sequence[ImageFile], model: Path = BUILT_IN_MODEL, samples: Path = SAMPLES
 ) -> Sequence[Sequence[NDArray[np.float32]]]:
     """Write version 1, and return the images' scores by even versions and then by odd ones.
 
@@ -122,7 +122,7 @@ def first_version(
     expected = []
     for version in (0, 1):
         write_version(folder, version, model)
-        expected.append(scores_of(folder, images, place))
+        expected.append(scores_of(folder, images, samples))
     changes = [np.abs(even - odd).max() for even, odd in zip(*expected, strict=True)]
     if np.median(changes) <= 2 * _TOLERANCE:
         raise ValueError(f"both versions of {model} have the same scores of most images")
@@ -371,7 +371,7 @@ async def measure(
                 version = done.next
                 took += done.took_s
                 result.failed_swaps += done.failures
-            p99s = [float(np.percentile(_latencies(each), 99)) for each in journals]
+            p99s = [float(np.percentile(_latencies(journal), 99)) for journal in journals]
             result.ratios_by_round.append(round(p99s[1] / p99s[0], 3))
             for whole, part in zip((quiet, busy), journals, strict=True):
                 _extend(whole, part)
@@ -415,8 +415,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--images", type=Path, default=SAMPLES, help="a folder of image files")
     options = parser.parse_args(arguments)
     images = load_images(options.images)
-    with TemporaryDirectory() as place:
-        folder = Path(place)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
         expected = first_version(folder, images, options.model, options.images)
         with (
             TemporaryFile("w+") as log,

@@ -115,22 +115,22 @@ def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s
     assert most_s < seconds[0]
     most = min(len(seconds), clients)
     keys = [
-        (answered, back, place)
+        (answered, back, part)
         for answered in range(1, most + 1)
-        for place in range(_BINS + 1)
+        for part in range(_BINS + 1)
         for back in range(answered + 1)
-        if place < _BINS or back == answered  # by then all are
+        if part < _BINS or back == answered  # by then all are
     ]
-    number = {key: place for place, key in enumerate(keys)}
+    number = {key: state for state, key in enumerate(keys)}
     process = Process(len(keys), most + 1)
-    for state, (answered, back, place) in enumerate(keys):
-        if place < _BINS and back < answered:
+    for state, (answered, back, part) in enumerate(keys):
+        if part < _BINS and back < answered:
             moves = np.zeros(len(keys))
-            for more, share in enumerate(_binomial(answered - back, 1 / (_BINS - place))):
+            for more, share in enumerate(_binomial(answered - back, 1 / (_BINS - part))):
                 if share:
-                    moves[number[answered, back + more, place + 1]] = share
+                    moves[number[answered, back + more, part + 1]] = share
             width = (most_s - least_s) / _BINS
-            process.allow(state, 0, 0.0, width if place else least_s + width, moves)
+            process.allow(state, 0, 0.0, width if part else least_s + width, moves)
         for size in range(1, min(most, clients - answered + back) + 1):
             moves = np.zeros(len(keys))
             moves[number[size, 0, 0]] = 1.0

@@ -8,7 +8,7 @@
   batches stay within the latency objective and shrinks by a tenth when one does not; what is late
   already is dropped, which the Nexus paper calls lazy dropping.
 - `Nexus` (Shen et al. 2019, sections 4.1 and 6.3): batches of the largest b with 2 L(b) within the
-  objective; early drop: a window of b items slides over the queue to the first place where all of
+  objective; early drop: a window of b items slides over the queue to the first index where all of
   it would be in time, and everything before that is dropped.
 
 The last two want a latency objective: the deadline, or 2 L(max_batch) where there is none; without
@@ -36,18 +36,18 @@ class Convoy:
         self._dispatcher = Dispatcher(*latencies)
         self._deadlines = 0
 
-    def place(self, now: float, item: Item, queue: Sequence[Item]) -> int | None:
+    def position(self, now: float, item: Item, queue: Sequence[Item]) -> int | None:
         """Return the item's index by its due time, or None if it cannot meet its deadline."""
         moment = due(now, item.urgency)
-        place = len(queue)
-        while place and self._due(queue[place - 1]) > moment:
-            place -= 1
+        position = len(queue)
+        while position and self._due(queue[position - 1]) > moment:
+            position -= 1
         if item.deadline < inf:
-            if self._dispatcher.completion(now, place, 1) > item.deadline:
+            if self._dispatcher.completion(now, position, 1) > item.deadline:
                 return None
             self._deadlines += 1
         self._dispatcher.arrived(now, 1)
-        return place
+        return position
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
         """Return the policy's decision."""
@@ -76,7 +76,7 @@ class _Fifo:
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
 
-    def place(self, _: float, __: Item, queue: Sequence[Item]) -> int | None:
+    def position(self, _: float, __: Item, queue: Sequence[Item]) -> int | None:
         """Return the end of the queue."""
         return len(queue)
 
@@ -177,17 +177,17 @@ class Nexus(_Fifo):
         """Move the window to the first position at which all of it would be in time."""
         if engine is None:
             return Choice()
-        for place in range(len(queue)):
-            items = min(self._window, len(queue) - place)
+        for position in range(len(queue)):
+            items = min(self._window, len(queue) - position)
             done = now + self._seconds[items - 1]
-            if all(item.deadline >= done for item in queue[place : place + items]):
-                return Choice(items, inf, range(place))
+            if all(item.deadline >= done for item in queue[position : position + items]):
+                return Choice(items, inf, range(position))
         return Choice(refused=range(len(queue)))
 
 
 def _late(now: float, queue: Sequence[Item]) -> list[int]:
     """Return the indices of the items whose deadline has passed."""
-    return [place for place, item in enumerate(queue) if item.deadline < now]
+    return [position for position, item in enumerate(queue) if item.deadline < now]
 
 
 CONVOY = "Convoy"

@@ -36,13 +36,13 @@ class Choice(NamedTuple):
 
     dispatch: int = 0
     look_again: float = inf
-    refused: Sequence[int] = ()  # places in the queue
+    refused: Sequence[int] = ()  # indices in the queue
 
 
 class Scheduler(Protocol):
     """Decides what engines do and orders `queue`, which only the server changes."""
 
-    def place(self, now: float, item: Item, queue: Sequence[Item], /) -> int | None:
+    def position(self, now: float, item: Item, queue: Sequence[Item], /) -> int | None:
         """Return the index at which an arrival joins the queue, or None to refuse it."""
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None, /) -> Choice:
@@ -164,8 +164,8 @@ class _Server:
         if not self._queue:
             return
         choice = self._scheduler.decide(now, self._queue, engine)
-        for place in sorted(choice.refused, reverse=True):
-            self._refuse(now, self._queue.pop(place))
+        for position in sorted(choice.refused, reverse=True):
+            self._refuse(now, self._queue.pop(position))
         if choice.dispatch and engine is not None:
             batch = self._queue[: choice.dispatch]
             del self._queue[: choice.dispatch]
@@ -198,11 +198,11 @@ class _Server:
 
     def _arrive(self, now: float, item: Item) -> None:
         self._outcome.offered += 1
-        place = self._scheduler.place(now, item, self._queue)
-        if place is None:
+        position = self._scheduler.position(now, item, self._queue)
+        if position is None:
             self._refuse(now, item)
         else:
-            self._queue.insert(place, item)
+            self._queue.insert(position, item)
 
     def _think(self, now: float, client: int | None) -> None:
         if client is not None and self._numbers < self._workload.requests:

@@ -62,7 +62,7 @@ def draw_panel(axes: Axes, panel: Panel, lines: list[tuple[str, list[float], lis
         return
     stacked = panel["fieldConfig"]["defaults"].get("custom", {}).get("stacking", {})
     if stacked.get("mode") == "normal":
-        times = max((each for _, each, _ in lines), key=len)
+        times = max((moments for _, moments, _ in lines), key=len)
         full = [line for line in lines if len(line[1]) == len(times)]
         axes.stackplot(times, *(v for *_, v in full), labels=[n for n, *_ in full], alpha=0.7)
     else:

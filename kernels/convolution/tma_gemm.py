@@ -126,7 +126,7 @@ class TmaConv(WarpgroupConv):
     @override
     def tiles(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
         clusters = zip(_tiles(problem, config.tile), _shape(problem, config), strict=True)
-        return config.together * prod(ceil(tiles / each) for tiles, each in clusters)
+        return config.together * prod(ceil(tiles / size) for tiles, size in clusters)
 
     @override
     def cluster(self, config: TileConfig[TensorTile]) -> Dim3:

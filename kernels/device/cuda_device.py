@@ -203,7 +203,10 @@ class CudaDevice:
         raw = kernel.function
         self._use()
         try:
-            plain = [encoded(each) if isinstance(each, TensorMap) else each for each in arguments]
+            plain = [
+                encoded(argument) if isinstance(argument, TensorMap) else argument
+                for argument in arguments
+            ]
             # More than 48 KiB must be asked for. It is never lowered: a captured launch needs it.
             if shared_bytes > raw.max_dynamic_shared_size_bytes:  # noqa: PLR1730  only if it must
                 raw.max_dynamic_shared_size_bytes = shared_bytes

@@ -56,21 +56,21 @@ class Launch:
         """Return the C++ type of each operand as the kernel declares it: name → "float", "Half"."""
         named = {name.upper(): value for name, value in self.instantiation.arguments}
         return {
-            operand: str(named.get(each.element, each.element))
-            for operand, each in self._named()
-            if each.element is not None
+            operand: str(named.get(declared.element, declared.element))
+            for operand, declared in self._named()
+            if declared.element is not None
         }
 
     @property
     def writes(self) -> frozenset[str]:
         """Return the operands that the kernel may write, which are its pointers to non-const."""
-        return frozenset(operand for operand, each in self._named() if each.written)
+        return frozenset(operand for operand, declared in self._named() if declared.written)
 
     @property
     def restricted(self) -> frozenset[str]:
         """Return the operands declared `__restrict__` (kernels/src/dependent.cuh): no launch may
         write them."""
-        return frozenset(operand for operand, each in self._named() if each.restricted)
+        return frozenset(operand for operand, declared in self._named() if declared.restricted)
 
     def _named(self) -> Iterator[tuple[str, Declaration]]:
         """Yield each operand and its declaration in the kernel."""
@@ -90,7 +90,9 @@ class Launch:
 
     def renamed(self, names: Mapping[str, str]) -> "Launch":
         """Return the same launch on other operands: old name → new name."""
-        return replace(self, arguments=tuple(_renamed(each, names) for each in self.arguments))
+        return replace(
+            self, arguments=tuple(_renamed(argument, names) for argument in self.arguments)
+        )
 
 
 def _bound(argument: Argument | str, addresses: Mapping[str, int]) -> Argument:

@@ -12,8 +12,8 @@ from kernels.image.place import (
     CHANNELS,
     ENTRY_BYTES,
     Bytes,
+    DeferredImage,
     Kind,
-    LaidOut,
     aligned,
     entry,
     read_entry,
@@ -148,7 +148,7 @@ class Crop:
         return np.frombuffer(whole.ljust(data_at, b"\0"), np.uint8)
 
 
-class DecodedImage(LaidOut):
+class DecodedImage(DeferredImage):
     """Holds a decoded image and how to resize it; NumPy sees it as the resized pixels.
 
     The array is computed here. A device computes the same from what `write` writes.
@@ -181,7 +181,7 @@ class DecodedImage(LaidOut):
         return WrittenImage(place, self.shape).__array__(dtype)
 
 
-class WrittenImage(LaidOut):
+class WrittenImage(DeferredImage):
     """Holds an image that is not an array, in the form in which its `write` wrote it."""
 
     def __init__(self, place: Bytes, shape: tuple[int, ...]) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kernels.device.launch import struct
 from kernels.image.decoded import JPEG_BYTES, Crop, Resize
-from kernels.image.place import Bytes, Kind, LaidOut
+from kernels.image.place import Bytes, DeferredImage, Kind
 
 SOURCE = "jpeg.cuh"
 
@@ -286,7 +286,7 @@ def _truncated() -> UnsuitableError:
     return UnsuitableError(Reason.TRUNCATED, "it does not end")
 
 
-class JpegImage(LaidOut):
+class JpegImage(DeferredImage):
     """Holds a JPEG file that a device decodes and resizes, and says how.
 
     As an array it is black: only a device decodes it.

@@ -45,7 +45,7 @@ class Kind(IntEnum):
     JPEG = 3  # a file (jpeg.py)
 
 
-class LaidOut:
+class DeferredImage:
     """An image that is not yet an array of pixels; NumPy sees it as the pixels that it becomes."""
 
     kind: Kind
@@ -61,19 +61,19 @@ class LaidOut:
         raise NotImplementedError
 
 
-Placed = NDArray[np.uint8] | NDArray[np.float32] | LaidOut
+PlacedImage = NDArray[np.uint8] | NDArray[np.float32] | DeferredImage
 """An image that a place may hold: pixels of the network's size, a tensor, or one still to be made
 pixels."""
 
 _KINDS = {np.dtype(np.uint8): Kind.PIXELS, np.dtype(np.float32): Kind.TENSOR}
 
 
-def kind_of(image: Placed) -> Kind:
+def kind_of(image: PlacedImage) -> Kind:
     """Return an image's kind. Raises KeyError for an array of another type."""
-    return image.kind if isinstance(image, LaidOut) else _KINDS[image.dtype]
+    return image.kind if isinstance(image, DeferredImage) else _KINDS[image.dtype]
 
 
-def kind_of_batch(images: Iterable[Placed]) -> Kind:
+def kind_of_batch(images: Iterable[PlacedImage]) -> Kind:
     """Return the kind of a batch: the highest `Kind` of its images, or that of an array's type."""
     if isinstance(images, np.ndarray):
         return _KINDS[images.dtype]
@@ -90,9 +90,9 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGNED) * _ALIGNED
 
 
-def write(place: Bytes, image: Placed) -> None:
+def write(place: Bytes, image: PlacedImage) -> None:
     """Write an image and its entry to a place in a batch."""
-    if isinstance(image, LaidOut):
+    if isinstance(image, DeferredImage):
         image.write(place)
         return
     place[:ENTRY_BYTES] = _head(_KINDS[image.dtype], image.nbytes)

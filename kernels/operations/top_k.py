@@ -22,7 +22,7 @@ class ScoreKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ResultLayout:
     """Lays out a batch's results as floats: per image its scores, k indices, k probabilities, and 1
     plus its flags."""
 
@@ -47,9 +47,9 @@ class Results:
 
 def top_k_launch(x: StridedTensor, kind: ScoreKind, *, has_flags: bool = False) -> Launch:
     """Return a launch that ranks rows of contiguous scores, operands x, flags (an int32 each, if
-    there are any), y as Results. Raises ValueError."""
+    there are any), y as ResultLayout. Raises ValueError."""
     n, classes = x.shape
-    results = Results(n, classes)
+    results = ResultLayout(n, classes)
     if classes > _EXACT:
         raise ValueError(f"{classes} classes; indices are floats, exact up to {_EXACT}")
     if x.strides[1] != 1:

@@ -109,7 +109,7 @@ class ConvProblem:
         text += f" g{self.groups}" if self.groups > 1 else ""
         if self.projection is not None:
             size, strides = (
-                by_axis(each) for each in (self.projection.input, self.projection.strides)
+                by_axis(sizes) for sizes in (self.projection.input, self.projection.strides)
             )
             text += f" + C{self.projection.c} {size} s{strides}"
         text += f" {self.precision.value}" if self.precision is not Precision.FP32 else ""

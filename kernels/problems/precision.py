@@ -105,5 +105,5 @@ _ARCHITECTURES = {
     Precision.INT8: Architectures(75),
 }
 
-FLOATING = tuple(each for each in Precision if each is not Precision.INT8)
+FLOATING = tuple(precision for precision in Precision if precision is not Precision.INT8)
 """The precisions at which a network of floats can be computed."""

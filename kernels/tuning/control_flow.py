@@ -107,9 +107,11 @@ def leading_to(
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:
     """Return the later instructions that may follow, where lanes never diverge: BRA.DIV goes on."""
-    each = code[i]
+    instruction = code[i]
     ahead = [i + 1]
-    if each.target is not None and ".DIV" not in each.opcode:
-        conditional = each.predicate or each.operands.startswith(("P", "!P", "UP", "!UP"))
-        return (ahead if conditional else []) + [j for j in (each.target,) if j > i]
-    return [] if each.base == "EXIT" and not each.predicate else ahead
+    if instruction.target is not None and ".DIV" not in instruction.opcode:
+        conditional = instruction.predicate or instruction.operands.startswith(
+            ("P", "!P", "UP", "!UP")
+        )
+        return (ahead if conditional else []) + [j for j in (instruction.target,) if j > i]
+    return [] if instruction.base == "EXIT" and not instruction.predicate else ahead

@@ -239,7 +239,7 @@ def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, fl
         "finish": (profile.finish, 1.0),
         "outputs": (profile.vector, work.vectors),
     }
-    alone = {name: n * (each.stalls + _WAIT * each.waits) for name, (each, n) in ends.items()}
-    instructions = sum(n * each.instructions for each, n in ends.values())
+    alone = {name: n * (code.stalls + _WAIT * code.waits) for name, (code, n) in ends.items()}
+    instructions = sum(n * code.instructions for code, n in ends.values())
     issued = instructions * blocks * work.threads / 32 / SCHEDULERS
     return {**alone, "latency": _LATENCY}, issued

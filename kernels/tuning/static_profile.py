@@ -194,9 +194,9 @@ class StaticProfile:
     @property
     def wavefronts(self) -> float:
         """Return the cycles of shared memory that one iteration of a block takes."""
-        each = {**_WAVEFRONTS, "LDS.128": self.load_wavefronts}
+        cycles_of = {**_WAVEFRONTS, "LDS.128": self.load_wavefronts}
         multiplying, data = (
-            sum(counts.get(name, 0) * cycles for name, cycles in each.items())
+            sum(counts.get(name, 0) * cycles for name, cycles in cycles_of.items())
             for counts in (self.loop, self.data_loop)
         )
         written = self._copied_rows if _BULK in self.data_loop else 0

@@ -85,8 +85,8 @@ class Program:
         sums: Steps = {value: {value: Fraction(1)} for value in inputs}
         for value, terms in self.steps.items():
             sums[value] = dict.fromkeys(inputs, Fraction(0))
-            for each, c in terms.items():
-                for source, inner in sums[each].items():
+            for term, c in terms.items():
+                for source, inner in sums[term].items():
                     sums[value][source] += (abs(c) if absolute else c) * inner
         outputs = (sums[Value(Kind.OUTPUT, i)] for i in range(self.rows))
         return tuple(tuple(row[source] for source in inputs) for row in outputs)

@@ -36,8 +36,8 @@ def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
     names = [name for name in QUANTILES if name != "max"] if len(runs) == 1 else _COMPARED
     handles = []
     for number, run in enumerate(runs):
-        for place, name in enumerate(names):
-            colour = f"C{place if len(runs) == 1 else number}"
+        for index, name in enumerate(names):
+            colour = f"C{index if len(runs) == 1 else number}"
             if _draw(panel, run, name, colour):
                 label = name if len(runs) == 1 else f"{run.name}, {name}"
                 handles.append(Line2D([], [], color=colour, ls=_STYLES[name], label=label))

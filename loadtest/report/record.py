@@ -11,7 +11,7 @@ import msgspec
 from loadtest import LoadTestError
 from loadtest.subject import Subject
 from loadtest.summary import Summary
-from loadtest.sweep import Found
+from loadtest.sweep import SweepResult
 from models import __version__
 
 
@@ -21,7 +21,7 @@ class Run:
 
     name: str
     subject: Subject
-    found: Found
+    found: SweepResult
 
 
 def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
@@ -67,5 +67,5 @@ def read_run(path: Path) -> Run:
     except (OSError, ValueError) as error:
         raise LoadTestError(f"{path} is not a result that --json wrote: {error}") from error
     best = [load for load in file.loads if load.load.rate == file.highest_rate is not None]
-    found = Found(file.loads, best[0] if best else None, file.limited_by_client)
+    found = SweepResult(file.loads, best[0] if best else None, file.limited_by_client)
     return Run(path.stem, file.subject, found)

@@ -8,14 +8,14 @@ from rich.text import Text
 
 from loadtest.journal import Journal
 from loadtest.summary import QUANTILES, Load, Summary, enough, percentiles
-from loadtest.sweep import Found
+from loadtest.sweep import SweepResult
 from loadtest.tables import left, make_table, right
 
 # Requests that the live p50 and p99 are of.
 _RECENT = 1000
 
 
-def as_table(found: Found) -> Group:
+def as_table(found: SweepResult) -> Group:
     """Return one row for each load, with notes, and the phases of the best or last load."""
     first, *others = QUANTILES
     headings = ("requests", "answers/s", f"{first} ms", *others, "errors")
@@ -85,29 +85,29 @@ def _counts(numbers: Mapping[Any, int]) -> str:
     return ", ".join(f"{name} ×{n:,}" for name, n in numbers.items())
 
 
-def _notes(each: Summary) -> list[str]:
+def _notes(summary: Summary) -> list[str]:
     notes = []
-    if each.errors:
-        notes.append(f"errors: {_counts(each.errors)}")
-    if each.late is not None:
-        in_time = each.answered - each.late
-        refused = f", {each.refused:,} refused in time" if each.refused else ""
-        share = in_time / max(1, each.requests)
-        notes.append(f"{in_time:,} of {each.requests:,} in time ({share:.1%}){refused}")
-    if each.client_limited:
+    if summary.errors:
+        notes.append(f"errors: {_counts(summary.errors)}")
+    if summary.late is not None:
+        in_time = summary.answered - summary.late
+        refused = f", {summary.refused:,} refused in time" if summary.refused else ""
+        share = in_time / max(1, summary.requests)
+        notes.append(f"{in_time:,} of {summary.requests:,} in time ({share:.1%}){refused}")
+    if summary.client_limited:
         notes.append(
-            f"the load generator limits this: it used {each.client_cpu:.2f} of its one core; "
+            f"the load generator limits this: it used {summary.client_cpu:.2f} of its one core; "
             "the server may do better"
         )
-    elif each.sent_late:
+    elif summary.sent_late:
         notes.append(
-            f"requests were sent {milliseconds(each.send_lag_ms['p99'])} ms late at p99 though "
-            f"the load generator used {each.client_cpu:.2f} cores: something else kept this "
+            f"requests were sent {milliseconds(summary.send_lag_ms['p99'])} ms late at p99 though "
+            f"the load generator used {summary.client_cpu:.2f} cores: something else kept this "
             "machine busy, and the latency contains it"
         )
-    if each.interrupted:
-        notes.append(f"ended after {each.seconds:.1f} s")
-    return [f"{each.load}: {note}" for note in notes]
+    if summary.interrupted:
+        notes.append(f"ended after {summary.seconds:.1f} s")
+    return [f"{summary.load}: {note}" for note in notes]
 
 
 def _mean_batch(sizes: Mapping[int, int]) -> str:

@@ -234,7 +234,7 @@ class CudaEngine:
                 np.asarray(image) if kind_of(image) > self.takes else image for image in images
             ]
             kind = kind_of_batch(images)
-        key = next(each for each in self._kinds if each >= kind), n
+        key = next(other for other in self._kinds if other >= kind), n
         rows = self._run_batch(key, images)
         ranked = rows[:, self._classes : -1]
         k = ranked.shape[1] // 2

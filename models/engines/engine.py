@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.image.place import Kind, LaidOut
+from kernels.image.place import DeferredImage, Kind
 from kernels.problems.precision import Precision
 from models.errors import EngineError
 
@@ -19,7 +19,7 @@ Images = NDArray[np.uint8]
 Tensor = NDArray[np.float32]
 Array = Pixels | Tensor
 # Others than arrays are arrays of pixels, too, which some engines make on their device.
-Image = Array | LaidOut
+Image = Array | DeferredImage
 # As one array, or one array per image: an engine copies them anyway. The kinds may mix.
 Batch = Images | Tensor | Sequence[Image]
 Scores = NDArray[np.float32]  # N×classes, one row an image

@@ -44,9 +44,9 @@ def with_either_input(
     ]
     inputs = [_pixels(preprocessing), _tensor(preprocessing, TENSORS)]
     result = _before(model, preprocessing, nodes, inputs)
-    for each in inner:
-        shape = [model.graph.output[0].type.tensor_type.shape.dim[0].dim_param or 1, *each.shape]
-        output = helper.make_tensor_value_info(each.name, TensorProto.FLOAT, shape)
+    for value in inner:
+        shape = [model.graph.output[0].type.tensor_type.shape.dim[0].dim_param or 1, *value.shape]
+        output = helper.make_tensor_value_info(value.name, TensorProto.FLOAT, shape)
         result.graph.output.append(output)
     return result
 
@@ -94,8 +94,8 @@ def _before(
     result = ModelProto()
     result.CopyFrom(model)
     graph = result.graph
-    for place, node in enumerate(nodes):
-        graph.node.insert(place, node)
+    for index, node in enumerate(nodes):
+        graph.node.insert(index, node)
     graph.initializer.append(numpy_helper.from_array(multiplier, "convoy/multiplier"))
     graph.initializer.append(numpy_helper.from_array(offset, "convoy/offset"))
     del graph.input[:]

@@ -42,7 +42,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class SessionModel:
-    """Holds a classifier as the bytes that ONNX Runtime loads, in place of a network. Picklable."""
+    """Holds a classifier as the bytes that ONNX Runtime loads, instead of a network. Picklable."""
 
     name: str
     data: bytes  # ONNX; inputs PIXELS and TENSORS
@@ -70,7 +70,7 @@ class SessionModel:
 
 
 @dataclass(frozen=True)
-class Proved:
+class WarmUpResult:
     """Says what an engine's warm-up showed; it holds for other engines of the model with as many
     threads. Picklable."""
 
@@ -176,10 +176,10 @@ class OnnxRuntimeEngine:
         copied."""
         return Kind.TENSOR
 
-    def proved(self, model: SessionModel) -> Proved:
+    def proved(self, model: SessionModel) -> WarmUpResult:
         """Return what this engine's warm-up showed of the model."""
         faster = self._side_by_side is not None
-        return Proved(model, self._threads, self._max_batch, faster, self.fallback_reason)
+        return WarmUpResult(model, self._threads, self._max_batch, faster, self.fallback_reason)
 
     def warm_up(self) -> Engine:
         """Measure whether running images in parallel is faster, unless that is known, and prove the
@@ -250,17 +250,17 @@ class OnnxRuntimeEngine:
         Each thread takes the next image until none is left, so a delayed thread takes fewer.
         """
         arrays = self._empty(len(images), outputs)
-        places = iter(range(len(images)))  # the GIL gives each item to one thread
+        indices = iter(range(len(images)))  # the GIL gives each item to one thread
 
-        def work(places: Iterator[int]) -> None:
-            for place in places:
-                found = self._arrays(session, images[place : place + 1], outputs)
+        def work(indices: Iterator[int]) -> None:
+            for index in indices:
+                found = self._arrays(session, images[index : index + 1], outputs)
                 for array, one in zip(arrays, found, strict=True):
-                    array[place] = one[0]
+                    array[index] = one[0]
 
-        others = [self._beside.submit(work, places) for _ in range(self._threads - 1)]
+        others = [self._beside.submit(work, indices) for _ in range(self._threads - 1)]
         try:
-            work(places)
+            work(indices)
         finally:
             wait(others)  # the caller may change the images afterwards
         for other in others:
@@ -274,16 +274,16 @@ class OnnxRuntimeEngine:
         if self._one_by_one and len(images) > 1:
             singles = (images[i : i + 1] for i in range(len(images)))
             return _joined([self._arrays(session, single, outputs) for single in singles])
-        tensors = [place for place, image in enumerate(images) if image.dtype == np.float32]
+        tensors = [index for index, image in enumerate(images) if image.dtype == np.float32]
         if not tensors:
             gathered = self._gather(images)  # type: ignore[arg-type]
             return self._joint(session, gathered, self._no_tensors, outputs)
-        pixels = [place for place, image in enumerate(images) if image.dtype != np.float32]
+        pixels = [index for index, image in enumerate(images) if image.dtype != np.float32]
         arrays = self._empty(len(images), outputs)
         found = self._joint(
             session,
-            np.array([images[place] for place in pixels], np.uint8).reshape(-1, *self._image_shape),
-            np.stack([images[place] for place in tensors]),
+            np.array([images[index] for index in pixels], np.uint8).reshape(-1, *self._image_shape),
+            np.stack([images[index] for index in tensors]),
             outputs,
         )
         for array, rows in zip(arrays, found, strict=True):
@@ -302,8 +302,8 @@ class OnnxRuntimeEngine:
         return [
             np.reshape(scores, (n, self._classes)),
             *(
-                np.reshape(each, (n, *self._inner[name].shape))
-                for name, each in zip(outputs[1:], others, strict=True)
+                np.reshape(values, (n, *self._inner[name].shape))
+                for name, values in zip(outputs[1:], others, strict=True)
             ),
         ]
 

@@ -13,7 +13,7 @@ from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
 from models.engines.engine import DeviceKind, Engine, Fallback
-from models.engines.onnxruntime_engine import OnnxRuntimeEngine, Proved, SessionModel
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel, WarmUpResult
 from models.engines.prove import prove
 from models.errors import EngineError, NoGpuError, NoKernelsError
 from models.open_gpu import count_gpus, open_gpu
@@ -152,16 +152,16 @@ def _open(
 
 
 def try_on_cpu(
-    classifier: Classifier, places: Sequence[DeviceChoice], *, max_batch: int, threads: int
-) -> tuple[Engine, Proved] | None:
+    classifier: Classifier, choices: Sequence[DeviceChoice], *, max_batch: int, threads: int
+) -> tuple[Engine, WarmUpResult] | None:
     """Return a warm engine, and what it proves for engines with these device choices; None if a GPU
     may serve.
 
     Raises EngineError.
     """
-    reasons = [_why_on_cpu(classifier, place) for place in places]
+    reasons = [_why_on_cpu(classifier, choice) for choice in choices]
     if not has_driver():
-        automatic = [place.kind is DeviceKind.AUTO for place in places]
+        automatic = [choice.kind is DeviceKind.AUTO for choice in choices]
         reasons = [
             _NO_DRIVER if reason is None and auto else reason
             for reason, auto in zip(reasons, automatic, strict=True)
@@ -180,12 +180,12 @@ def try_on_cpu(
     return engine, engine.proved(model)
 
 
-def _why_on_cpu(classifier: Classifier, place: DeviceChoice) -> str | None:
+def _why_on_cpu(classifier: Classifier, choice: DeviceChoice) -> str | None:
     """Return why a model runs on the CPU in any case, "" if that was asked for, or None if it
     depends on the device. Raises NoKernelsError."""
     if not classifier.network.no_kernels:
-        return "" if place.kind is DeviceKind.CPU else None
-    if place.kind is DeviceKind.CUDA:
+        return "" if choice.kind is DeviceKind.CPU else None
+    if choice.kind is DeviceKind.CUDA:
         raise NoKernelsError(f"{classifier.name}: {classifier.network.no_kernels}")
     _log.warning(
         "%s: none of it runs on Convoy's kernels; ONNX Runtime serves it on the CPU as it is,"

@@ -42,7 +42,7 @@ def prove(
     """Run a warm engine on every N, and return the largest batch in which scores proved right.
 
     That is its own, or 1, with a line in the log, where an image's scores depend on the others in
-    its batch or on its place there: they must be those of the image alone, up to rounding. So must
+    its batch or on its index in it: they must be those of the image alone, up to rounding. So must
     those of an image that the engine resizes or decodes. With `choose`, which a GPU's engine has,
     the scores of each image alone are ONNX Runtime's on the CPU. Raises EngineError where the
     engine's scores of one image differ from those.

@@ -80,8 +80,8 @@ class Replay:
 
     def _spin(self, until: float) -> bool:
         """Poll every image's flag, and return whether all were set before the time `until`."""
-        for place in range(len(self._seen)):
-            while not self._seen[place]:
+        for index in range(len(self._seen)):
+            while not self._seen[index]:
                 if perf_counter() > until:
                     return False
         return True

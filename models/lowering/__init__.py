@@ -12,10 +12,10 @@ end is left to the kernel that ranks (last_softmax).
 from kernels.image.place import Kind
 from kernels.operations.top_k import ScoreKind
 from models.graph import Graph
+from models.lowering.buffer_view import BufferView
 from models.lowering.context import INPUT, OUTPUT, Choose, Context
 from models.lowering.last_softmax import without_last_dequantize, without_last_softmax
 from models.lowering.nodes import lower_node
-from models.lowering.placement import Place
 from models.lowering.tape import (
     BufferOperand,
     MakeWeight,
@@ -30,10 +30,10 @@ __all__ = [
     "INPUT",
     "OUTPUT",
     "BufferOperand",
+    "BufferView",
     "Choose",
     "MakeWeight",
     "Operand",
-    "Place",
     "Tape",
     "TapeStep",
     "WeightOperand",
@@ -58,5 +58,5 @@ def lower(
         lower_node(to, node)
     scores, *others = to.graph.outputs
     to.rank(scores, score)
-    to.tape.kept |= {name: to.places[name] for name in others}
+    to.tape.kept |= {name: to.views[name] for name in others}
     return to.tape

@@ -16,12 +16,12 @@ from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_la
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR, StridedTensor
 from kernels.operations.preprocess import Places, to_bytes_launch, to_floats_launch
-from kernels.operations.top_k import Results, ScoreKind, top_k_launch
+from kernels.operations.top_k import ResultLayout, ScoreKind, top_k_launch
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, Storage
 from models.graph import Graph, Quantize
-from models.lowering import placement
-from models.lowering.placement import Place
+from models.lowering import buffer_view
+from models.lowering.buffer_view import BufferView
 from models.lowering.tape import Operand, Tape, WeightOperand, at
 from models.preprocessing import Layout, Preprocessing, normalisation
 from models.schedule.time import Cost
@@ -42,85 +42,87 @@ class Context:
         self.graph, self.n, self.choose = graph, n, choose
         self.tape = Tape()
         self.index = -1  # of the node at hand
-        self.places: dict[str, Place] = {}
+        self.views: dict[str, BufferView] = {}
         self.values_in: dict[str, list[str]] = {}  # root: the values that lie in it
         self.last_read = _last_reads(graph)
         self.flags: dict[str, Operand] = {}  # of the images, where a device decodes files
 
     # --- where values lie ------------------------------------------------------------------------
 
-    def settle(self, value: str, place: Place) -> Place:
-        """Record that `value` lies at `place`, and return the place."""
-        self.places[value] = place
-        self.values_in.setdefault(place.root, []).append(value)
-        return place
+    def settle(self, value: str, view: BufferView) -> BufferView:
+        """Record that `value` lies at `view`, and return it."""
+        self.views[value] = view
+        self.values_in.setdefault(view.root, []).append(value)
+        return view
 
-    def fresh(self, root: str, shape: tuple[int, ...], stored: Storage) -> Place:
-        """Make a new buffer, and return its place."""
-        made = placement.new_buffer(root, self.n, shape, stored)
+    def fresh(self, root: str, shape: tuple[int, ...], stored: Storage) -> BufferView:
+        """Make a new buffer, and return its view."""
+        made = buffer_view.new_buffer(root, self.n, shape, stored)
         self.tape.buffer(root, made.nbytes)
-        return made.place
+        return made.view
 
-    def row_major(self, like: Place, shape: tuple[int, ...]) -> Place:
-        """Make a new buffer for a row-major copy of `like`, and return its place."""
+    def row_major(self, like: BufferView, shape: tuple[int, ...]) -> BufferView:
+        """Make a new buffer for a row-major copy of `like`, and return its view."""
         root = f"{like.root}/rows/{len(self.tape.steps)}/{len(self.tape.buffers)}"
         stored = like.strided.stored
         self.tape.buffer(root, stored.itemsize * prod(shape))
-        return Place(root, 0, StridedTensor.contiguous(shape, stored), None)
+        return BufferView(root, 0, StridedTensor.contiguous(shape, stored), None)
 
-    def output(self, value: str, over: str | None = None, reads: Sequence[Place] = ()) -> Place:
-        """Return the place to write a value to: inside its parent, in place of `over`, or in a new
-        buffer.
+    def output(
+        self, value: str, over: str | None = None, reads: Sequence[BufferView] = ()
+    ) -> BufferView:
+        """Return the view to write a value to: of its parent, of the buffer of `over`, or of a new
+        one.
 
         A thread may read an element of `reads` just before it writes the same element of the
-        output: a place of `reads` in the output's buffer must be the output's own place.
+        output: a view of `reads` in the output's buffer must be the output's own.
         """
         inside = self.graph.values[value].inside
         if inside is not None:
-            parent = self.places.get(inside.parent) or self.output(inside.parent)
+            parent = self.views.get(inside.parent) or self.output(inside.parent)
             end = inside.offset + self.graph.shape(value)[0]
-            return self.settle(value, placement.cut(parent, 1, inside.offset, end))
+            return self.settle(value, buffer_view.cut(parent, 1, inside.offset, end))
         if over is not None and self.may_overwrite(over, value, reads):
-            return self.settle(value, self.places[over])
+            return self.settle(value, self.views[over])
         stored = self.graph.values[value].stored
         return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
 
-    def may_overwrite(self, over: str, value: str, reads: Sequence[Place]) -> bool:
+    def may_overwrite(self, over: str, value: str, reads: Sequence[BufferView]) -> bool:
         """Return whether `value` can be written over `over`, which must have its layout and no
         later reader."""
-        place = self.places.get(over)
-        if place is None or self.graph.shape(over) != self.graph.shape(value):
+        view = self.views.get(over)
+        if view is None or self.graph.shape(over) != self.graph.shape(value):
             return False
         shape, stored = self.graph.shape(value), self.graph.values[value].stored
-        wanted = placement.new_buffer(place.root, self.n, shape, stored).place
+        wanted = buffer_view.new_buffer(view.root, self.n, shape, stored).view
         return (
-            place == wanted
-            and all(read.root != place.root or read == place for read in reads)
-            and all(self.last_read[value] <= self.index for value in self.values_in[place.root])
+            view == wanted
+            and all(read.root != view.root or read == view for read in reads)
+            and all(self.last_read[value] <= self.index for value in self.values_in[view.root])
         )
 
-    def view(self, value: str, place: Place) -> None:
-        """Make `value` the content of `place`, by a copy if it must lie elsewhere or have another
+    def alias(self, value: str, view: BufferView) -> None:
+        """Make `value` the content of `view`, by a copy if it must lie elsewhere or have another
         type."""
         settled = self.graph.values[value]
-        if settled.inside is None and settled.stored == place.strided.stored:
-            self.settle(value, place)
+        if settled.inside is None and settled.stored == view.strided.stored:
+            self.settle(value, view)
         else:
-            self.copy(place, self.output(value))
+            self.copy(view, self.output(value))
 
-    def copy(self, x: Place, y: Place) -> None:
+    def copy(self, x: BufferView, y: BufferView) -> None:
         """Emit a launch that copies x to y element by element."""
         self.tape.copy(x.strided, at(x), y.strided, at(y))
 
-    def pixels(self, value: str) -> tuple[Place, Pixels]:
+    def pixels(self, value: str) -> tuple[BufferView, Pixels]:
         """Return a value as pixels, copied if it has another layout."""
-        place = self.places[value]
-        if place.pixels is None:
-            lies = place
+        view = self.views[value]
+        if view.pixels is None:
+            lies = view
             root = f"{value}/{len(self.tape.steps)}"
-            place = self.fresh(root, self.graph.shape(value), lies.strided.stored)
-            self.copy(lies, place)
-        return place, pixels_of(place)
+            view = self.fresh(root, self.graph.shape(value), lies.strided.stored)
+            self.copy(lies, view)
+        return view, pixels_of(view)
 
     def tensor(self, name: str, stored: Storage) -> tuple[StridedTensor, Operand]:
         """Return the layout and address of an operand, either a value's or those of a weight as
@@ -129,7 +131,7 @@ class Context:
             return StridedTensor.contiguous(self.graph.shape(name), stored), self.weight(
                 name, stored
             )
-        return self.places[name].strided, at(self.places[name])
+        return self.views[name].strided, at(self.views[name])
 
     def weight(self, name: str, stored: Storage = FLOAT) -> WeightOperand:
         """Return the operand for a weight of the graph, unchanged, in the type `stored`."""
@@ -144,21 +146,21 @@ class Context:
         filled = np.pad(weight, (0, -weight.size % VECTOR))
         return replace(self.tape.weight(name, lambda: filled, "in vectors"), stored=FLOAT)
 
-    def dense(self, value: str) -> Place:
-        """Return a place at which each image's elements of a value are contiguous, by a copy if
+    def dense(self, value: str) -> BufferView:
+        """Return a view in which each image's elements of a value are contiguous, by a copy if
         needed."""
-        lies, classes = self.places[value], (prod(self.graph.shape(value)),)
-        place = placement.with_single_axes(lies, classes)
-        if place is None or place.strided.strides[1] != 1:
+        lies, classes = self.views[value], (prod(self.graph.shape(value)),)
+        view = buffer_view.with_single_axes(lies, classes)
+        if view is None or view.strided.strides[1] != 1:
             self.tape.begin(f"{value}/scores", Cost())
-            place = self.fresh(f"{value}/scores", classes, lies.strided.stored)
-            self.reshape_copy(lies.strided, at(lies), place)
-        return place
+            view = self.fresh(f"{value}/scores", classes, lies.strided.stored)
+            self.reshape_copy(lies.strided, at(lies), view)
+        return view
 
     def rank(self, value: str, kind: ScoreKind) -> None:
         """Emit the launch that computes every image's results from its scores or their logits."""
         x = self.dense(value)
-        results = Results(*x.strided.shape)
+        results = ResultLayout(*x.strided.shape)
         elements = self.n * results.classes
         flops = 0 if kind is ScoreKind.PROBABILITIES else 4 * elements  # as of a Softmax
         read = x.strided.stored.itemsize * elements
@@ -184,14 +186,14 @@ class Context:
         if p.layout is Layout.NHWC:
             # The network itself reads H×W×C: the graph's first axis is not the channels.
             shape = self.graph.shape(value)
-            place = Place(value, 0, StridedTensor.contiguous((self.n, *shape), stored), None)
+            view = BufferView(value, 0, StridedTensor.contiguous((self.n, *shape), stored), None)
             self.tape.buffer(value, stored.itemsize * self.n * prod(shape))
             written = Pixels(channels, channels, stored=stored)
         else:
-            place = self.fresh(value, self.graph.shape(value), stored)
+            view = self.fresh(value, self.graph.shape(value), stored)
             # A pixel's padding becomes 0: the first convolution may read whole vectors.
-            written = Pixels(pixels_of(place).pitch, pixels_of(place).pitch, stored=stored)
-        self.settle(value, place)
+            written = Pixels(pixels_of(view).pitch, pixels_of(view).pitch, stored=stored)
+        self.settle(value, view)
         read = self.n * area * channels
         moved = read + stored.itemsize * self.n * area * written.channels
         self.tape.begin(INPUT, Cost(2 * read, moved))
@@ -199,7 +201,7 @@ class Context:
             to_floats_launch(channels, self.n, area, written, places),
             **images,
             **self._normalisation(p, written.channels),
-            y=at(place),
+            y=at(view),
         )
 
     def _quantize_of_pixels(self, p: Preprocessing) -> Quantize | None:
@@ -258,7 +260,11 @@ class Context:
         }
 
     def _quantize_pixels(
-        self, p: Preprocessing, places: Places | None, images: dict[str, Operand], node: Quantize
+        self,
+        p: Preprocessing,
+        places: Places | None,
+        images: dict[str, Operand],
+        node: Quantize,
     ) -> None:
         height, width, channels = p.image_shape
         y, read = self.output(node.output), self.n * prod(p.image_shape)
@@ -272,13 +278,13 @@ class Context:
             y=at(y),
         )
 
-    def reshape_copy(self, x: StridedTensor, x_at: Operand, y: Place) -> None:
+    def reshape_copy(self, x: StridedTensor, x_at: Operand, y: BufferView) -> None:
         """Emit a launch that copies elements in their logical order to `y`, which has another
         shape."""
-        axes = placement.common_refinement(x.shape[1:], y.strided.shape[1:])
+        axes = buffer_view.common_refinement(x.shape[1:], y.strided.shape[1:])
         if axes is not None:
-            into = placement.refined(y.strided, axes)
-            self.tape.copy(placement.refined(x, axes), x_at, into, at(y))
+            into = buffer_view.refined(y.strided, axes)
+            self.tape.copy(buffer_view.refined(x, axes), x_at, into, at(y))
             return
         # No axes in common: through a row-major copy, which can be viewed in any shape.
         root = f"reshape/{len(self.tape.steps)}"
@@ -288,12 +294,12 @@ class Context:
         self.tape.copy(rows, middle, y.strided, at(y))
 
 
-def pixels_of(place: Place) -> Pixels:
-    """Return the layout of the pixels at a place. Raises ValueError where it has no pixel
+def pixels_of(view: BufferView) -> Pixels:
+    """Return the layout of the pixels of a view. Raises ValueError where it has no pixel
     layout."""
-    if place.pixels is None:
-        raise ValueError(f"{place.root} was not placed as pixels")
-    return place.pixels
+    if view.pixels is None:
+        raise ValueError(f"{view.root} was not placed as pixels")
+    return view.pixels
 
 
 def _last_reads(graph: Graph) -> dict[str, int]:

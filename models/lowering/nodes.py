@@ -49,7 +49,7 @@ from models.graph import (
     Transpose,
 )
 from models.integers import is_quantised
-from models.lowering import placement
+from models.lowering import buffer_view
 from models.lowering.context import Context, pixels_of
 from models.lowering.integers import added_to, integer_operands, lower_integer_gemm
 from models.lowering.reductions import (
@@ -79,12 +79,12 @@ def _conv(to: Context, node: Conv) -> None:
     operands: dict[str, Operand] = {"x": at(x)}
     residual = None
     if node.residual is not None:
-        place, residual = to.pixels(node.residual)
-        operands["residual"] = at(place)
-    # The thread that writes an element has read its residual: y may take the residual's place. But
+        view, residual = to.pixels(node.residual)
+        operands["residual"] = at(view)
+    # The thread that writes an element has read its residual: y may take the residual's buffer. But
     # x and what is projected are read by others, at other positions: never in a buffer of theirs.
     added = node.residual if problem.projection is None else None
-    apart = added is not None and to.places[added].root != x.root
+    apart = added is not None and to.views[added].root != x.root
     y = to.output(node.output, over=added if apart else None)
     operands["y"] = at(y)
     if problem.precision is Precision.INT8:
@@ -153,7 +153,7 @@ def _lrn(to: Context, node: Lrn) -> None:
 
 
 def _scale_shift(to: Context, node: ScaleShift) -> None:
-    x = to.places[node.x]
+    x = to.views[node.x]
     y = to.output(node.output, over=node.x)
     # One number per channel, repeated along the later axes.
     spatial = len(x.strided.shape) - 2
@@ -166,7 +166,7 @@ def _scale_shift(to: Context, node: ScaleShift) -> None:
 def _binary(to: Context, node: Binary) -> None:
     stored = to.graph.values[node.output].stored
     (a, a_at), (b, b_at) = to.tensor(node.a, stored), to.tensor(node.b, stored)
-    reads = [to.places[operand] for operand in (node.a, node.b) if operand in to.places]
+    reads = [to.views[operand] for operand in (node.a, node.b) if operand in to.views]
     whole = to.graph.shape(node.a) == to.graph.shape(node.output)
     y = to.output(node.output, over=node.a if whole else node.b, reads=reads)
     if is_quantised(stored):  # a sum: `integer_sum` makes no other
@@ -177,21 +177,21 @@ def _binary(to: Context, node: Binary) -> None:
 
 
 def _activate(to: Context, node: Activate) -> None:
-    x = to.places[node.x]
+    x = to.views[node.x]
     y = to.output(node.output, over=node.x)
     launch = elementwise.map_launch(x.strided, y.strided, node.activation)
     to.tape.emit(launch, x=at(x), y=at(y))
 
 
 def _softmax(to: Context, node: Softmax) -> None:
-    x = to.places[node.x]
+    x = to.views[node.x]
     y = to.output(node.output)
     launch = softmax_launch(x.strided, y.strided, node.axis + 1, node.log)
     to.tape.emit(launch, x=at(x), y=at(y))
 
 
 def _channel_shuffle(to: Context, node: ChannelShuffle) -> None:
-    x = to.places[node.x]
+    x = to.views[node.x]
     y = to.output(node.output)
     launch = elementwise.channel_shuffle_launch(x.strided, y.strided, 1, node.groups)
     to.tape.emit(launch, x=at(x), y=at(y))
@@ -202,17 +202,17 @@ def _concat(to: Context, node: Concat) -> None:
     start = 0
     for part in node.parts:
         stop = start + to.graph.shape(part)[node.axis]
-        to.copy(to.places[part], placement.cut(y, node.axis + 1, start, stop))
+        to.copy(to.views[part], buffer_view.cut(y, node.axis + 1, start, stop))
         start = stop
 
 
 def _slice(to: Context, node: Slice) -> None:
-    cut = placement.cut(to.places[node.x], node.axis + 1, node.start, node.stop, node.step)
-    to.view(node.output, cut)
+    cut = buffer_view.cut(to.views[node.x], node.axis + 1, node.start, node.stop, node.step)
+    to.alias(node.output, cut)
 
 
 def _transpose(to: Context, node: Transpose) -> None:
-    x = to.places[node.x]
+    x = to.views[node.x]
     y = to.output(node.output)
     axes = (0, *(axis + 1 for axis in node.axes))
     to.tape.copy(x.strided.transposed(axes), at(x), y.strided, at(y))
@@ -222,25 +222,25 @@ def _pad(to: Context, node: Pad) -> None:
     inner = y = to.output(node.output)
     to.tape.emit(elementwise.fill_launch(y.strided, node.value), y=at(y))
     for axis, size in enumerate(to.graph.shape(node.x)):
-        inner = placement.cut(inner, axis + 1, node.begin[axis], node.begin[axis] + size)
-    to.copy(to.places[node.x], inner)
+        inner = buffer_view.cut(inner, axis + 1, node.begin[axis], node.begin[axis] + size)
+    to.copy(to.views[node.x], inner)
 
 
 def _quantize(to: Context, node: Quantize) -> None:
-    if node.output in to.places:  # of pixels, which Context.preprocess made bytes of
+    if node.output in to.views:  # of pixels, which Context.preprocess made bytes of
         return
-    x, y = to.places[node.x], to.output(node.output)
+    x, y = to.views[node.x], to.output(node.output)
     launch = quantize_launch(*blocks_of(x.strided, y.strided, node.block))
     to.tape.emit(launch, x=at(x), y=at(y))
 
 
 def _dequantize(to: Context, node: Dequantize) -> None:
-    x, y = to.places[node.x], to.output(node.output)
+    x, y = to.views[node.x], to.output(node.output)
     to.tape.emit(dequantize_launch(x.strided, y.strided), x=at(x), y=at(y))
 
 
 def _identity(to: Context, node: Identity) -> None:
-    to.view(node.output, to.places[node.x])
+    to.alias(node.output, to.views[node.x])
 
 
 def _constant(to: Context, node: Constant) -> None:
@@ -253,16 +253,16 @@ def _gemm(to: Context, node: Gemm) -> None:
     if is_quantised(to.graph.values[node.x].stored):
         lower_integer_gemm(to, node)
         return
-    x_place, y_place = to.places[node.x], to.output(node.output)
-    x, y = x_place, y_place
+    x_view, y_view = to.views[node.x], to.output(node.output)
+    x, y = x_view, y_view
     if len(x.strided.shape) > 2:  # several rows per image: all rows of all images, row-major
-        x, y = (to.row_major(place, place.strided.shape) for place in (x_place, y_place))
-        to.tape.copy(x_place.strided, at(x_place), x.strided, at(x))
+        x, y = (to.row_major(view, view.strided.shape) for view in (x_view, y_view))
+        to.tape.copy(x_view.strided, at(x_view), x.strided, at(x))
     *rows, c = x.strided.shape
     k = y.strided.shape[-1]
     x_rows, y_rows = (
-        Pixels(size, each.strided.strides[-2], each.strided.offset, each.strided.stored)
-        for size, each in ((c, x), (k, y))
+        Pixels(size, view.strided.strides[-2], view.strided.offset, view.strided.stored)
+        for size, view in ((c, x), (k, y))
     )
     operands: dict[str, Operand] = {"x": at(x), "y": at(y)}
     weight, stored = to.graph.weights[node.weight], x.strided.stored
@@ -275,22 +275,22 @@ def _gemm(to: Context, node: Gemm) -> None:
         linear_launch(prod(rows), x_rows, y_rows, node.bias is not None, node.activation),
         **operands,
     )
-    if y is not y_place:
-        to.copy(y, y_place)
+    if y is not y_view:
+        to.copy(y, y_view)
 
 
 def _reshape(to: Context, node: Reshape) -> None:
-    x, shape = to.places[node.x], to.graph.shape(node.output)
+    x, shape = to.views[node.x], to.graph.shape(node.output)
     strided = x.strided
     if node.channels_last:
-        seen = placement.flattened(x, to.n)
-        seen = seen and placement.with_single_axes(seen, shape)
+        seen = buffer_view.flattened(x, to.n)
+        seen = seen and buffer_view.with_single_axes(seen, shape)
         # Channels after the spatial axes, as in memory: H, W, C.
         strided = strided.transposed((0, *range(2, len(strided.shape)), 1))
     else:
-        seen = placement.with_single_axes(x, shape)
+        seen = buffer_view.with_single_axes(x, shape)
     if seen is not None:
-        to.view(node.output, seen)
+        to.alias(node.output, seen)
     else:
         to.reshape_copy(strided, at(x), to.output(node.output))
 

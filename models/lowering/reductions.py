@@ -13,7 +13,7 @@ from models.lowering.tape import Operand, at
 
 def lower_normalise(to: Context, node: Normalise) -> None:
     """Lower a Normalise to one launch, in which each block computes a row."""
-    x, y = to.places[node.x], to.output(node.output)
+    x, y = to.views[node.x], to.output(node.output)
 
     def by_group(tensor: StridedTensor) -> StridedTensor:
         return tensor.broadcast(y.strided.shape).split(1, node.groups)
@@ -33,7 +33,7 @@ def lower_normalise(to: Context, node: Normalise) -> None:
 
 def lower_reduce(to: Context, node: Reduce) -> None:
     """Lower a Reduce to one launch."""
-    x, y = to.places[node.x], to.output(node.output)
+    x, y = to.views[node.x], to.output(node.output)
     axes = [axis + 1 for axis in node.axes]
     to.tape.emit(reduce_launch(node.kind, x.strided, y.strided, axes), x=at(x), y=at(y))
 
@@ -54,7 +54,7 @@ def lower_resample(to: Context, node: Resample) -> None:
 
 def lower_expand(to: Context, node: Expand) -> None:
     """Lower an Expand to a copy that reads elements several times."""
-    x, y = to.places[node.x], to.output(node.output)
+    x, y = to.views[node.x], to.output(node.output)
     missing = (1,) * (len(y.strided.shape) - len(x.strided.shape))
     n, *rest = x.strided.shape
     batch, *strides = x.strided.strides

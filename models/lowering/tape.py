@@ -10,7 +10,7 @@ from kernels.device.launch import Launch
 from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import map_launch
 from kernels.problems.precision import BYTE, FLOAT, HALF, Storage
-from models.lowering.placement import Place
+from models.lowering.buffer_view import BufferView
 from models.schedule.branches import Part
 from models.schedule.time import NO_COST, Cost, PlannedConv
 
@@ -52,14 +52,14 @@ Operand = BufferOperand | WeightOperand
 _TYPES = {FLOAT.element, HALF.element, BYTE.element}
 
 
-def at(place: Place) -> BufferOperand:
-    """Return the operand whose address is a place's first element."""
-    stored = place.strided.stored
-    offset, pixels = stored.itemsize * place.offset, place.pixels
+def at(view: BufferView) -> BufferOperand:
+    """Return the operand whose address is a view's first element."""
+    stored = view.strided.stored
+    offset, pixels = stored.itemsize * view.offset, view.pixels
     if pixels is None:
-        return BufferOperand(place.root, offset, stored)
+        return BufferOperand(view.root, offset, stored)
     width, pitch = (stored.itemsize * elements for elements in (pixels.channels, pixels.pitch))
-    return BufferOperand(place.root, offset, stored, width, pitch)
+    return BufferOperand(view.root, offset, stored, width, pitch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,9 @@ class Tape:
     buffers: dict[str, int] = field(default_factory=dict)  # root: bytes
     counters: list[str] = field(default_factory=list)  # roots, zero before and after every step
     weights: dict[str, MakeWeight] = field(default_factory=dict)
-    kept: dict[str, Place] = field(default_factory=dict)  # values that the last step leaves intact
+    kept: dict[str, BufferView] = field(
+        default_factory=dict
+    )  # values that the last step leaves intact
     node: str = ""  # whose steps are emitted
     cost: Cost = NO_COST  # of that node; its first step carries it
     chosen: PlannedConv | None = None  # of that node

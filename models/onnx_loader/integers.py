@@ -168,7 +168,7 @@ def stays_integer(node: ir.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Dequantised:
+class QuantisedConstant:
     """Holds constants that a DequantizeLinear reads; q means scale · (q - zero_point)."""
 
     integers: NDArray[np.integer]
@@ -195,7 +195,7 @@ class Dequantised:
         return entries.reshape(along)
 
 
-def dequantised(node: ir.Node) -> Dequantised | None:
+def dequantised(node: ir.Node) -> QuantisedConstant | None:
     """Return the constants that a DequantizeLinear reads, or None if it has other inputs.
 
     Those are computed tensors, types but 8 bits and int32, and scales of blocks.
@@ -218,7 +218,7 @@ def dequantised(node: ir.Node) -> Dequantised | None:
     if zero_point.size != scale.size:
         return None
     zeros: NDArray[np.integer] = zero_point.reshape(-1).astype(np.int64)
-    return Dequantised(
+    return QuantisedConstant(
         integers.astype(integers.dtype),
         scale.reshape(-1).astype(np.float32),
         zeros,
@@ -235,7 +235,7 @@ def constant_of(value: ir.Value) -> NDArray[np.generic] | None:
     return None if constant is None else constant.floats
 
 
-def dequantised_constant(value: ir.Value) -> Dequantised | None:
+def dequantised_constant(value: ir.Value) -> QuantisedConstant | None:
     """Return the integers as which a constant is kept, or None if it is not kept so."""
     node = value.producer()
     if node is None or node.op_type != "DequantizeLinear" or node.domain != "":

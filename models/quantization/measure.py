@@ -82,7 +82,7 @@ def compare(
     clear = best[:, -1] - best[:, -2] >= margin
     was, is_ = before.argmax(axis=1), after.argmax(axis=1)
     kept = was == is_
-    named = [place for place, classes in enumerate(right) if classes]
+    named = [index for index, classes in enumerate(right) if classes]
     good = [(was[i] in right[i], is_[i] in right[i]) for i in named]
     logs = np.log(np.maximum(before, _TINY)) - np.log(np.maximum(after, _TINY))
     return Comparison(

@@ -230,8 +230,8 @@ class _Run:
             calibrated_on=len(self._seen),
             compared=compared,
             layers=tuple(
-                LayerReport(each.name, each.divergence, each.saved, each.name in in_float)
-                for each in found
+                LayerReport(layer.name, layer.divergence, layer.saved, layer.name in in_float)
+                for layer in found
             ),
             bytes_before=self._proto.ByteSize(),
             bytes_after=proto.ByteSize(),
@@ -285,8 +285,8 @@ class _Run:
             return of_all - divergence(without), other / all_in_8 - 1
 
         found = []
-        for place, name in enumerate(self._layers):
-            self._progress("measuring layers", place, len(self._layers))
+        for index, name in enumerate(self._layers):
+            self._progress("measuring layers", index, len(self._layers))
             error, saved = self._journal.result(f"layer {name}", partial(probe, name))
             found.append(LayerReport(name, error, saved, in_float=False))
         self._progress("measuring layers", len(found), len(found))
@@ -300,11 +300,11 @@ class _Run:
         compared = best.compared
         # The most error for the least time first; a layer that float makes faster costs nothing.
         order = sorted(
-            found, key=lambda each: each.divergence / max(each.saved, 0.01), reverse=True
+            found, key=lambda layer: layer.divergence / max(layer.saved, 0.01), reverse=True
         )
         slower = 1.0
-        for place, layer in enumerate(order):
-            self._progress("choosing layers", place, len(order))
+        for index, layer in enumerate(order):
+            self._progress("choosing layers", index, len(order))
             needed = bool(compared.shortfall(self._goal))
             total = slower + max(layer.saved, 0.0)
             share = layer.divergence / max(compared.divergence, 1e-9)

@@ -16,7 +16,7 @@ from models.readers.triton import read_triton
 Reader = Callable[[Path], Reading | None]
 _Path = TypeVar("_Path", bound=PurePath)
 
-__all__ = ["FILES", "READERS", "Reading", "files_beside", "places_beside", "read_beside"]
+__all__ = ["FILES", "READERS", "Reading", "files_beside", "folders_beside", "read_beside"]
 
 
 def read_labels(path: Path) -> Reading:
@@ -40,22 +40,22 @@ FILES = tuple(dict.fromkeys(name for name, _ in READERS))
 """The names of all files that the readers read."""
 
 
-def places_beside(model_path: _Path) -> list[_Path]:
+def folders_beside(model_path: _Path) -> list[_Path]:
     """Return the model's folder, and the one above if the model's is part of an export: `onnx` by
     optimum, a version's number or `model.onnx` by Triton."""
-    places = [model_path.parent]
-    while places[-1].name in ("onnx", "model.onnx") or places[-1].name.isdecimal():
-        places.append(places[-1].parent)
-    return places
+    folders = [model_path.parent]
+    while folders[-1].name in ("onnx", "model.onnx") or folders[-1].name.isdecimal():
+        folders.append(folders[-1].parent)
+    return folders
 
 
 def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
     """Return the files that are read beside a model, and the text files that these may name."""
-    places = places_beside(model_path)
+    folders = folders_beside(model_path)
     return [
         file
         for file in files
-        if file.parent in places and (file.name in FILES or file.suffix == ".txt")
+        if file.parent in folders and (file.name in FILES or file.suffix == ".txt")
     ]
 
 
@@ -65,7 +65,7 @@ def read_beside(model_path: Path) -> Iterator[Reading]:
     Raises PreprocessingError.
     """
     for name, read in READERS:
-        for place in places_beside(model_path):
-            path = place / name
+        for folder in folders_beside(model_path):
+            path = folder / name
             if path.is_file() and (reading := read(path)) is not None:
                 yield reading

@@ -150,7 +150,7 @@ def _values(first: str, tokens: Iterator[str]) -> list[Any]:
         return [_message(tokens, _CLOSES[first])]
     if first == "[":
         values: list[Any] = []
-        while (each := next(tokens)) != "]":
-            values += [] if each == "," else _values(each, tokens)
+        while (word := next(tokens)) != "]":
+            values += [] if word == "," else _values(word, tokens)
         return values
     return [first[1:-1] if first[:1] in ("'", '"') else first]

@@ -58,7 +58,7 @@ class StepReport:
     code: CodeReport | None  # None where the kernel is not profiled for the GPU's architecture
     start_us: float  # by the model of time (models/schedule/time.py)
     end_us: float
-    after: tuple[int, ...]  # the launches that it waits for, by their places
+    after: tuple[int, ...]  # the launches that it waits for, by their indices
 
 
 @dataclass(frozen=True, slots=True)

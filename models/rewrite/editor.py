@@ -32,17 +32,17 @@ class Editor(GraphView):
         self._weights.update({name: grid.weight for name, grid in rewrite.grids.items()})
         self._grids.update(rewrite.grids)
 
-        at = self._place_of[node.output]
-        place = self._places[at]
-        index = place.index(node.output)
+        at = self._position_of[node.output]
+        outputs = self._positions[at]
+        index = outputs.index(node.output)
         removed = [node]
         self._unlink(node)
-        place.remove(node.output)
+        outputs.remove(node.output)
         for new in rewrite.nodes:
             old = self._nodes.get(new.output)
             if old is None:
-                place.insert(index, new.output)
-                self._place_of[new.output] = at
+                outputs.insert(index, new.output)
+                self._position_of[new.output] = at
                 index += 1
             else:
                 removed.append(old)
@@ -101,9 +101,9 @@ class Editor(GraphView):
         if writer is not None:
             self._unlink(writer)
             self._link(replace(writer, output=new_name))
-            at = self._place_of[new_name] = self._place_of.pop(name)
-            place = self._places[at]
-            place[place.index(name)] = new_name
+            at = self._position_of[new_name] = self._position_of.pop(name)
+            outputs = self._positions[at]
+            outputs[outputs.index(name)] = new_name
 
     def _drop_unread(self, names: Iterable[str]) -> list[Node]:
         """Remove and return the nodes that write those `names` that no node reads, and then their
@@ -118,7 +118,7 @@ class Editor(GraphView):
             if self._values[name].inside is not None:
                 continue  # the readers of the enclosing value read it
             self._unlink(node)
-            self._places[self._place_of[name]].remove(name)
+            self._positions[self._position_of[name]].remove(name)
             dropped.append(node)
             pending += node.operands()
         return dropped

@@ -55,9 +55,9 @@ def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
             return Prologue(None, activation)
         case Normalise(axes=(0,), groups=1, epsilon=epsilon, activation=activation):
             channels, *others = view.shape(node.output)
-            each = (channels, *(1 for _ in others))
+            per_channel = (channels, *(1 for _ in others))
             shapes = [view.shape(name) for name in (node.scale, node.shift)]
-            if all(shape == each or prod(shape) == 1 for shape in shapes):
+            if all(shape == per_channel or prod(shape) == 1 for shape in shapes):
                 return Prologue(epsilon, activation)
     return None
 

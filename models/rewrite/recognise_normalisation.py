@@ -62,9 +62,9 @@ def _mean_of(view: GraphView, name: str) -> tuple[str, tuple[int, ...]] | None:
     return None
 
 
-def _mean(view: GraphView, name: str, of: str) -> tuple[int, ...] | None:
+def _mean(view: GraphView, name: str, source: str) -> tuple[int, ...] | None:
     found = _mean_of(view, name)
-    return found[1] if found is not None and found[0] == of else None
+    return found[1] if found is not None and found[0] == source else None
 
 
 def _plus_number(view: GraphView, name: str) -> tuple[str, float] | None:

@@ -19,10 +19,10 @@ class Rewrite:
     """Describes the replacement of a node; afterwards every node without readers is dropped.
 
     A node in `nodes` replaces the current writer of its output, if there is one; otherwise it takes
-    the rewritten node's place. `rename` turns a value into another: its readers read the new name,
-    and its writer, if one is left, writes it. `values` and `weights`, and the weights that are
-    `grids`, are added, or replace those of the same name. `caveats` give the reasons for inserted
-    nodes.
+    the rewritten node's position. `rename` turns a value into another: its readers read the new
+    name, and its writer, if one is left, writes it. `values` and `weights`, and the weights that
+    are `grids`, are added, or replace those of the same name. `caveats` give the reasons for
+    inserted nodes.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -55,24 +55,24 @@ class GraphView:
         self._nodes: dict[str, Node] = {}  # by the value they write
         self._readers: dict[str, list[str]] = {}  # outputs of the reading nodes, one entry a read
         self._pieces: dict[str, list[str]] = {}  # values that live inside a value
-        # Each loaded node has a place, which its replacements share. So the order is kept without
-        # renumbering, and nodes compare by (place, index within it).
-        self._places: list[list[str]] = []
-        self._place_of: dict[str, int] = {}
+        # Each loaded node has a position, which its replacements share. So the order is kept
+        # without renumbering, and nodes compare by (position, index within it).
+        self._positions: list[list[str]] = []
+        self._position_of: dict[str, int] = {}
         for value in graph.values.values():
             if value.inside is not None:
                 self._pieces.setdefault(value.inside.parent, []).append(value.name)
-        for place, node in enumerate(graph.nodes):
+        for position, node in enumerate(graph.nodes):
             self._nodes[node.output] = node
-            self._places.append([node.output])
-            self._place_of[node.output] = place
+            self._positions.append([node.output])
+            self._position_of[node.output] = position
             for name in node.operands():
                 self._readers.setdefault(name, []).append(node.output)
 
     def nodes(self) -> Iterator[Node]:
         """Yield every node in order; a node replaced meanwhile is yielded in its new form."""
-        for place in self._places:
-            for output in tuple(place):
+        for outputs in self._positions:
+            for output in tuple(outputs):
                 if output in self._nodes:
                     yield self._nodes[output]
 
@@ -140,8 +140,8 @@ class GraphView:
         return None
 
     def _position(self, node: Node) -> tuple[int, int]:
-        place = self._place_of[node.output]
-        return place, self._places[place].index(node.output)
+        position = self._position_of[node.output]
+        return position, self._positions[position].index(node.output)
 
 
 class Rule(Protocol):

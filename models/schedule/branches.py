@@ -115,9 +115,9 @@ def streams(after: After) -> list[int]:
     """
     last: list[int] = []  # of each stream
     chosen = []
-    for step, (each, before) in enumerate(zip(after, all_before(after), strict=True)):
+    for step, (waits, before) in enumerate(zip(after, all_before(after), strict=True)):
         free = [stream for stream, other in enumerate(last) if before >> other & 1]
-        direct = [stream for stream in free if last[stream] in each]
+        direct = [stream for stream in free if last[stream] in waits]
         waits_for_all = step == len(after) - 1
         stream = 0 if waits_for_all else (direct or free or [len(last)])[0]
         if stream == len(last):

@@ -11,7 +11,7 @@ class Bar:
     name: str
     start_us: float
     end_us: float
-    after: Sequence[int]  # the launches that it waits for, by their places
+    after: Sequence[int]  # the launches that it waits for, by their indices
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ _BY_NUMBER = "class:"
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class MapRequest:
     """Says which maps a request asks for of each image."""
 
     classes: Sequence[int | None]  # None: the likeliest
@@ -61,7 +61,7 @@ def maps_of(info: ModelInfo) -> Maps:
 
 def read_explain(
     query: Mapping[str, Sequence[str]], info: ModelInfo, classes: int
-) -> Explained | None:
+) -> MapRequest | None:
     """Return which maps a query asks for. Raises InvalidParameterError for a bad query, or if the
     model has none."""
     kind = query.get(EXPLAIN_AS, ["numbers"])[-1]
@@ -73,11 +73,11 @@ def read_explain(
             raise InvalidParameterError(f"{EXPLAIN_AS} needs {EXPLAIN}, such as {EXPLAIN}=1")
         return None
     maps_of(info)
-    found = dict.fromkeys(_class(each, info, classes) for each in asked)
-    return Explained(list(found), kind == "overlay")
+    found = dict.fromkeys(_class(wanted, info, classes) for wanted in asked)
+    return MapRequest(list(found), kind == "overlay")
 
 
-def check_number(explained: Explained, images: int) -> None:
+def check_number(explained: MapRequest, images: int) -> None:
     """Raise InvalidParameterError if a request asks for too many maps."""
     if (count := images * len(explained.classes)) > MOST_MAPS:
         raise InvalidParameterError(
@@ -85,10 +85,10 @@ def check_number(explained: Explained, images: int) -> None:
         )
 
 
-def explain(row: ScoreRow, view: View, asked: Explained, info: ModelInfo) -> list[ClassMap]:
+def explain(row: ScoreRow, view: View, asked: MapRequest, info: ModelInfo) -> list[ClassMap]:
     """Return the maps of one image. Raises EngineFailedError where a number is not finite."""
     maps = maps_of(info)
-    classes = [_likeliest(row, info) if each is None else each for each in asked.classes]
+    classes = [_likeliest(row, info) if index is None else index for index in asked.classes]
     found = maps.of(row.inner[maps.features.name], classes)
     if not np.isfinite(found).all():
         raise EngineFailedError(

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from typing_extensions import override
 
 from models import ChannelOrder, Maps
-from service.api.explain import QUERY, Explained, check_number, explain, maps_of, read_explain
+from service.api.explain import QUERY, MapRequest, check_number, explain, maps_of, read_explain
 from service.api.query import read_query
 from service.api.schemas import (
     ClassifyAnswer,
@@ -193,7 +193,7 @@ class _Form(NamedTuple):
     """Says what to answer for each image."""
 
     classes: int
-    explained: Explained | None = None
+    explained: MapRequest | None = None
 
 
 class _ClassifyParameters(NamedTuple):
@@ -346,13 +346,13 @@ def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[
     described.append(("header", PRIORITY_HEADER, _Priority.json_schema() | {"default": 0}))
     return [
         {
-            "in": place,
+            "in": where,
             "name": name,
             "required": False,
             "description": schema["description"],
             "schema": schema,
         }
-        for place, name, schema in described
+        for where, name, schema in described
     ]
 
 

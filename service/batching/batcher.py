@@ -293,7 +293,7 @@ class Batcher(Generic[T, R]):
     def _obey(self, now: float, decision: Decision, size: int = 0) -> None:
         """Refuse what the policy refuses, and set a timer if nothing is dispatched."""
         stretches = self._waiting.in_order(now) if decision.refused else ()
-        for request in dict.fromkeys(stretches[place][0] for place in decision.refused):
+        for request in dict.fromkeys(stretches[index][0] for index in decision.refused):
             done = self._dispatcher.completion(now, 0, request.left)
             self._fail(request, DeadlineError(done - now, request.deadline - now))
         self._alarm.cancel()

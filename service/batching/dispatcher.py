@@ -157,7 +157,7 @@ class Dispatcher:
         """Return the engine that should be free first."""
         if len(self._engines) == 1:
             return 0
-        _, engine = min((each.free(now), number) for number, each in self._counted())
+        _, engine = min((engine.free(now), number) for number, engine in self._counted())
         return engine
 
     def decide(

@@ -284,8 +284,8 @@ def _by_deadlines(view: View) -> Decision:
     slots, latency = view.slots, view.latency
     free, busy = slots[0].free, view.busy_until is not None
     claims = [
-        claim if claim.request >= 0 else claim._replace(request=-2 - place)
-        for place, claim in enumerate(view.claims)
+        claim if claim.request >= 0 else claim._replace(request=-2 - index)
+        for index, claim in enumerate(view.claims)
     ]
     last_chance = [
         claim.deadline - seconds_of(slots, max(claim.items, claim.so_far)) for claim in claims
@@ -295,25 +295,25 @@ def _by_deadlines(view: View) -> Decision:
         for claim, moment in zip(claims, last_chance, strict=True)
         if moment < free or (busy and moment <= view.now)
     }
-    left = [place for place, claim in enumerate(claims) if claim.request not in gone]
+    left = [index for index, claim in enumerate(claims) if claim.request not in gone]
     size = 0
     if not busy and left:
-        staying = [claims[place] for place in left]
+        staying = [claims[index] for index in left]
         dropped, size = _plan(view, staying)
         if not dropped:
             moment, enough = _pause(view, sum(claim.items for claim in staying), size)
             full = latency.within(latency.max_batch)
             if moment and moment + full <= min(claim.deadline for claim in staying):
-                return Decision(0, moment, _places_of(gone, claims), enough)
+                return Decision(0, moment, _indices_of(gone, claims), enough)
         gone |= dropped
     # The running batch may take longer than expected: look again at the last chance.
-    chances = (last_chance[place] for place in left if claims[place].request not in gone)
+    chances = (last_chance[index] for index in left if claims[index].request not in gone)
     again = inf if size else min(chances, default=inf)
-    return Decision(size, again, _places_of(gone, claims))
+    return Decision(size, again, _indices_of(gone, claims))
 
 
-def _places_of(requests: Set[int], claims: Sequence[Claim]) -> tuple[int, ...]:
-    return tuple(place for place, claim in enumerate(claims) if claim.request in requests)
+def _indices_of(requests: Set[int], claims: Sequence[Claim]) -> tuple[int, ...]:
+    return tuple(index for index, claim in enumerate(claims) if claim.request in requests)
 
 
 def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
@@ -331,12 +331,12 @@ def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
     moments = [deadline for _, deadline in items]
     if min(moments) >= now + latency.within(latency.max_batch):  # then none delays another
         return frozenset(), _size(view, len(items))
-    deadlines = [min(moments[place : place + part]) for place in range(0, len(items), part)]
+    deadlines = [min(moments[index : index + part]) for index in range(0, len(items), part)]
     waiting = len(deadlines)
     comes = [now] * waiting
     if view.rate:
         patience_s = max((moment for moment in moments if moment < inf), default=now) - now
-        comes += [now + place * part / view.rate for place in range(1, _EFFORT // 2 * _PARTS + 1)]
+        comes += [now + index * part / view.rate for index in range(1, _EFFORT // 2 * _PARTS + 1)]
         deadlines += [moment + patience_s for moment in comes[waiting:]]
     dropped, size = _first_batch(view.slots, part, comes, deadlines)
     gone = {request for request, _ in items[: dropped * part]}

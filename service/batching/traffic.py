@@ -100,11 +100,11 @@ class Echo:
             return None
         by = tuple(
             (
-                self._opened + (place + 1) / _BINS * self._window,
-                more * (self._after[place] - before) / usual,
+                self._opened + (part + 1) / _BINS * self._window,
+                more * (self._after[part] - before) / usual,
             )
-            for place in self._sure
-            if place >= passed
+            for part in self._sure
+            if part >= passed
         )
         return Prospect(self._opened, more, by)
 
@@ -116,17 +116,17 @@ class Echo:
         counts, weight = self._counts, self._weight
         come = 0
         sure = []
-        for place in range(_BINS):
-            come += counts[place]
-            counts[place] = 0
-            after = self._after[place] + NEWEST * (come / weight - self._after[place])
-            off = (come - total * (place + 1) / _BINS) / weight - self._excess[place]
-            excess = self._excess[place] + NEWEST * off
-            variance = (1 - NEWEST) * (self._variance[place] + NEWEST * off * off)
-            self._after[place], self._excess[place] = after, excess
-            self._variance[place] = variance
+        for part in range(_BINS):
+            come += counts[part]
+            counts[part] = 0
+            after = self._after[part] + NEWEST * (come / weight - self._after[part])
+            off = (come - total * (part + 1) / _BINS) / weight - self._excess[part]
+            excess = self._excess[part] + NEWEST * off
+            variance = (1 - NEWEST) * (self._variance[part] + NEWEST * off * off)
+            self._after[part], self._excess[part] = after, excess
+            self._variance[part] = variance
             if excess > _SHARE * after and excess * excess > _SURE * _SURE * _ERROR * variance:
-                sure.append(place)
+                sure.append(part)
         self._sure = tuple(sure)
 
 

@@ -40,7 +40,7 @@ from service.hosting.loading import (
     load,
     open_classifier,
 )
-from service.hosting.presets import Trial, try_presets
+from service.hosting.presets import PresetTrial, try_presets
 from service.images.decode_pool import Decoding, NotForDeviceError
 from service.settings import Settings, SettingsError
 from service.telemetry.counts import NO_FILE, why_left
@@ -267,7 +267,7 @@ def _show_presets(
         )
 
 
-def _preset_row(trial: Trial, images: int, named: int) -> tuple[str, ...]:
+def _preset_row(trial: PresetTrial, images: int, named: int) -> tuple[str, ...]:
     share = f"{trial.share:.0%}" if images > 1 else ""
     row = f"{trial.name}{', used' if trial.used else ''}", f"{trial.confidence:.2f}", share
     return (*row, f"{trial.right} of {named}") if named else row

@@ -66,9 +66,9 @@ def classify(
         if as_json:
             typer.echo(msgspec.json.encode({"file": name, "predictions": predictions}))
             continue
-        for place, prediction in enumerate(predictions):
+        for index, prediction in enumerate(predictions):
             rows.append(
-                ("" if place else name, prediction["label"], f"{prediction['probability']:.4f}")
+                ("" if index else name, prediction["label"], f"{prediction['probability']:.4f}")
             )
     engine.close()
     if rows:

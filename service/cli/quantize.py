@@ -107,8 +107,8 @@ def _photographs(classifier: Classifier, settings: Settings, images: Sequence[Pa
     files, pixels, known = [], [], []
     given = list(with_folders(images))
     if len(given) > MOST_PHOTOGRAPHS:  # evenly of all, so that no folder is left out
-        places = np.linspace(0, len(given) - 1, MOST_PHOTOGRAPHS).astype(int)
-        given = [given[place] for place in places]
+        indices = np.linspace(0, len(given) - 1, MOST_PHOTOGRAPHS).astype(int)
+        given = [given[index] for index in indices]
     for file in given:
         try:
             pixels.append(prepare(read_image(file, settings)).run())

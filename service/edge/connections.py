@@ -93,8 +93,8 @@ def _displace(among: Iterable[Connection], before: float) -> bool:
     Return whether there was one.
     """
     silent = [
-        (since, place, connection)
-        for place, connection in enumerate(among)
+        (since, index, connection)
+        for index, connection in enumerate(among)
         if (since := connection.silent_since) is not None and since <= before
     ]
     if silent:

@@ -55,10 +55,10 @@ def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
             continue
         # In a container the path may be the host's, of which only the end, or nothing, is mounted.
         group = root / path.strip("/")
-        for place in (group, *group.parents):
+        for folder in (group, *group.parents):
             with contextlib.suppress(OSError):  # the group is not mounted: no limit
-                yield _limit(" ".join((place / name).read_text() for name in names))
-            if place == root:
+                yield _limit(" ".join((folder / name).read_text() for name in names))
+            if folder == root:
                 break
 
 

@@ -36,7 +36,7 @@ _STARVED, _LOOK_S, _LOW = 0.1, 3.0, 5
 # What a process needs for itself: code that is imported with the first function of a kind.
 _SLACK_BYTES = 64 * 2**20
 
-_DATA_OF_STATM = 5  # the place of what RLIMIT_DATA counts
+_DATA_OF_STATM = 5  # the index of what RLIMIT_DATA counts
 
 _LENGTHS = struct.Struct("=QI")  # bytes of a pickle, and the number of its buffers
 _LENGTH = struct.Struct("=Q")

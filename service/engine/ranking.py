@@ -66,17 +66,17 @@ class _Batch:
 
 @dataclass(eq=False, slots=True)
 class ScoreRow:
-    """Holds one image's scores, one for each class; it is row `place` of `batch`, if it has one."""
+    """Holds one image's scores, one for each class; it is row `index` of `batch`, if it has one."""
 
     scores: NDArray[np.float32]
     batch: _Batch | None = None
-    place: int = 0
+    index: int = 0
 
     @property
     def ranking(self) -> Ranking | None:
         """Return the likeliest classes, or None if the batch has no rankings."""
         rankings = None if self.batch is None else self.batch.rankings
-        return None if rankings is None else rankings[self.place]
+        return None if rankings is None else rankings[self.index]
 
     @property
     def inner(self) -> Mapping[str, NDArray[np.float32]]:
@@ -86,14 +86,14 @@ class ScoreRow:
         """
         if self.batch is None:
             return {}
-        return {name: values[self.place] for name, values in self.batch.inner.items()}
+        return {name: values[self.index] for name, values in self.batch.inner.items()}
 
     @property
     def flags(self) -> int:
         """Return why the engine left the file to the CPU and these scores mean nothing: 0 if it did
         not, NOT_DECODED if it decodes no files."""
         flags = None if self.batch is None else self.batch.flags
-        return NOT_DECODED if flags is None else int(flags[self.place])
+        return NOT_DECODED if flags is None else int(flags[self.index])
 
     @property
     def is_known_finite(self) -> bool:
@@ -111,7 +111,7 @@ def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
     that competes for the GIL waits for it every time.
     """
     batch = _Batch(results, output)
-    return [ScoreRow(row, batch, place) for place, row in enumerate(results.scores)]
+    return [ScoreRow(row, batch, index) for index, row in enumerate(results.scores)]
 
 
 def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> list[Prediction]:
@@ -146,9 +146,9 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
     # A few searches for the largest are faster than a sort; of equals argmax finds the first.
     rest = scores.copy()
     cells = rest.ravel()
-    for place in found[:-1]:
-        rest.argmax(axis=1, out=place)
-        cells[begins + place] = -math.inf
+    for best in found[:-1]:
+        rest.argmax(axis=1, out=best)
+        cells[begins + best] = -math.inf
     rest.argmax(axis=1, out=found[-1])
     probabilities = rows.ravel()[found + begins]
     if output is OutputKind.LOGITS:

@@ -124,28 +124,28 @@ def read_message(data: bytes) -> Message:
     kept: list[bytes] = []
     raw: list[memoryview] = []
     typed: list[_TypedElements] = []
-    for each in _fields(data, 0, len(data), _MOST_FIELDS, "the request"):
-        if each.number == _RAW and each.kind == _LENGTH:
-            raw.append(memoryview(data)[each.value : each.end])
-        elif each.number == _INPUTS and each.kind == _LENGTH:
-            beside, contents = _cut_input(data, each)
+    for entry in _fields(data, 0, len(data), _MOST_FIELDS, "the request"):
+        if entry.number == _RAW and entry.kind == _LENGTH:
+            raw.append(memoryview(data)[entry.value : entry.end])
+        elif entry.number == _INPUTS and entry.kind == _LENGTH:
+            beside, contents = _cut_input(data, entry)
             kept += (b"\x2a", encoded_varint(len(beside)), beside)
             typed.append(contents)
         else:
-            kept.append(_short(data[each.start : each.end]))
+            kept.append(_short(data[entry.start : entry.end]))
     head = _short(b"".join(kept))
-    is_long = sum(part.end - part.start for each in typed for part in each.parts) > _LONG
+    is_long = sum(part.end - part.start for elements in typed for part in elements.parts) > _LONG
     return Message(parse(_Request, head), raw, typed, is_long)
 
 
 def _cut_input(data: bytes, whole: _Field) -> "tuple[bytes, _TypedElements]":
     kept = []
     contents = _TypedElements(data)
-    for each in _fields(data, whole.value, whole.end, _MOST_FIELDS, "an input"):
-        if each.number == _CONTENTS and each.kind == _LENGTH:
-            contents.parts.append(each)
+    for entry in _fields(data, whole.value, whole.end, _MOST_FIELDS, "an input"):
+        if entry.number == _CONTENTS and entry.kind == _LENGTH:
+            contents.parts.append(entry)
         else:
-            kept.append(_short(data[each.start : each.end]))
+            kept.append(_short(data[entry.start : entry.end]))
     return _short(b"".join(kept)), contents
 
 
@@ -175,7 +175,7 @@ def infer_request(
     Takes time in proportion to the message's length. Raises what `understand` raises.
     """
     head = message.head
-    if message.raw and any(each.parts for each in message.typed):
+    if message.raw and any(elements.parts for elements in message.typed):
         raise BadRequestError("send tensors as raw_input_contents or as contents, not as both")
     if message.raw and len(message.raw) != len(head.inputs):
         raise BadRequestError(
@@ -188,15 +188,16 @@ def infer_request(
         "parameters": {"binary_data_output": True} | _plain(head.parameters),
         "inputs": [
             {
-                "name": each.name,
-                "datatype": each.datatype,
-                "shape": list(each.shape),
-                "parameters": _plain(each.parameters),
+                "name": tensor.name,
+                "datatype": tensor.datatype,
+                "shape": list(tensor.shape),
+                "parameters": _plain(tensor.parameters),
             }
-            for each in head.inputs
+            for tensor in head.inputs
         ],
         "outputs": [
-            {"name": each.name, "parameters": _plain(each.parameters)} for each in head.outputs
+            {"name": tensor.name, "parameters": _plain(tensor.parameters)}
+            for tensor in head.outputs
         ],
     }
     try:
@@ -248,14 +249,14 @@ class _TypedElements:
         """Return the n files in bytes_contents."""
         found = self._found(_BYTES)
         check_size(len(found), n)
-        return [copied(memoryview(self.data)[each.value : each.end]) for each in found]
+        return [copied(memoryview(self.data)[entry.value : entry.end]) for entry in found]
 
     def _packed(self, number: int, single: int) -> bytes | memoryview:
         """Return a field's encoded numbers, which come in one piece or one by one."""
         found = self._found(number)
-        if any(each.kind not in (_LENGTH, single) for each in found):
+        if any(entry.kind not in (_LENGTH, single) for entry in found):
             raise BadRequestError(f"the message is malformed: {_NAMES[number]} are of another type")
-        views = [memoryview(self.data)[each.value : each.end] for each in found]
+        views = [memoryview(self.data)[entry.value : entry.end] for entry in found]
         return views[0] if len(views) == 1 else b"".join(views)
 
     def _found(self, number: int) -> list[_Field]:
@@ -263,8 +264,8 @@ class _TypedElements:
         most = _MOST_FIELDS + self.most_files
         found: defaultdict[int, list[_Field]] = defaultdict(list)
         for part in self.parts:
-            for each in _fields(self.data, part.value, part.end, most, "the contents"):
-                found[each.number].append(each)
+            for entry in _fields(self.data, part.value, part.end, most, "the contents"):
+                found[entry.number].append(entry)
         if others := found.keys() - {number}:
             other = _NAMES.get(min(others), f"field {min(others)}")
             raise BadRequestError(

@@ -129,29 +129,29 @@ class Inference:
             self._rows = [None] * len(decodings)
         self._decoded = [None] * len(decodings)
         self._undecoded = len(decodings)
-        for place, decoding in enumerate(decodings):
+        for index, decoding in enumerate(decodings):
             if self._decodings and decoding.file is None:
                 self._pipeline.metrics.counts.decoded(NO_FILE)
-            self._post(place, decoding, left)
+            self._post(index, decoding, left)
 
-    def _post(self, place: int, decoding: Decoding, left: Collection[Kind]) -> None:
+    def _post(self, index: int, decoding: Decoding, left: Collection[Kind]) -> None:
         """Have the pool decode an image."""
-        then, client = partial(self._one_decoded, place), self._reservation.client
+        then, client = partial(self._one_decoded, index), self._reservation.client
         job = self._pipeline.decoders.post(decoding, then, client, left)
         if job is not None:
             self._under_way.append(job)
 
-    def _decode_here(self, place: int, reason: str) -> None:
+    def _decode_here(self, index: int, reason: str) -> None:
         """Decode on the CPU a file that a device did not decode."""
         self._pipeline.metrics.counts.decoded(reason)
         left = [kind for kind in self._pipeline.left if kind is not Kind.JPEG]
-        self._post(place, self._decodings[place], left)
+        self._post(index, self._decodings[index], left)
 
-    def _one_decoded(self, place: int, image: Image, error: Exception | None) -> None:
+    def _one_decoded(self, index: int, image: Image, error: Exception | None) -> None:
         if isinstance(error, NotForDeviceError):
-            self._decode_here(place, error.reason)
+            self._decode_here(index, error.reason)
             return
-        self._decoded[place] = image if error is None else error
+        self._decoded[index] = image if error is None else error
         self._undecoded -= 1
         if self._undecoded:
             return
@@ -171,23 +171,23 @@ class Inference:
         except Exception as refused:  # noqa: BLE001  passed on to the request
             self._end(refused)
 
-    def _refuse(self, place: int, error: Exception) -> None:
+    def _refuse(self, index: int, error: Exception) -> None:
         """End with an image's error, after decoding earlier files that no decoder has seen and that
         may be wrong too."""
         unseen = [
             before
-            for before in range(place)
+            for before in range(index)
             if self._decodings and self._rows[before] is None and self._is_file(before)
         ]
         if not unseen:
-            self._end(_named(error, place, len(self._decoded)))
+            self._end(_named(error, index, len(self._decoded)))
             return
         self._undecoded = len(unseen)
         for before in unseen:
             self._decode_here(before, BESIDE_BROKEN)
 
-    def _is_file(self, place: int) -> bool:
-        image = self._decoded[place]
+    def _is_file(self, index: int) -> bool:
+        image = self._decoded[index]
         return not isinstance(image, Exception) and kind_of(image) is Kind.JPEG
 
     def _score(self, images: Sequence[Image]) -> None:
@@ -205,33 +205,33 @@ class Inference:
     def _score_rest(self) -> None:
         """Score the images that have no scores yet; the engine may return none for some files."""
         self.decoded_at = perf_counter()
-        places = [place for place, row in enumerate(self._rows) if row is None]
-        images = [self._decoded[place] for place in places]
+        indices = [index for index, row in enumerate(self._rows) if row is None]
+        images = [self._decoded[index] for index in indices]
         if kind_of_batch(images) < Kind.JPEG:
             self._reservation.release_bytes()
         if self._then is not None:
             runner, client = self._pipeline.runner, self._reservation.client
-            then = partial(self._scored, places)
+            then = partial(self._scored, indices)
             self._under_way = [runner.post(images, then, self._urgency, client, self._inner)]
 
-    def _scored(self, places: Sequence[int], outcome: Scored | ServiceError) -> None:
+    def _scored(self, indices: Sequence[int], outcome: Scored | ServiceError) -> None:
         """Keep a batch's rows, and decode on the CPU the files that the device did not decode."""
         self._under_way = []
         if isinstance(outcome, ServiceError):
             self._end(outcome)
             return
         undone = {}
-        for place, row in zip(places, outcome.results, strict=True):
-            is_file = self._is_file(place)
+        for index, row in zip(indices, outcome.results, strict=True):
+            is_file = self._is_file(index)
             if is_file and row.flags:
-                undone[place] = why_left(row.flags)
+                undone[index] = why_left(row.flags)
                 continue
             if is_file:
                 self._pipeline.metrics.counts.decoded(BY_DEVICE)
-            self._rows[place] = row
+            self._rows[index] = row
         self._undecoded = len(undone)
-        for place, reason in undone.items():
-            self._decode_here(place, reason)
+        for index, reason in undone.items():
+            self._decode_here(index, reason)
         then = self._then
         if not undone and then is not None:
             self._then = None
@@ -250,18 +250,18 @@ def _prepare(files: Sequence[bytes | Frames], prepare: Callable[[Any], Decoding]
     Raises the first error, with the image's number.
     """
     decodings = []
-    for place, file in enumerate(files):
+    for index, file in enumerate(files):
         try:
             decodings.append(prepare(file))
         except ServiceError as error:
-            raise _named(error, place, len(files)) from error
+            raise _named(error, index, len(files)) from error
     return decodings
 
 
-def _named(error: Exception, place: int, images: int) -> Exception:
+def _named(error: Exception, index: int, images: int) -> Exception:
     """Return the error with the image's number added if there are several images."""
     if images == 1 or not isinstance(error, ServiceError):
         return error
-    named = type(error)(f"image {place + 1} of {images}: {error}")
+    named = type(error)(f"image {index + 1} of {images}: {error}")
     named.__cause__ = error
     return named

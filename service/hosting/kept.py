@@ -19,7 +19,7 @@ FOLDER = Path("~/.cache/convoy/served")
 _log = logging.getLogger("convoy")
 
 
-class Kept(Generic[T]):
+class KeptObject(Generic[T]):
     """Holds a picklable object in an unnamed file, which is deleted with this or with the process.
 
     Where no file can be written it is held in memory, and the log says so.

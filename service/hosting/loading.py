@@ -40,7 +40,7 @@ from models import (
 from service.hosting.catalogue import check_name, near_names, pull, pulled, read_catalogue
 from service.hosting.hub import parse_address
 from service.hosting.hub import pull as pull_address
-from service.hosting.kept import Kept
+from service.hosting.kept import KeptObject
 from service.hosting.onnx_files import FILE, model_files, onnx_files_in
 from service.hosting.pipeline import FailedModel, ModelInfo
 from service.hosting.presets import doubt
@@ -192,7 +192,7 @@ def open_read(
         _log.warning("%s", info.warning)
     engines = read.open(places)
     if settings.may_change:  # the version served may have other files than there are then
-        again: Callable[[], ReadModel] = Kept(read).get
+        again: Callable[[], ReadModel] = KeptObject(read).get
     else:
         again = partial(
             _read_again, file, settings, expectations, _stamp(file.path), read.preprocessing

@@ -57,7 +57,7 @@ Decode = Callable[[Path, Preprocessing], Pixels]
 
 
 @dataclass(frozen=True)
-class Trial:
+class PresetTrial:
     """Holds the results of one preset on some images."""
 
     name: str
@@ -72,7 +72,7 @@ def try_presets(
     engine: Engine,
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
-) -> list[Trial]:
+) -> list[PresetTrial]:
     """Run images through every preset that fits; `images` maps each to its right names.
 
     The model's own preprocessing comes first if it is not a preset. Raises what `decode` and the
@@ -125,7 +125,7 @@ def _try(
     engine: Engine,
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
-) -> Trial:
+) -> PresetTrial:
     """Return a preset's trial, all zero if a score is not finite, which extreme pixels may
     cause."""
     rows: list[NDArray[np.float64]] = []
@@ -136,11 +136,11 @@ def _try(
         try:
             (best,) = top_k(ScoreRow(scores), 1, preset.output, preset.labels)
         except EngineFailedError:
-            return Trial(name, False, 0.0, 0.0, 0)
+            return PresetTrial(name, False, 0.0, 0.0, 0)
         confidences.append(best["probability"])
         right += not set(expected).isdisjoint(label_names(best["label"]))
         rows.append(_logits(scores, preset.output))
-    return Trial(name, False, float(np.mean(confidences)), _share(rows), right)
+    return PresetTrial(name, False, float(np.mean(confidences)), _share(rows), right)
 
 
 def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
@@ -159,7 +159,7 @@ def _share(rows: Sequence[NDArray[np.float64]]) -> float:
     return max(0.0, 1 - len(rows) * float(mean @ mean) / size) if size else 0.0
 
 
-def _doubts(guess: Trial, best: Trial, classes: int) -> bool:
+def _doubts(guess: PresetTrial, best: PresetTrial, classes: int) -> bool:
     if best.right >= guess.right + _MORE_NAMED:
         return True
     if guess.right == len(PHOTOGRAPHS):
@@ -168,7 +168,7 @@ def _doubts(guess: Trial, best: Trial, classes: int) -> bool:
     return blind and classes >= _FEWEST_CLASSES
 
 
-def _sentence(name: str, guess: Trial, best: Trial) -> str:
+def _sentence(name: str, guess: PresetTrial, best: PresetTrial) -> str:
     named = ""
     if best.right > guess.right:
         named = (

@@ -50,7 +50,7 @@ _DECODE_NICE = 5
 _log = logging.getLogger("convoy")
 
 
-class Loaded(TypedDict):
+class LoadResult(TypedDict):
     """Says which version of a model is served, and how it compares with the previous one."""
 
     name: str
@@ -66,7 +66,7 @@ class Changes(Protocol):
     by_clients: bool
     """Whether clients may ask for changes."""
 
-    async def load(self, name: str) -> Loaded:
+    async def load(self, name: str) -> LoadResult:
         """Serve a model as its files are now; do nothing if they have not changed.
 
         Raises ModelNotFoundError if it has no files, RetryableError, and NotLoadedError if the new

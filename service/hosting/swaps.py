@@ -50,7 +50,7 @@ from service.hosting.loading import (
 )
 from service.hosting.pipeline import FailedModel, Pipeline
 from service.hosting.recent import Example, Recent
-from service.hosting.repository import Changes, Loaded, Repository
+from service.hosting.repository import Changes, LoadResult, Repository
 from service.hosting.trial import Trial, prepared, try_file
 from service.images.clip import Frames
 from service.settings import Settings, SettingsError
@@ -95,7 +95,7 @@ class Swaps(Changes):
         self._thread = ThreadPool("load", 1)
         bound_s = settings.warm_up_timeout_s or inf
         self._processes = ProcessPool(NotTriedError, bound_s, idle=True)
-        self._tasks: set[asyncio.Task[Loaded]] = set()
+        self._tasks: set[asyncio.Task[LoadResult]] = set()
         self._retiring: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._stopped = False
@@ -115,7 +115,7 @@ class Swaps(Changes):
             self._watching.cancel()
 
     @override
-    async def load(self, name: str) -> Loaded:
+    async def load(self, name: str) -> LoadResult:
         loading = asyncio.create_task(self._load(name))
         self._tasks.add(loading)
         loading.add_done_callback(self._tasks.discard)
@@ -133,7 +133,7 @@ class Swaps(Changes):
             self._retire(old)
             _log.info("the model %s is unloaded", name)
 
-    async def _load(self, name: str) -> Loaded:
+    async def _load(self, name: str) -> LoadResult:
         async with self._alone():
             file, stamp = await self._thread.run(self._find, name)
             old = self._repository.models.get(name)
@@ -164,7 +164,7 @@ class Swaps(Changes):
                 self._refuse(old, file, "failed", why)
                 raise why from error
 
-    async def _swap(self, old: Pipeline | None, file: ModelFile, stamp: Stamp) -> Loaded:
+    async def _swap(self, old: Pipeline | None, file: ModelFile, stamp: Stamp) -> LoadResult:
         """Open, prove and compare a version, and then serve it."""
         repository, name = self._repository, file.name
         if old is not None and old.info.version == file.version and file.numbered:
@@ -371,9 +371,9 @@ def _give_back(_: None) -> None:
         trim(0)
 
 
-def _loaded(pipeline: Pipeline, compared: Comparison) -> Loaded:
+def _loaded(pipeline: Pipeline, compared: Comparison) -> LoadResult:
     info = pipeline.info
-    return Loaded(
+    return LoadResult(
         name=info.name,
         version=info.version,
         images=compared.images,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import Array, DeviceChoice, Engine, Image, Proved, try_on_cpu
+from models import Array, DeviceChoice, Engine, Image, WarmUpResult, try_on_cpu
 from service.batching.latency import Latency, measure
 from service.errors import ServiceError
 from service.hosting.loading import (
@@ -84,7 +84,7 @@ def try_file(
 class _Opening:
     """Opens engines that share what one of them proved."""
 
-    proved: Proved
+    proved: WarmUpResult
 
     def __call__(self, places: Sequence[DeviceChoice]) -> Sequence[Engine]:
         engines = [self.proved.open()]

@@ -218,15 +218,15 @@ def _of_stills(
 ) -> Decoding:
     _check_frames(len(files))
     chosen = preprocessing.chosen(len(files))
-    places = {number: place for place, number in enumerate(dict.fromkeys(chosen))}
-    decodings = [_frame(files[number], number, preprocessing, limits) for number in places]
+    index_of = {number: index for index, number in enumerate(dict.fromkeys(chosen))}
+    decodings = [_frame(files[number], number, preprocessing, limits) for number in index_of]
     drawings = [drawing for _, drawing in decodings]
     _check_pixels(sum(prod(drawing.stored) for drawing in drawings), limits)
     cost = Cost(
         max(cost.bytes for cost, _ in decodings) + 2 * _output_bytes(preprocessing),
         sum(cost.seconds for cost, _ in decodings),
     )
-    return Decoding(cost, StillFrames(drawings, [places[number] for number in chosen]))
+    return Decoding(cost, StillFrames(drawings, [index_of[number] for number in chosen]))
 
 
 def _frame(

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from service.errors import ImageError
-from service.images.file import ImageFormat, Turn
+from service.images.file import ImageFormat, Reorientation
 from service.images.png import check_png
 
 # A file's limits apply before Pillow reads it, so its own limit and warnings add nothing.
@@ -61,7 +61,7 @@ class How(NamedTuple):
     crop: tuple[int, int, int, int]
 
 
-class Decoded(NamedTuple):
+class StoredImage(NamedTuple):
     """Holds an opaque image as stored, RGB or grey, and how to resize it."""
 
     image: Image.Image
@@ -84,7 +84,7 @@ class Drawing:
     exact: bool  # the same bits as resizing all of the image and then cropping it
     frame: tuple[int, int]  # width and height of the result
     paper: tuple[int, ...] | None  # the colour around a smaller image; None: it fills the frame
-    turn: Turn  # from stored to upright
+    reorientation: Reorientation  # from stored to upright
     grey: bool  # one channel
     reverse: bool  # the channels are BGR
     parts: Sequence[memoryview]  # of the file, which affect pixels
@@ -97,14 +97,14 @@ class Drawing:
             raise self._broken(error) from error
         return self._pixels(image)
 
-    def decoded(self) -> Decoded:
+    def decoded(self) -> StoredImage:
         """Return the image as stored, without resizing. Raises ImageError."""
         try:
             return self._decoded()
         except DECODER_ERRORS as error:
             raise self._broken(error) from error
 
-    def drawn(self, decoded: Decoded) -> NDArray[np.uint8]:
+    def drawn(self, decoded: StoredImage) -> NDArray[np.uint8]:
         """Return the pixels of an image that is already decoded, as calling does. Raises
         ImageError."""
         try:
@@ -141,7 +141,7 @@ class Drawing:
     def _mode(self) -> str:
         return "L" if self.grey else "RGB"
 
-    def _decoded(self) -> Decoded:
+    def _decoded(self) -> StoredImage:
         if self.format is ImageFormat.PNG:
             check_png(self.parts)
         with Image.open(io.BytesIO(b"".join(self.parts)), formats=[self.format.name]) as image:
@@ -155,10 +155,10 @@ class Drawing:
             image.load()
             return self._opaque(image, shrink)
 
-    def _opaque(self, image: Image.Image, shrink: float = 1.0) -> Decoded:
+    def _opaque(self, image: Image.Image, shrink: float = 1.0) -> StoredImage:
         """Return how to resize a decoded image that is `shrink` times smaller than as stored."""
         opaque = (_converted if self.exact else _opaque)(image, self._mode)
-        return Decoded(opaque, self.how(opaque.size, shrink))
+        return StoredImage(opaque, self.how(opaque.size, shrink))
 
     def how(self, decoded: tuple[int, int], shrink: float) -> How:
         """Return how to resize an image that is decoded to this size, `shrink` times smaller than
@@ -177,12 +177,14 @@ class Drawing:
         fits = 1 if self.exact else min(map(floordiv, self.stored, self.resized))
         return max(shrink for shrink in (1, 2, 4, 8) if shrink <= max(1, fits))
 
-    def _upright(self, decoded: Decoded) -> Image.Image:
+    def _upright(self, decoded: StoredImage) -> Image.Image:
         small = decoded.image.resize(decoded.how.size, self.filter, box=decoded.how.box)
         if self.exact:
             small = small.crop(decoded.how.crop)
         # Resized before it is turned: turning few pixels is cheap.
-        turned = small.transpose(_TRANSPOSES[self.turn]) if any(self.turn) else small
+        turned = (
+            small.transpose(_TRANSPOSES[self.reorientation]) if any(self.reorientation) else small
+        )
         upright = _converted(turned, self._mode)
         return upright if self.paper is None else self._framed(upright, self.paper)
 

@@ -22,7 +22,7 @@ from service.errors import DecodersBusyError, PayloadTooLargeError
 from service.fair_queue import ANYONE, Client, FairQueue
 
 # Gets the image, or the error instead.
-Decoded = Callable[[Any, Exception | None], None]
+OnDecoded = Callable[[Any, Exception | None], None]
 
 # The most that a quick decode takes: a photograph of 10 megapixels, if it is a baseline JPEG.
 _QUICK_S = 0.05
@@ -80,7 +80,7 @@ class _Work:
     client: Client
     decoding: Decoding
     decode: Callable[[], Image]  # the one of its functions that is called
-    then: Decoded | None  # None once it is withdrawn
+    then: OnDecoded | None  # None once it is withdrawn
     begun: bool = False  # or out of its line
 
     def withdraw(self) -> None:
@@ -134,7 +134,7 @@ class _Lane:
     seconds: float = 0.0
 
     def post(
-        self, decoding: Decoding, decode: Callable[[], Image], then: Decoded, client: Client
+        self, decoding: Decoding, decode: Callable[[], Image], then: OnDecoded, client: Client
     ) -> _Work:
         """Decode an image when its client's turn comes."""
         work = _Work(self, client, decoding, decode, then)
@@ -257,7 +257,7 @@ class DecodePool:
     def post(
         self,
         decoding: Decoding,
-        then: Decoded,
+        then: OnDecoded,
         client: Client = ANYONE,
         left: Collection[Kind] = (),
     ) -> _Work | None:

@@ -75,7 +75,7 @@ class ImageFormat(Enum):
         raise self.broken(f"more than {markers} segments in {file_bytes} bytes")
 
 
-class Turn(NamedTuple):
+class Reorientation(NamedTuple):
     """Says how stored pixels become upright: which stored axes are reversed, and then whether these
     are swapped."""
 
@@ -84,17 +84,17 @@ class Turn(NamedTuple):
     transposed: bool = False
 
 
-TURNS = {
-    1: Turn(),
-    2: Turn(x_reversed=True),
-    3: Turn(x_reversed=True, y_reversed=True),
-    4: Turn(y_reversed=True),
-    5: Turn(transposed=True),
-    6: Turn(y_reversed=True, transposed=True),
-    7: Turn(x_reversed=True, y_reversed=True, transposed=True),
-    8: Turn(x_reversed=True, transposed=True),
+REORIENTATIONS = {
+    1: Reorientation(),
+    2: Reorientation(x_reversed=True),
+    3: Reorientation(x_reversed=True, y_reversed=True),
+    4: Reorientation(y_reversed=True),
+    5: Reorientation(transposed=True),
+    6: Reorientation(y_reversed=True, transposed=True),
+    7: Reorientation(x_reversed=True, y_reversed=True, transposed=True),
+    8: Reorientation(x_reversed=True, transposed=True),
 }
-"""The turns by EXIF's orientation."""
+"""How stored pixels become upright, by EXIF's orientation."""
 
 _NAMES = [kind.value for kind in ImageFormat]
 
@@ -128,9 +128,9 @@ class ImageFile(NamedTuple):
     frames: int = 1  # of an animation, where one is allowed
 
     @property
-    def turn(self) -> Turn:
+    def reorientation(self) -> Reorientation:
         """Return how the stored pixels are made upright."""
-        return TURNS[self.orientation]
+        return REORIENTATIONS[self.orientation]
 
     @property
     def pixels(self) -> int:

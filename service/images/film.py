@@ -26,7 +26,7 @@ Clip = NDArray[np.uint8]
 class StillFrames:
     """Describes a clip whose frames are images; calling it decodes them.
 
-    `drawings` has each image that is needed, and `chosen` the place of each frame's in it.
+    `drawings` has each image that is needed, and `chosen` the index of each frame's in it.
     """
 
     drawings: Sequence[Drawing]
@@ -35,7 +35,7 @@ class StillFrames:
     def __call__(self) -> Clip:
         """Return the clip. Raises ImageError."""
         drawn = [drawing() for drawing in self.drawings]
-        return np.stack([drawn[place] for place in self.chosen])
+        return np.stack([drawn[index] for index in self.chosen])
 
 
 @dataclass(frozen=True, slots=True)

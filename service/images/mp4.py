@@ -151,8 +151,8 @@ class _Mp4(Container):
         for (first, following), frames in zip(
             pairwise([*firsts.tolist(), len(chunks) + 1]), each.tolist(), strict=True
         ):
-            for place in chunks[first - 1 : following - 1].tolist():
-                position = place
+            for chunk in chunks[first - 1 : following - 1].tolist():
+                position = chunk
                 for _, frame_bytes in zip(range(frames), left, strict=False):
                     self.add(position, frame_bytes)
                     position += frame_bytes
@@ -182,13 +182,13 @@ class _Mp4(Container):
             flags, number = struct.unpack_from(">II", header)
             if number != track.number:
                 continue
-            origin, place, frame_bytes = start, 8, track.frame_bytes
+            origin, offset, frame_bytes = start, 8, track.frame_bytes
             if flags & _BASE:
-                (origin,) = struct.unpack_from(">Q", header, place)
-                place += 8
-            place += 4 * (flags & (_DESCRIPTION | _DURATION)).bit_count()
+                (origin,) = struct.unpack_from(">Q", header, offset)
+                offset += 8
+            offset += 4 * (flags & (_DESCRIPTION | _DURATION)).bit_count()
             if flags & _SIZE:
-                (frame_bytes,) = struct.unpack_from(">I", header, place)
+                (frame_bytes,) = struct.unpack_from(">I", header, offset)
             position = origin
             for run in self._all(traf, b"trun"):
                 position = self._add_run(run, origin, position, frame_bytes)
@@ -198,17 +198,17 @@ class _Mp4(Container):
         `position`; return where it ends."""
         flags, count = struct.unpack_from(">II", run)
         self.expect(count)
-        place = 8
+        offset = 8
         if flags & _OFFSET:
-            position = origin + struct.unpack_from(">i", run, place)[0]
-            place += 4
-        place += 4 * bool(flags & _FIRST_FLAGS)
+            position = origin + struct.unpack_from(">i", run, offset)[0]
+            offset += 4
+        offset += 4 * bool(flags & _FIRST_FLAGS)
         for _ in range(count):
             if flags & _SAMPLE_SIZE:
                 (frame_bytes,) = struct.unpack_from(
-                    ">I", run, place + 4 * bool(flags & _SAMPLE_DURATION)
+                    ">I", run, offset + 4 * bool(flags & _SAMPLE_DURATION)
                 )
             self.add(position, frame_bytes)
             position += frame_bytes
-            place += 4 * (flags & _SAMPLE_FIELDS).bit_count()
+            offset += 4 * (flags & _SAMPLE_FIELDS).bit_count()
         return position

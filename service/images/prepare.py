@@ -130,7 +130,7 @@ def plan(
         exact=preprocessing.exact,
         frame=(preprocessing.width, preprocessing.height),
         paper=colour if preprocessing.crop_mode is CropMode.PAD else None,
-        turn=file.turn,
+        reorientation=file.reorientation,
         grey=preprocessing.channels is ChannelOrder.GREY,
         reverse=bgr,
         parts=file.parts,
@@ -170,7 +170,7 @@ def _resize(drawing: Drawing, preprocessing: Preprocessing, how: How) -> Resize:
         box=how.box,
         crop=how.crop,
         interpolation=preprocessing.interpolation,
-        **drawing.turn._asdict(),
+        **drawing.reorientation._asdict(),
         frame=drawing.frame,
         channels=tuple(range(len(preprocessing.mean)))[::order],
         paper=paper[::order],
@@ -179,11 +179,11 @@ def _resize(drawing: Drawing, preprocessing: Preprocessing, how: How) -> Resize:
 
 def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
     size, within = (preprocessing.width, preprocessing.height), preprocessing.resized
-    if file.turn.transposed:
+    if file.reorientation.transposed:
         size, within = size[::-1], within[::-1]
     width, height = _resized(file, preprocessing, within)
-    across = _span(width, size[0], reverse=file.turn.x_reversed)
-    down = _span(height, size[1], reverse=file.turn.y_reversed)
+    across = _span(width, size[0], reverse=file.reorientation.x_reversed)
+    down = _span(height, size[1], reverse=file.reorientation.y_reversed)
     left, right = (_stored(edge, width, file.width) for edge in across)
     top, bottom = (_stored(edge, height, file.height) for edge in down)
     crop = across[0], down[0], across[1], down[1]

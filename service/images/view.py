@@ -36,13 +36,13 @@ def view_of(decoding: Decoding) -> View:
     if not isinstance(drawing, Drawing):
         raise TypeError(f"only a Drawing says what it draws; got {type(drawing).__name__}")
     left, top, right, bottom = drawing.crop
-    size, (width, height), turn = drawing.stored, drawing.resized, drawing.turn
-    if turn.x_reversed:
+    size, (width, height), reorientation = drawing.stored, drawing.resized, drawing.reorientation
+    if reorientation.x_reversed:
         left, right = width - right, width - left
-    if turn.y_reversed:
+    if reorientation.y_reversed:
         top, bottom = height - bottom, height - top
     across, down = (left, right, width), (top, bottom, height)
-    if turn.transposed:
+    if reorientation.transposed:
         across, down, size = down, across, size[::-1]
     x0, x1 = _stretched(*across, drawing.frame[0], size[0])
     y0, y1 = _stretched(*down, drawing.frame[1], size[1])

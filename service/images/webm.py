@@ -97,12 +97,12 @@ class _Webm(Container):
     def _add_block(self, begin: int, end: int, number: int) -> None:
         """Add the frame of a block, which has the track's number, two bytes of time, flags and the
         frame."""
-        track, place = self._number(begin)
+        track, offset = self._number(begin)
         if track != number:
             return
-        if place + 3 > end:
+        if offset + 3 > end:
             raise self.broken("a block is shorter than its header")
-        if self.view[place + 2] & _LACED:
+        if self.view[offset + 2] & _LACED:
             raise self.broken("a block has several frames")
         self.expect(1)
-        self.add(place + 3, end - place - 3)
+        self.add(offset + 3, end - offset - 3)

@@ -104,7 +104,8 @@ class SharedModel:
         self.scores = memory.array((*slots, model.classes), np.float32)
         self.flags = memory.array(slots, np.int32)
         self.inner = {
-            each.name: memory.array((*slots, *each.shape), np.float32) for each in model.info.inner
+            value.name: memory.array((*slots, *value.shape), np.float32)
+            for value in model.info.inner
         }
 
     def slots(self, worker: int) -> Mapping[Kind, Any]:

@@ -141,14 +141,14 @@ class Session:
     def _submit(
         self,
         number: int,
-        place: int,
+        index: int,
         slots: list[int],
         kinds: str,
         urgency: Sequence[Any],
         client: Sequence[Any],
         inner: Sequence[str],
     ) -> None:
-        runner, shared = self._models[place]
+        runner, shared = self._models[index]
         scores, flags = shared.scores[self._number], shared.flags[self._number]
 
         def then(outcome: BatchResult[ScoreRow] | ServiceError) -> None:

@@ -101,8 +101,8 @@ DECODED = (
 # its sum for each field of Phases; by batch size: batches, those that succeeded, and their
 # nanoseconds.
 _IMAGES, _FAILED_BATCHES, _LAST_MS, _FAIL_NS, _STATUS = range(5)
-_PLACES = {status: place for place, status in enumerate(STATUSES, _STATUS)}
-_DECODED = {why: place for place, why in enumerate(DECODED, _STATUS + len(STATUSES))}
+_CODES = {status: index for index, status in enumerate(STATUSES, _STATUS)}
+_DECODED = {why: index for index, why in enumerate(DECODED, _STATUS + len(STATUSES))}
 _HISTOGRAMS = _STATUS + len(STATUSES) + len(DECODED)
 _SUM = len(_BOUNDS)
 _WIDTH = _SUM + 1
@@ -144,18 +144,18 @@ class Counts:
 
     def refused(self, code: Code, seconds: float) -> None:
         """Count a request with any other outcome and its duration in seconds."""
-        self.row[_PLACES[code]] += 1
+        self.row[_CODES[code]] += 1
         self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
 
     def batch(self, record: BatchRecord) -> None:
         """Count a batch, and its duration if it succeeded."""
-        place = _SIZES + record.size - 1
-        self.row[place] += 1
+        index = _SIZES + record.size - 1
+        self.row[index] += 1
         if record.failed:
             self.row[_FAILED_BATCHES] += 1
         else:
-            self.row[place + self._max_batch] += 1
-            self.row[place + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
+            self.row[index + self._max_batch] += 1
+            self.row[index + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self, more: Sequence[Sequence[int]] = ()) -> "Totals":
         """Return the sum over all rows and over `more`, rows of other counts with the same largest
@@ -181,12 +181,12 @@ class Totals:
         self.failed_batches = cells[_FAILED_BATCHES]
         self.last_inference = max(row[_LAST_MS] for row in rows)  # ms since 1970; 0: never
         self.requests = {  # by status: 200, and the others that occurred
-            status: cells[place]
-            for status, place in _PLACES.items()
-            if status == 200 or cells[place]
+            status: cells[index]
+            for status, index in _CODES.items()
+            if status == 200 or cells[index]
         }
 
-        self.decoded = {why: cells[place] for why, place in _DECODED.items() if cells[place]}
+        self.decoded = {why: cells[index] for why, index in _DECODED.items() if cells[index]}
 
         starts = range(_HISTOGRAMS, _SIZES, _WIDTH)
         self.duration, *phases = (_histogram(cells[start : start + _WIDTH]) for start in starts)

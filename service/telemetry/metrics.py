@@ -96,12 +96,12 @@ class Metrics(Collector):
         The old one may go on counting what is inside, but those before it may not.
         """
         others = [model for model in self.models if model is not old]
-        place = self.models.index(old) if old in self.models else len(others)
+        index = self.models.index(old) if old in self.models else len(others)
         if old is not None and new is not None:
             earlier = [folded(old.earlier)] if old.earlier else []
             new.earlier = [*old.counts.rows, *earlier]
         # Replaced whole: a thread may be reading it.
-        self.models = others[:place] + ([new] if new else []) + others[place:]
+        self.models = others[:index] + ([new] if new else []) + others[index:]
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

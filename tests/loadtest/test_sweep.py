@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from loadtest.summary import Load, Summary
-from loadtest.sweep import MAX_RATE, PRECISION, Found, find_rate
+from loadtest.sweep import MAX_RATE, PRECISION, SweepResult, find_rate
 
 
 def step(
@@ -35,7 +35,7 @@ def step(
     )
 
 
-def search(server: Callable[[float], Summary], start: float = 10, bound: float = 50) -> Found:
+def search(server: Callable[[float], Summary], start: float = 10, bound: float = 50) -> SweepResult:
     async def measure(load: Load) -> Summary:
         assert load.rate is not None
         return server(load.rate)

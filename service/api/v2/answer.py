@@ -30,7 +30,7 @@ class Output(NamedTuple):
         if isinstance(self.elements, np.ndarray):
             return self.elements.astype("<f4", copy=False).tobytes()
         return b"".join(
-            len(each).to_bytes(4, "little") + each for each in map(str.encode, self.elements)
+            len(text).to_bytes(4, "little") + text for text in map(str.encode, self.elements)
         )
 
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from service.api.v2.description import Models
 from service.api.v2.request import LoadRequest, read_json, short_body
 from service.errors import ForbiddenError, UnsupportedError
-from service.hosting.repository import Changes, Loaded, Repository
+from service.hosting.repository import Changes, LoadResult, Repository
 from service.http.responses import json_response
 
 LOADING = "clients load no models here; start the server with --repository-api"
@@ -29,7 +29,7 @@ router = APIRouter(prefix="/v2/repository/models/{model}", include_in_schema=Fal
 _decode = msgspec.json.Decoder(LoadRequest).decode
 
 
-async def load(models: Repository, name: str, parameters: Iterable[str]) -> Loaded:
+async def load(models: Repository, name: str, parameters: Iterable[str]) -> LoadResult:
     """Load a model. Raises what `Changes.load` does, and UnsupportedError if clients may not load
     models."""
     changes = _changes(models, LOADING)

@@ -191,10 +191,10 @@ def _data_of(tensor: InputTensor, lists: Sequence[Span] | None) -> Span:
     if data.startswith(b"["):
         if lists is None:
             return Span(data, 0, len(data))
-        place = data[1:-1]
+        index = data[1:-1]
         # A key that is spelled with escapes was not found; no client writes it so.
-        if place.isdigit() and int(place) < len(lists):
-            return lists[int(place)]
+        if index.isdigit() and int(index) < len(lists):
+            return lists[int(index)]
     raise BadRequestError(
         f"input '{tensor.name}' has no `data`: send a list, or binary data with binary_data_size"
     )

@@ -123,8 +123,8 @@ def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
 
 def add_routes(app: FastAPI) -> None:
     """Add the routes, whose requests the models' endpoints answer."""
-    for each in (router, memory, repository, refusals):
-        app.include_router(each)
+    for routes in (router, memory, repository, refusals):
+        app.include_router(routes)
 
 
 def _infer_paths(pipeline: Pipeline) -> list[str]:

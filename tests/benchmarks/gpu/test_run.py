@@ -22,7 +22,7 @@ from tests.support import ROOT
 from tests.support.benchmarks.stand_in_gpu import CRASHING, UNITS
 
 _HELLO = (
-    "import sys, time, json; print(json.dumps({'place': {'device': 'made up', 'commit': '0'}}))\n"
+    "import sys, time, json; print(json.dumps({'machine': {'device': 'made up', 'commit': '0'}}))\n"
 )
 _ANSWER = "print(json.dumps({'outcome': 'measured', 'rows': []}), flush=True)\n"
 

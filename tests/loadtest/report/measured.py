@@ -3,7 +3,7 @@
 from loadtest.report.record import Run
 from loadtest.subject import Subject
 from loadtest.summary import Load, Summary
-from loadtest.sweep import Found
+from loadtest.sweep import SweepResult
 
 GOOD = Summary(
     load=Load(rate=50),
@@ -26,4 +26,4 @@ SUBJECT = Subject("digits", "cpu (ONNX Runtime 1.23)", "EPYC, 2 cores")
 
 def run(name: str, *steps: Summary, subject: Subject = SUBJECT) -> Run:
     """A run of these loads."""
-    return Run(name, subject, Found(list(steps)))
+    return Run(name, subject, SweepResult(list(steps)))

@@ -9,12 +9,12 @@ import pytest
 from loadtest import LoadTestError
 from loadtest.report.record import Run, as_json, read_run
 from loadtest.summary import Load
-from loadtest.sweep import Found
+from loadtest.sweep import SweepResult
 from tests.loadtest.report.measured import GOOD, SUBJECT
 
 
 def test_json_has_the_conditions_and_what_follows_from_each_load() -> None:
-    run = Run("this run", SUBJECT, Found([GOOD], best=GOOD))
+    run = Run("this run", SUBJECT, SweepResult([GOOD], best=GOOD))
     written = json.loads(as_json({"url": "http://x"}, 10, run))
     assert (written["url"], written["images"], written["highest_rate"]) == ("http://x", 10, 50)
     assert written["subject"]["device"] == "cpu (ONNX Runtime 1.23)"
@@ -28,8 +28,8 @@ def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
     good = replace(GOOD, answered=1000, requests=1000)
     worse = replace(good, load=Load(rate=100), errors={"429": 10})
     file = tmp_path / "before.json"
-    file.write_bytes(as_json({}, 10, Run("x", SUBJECT, Found([good, worse], best=good))))
-    assert read_run(file) == Run("before", SUBJECT, Found([good, worse], best=good))
+    file.write_bytes(as_json({}, 10, Run("x", SUBJECT, SweepResult([good, worse], best=good))))
+    assert read_run(file) == Run("before", SUBJECT, SweepResult([good, worse], best=good))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b'{"loads": [1]}'])

@@ -10,7 +10,7 @@ from rich.console import Console
 from loadtest.journal import OK, Journal, Outcome
 from loadtest.report.text import as_table, live_line, milliseconds
 from loadtest.summary import Load, Summary
-from loadtest.sweep import Found
+from loadtest.sweep import SweepResult
 from tests.loadtest.report.measured import GOOD, NO_LATENCY
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def text(*steps: Summary, best: Summary | None = None) -> str:
     file = io.StringIO()
-    Console(file=file, width=200).print(as_table(Found(list(steps), best)))
+    Console(file=file, width=200).print(as_table(SweepResult(list(steps), best)))
     return file.getvalue()
 
 
@@ -54,7 +54,7 @@ def at_width(width: int) -> str:
         ),
     ]
     file = io.StringIO()
-    Console(file=file, width=width).print(as_table(Found(steps, steps[1])))
+    Console(file=file, width=width).print(as_table(SweepResult(steps, steps[1])))
     return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from service.hosting import kept
-from service.hosting.kept import Kept
+from service.hosting.kept import KeptObject
 
 
 def open_files(folder: Path) -> int:
@@ -21,7 +21,7 @@ def test_an_equal_object_comes_back_any_number_of_times(
 ) -> None:
     monkeypatch.setattr(kept, "FOLDER", tmp_path / "served")
     weights = np.arange(100_000, dtype=np.float32)
-    held = Kept({"weights": weights})
+    held = KeptObject({"weights": weights})
     for _ in range(2):
         assert np.array_equal(held.get()["weights"], weights)
     assert open_files(tmp_path) == 1
@@ -37,6 +37,6 @@ def test_without_a_place_on_disk_it_is_in_memory_and_the_log_says_so(
     (tmp_path / "served").write_text("this is no folder")
     monkeypatch.setattr(kept, "FOLDER", tmp_path / "served")
     with caplog.at_level(logging.WARNING, "convoy"):
-        assert Kept([1, 2]).get() == [1, 2]
+        assert KeptObject([1, 2]).get() == [1, 2]
     (message,) = caplog.messages
     assert message.startswith("what is served is kept in memory, too, since nothing can be kept in")

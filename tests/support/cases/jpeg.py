@@ -9,7 +9,7 @@ import numpy as np
 from kernels.image.decode import decode_launches
 from kernels.image.decoded import DecodedImage
 from kernels.image.jpeg import JpegImage, read_jpeg
-from kernels.image.place import Placed, write
+from kernels.image.place import PlacedImage, write
 from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
 from kernels.problems.interpolation import Interpolation
 from tests.support.cases.resize import FRAME, decoded, layout_of
@@ -42,7 +42,7 @@ def jpeg(file: File) -> JpegImage:
     return JpegImage(headers, eighths, resize)
 
 
-def expected(image: File | Placed) -> Bytes:
+def expected(image: File | PlacedImage) -> Bytes:
     """Return the network's pixels, of a JPEG by Pillow."""
     if not isinstance(image, tuple):
         return np.asarray(image)
@@ -51,7 +51,7 @@ def expected(image: File | Placed) -> Bytes:
     return np.asarray(DecodedImage(by_pillow, jpeg(image).resize))
 
 
-def _whole(name: str, images: Sequence[File | Placed]) -> KernelCase:
+def _whole(name: str, images: Sequence[File | PlacedImage]) -> KernelCase:
     """All kernels, from places to the network's pixels."""
     n = len(images)
 

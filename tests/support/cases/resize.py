@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kernels import reference
 from kernels.image.decoded import DecodedImage, Resize
-from kernels.image.place import Kind, Placed, array_bytes, kind_of, kind_of_batch, write
+from kernels.image.place import Kind, PlacedImage, array_bytes, kind_of, kind_of_batch, write
 from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
 from kernels.layout.pixels import Pixels as Layout
 from kernels.layout.strided import StridedTensor
@@ -81,7 +81,7 @@ def decoded(
     )
 
 
-def _places(images: Sequence[Placed], place_bytes: int = PLACE_BYTES) -> Pixels:
+def _places(images: Sequence[PlacedImage], place_bytes: int = PLACE_BYTES) -> Pixels:
     """Return places with these images; what no entry fills is poison."""
     places = np.full((len(images), place_bytes), BYTE_POISON)
     for place, image in zip(places, images, strict=True):
@@ -104,7 +104,7 @@ def tensor(
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def _numbers(image: Placed, scale: float, *, channels_last: bool) -> NDArray[np.float64]:
+def _numbers(image: PlacedImage, scale: float, *, channels_last: bool) -> NDArray[np.float64]:
     """Return what an image is in the network's input, H×W×C, if pixels are multiplied so."""
     if kind_of(image) is Kind.TENSOR:
         array = np.asarray(image, np.float64)
@@ -114,7 +114,7 @@ def _numbers(image: Placed, scale: float, *, channels_last: bool) -> NDArray[np.
 
 def _whole(
     name: str,
-    images: Sequence[Placed],
+    images: Sequence[PlacedImage],
     place_bytes: int = PLACE_BYTES,
     middle_bytes: int = MIDDLE_BYTES,
     *,

@@ -13,7 +13,7 @@ from kernels.operations.lrn import lrn_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
 from kernels.operations.preprocess import to_floats_launch
 from kernels.operations.softmax import softmax_launch
-from kernels.operations.top_k import Results, ScoreKind, top_k_launch
+from kernels.operations.top_k import ResultLayout, ScoreKind, top_k_launch
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.precision import BYTE, HALF, Storage
 from kernels.problems.window import Window
@@ -120,7 +120,7 @@ def top_k_case(
     If `few`, many scores are equal, -0 among them.
     """
     n, classes = x.shape
-    results = Results(n, classes)
+    results = ResultLayout(n, classes)
     y = StridedTensor.contiguous((n, results.pitch))
 
     def check() -> Check:

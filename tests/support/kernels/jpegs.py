@@ -13,7 +13,7 @@ from kernels.device.device import Device
 from kernels.image.decode import decode_launches
 from kernels.image.decoded import PLACE_BYTES, Resize
 from kernels.image.jpeg import SCRATCH_BYTES, JpegImage, Reason, UnsuitableError, read_jpeg
-from kernels.image.place import Placed, read_entry, write
+from kernels.image.place import PlacedImage, read_entry, write
 from kernels.image.resize import fetch_launch
 from kernels.problems.interpolation import Interpolation
 from tests.support.kernels.kernel_case import BYTE_POISON, launch
@@ -267,7 +267,7 @@ class JpegRig:
         largest = head + max(len(image.file.scan) + 16, pixels)
         return largest <= self.place_bytes and image.scratch_bytes <= self.scratch_bytes
 
-    def run(self, images: Sequence[JpegImage | Placed]) -> list[Result]:
+    def run(self, images: Sequence[JpegImage | PlacedImage]) -> list[Result]:
         """Return what becomes of each image's entry; the places that are left over have pixels."""
         given, images = len(images), [*images, *[_ONE_PIXEL] * (self.n - len(images))]
         places = np.full((self.n, self.place_bytes), BYTE_POISON)

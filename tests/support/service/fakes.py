@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.image.place import LaidOut
+from kernels.image.place import DeferredImage
 from models import (
     Batch,
     Engine,
@@ -91,7 +91,7 @@ class FakeEngine:
         self.closed = True
 
 
-class FakeFile(LaidOut):
+class FakeFile(DeferredImage):
     """A digit as a file that a device decodes: `b"7"`; one with an f is flagged."""
 
     kind = Kind.JPEG

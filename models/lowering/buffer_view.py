@@ -19,7 +19,7 @@ PIXEL_RANKS = (1, 3, 4)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferView:
     """Locates a value of n images: `offset` elements into buffer `root`, in the order N, C,
     H, W.
     """
@@ -32,21 +32,21 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NewBuffer:
-    """Holds a buffer made for one value, and the value's place in it."""
+    """Holds a buffer made for one value, and the view of it as that value."""
 
-    place: Place
+    view: BufferView
     nbytes: int
 
 
 def new_buffer(root: str, n: int, shape: Shape, stored: Storage = FLOAT) -> NewBuffer:
     """Return a new buffer for n images of `shape`."""
     if len(shape) not in PIXEL_RANKS:
-        place = Place(root, 0, StridedTensor.contiguous((n, *shape), stored), None)
-        return NewBuffer(place, stored.itemsize * n * prod(shape))
+        view = BufferView(root, 0, StridedTensor.contiguous((n, *shape), stored), None)
+        return NewBuffer(view, stored.itemsize * n * prod(shape))
     channels, *spatial = shape
     pitch = stored.pitch(channels)
-    place = pixels_place(root, 0, n, spatial, Pixels(channels, pitch, stored=stored))
-    return NewBuffer(place, stored.itemsize * n * prod(spatial) * pitch)
+    view = view_of_pixels(root, 0, n, spatial, Pixels(channels, pitch, stored=stored))
+    return NewBuffer(view, stored.itemsize * n * prod(spatial) * pitch)
 
 
 def aligned_elements(stored: Storage) -> int:
@@ -54,69 +54,71 @@ def aligned_elements(stored: Storage) -> int:
     return 16 // stored.itemsize
 
 
-def pixels_place(root: str, offset: int, n: int, spatial: Sequence[int], pixels: Pixels) -> Place:
-    """Return the place of n images' pixels that begin `offset` elements into a buffer."""
+def view_of_pixels(
+    root: str, offset: int, n: int, spatial: Sequence[int], pixels: Pixels
+) -> BufferView:
+    """Return the view of n images' pixels that begin `offset` elements into a buffer."""
     pixels = replace(pixels, offset=offset % aligned_elements(pixels.stored))
-    return Place(root, offset, pixels.strided(n, spatial), pixels)
+    return BufferView(root, offset, pixels.strided(n, spatial), pixels)
 
 
-def cut(place: Place, axis: int, start: int, stop: int, step: int = 1) -> Place:
-    """Return the place of the slice start:stop:step along `axis`, where axis 0 is the batch."""
-    strided = place.strided
-    offset = place.offset + start * strided.strides[axis]
+def cut(view: BufferView, axis: int, start: int, stop: int, step: int = 1) -> BufferView:
+    """Return the view of the slice start:stop:step along `axis`, where axis 0 is the batch."""
+    strided = view.strided
+    offset = view.offset + start * strided.strides[axis]
     size = len(range(start, stop, step))
     shape = (*strided.shape[:axis], size, *strided.shape[axis + 1 :])
     strides = (*strided.strides[:axis], step * strided.strides[axis], *strided.strides[axis + 1 :])
     past = offset % aligned_elements(strided.stored)
     pixels = None
-    if place.pixels is not None and axis == 1 and step == 1:
-        pixels = replace(place.pixels, channels=size, offset=past)
-    view = replace(strided, shape=shape, strides=strides, offset=past)
-    return Place(place.root, offset, view, pixels)
+    if view.pixels is not None and axis == 1 and step == 1:
+        pixels = replace(view.pixels, channels=size, offset=past)
+    strided_view = replace(strided, shape=shape, strides=strides, offset=past)
+    return BufferView(view.root, offset, strided_view, pixels)
 
 
-def flattened(place: Place, n: int) -> Place | None:
-    """Return the place with each image's elements as one vector, in their order in memory.
+def flattened(view: BufferView, n: int) -> BufferView | None:
+    """Return the view that has each image's elements as one vector, in their order in memory.
 
     None where they are not contiguous: padded channels, or channels of a wider pixel.
     """
-    if place.pixels is None:
+    if view.pixels is None:
         return None
-    channels, pitch = place.pixels.channels, place.pixels.pitch
-    spatial = prod(place.strided.shape[2:])
+    channels, pitch = view.pixels.channels, view.pixels.pitch
+    spatial = prod(view.strided.shape[2:])
     if channels != pitch and spatial > 1:
         return None
-    row = Pixels(channels * spatial, pitch * spatial, stored=place.strided.stored)
-    return pixels_place(place.root, place.offset, n, (), row)
+    row = Pixels(channels * spatial, pitch * spatial, stored=view.strided.stored)
+    return view_of_pixels(view.root, view.offset, n, (), row)
 
 
-def with_single_axes(place: Place, shape: Shape) -> Place | None:
-    """Return the place under a `shape` that differs only in axes of size 1, else None.
+def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
+    """Return the view in a `shape` that differs only in axes of size 1, else None.
 
     `shape` is one image's.
     """
     old = [
         (size, stride)
-        for size, stride in zip(place.strided.shape[1:], place.strided.strides[1:], strict=True)
+        for size, stride in zip(view.strided.shape[1:], view.strided.strides[1:], strict=True)
         if size != 1
     ]
     if [size for size, _ in old] != [size for size in shape if size != 1]:
         return None
     remaining = iter(old)
     strides = tuple(1 if size == 1 else next(remaining)[1] for size in shape)
-    n, batch = place.strided.shape[0], place.strided.strides[0]
+    n, batch = view.strided.shape[0], view.strided.strides[0]
     pixels = None
     if len(shape) in PIXEL_RANKS:
         channels, spatial = shape[0], shape[1:]
         # The result is pixels only if the value was, or if an image has one pixel.
         if prod(spatial) == 1 and strides[0] == 1 and batch >= channels:
-            pixels = Pixels(channels, batch, stored=place.strided.stored)
-        elif place.pixels is not None and place.pixels.channels == channels:
-            pixels = place.pixels
+            pixels = Pixels(channels, batch, stored=view.strided.stored)
+        elif view.pixels is not None and view.pixels.channels == channels:
+            pixels = view.pixels
         if pixels is not None:
-            return pixels_place(place.root, place.offset, n, spatial, pixels)
-    view = replace(place.strided, shape=(n, *shape), strides=(batch, *strides))
-    return Place(place.root, place.offset, view, None)
+            return view_of_pixels(view.root, view.offset, n, spatial, pixels)
+    strided = replace(view.strided, shape=(n, *shape), strides=(batch, *strides))
+    return BufferView(view.root, view.offset, strided, None)
 
 
 def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
