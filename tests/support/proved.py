@@ -3,8 +3,8 @@
 To simulate and compile every kernel and network takes half of the suite's time, and gives the same
 result until a source, a case, a library or a compiler changes. `make prove` runs all of it, and
 then writes the digest of all that each proof depends on to tests/proved.txt. While a proof's digest
-holds, `make test` runs every test without cases, and one in eight of the cases of the others, for
-what a digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
+holds, `make test` runs the first test of each file, and every eighth one after it, for what a
+digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
 
     python -m tests.support.proved    # writes the digests; `make prove` does, where all passed
 """
@@ -73,17 +73,16 @@ class Proof:
         )
 
     def spared(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
-        """Return the cases that need not run again while it holds: seven in eight of each test."""
-        seen: Counter[tuple[Path, str]] = Counter()
+        """Return the tests that need not run again while it holds: seven in eight of each file."""
+        seen: Counter[Path] = Counter()
         left = []
         for item in items:
             where = item.path.relative_to(ROOT).as_posix()
             if not where.startswith(self.tests) or self.reads_more(item.path):
                 continue
-            test = (item.path, getattr(item, "originalname", item.name))
-            if seen[test] % ONE_IN:
+            if seen[item.path] % ONE_IN:
                 left.append(item)
-            seen[test] += 1
+            seen[item.path] += 1
         return left
 
 
