@@ -14,7 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.text import Text
 
 from loadtest.tables import left, make_table, print_table, right
-from models import MOST_PHOTOGRAPHS, Classifier, Goal, Photographs, QuantisationReport
+from models import (
+    MOST_PHOTOGRAPHS,
+    Classifier,
+    Goal,
+    Photographs,
+    QuantisationError,
+    QuantisationReport,
+)
 from models import quantize as make
 from service.cli.classify import read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
@@ -61,6 +68,16 @@ def quantize(
         raise SettingsError(f"--output: {output} is the model itself; name another file")
     if not output.absolute().parent.is_dir():
         raise SettingsError(f"--output: there is no folder {output.absolute().parent}")
+    if output.is_dir():
+        raise SettingsError(f"--output: {output} is a folder; name a file in it")
+    partial = output.with_name(f"{output.name}.partial")
+    try:
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise SettingsError(
+            f"--output: {output} cannot be written ({error.strerror}); name another folder"
+        ) from error
     classifier = load(settings, expectations, source)
     journal = output.with_name(f"{output.name}.progress")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -79,9 +96,15 @@ def quantize(
             f"Interrupted. What was measured is in {journal}; run it again to go on", err=True
         )
         raise typer.Exit(1) from None
-    partial = output.with_name(f"{output.name}.partial")
-    partial.write_bytes(proto.SerializeToString(deterministic=True))
-    os.replace(partial, output)
+    except QuantisationError:  # what was measured is for this goal alone
+        journal.unlink(missing_ok=True)
+        raise
+    try:
+        partial.write_bytes(proto.SerializeToString(deterministic=True))
+        os.replace(partial, output)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(asdict(report))).decode())
         return

@@ -74,7 +74,7 @@ def test_a_refusal_writes_nothing(convoy: Run, photos: Path, tmp_path: Path) -> 
     status, _, error = convoy("quantize", "digits", photos, "-o", output, "--margin", "1")
     assert status == 1
     assert "give photographs of what the model knows" in error
-    assert not output.exists()
+    assert list(tmp_path.iterdir()) == [photos]
 
 
 def test_a_place_that_cannot_be_written_is_said_first(convoy: Run, tmp_path: Path) -> None:
@@ -86,6 +86,14 @@ def test_a_place_that_cannot_be_written_is_said_first(convoy: Run, tmp_path: Pat
     status, _, error = convoy("quantize", model, SAMPLES, "-o", tmp_path / "no" / "m.onnx")
     assert status == 2
     assert "there is no folder" in error
+    (tmp_path / "folder").mkdir()
+    status, _, error = convoy("quantize", model, SAMPLES, "-o", tmp_path / "folder")
+    assert status == 2
+    assert "is a folder; name a file in it" in error
+    status, _, error = convoy("quantize", model, SAMPLES, "-o", "/proc/m.onnx")
+    assert status == 2
+    assert "/proc/m.onnx cannot be written" in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "model.onnx"]
 
 
 def test_int8_of_a_float_model_leads_here(convoy: Run) -> None:
