@@ -173,41 +173,48 @@ def test_a_quantised_network_has_the_scores_of_onnx_runtime_to_the_bit(
     assert np.array_equal(scores, run_on_integers(path, images))
 
 
-def test_neither_pixels_nor_scores_take_a_launch_to_become_bytes_or_numbers(
-    device: CusimDevice, tmp_path: Path
-) -> None:
+@pytest.fixture
+def exact(tmp_path: Path) -> tuple[Path, Classifier]:
+    """Return a quantised file and its classifier, whose input is multiples of 1/64.
+
+    No order of rounding changes those.
+    """
     onnx.save(residual(), tmp_path / "float.onnx")
     path = quantised(tmp_path / "float.onnx", tmp_path / "quantised.onnx", _images(40))
     classifier = _classifier(path)
-    # Multiples of 1/64, which no order of rounding changes.
-    exact = replace(classifier.preprocessing, mean=(2.0,) * 3, std=(1.0,) * 3)
-    classifier = replace(classifier, preprocessing=exact)
+    preprocessing = replace(classifier.preprocessing, mean=(2.0,) * 3, std=(1.0,) * 3)
+    return path, replace(classifier, preprocessing=preprocessing)
+
+
+PIXELS = np.random.default_rng(4).integers(0, 256, (2, 40, 40, 3), np.uint8)
+
+
+def test_neither_pixels_nor_scores_take_a_launch_to_become_bytes_or_numbers(
+    device: CusimDevice, exact: tuple[Path, Classifier]
+) -> None:
+    path, classifier = exact
     first, *_ = (node for node in classifier.rewritten.graph.nodes if isinstance(node, Conv))
     assert first.problem.c == 16
-    plan = build_plan(classifier.rewritten.graph, exact, 2, H200_CHOICE)
+    plan = build_plan(classifier.rewritten.graph, classifier.preprocessing, 2, H200_CHOICE)
     kernels = [step.launch.instantiation.kernel for step in plan.steps]
     assert kernels[:2] == ["pixels_to_bytes", "conv_integer_patch"]
     assert kernels[-2:] == ["conv_integer", "top_k"]
-    pixels = np.random.default_rng(4).integers(0, 256, (2, 40, 40, 3), np.uint8)
     engine = opened(classifier, device, 2)
-    scores = engine.run(list(pixels)).scores
+    scores = engine.run(list(PIXELS)).scores
     engine.close()
     assert len(np.unique(scores)) > 10
-    assert np.array_equal(scores, run_on_integers(path, normalised(pixels, exact)))
+    expected = normalised(PIXELS, classifier.preprocessing)
+    assert np.array_equal(scores, run_on_integers(path, expected))
 
 
 def test_an_input_that_is_kept_is_that_of_the_network_in_float(
-    device: CusimDevice, tmp_path: Path
+    device: CusimDevice, exact: tuple[Path, Classifier]
 ) -> None:
-    onnx.save(residual(), tmp_path / "float.onnx")
-    path = quantised(tmp_path / "float.onnx", tmp_path / "quantised.onnx", _images(40))
-    classifier = _classifier(path)
-    exact = replace(classifier.preprocessing, mean=(2.0,) * 3, std=(1.0,) * 3)
-    classifier = replace(classifier, preprocessing=exact, keeps_input=True)
-    pixels = np.random.default_rng(4).integers(0, 256, (2, 40, 40, 3), np.uint8)
+    path, classifier = exact
+    classifier = replace(classifier, keeps_input=True)
     engine = opened(classifier, device, 2)
-    results = engine.run(list(pixels), [classifier.input.name])
+    results = engine.run(list(PIXELS), [classifier.input.name])
     engine.close()
-    expected = normalised(pixels, exact)
+    expected = normalised(PIXELS, classifier.preprocessing)
     assert np.array_equal(results.inner[classifier.input.name], expected)
     assert np.array_equal(results.scores, run_on_integers(path, expected))
