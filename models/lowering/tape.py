@@ -81,9 +81,8 @@ class Tape:
     buffers: dict[str, int] = field(default_factory=dict)  # root: bytes
     counters: list[str] = field(default_factory=list)  # roots, zero before and after every step
     weights: dict[str, MakeWeight] = field(default_factory=dict)
-    kept: dict[str, BufferView] = field(
-        default_factory=dict
-    )  # values that the last step leaves intact
+    # Values that the last step leaves intact.
+    kept: dict[str, BufferView] = field(default_factory=dict)
     node: str = ""  # whose steps are emitted
     cost: Cost = NO_COST  # of that node; its first step carries it
     chosen: PlannedConv | None = None  # of that node

@@ -137,8 +137,14 @@ def quantize(
     where the goal cannot be reached, UnsupportedModelError for a model that cannot be quantised.
     """
     _check(classifier, len(photographs.names))
-    run = _Run(classifier, photographs, goal, threads, journal, progress)
-    return run.result()
+    kept = Journal(journal, _question(classifier, photographs, goal, threads))
+    try:
+        result = _Run(classifier, photographs, goal, threads, kept, progress).result()
+    except QuantisationError:  # which answers the question, too
+        kept.remove()
+        raise
+    kept.remove()
+    return result
 
 
 def _check(classifier: Classifier, images: int) -> None:
@@ -171,17 +177,16 @@ class _Run:
         photographs: Photographs,
         goal: Goal,
         threads: int,
-        journal: Path,
+        journal: Journal,
         progress: Progress,
     ) -> None:
         self._classifier, self._goal, self._threads = classifier, goal, threads
         self._proto, self._output = classifier.network.proto, classifier.preprocessing.output
-        self._progress = progress
+        self._journal, self._progress = journal, progress
         images = normalised(photographs.pixels, classifier.preprocessing)
         # Every second one, in the order of their names: of photographs in folders, half of each.
         self._seen, self._held = images[0::2], images[1::2]
         self._right = photographs.right[1::2]
-        self._journal = Journal(journal, _question(classifier, photographs, goal, threads))
         self._layers = layers(self._proto)
         if not self._layers:
             raise UnsupportedModelError(f"{classifier.name} has no layer to quantise")
@@ -222,7 +227,6 @@ class _Run:
             )
         proto, opset = self._portable(self._build(best, in_float), self._held[:_PROBED])
         times = tuple(self._time(proto, n) for n in _TIMED)
-        self._journal.remove()
         return proto, QuantisationReport(
             model=self._classifier.name,
             method=best.method.value,

@@ -14,14 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.text import Text
 
 from loadtest.tables import left, make_table, print_table, right
-from models import (
-    MOST_PHOTOGRAPHS,
-    Classifier,
-    Goal,
-    Photographs,
-    QuantisationError,
-    QuantisationReport,
-)
+from models import MOST_PHOTOGRAPHS, Classifier, Goal, Photographs, QuantisationReport
 from models import quantize as make
 from service.cli.classify import read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
@@ -96,9 +89,6 @@ def quantize(
             f"Interrupted. What was measured is in {journal}; run it again to go on", err=True
         )
         raise typer.Exit(1) from None
-    except QuantisationError:  # what was measured is for this goal alone
-        journal.unlink(missing_ok=True)
-        raise
     try:
         partial.write_bytes(proto.SerializeToString(deterministic=True))
         os.replace(partial, output)
