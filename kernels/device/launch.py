@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import index
 from struct import error as struct_error
 from struct import pack
 from typing import Any
@@ -180,13 +181,13 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
     """
     declared = fields(SOURCE_ROOT / source, name)
     check_names(f"struct {name} of {source}", [field.name for field in declared], members)
-    form, numbers = "<", list[float]()
+    form, numbers = "<", list[Any]()
     for field, value in zip(declared, members.values(), strict=True):
-        flat = [value] if isinstance(value, int | float) else list(value)
+        flat: list[Any] = [value] if isinstance(value, int | float) else list(value)
         if field.length not in (None, len(flat)):
             raise TypeError(f"{name}.{field.name} has {field.length} numbers, not {len(flat)}")
         if field.type == "Divisor":
-            flat = [part for number in flat for part in _divisor(int(number))]
+            flat = [part for number in flat for part in _divisor(index(number))]
         form += f"{len(flat)}{_FORMS.get(field.type, 'i')}"
         numbers += flat
     try:

@@ -47,8 +47,7 @@ _HEAD_BYTES = 8912  # of a place's scratch memory: kernels/src/jpeg.cuh, Scratch
 _RECORD_BYTES = 16
 _ALIGNED = 16
 
-_END = re.compile(rb"\xff\xd9")  # the end of the image, which no scan contains
-_END_BYTES = 2
+_EOI = b"\xff\xd9"  # the end of the image, which no scan contains
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2
 _DHT, _DQT, _DRI, _SOS = 0xC4, 0xDB, 0xDD, 0xDA
 _APP0, _APP14 = 0xE0, 0xEE
@@ -258,7 +257,8 @@ class _Headers:
 
 def _find_end(rest: memoryview) -> int:
     """Return where the image ends."""
-    if end := _END.search(rest, 0, MOST_SCAN_BYTES + _END_BYTES):
+    # bytes.find would take a copy of the file.
+    if end := re.compile(_EOI).search(rest, 0, MOST_SCAN_BYTES + len(_EOI)):
         return end.start()
     if len(rest) > MOST_SCAN_BYTES:
         raise UnsuitableError(Reason.LARGE, f"its scan has more than {MOST_SCAN_BYTES} bytes")

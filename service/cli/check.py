@@ -110,7 +110,7 @@ def check(
     before that, of which it must make the same pixels, and the same scores, to the bit. The exit
     status is 1 if it does not, if scores differ by more than the tolerance, or if an image cannot
     be read; with --original only by a tolerance that is given. Where folders or files are named
-    after labels, how many answers are right is told for each preset.
+    after labels, it counts the right answers of each preset.
     """
     configure_logging()
     if settings.precision not in (None, Precision.FP32, Precision.INT8):
