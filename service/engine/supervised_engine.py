@@ -254,7 +254,7 @@ class _Thread:
         """Open and warm up an engine; return the one to serve with, and L(n) measured on blank
         images.
 
-        Where L(n) is known only the largest batch is run, which allocates memory for all.
+        Where L(n) is known only one image is run: a batch would keep other engines waiting.
         """
         self._engine = opened()
         self._engine = engine = self._engine.warm_up()
@@ -265,7 +265,7 @@ class _Thread:
             return perf_counter() - started
 
         if known is not None:
-            self.run([blank] * engine.max_batch)
+            self.run([blank])
             return engine, known
         # Without the event loop's own time, which is learned while serving.
         return engine, measure(seconds, engine.max_batch, budget_s=measure_s)

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from service.engine.ranking import probabilities
 from service.errors import EngineFailedError
 from service.hosting.pipeline import ModelInfo
@@ -17,25 +20,25 @@ def compare(
     Classes are matched by their labels, or by their numbers where they have none. Scores that are
     not finite agree with nothing.
     """
+    if not after:
+        return Comparison()
+    columns: dict[str, int] = {}  # of each class of either version
+    olds = _columns(old, before[0].scores.size, columns)
+    news = _columns(new, after[0].scores.size, columns)
     same, largest = 0, 0.0
     for first, second in zip(before, after, strict=True):
         try:
-            olds = _by_class(first, old)
-            news = _by_class(second, new)
+            was = np.bincount(olds, probabilities(first.scores, old.output), len(columns))
+            now = np.bincount(news, probabilities(second.scores, new.output), len(columns))
         except EngineFailedError:
             largest = 1.0
             continue
-        same += max(olds, key=olds.__getitem__) == max(news, key=news.__getitem__)
-        largest = max(largest, *(abs(olds.get(c, 0.0) - news.get(c, 0.0)) for c in olds | news))
-    return Comparison(len(after), same / len(after) if after else 1.0, largest)
+        same += int(was.argmax() == now.argmax())
+        largest = max(largest, float(np.abs(was - now).max()))
+    return Comparison(len(after), same / len(after), largest)
 
 
-def _by_class(example: Example, info: ModelInfo) -> dict[str, float]:
-    """Return each class's probability by the class's name."""
-    found = probabilities(example.scores, info.output).tolist()
-    names = info.labels or [str(index) for index in range(len(found))]
-    shared: dict[str, float] = {}
-    for number, probability in enumerate(found):
-        name = names[number] if number < len(names) else str(number)
-        shared[name] = shared.get(name, 0.0) + probability
-    return shared
+def _columns(info: ModelInfo, classes: int, columns: dict[str, int]) -> NDArray[np.intp]:
+    """Return the column of each class by its name, and add columns for new names."""
+    names = [*info.labels[:classes], *map(str, range(len(info.labels), classes))]
+    return np.array([columns.setdefault(name, len(columns)) for name in names])

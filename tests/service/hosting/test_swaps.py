@@ -19,6 +19,7 @@ import pytest
 
 from models import Engine, EngineError, ModelFileError
 from service.api.app import create_app
+from service.batching.latency import Latency
 from service.engine.process_pool import ProcessPool
 from service.engine.supervised_engine import State
 from service.errors import (
@@ -73,6 +74,7 @@ class Folder:
         self.engines: dict[str, Callable[[], Engine]] = {}
         self.opened: list[str] = []
         self.failure: Exception | None = None
+        self.latency: Latency | None = None  # measured in the trial
 
     def put(
         self,
@@ -100,7 +102,8 @@ class Folder:
         self.opened.append(file.version)
         info, stamp = fake_info(file.name, version=file.version), self.stamp(file)
         opened = self.engines[file.name]
-        return Trial(ReadModel(info, None, lambda _: [opened()], stamp))  # type: ignore[arg-type]
+        read = ReadModel(info, None, lambda _: [opened()], stamp)  # type: ignore[arg-type]
+        return Trial(read, self.latency)
 
     def open(self, read: ReadModel, *_: Any) -> Any:
         return OpenModel(read.info, None, read.open([]), None, read.stamp)  # type: ignore[arg-type]
@@ -294,6 +297,23 @@ async def test_the_next_version_is_opened_once_the_one_before_the_last_is_freed(
         await inside
         assert (await third)["version"] == "3"
         assert folder.opened == ["2", "3"]
+
+
+async def test_a_version_that_the_trial_timed_runs_one_image_before_it_serves(
+    folder: Folder, served: Served
+) -> None:
+    made: list[FakeEngine] = []
+
+    def second() -> FakeEngine:
+        made.append(engine_of(2))
+        return made[-1]
+
+    folder.latency = Latency(tuple(0.001 * (n + 1) for n in range(8)))
+    folder.put("b", second)
+    await served.changes.load(FAKE)
+    (engine,) = made
+    assert engine.batches == [1]
+    assert served.repository.models[FAKE].runner.batcher.latency(0) == folder.latency
 
 
 async def test_files_that_have_not_changed_are_not_loaded_again(
