@@ -41,7 +41,7 @@ ORDER = {
     "models": [
         "errors graph arena imagenet",
         "integers",
-        "preprocessing open_gpu cost precision reference onnx_loader rewrite schedule",
+        "preprocessing open_gpu cost precision onnx_loader rewrite schedule",
         "readers torchvision inner",
         "maps",
         "keys",

@@ -2,7 +2,7 @@
 
 An error is the largest difference from PyTorch's scores, relative to the image's largest score.
 There is one of the model file run by ONNX Runtime alone, one of the loader's normal form run by it,
-one of the rewritten graph in NumPy's float32, and one of the engine on the simulator.
+and one of the engine on the simulator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
 from models.engines.tolerance import relative_error
 from models.errors import ModelError
-from models.graph import Graph, Node, Reshape
+from models.graph import Node, Reshape
 from models.onnx_loader import load_proto
 from models.plan import build_plan
 from models.preprocessing import (
@@ -37,7 +37,6 @@ from models.preprocessing import (
     OutputKind,
     Preprocessing,
 )
-from models.reference import run_reference
 
 IMAGE = (3, SIZE, SIZE)
 PLAIN = Preprocessing(
@@ -72,12 +71,10 @@ def check(folder: Path, families: Sequence[str] = FAMILIES) -> Iterator[Row]:
         for file in sorted(folder.glob(f"{name}.*.onnx")):
             _, exporter, batch, _ = file.name.rsplit(".", 3)
             row = {"family": name, "exporter": exporter, "batch": batch, "commit": commit()}
-            yield row | _checked(
-                file, expected, with_reference=exporter == "dynamo" and batch != "1"
-            )
+            yield row | _checked(file, expected)
 
 
-def _checked(file: Path, expected: ReferenceScores, *, with_reference: bool) -> dict[str, Any]:
+def _checked(file: Path, expected: ReferenceScores) -> dict[str, Any]:
     proto = onnx.load(file)
     found: dict[str, Any] = {"file_error": _error_of(proto, expected, at_once=False)}
     try:
@@ -86,7 +83,7 @@ def _checked(file: Path, expected: ReferenceScores, *, with_reference: bool) -> 
         return found | {"loads": False, "reason": str(error)}
     classifier = Classifier(file.stem, loaded, PLAIN, expected.scores.shape[1])
     graph = classifier.rewritten.graph
-    found |= {
+    return found | {
         "loads": True,
         "nodes": len(proto.graph.node),
         "launches": len(build_plan(graph, PLAIN, 1, heuristic(H200)).steps),
@@ -94,9 +91,6 @@ def _checked(file: Path, expected: ReferenceScores, *, with_reference: bool) -> 
         "unfused": len([node for node in loaded.graph.nodes if _computes(node)]),
         "cpu_error": _error_of(loaded.proto, expected, at_once=True),
     }
-    if with_reference:
-        found["reference_error"] = _reference_error(graph, expected)
-    return found
 
 
 def _computes(node: Node) -> bool:
@@ -113,12 +107,6 @@ def _error_of(proto: onnx.ModelProto, expected: ReferenceScores, *, at_once: boo
         session.run(None, {name: expected.images[i : i + size]})[0] for i in range(0, N, size)
     ]
     return relative_error(np.concatenate(scores).reshape(N, -1), expected.scores)
-
-
-def _reference_error(graph: Graph, expected: ReferenceScores) -> float:
-    """Return the error of one image; more would take a second to a minute each."""
-    (scores,) = run_reference(graph, {graph.inputs[0]: expected.images[:1]}, np.float32).values()
-    return relative_error(scores.reshape(1, -1), expected.scores[:1])
 
 
 def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:

@@ -14,12 +14,11 @@ exported by both of PyTorch's exporters for batch 1 and for any: four files each
 `python -m benchmarks.families check` appends.
 
 An error is the largest of a score, relative to the image's largest score, against PyTorch: of ONNX
-Runtime on the loader's normal form (the worst of the files), of the rewritten graph in NumPy's
-float32, and of Convoy's kernels on the simulator. Launches are those of the CUDA engine's plan for
-one image.
+Runtime on the loader's normal form (the worst of the files), and of Convoy's kernels on the
+simulator. Launches are those of the CUDA engine's plan for one image.
 
-| family | files that load | nodes in the file | launches | CPU | rewritten | simulator |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+| family | files that load | nodes in the file | launches | CPU | simulator |
+| --- | ---: | ---: | ---: | ---: | ---: |
 """
 
 
@@ -51,7 +50,6 @@ def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> s
         _range([row["nodes"] for row in loaded]),
         _range(launches),
         _worst(row["cpu_error"] for row in loaded),
-        _worst(row["reference_error"] for row in loaded if "reference_error" in row),
         f"{simulated[family]:.1e}" if family in simulated else "",
     ]
     return f"| {' | '.join(cells)} |\n"

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from kernels import reference
 from kernels.problems.activation import RELU, Activation
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.precision import Precision
 from kernels.problems.window import Window
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import BOTH_TYPES, Array, Float, normal
 from tests.support.kernels.windows import conv_problem, window, windows
 from tests.support.onnx_models import onnxruntime_answer, single_node

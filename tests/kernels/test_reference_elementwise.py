@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kernels import reference
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.precision import BYTE
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import BOTH_TYPES, Array, Float, normal
 from tests.support.onnx_models import onnxruntime_answer
 from tests.support.tolerance import EPS32, EPS64, assert_within

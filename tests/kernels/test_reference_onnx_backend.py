@@ -24,7 +24,7 @@ from onnx.backend.test.loader import load_model_tests
 from models.errors import UnsupportedModelError
 from models.onnx_loader import load_proto
 from models.onnx_loader.operators import OPERATORS
-from models.reference import run_reference
+from tests.support.models.reference import run_reference
 from tests.support.onnx_models import run_onnxruntime
 
 Array = NDArray[np.generic]

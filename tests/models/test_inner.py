@@ -33,10 +33,10 @@ from models.inner import Absent, Inner, as_vectors, find_embedding
 from models.onnx_loader import LoadedModel, load_proto
 from models.plan import build_plan
 from models.preprocessing import normalised
-from models.reference import run_reference
 from tests.support import ROOT
 from tests.support.models.engines import classifier_of, opened, pixels
 from tests.support.models.graphs import GraphBuilder
+from tests.support.models.reference import run_reference
 from tests.support.onnx_models import onnxruntime_session
 
 FOLDER = ROOT / ".cache" / "families"

@@ -33,10 +33,10 @@ from models.maps import Maps, find_maps
 from models.onnx_loader import load_proto
 from models.plan import build_plan
 from models.preprocessing import normalised
-from models.reference import run_reference
 from tests.models.test_inner import FOLDER, averaged, loaded
 from tests.support.models.engines import classifier_of, opened, pixels
 from tests.support.models.graphs import GraphBuilder
+from tests.support.models.reference import run_reference
 
 _SOFT = Activation(ActivationKind.TANH)
 

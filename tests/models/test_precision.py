@@ -39,7 +39,6 @@ from models.graph import Conv, Graph, Identity
 from models.plan import build_plan
 from models.precision import at_precision, beyond_half, kept_in_float
 from models.preprocessing import normalised
-from models.reference import run_reference
 from models.rewrite import rewrite
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.cases.tensor_gemm import TENSOR, WARPGROUPS
@@ -56,6 +55,7 @@ from tests.support.models.engines import (
 from tests.support.models.graphs import GraphBuilder
 from tests.support.models.onnx_chains import model, node, noise
 from tests.support.models.plans import check_operands
+from tests.support.models.reference import run_reference
 from tests.support.networks import (
     EACH_NETWORK,
     LIGHT_NETWORKS,

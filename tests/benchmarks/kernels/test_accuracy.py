@@ -25,8 +25,8 @@ from benchmarks.kernels.accuracy import (
 from benchmarks.kernels.suites import Layer
 from benchmarks.rows import read
 from cusim.device import CusimDevice
-from kernels import reference
 from kernels.problems.conv import same_padded
+from tests.support.kernels import reference
 from tests.support.networks import SHARED
 
 PAPER_TEXT = SHARED / "seeds" / "lavin-gray-2015-winograd.txt"

@@ -22,7 +22,6 @@ from benchmarks.kernels.contest import Cache, CandidateError, contest
 from benchmarks.kernels.sides import ContestSide
 from benchmarks.kernels.suites import C3D
 from cusim.device import CusimDevice
-from kernels import reference
 from kernels.problems.conv import ConvProblem, same_padded
 from kernels.problems.window import Window
 from tests.support.benchmarks.cpu_torch import (
@@ -32,6 +31,7 @@ from tests.support.benchmarks.cpu_torch import (
     CpuRuntime,
     opened_device,
 )
+from tests.support.kernels import reference
 
 
 @pytest.fixture(scope="module")

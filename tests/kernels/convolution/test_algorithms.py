@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy
 from cusim.device import CusimDevice
-from kernels import reference
 from kernels.convolution.algorithms import ALGORITHMS, candidates, choices, refusals
 from kernels.device.gpus import H200
 from kernels.problems.activation import RELU
@@ -19,6 +18,7 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
 from kernels.problems.window import Window
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import Array
 from tests.support.kernels.windows import conv_problem, window, windows
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cusim.build import ORDERED, PLAIN, Build
 from cusim.device import CusimDevice, Order
-from kernels import reference
 from kernels.convolution.algorithms import candidates
 from kernels.convolution.integer import requantization
 from kernels.convolution.integer_gemm import IntegerConv
@@ -38,6 +37,7 @@ from tests.support.cases.integer import (
     integer_case,
     tiles_of,
 )
+from tests.support.kernels import reference
 from tests.support.kernels.conv_layers import (
     DEPTHWISE_LAYERS,
     DIRECT_LAYERS,

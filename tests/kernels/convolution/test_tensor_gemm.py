@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from benchmarks.kernels import accuracy
 from benchmarks.kernels.accuracy import Error, error_of
 from cusim.device import CusimDevice, Order
-from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, candidates
 from kernels.convolution.implicit_gemm import TILES, inner_size
 from kernels.convolution.split_sum import TileConfig
@@ -24,6 +23,7 @@ from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import DIRECT, conv_case
 from tests.support.cases.tensor_gemm import PRECISIONS, TENSOR, WARPGROUPS, at_precision
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import Array, normal
 from tests.support.kernels.conv_layers import (
     DIRECT_LAYERS,

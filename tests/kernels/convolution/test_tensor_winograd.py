@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy, suites
 from cusim.device import CusimDevice, Order
-from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.split_sum import WinogradConfig
 from kernels.convolution.tensor_gemm import to_tf32
@@ -34,7 +33,7 @@ from tests.support.cases.conv import conv_case
 from tests.support.cases.tensor_gemm import TENSOR, at_precision
 from tests.support.cases.tensor_winograd import F2
 from tests.support.cases.winograd_nonfused import F2 as F2_NONFUSED
-from tests.support.kernels import resources
+from tests.support.kernels import reference, resources
 from tests.support.kernels.arrays import Array, normal
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import run

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from benchmarks.kernels.accuracy import convolve
 from cusim.device import CusimDevice, Order
-from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.split_sum import WinogradConfig
 from kernels.convolution.winograd import TILES, WinogradConv, WinogradTile
@@ -18,7 +17,7 @@ from kernels.problems.conv import ConvProblem
 from kernels.winograd.matrices import Points
 from tests.support.cases.conv import DIRECT, conv_case
 from tests.support.cases.winograd import F2, F2_3D, F2_5, F4
-from tests.support.kernels import resources
+from tests.support.kernels import reference, resources
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import run

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy, suites
 from cusim.device import CusimDevice, Order
-from kernels import reference
 from kernels.convolution.algorithms import Algorithm, ConvChoice
 from kernels.convolution.implicit_gemm import TILES
 from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES, TileConfig
@@ -29,7 +28,7 @@ from kernels.winograd.matrices import Points
 from tests.support.cases.conv import DIRECT, conv_case, multiplied
 from tests.support.cases.tensor_gemm import TENSOR, at_precision
 from tests.support.cases.winograd_nonfused import F2, F2_3D, F4, LAYERS, LAYERS_3D
-from tests.support.kernels import resources
+from tests.support.kernels import reference, resources
 from tests.support.kernels.arrays import Array, normal
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import run

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import reference
 from kernels.problems.conv import ConvProblem
 from kernels.winograd.filter import as_array, filter_transform, nested
 from kernels.winograd.matrices import Points, WinogradMatrices, winograd_matrices
@@ -18,6 +17,7 @@ from kernels.winograd.reference import (
     winograd_conv,
     winograd_roundings,
 )
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import Array, normal
 from tests.support.kernels.windows import Axes, conv_problem, window
 from tests.support.kernels.winograd_terms import winograd_terms

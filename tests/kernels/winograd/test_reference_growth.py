@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kernels import reference
 from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.reference import winograd_conv, winograd_growth, winograd_roundings
+from tests.support.kernels import reference
 from tests.support.kernels.windows import conv_problem, window
 
 U = float(np.finfo(np.float32).eps) / 2

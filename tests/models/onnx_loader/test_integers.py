@@ -17,9 +17,9 @@ from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from models.errors import NoKernelsError, UnsupportedModelError
 from models.graph import Conv, Dequantize, Gemm, Quantize
 from models.onnx_loader import load_proto
-from models.reference import run_reference
 from tests.support.models.onnx_chains import node, noise
 from tests.support.models.quantised import quantised, quietly, run_on_integers
+from tests.support.models.reference import run_reference
 
 Arrays = dict[str, NDArray[Any]]
 

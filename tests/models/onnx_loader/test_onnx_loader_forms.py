@@ -6,7 +6,7 @@ from onnx import parser
 
 from models.errors import NoKernelsError, UnsupportedModelError
 from models.onnx_loader import LoadedModel, load_proto
-from models.reference import run_reference
+from tests.support.models.reference import run_reference
 from tests.support.onnx_models import run_onnxruntime
 from tests.support.tolerance import EPS32, assert_within
 

@@ -13,9 +13,9 @@ from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
 from models.graph import Conv, Graph, Normalise, Shape
 from models.precision import at_precision
-from models.reference import run_reference
 from models.rewrite import RULES_AT_A_PRECISION, RewriteResult, rewrite
 from tests.support.models.graphs import GraphBuilder, kinds, refusals
+from tests.support.models.reference import run_reference
 
 SHAPE = (6, 4, 5)
 MUL = BinaryOp.MUL

@@ -25,9 +25,9 @@ from models.graph import (
     Pool,
     Quantize,
 )
-from models.reference import run_reference
 from models.rewrite import RULES, RULES_OF_INTEGERS, RewriteResult, rewrite
 from tests.support.models.graphs import GraphBuilder
+from tests.support.models.reference import run_reference
 
 _FINE = replace(BYTE, scale=0.02, zero_point=128)
 _COARSE = replace(BYTE, scale=0.05, zero_point=3)

@@ -7,9 +7,9 @@ import pytest
 
 from kernels.problems.precision import BYTE, Precision
 from models.graph import Conv, Dequantize, Graph, Grid, Node, Quantize
-from models.reference import run_reference
 from models.rewrite import RULES_OF_INTEGERS, RewriteResult, rewrite
 from tests.support.models.graphs import GraphBuilder
+from tests.support.models.reference import run_reference
 
 _STORED = replace(BYTE, scale=0.02, zero_point=117)
 _TO = replace(BYTE, scale=0.5, zero_point=128)

@@ -11,11 +11,11 @@ from kernels.problems.precision import Precision
 from models.graph import Conv, Graph
 from models.plan import build_plan
 from models.precision import at_precision
-from models.reference import run_reference
 from models.rewrite import RULES_AT_A_PRECISION, RewriteResult, rewrite
 from tests.support.models.engines import H200_CHOICE, classifier_of
 from tests.support.models.graphs import GraphBuilder, kinds
 from tests.support.models.plans import check_operands
+from tests.support.models.reference import run_reference
 
 SHAPE = (12, 7, 8)
 

@@ -1,10 +1,12 @@
-"""Each family of benchmarks/results/families.md keeps the images of a batch apart.
+"""Each family of benchmarks/results/families.md keeps the images of a batch apart, and is rewritten
+to a graph with PyTorch's scores.
 
 The files are those of `python -m benchmarks.families export`, which needs torch and timm.
 """
 
 import logging
 
+import numpy as np
 import onnx
 import pytest
 
@@ -13,8 +15,10 @@ from benchmarks.families.export import CLASSES, EXPORTERS, FAMILIES
 from models.classifier import Classifier
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.prove import prove
+from models.engines.tolerance import relative_error
 from models.onnx_loader import load_proto
 from tests.support import ROOT
+from tests.support.models.reference import run_reference
 
 FOLDER = ROOT / ".cache" / "families"
 MAX_BATCH = 3
@@ -37,3 +41,17 @@ def test_a_family_is_proved_in_batches_of_every_size(
         assert prove(engine, classifier) == MAX_BATCH
     assert not caplog.records  # it tells the images apart, too
     engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_rewritten_family_has_the_scores_of_pytorch(name: str) -> None:
+    file = FOLDER / f"{name}.dynamo.dynamic.onnx"
+    if not file.is_file():
+        pytest.skip(f"needs {file}, which `python -m benchmarks.families export` writes")
+    kept = np.load(FOLDER / f"{name}.npz")
+    network = load_proto(name, onnx.load(file), IMAGE)
+    graph = Classifier(name, network, PLAIN, CLASSES).rewritten.graph
+    # One image: more would take a second to a minute each.
+    (scores,) = run_reference(graph, {graph.inputs[0]: kept["images"][:1]}, np.float32).values()
+    assert relative_error(scores.reshape(1, -1), kept["scores"][:1]) < 1e-5

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from models.graph import Softmax
 from models.onnx_loader import LoadedModel, load_model, load_proto
-from models.reference import run_reference
+from tests.support.models.reference import run_reference
 from tests.support.networks import (
     LIGHT_NETWORKS,
     SQUEEZENET,

@@ -13,8 +13,8 @@ import pytest
 from onnxruntime import InferenceSession
 
 from models.onnx_loader import load_proto
-from models.reference import run_reference
 from models.rewrite import rewrite
+from tests.support.models.reference import run_reference
 
 torch = pytest.importorskip("torch", reason="needs torch, which is not installed")
 torchvision = pytest.importorskip("torchvision", reason="needs torchvision, which is not installed")

@@ -14,7 +14,7 @@ from models.engines.original import Original
 from models.engines.prove import check_images
 from models.engines.tolerance import relative_error, score_tolerance
 from models.preprocessing import normalised
-from models.reference import run_reference
+from tests.support.models.reference import run_reference
 
 _RAPIDOCR = find_spec("rapidocr_onnxruntime")
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kernels import reference
 from models import OutputKind, Results, TopClasses
 from service.engine import ranking as labels
 from service.engine.ranking import Prediction, rank
 from service.errors import EngineFailedError
+from tests.support.kernels import reference
 
 # Few values, so that there are ties. Up to 100 classes are sorted outright, and more are not.
 VALUES = st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0])

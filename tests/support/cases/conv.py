@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernels import reference
 from kernels.convolution.algorithms import Algorithm, ConvChoice
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
@@ -23,6 +22,7 @@ from kernels.problems.prologue import Prologue
 from kernels.winograd.matrices import winograd_matrices
 from kernels.winograd.reference import winograd_roundings
 from tests.support.cases.elementwise import activation_error
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import (
     ACTIVATED_LAYER,

@@ -5,7 +5,6 @@ from math import sqrt
 
 import numpy as np
 
-from kernels import reference
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import (
@@ -17,6 +16,7 @@ from kernels.operations.elementwise import (
 )
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.kernel_case import Check, KernelCase, placed
 from tests.support.tolerance import EPS32, Array

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from kernels import reference
 from kernels.layout.pixels import Pixels
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from tests.support.cases.conv import activated_bound, exact, size
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import CLIP, dense, filled, odd, within
 from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, placed

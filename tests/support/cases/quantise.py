@@ -6,7 +6,6 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels import reference
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import map_launch
@@ -22,7 +21,7 @@ from kernels.operations.quantise import (
 from kernels.problems.activation import RELU, Activation
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.precision import BYTE, HALF, Storage
-from tests.support.kernels import byte_reference
+from tests.support.kernels import byte_reference, reference
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import CLIP, dense, filled, odd, within
 from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, placed

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernels import reference
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor
 from kernels.operations.normalise import normalise_launch
@@ -12,6 +11,7 @@ from kernels.operations.reduce import reduce_launch
 from kernels.operations.resample import resample_launch
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.reduction import ReduceKind
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.kernel_case import Check, KernelCase, placed
 from tests.support.tolerance import EPS32

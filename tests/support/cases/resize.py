@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels import reference
 from kernels.image.decoded import DecodedImage, Resize
 from kernels.image.place import Kind, PlacedImage, array_bytes, kind_of, kind_of_batch, write
 from kernels.image.resize import fetch_launch, first_axis_launch, second_axis_launch
@@ -18,6 +17,7 @@ from kernels.layout.strided import StridedTensor
 from kernels.operations.preprocess import Places, to_bytes_launch, to_floats_launch
 from kernels.problems.interpolation import Interpolation
 from kernels.problems.precision import BYTE, HALF, Storage
+from tests.support.kernels import reference
 from tests.support.kernels.kernel_case import BYTE_POISON, Check, KernelCase, PlacedArray
 
 Pixels = NDArray[np.uint8]

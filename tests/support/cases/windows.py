@@ -6,7 +6,6 @@ from math import prod
 
 import numpy as np
 
-from kernels import reference
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor
 from kernels.operations.lrn import lrn_launch
@@ -17,6 +16,7 @@ from kernels.operations.top_k import ResultLayout, ScoreKind, top_k_launch
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.precision import BYTE, HALF, Storage
 from kernels.problems.window import Window
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, placed
 from tests.support.kernels.windows import window

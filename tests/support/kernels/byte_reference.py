@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels import reference
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Storage
+from tests.support.kernels import reference
 from tests.support.kernels.arrays import Array
 
 

@@ -28,9 +28,9 @@ from models.preprocessing import (
     Preprocessing,
     normalisation,
 )
-from models.reference import run_reference
 from models.rewrite import rewrite
 from tests.support.models.graphs import GraphBuilder
+from tests.support.models.reference import run_reference
 
 H200_CHOICE = heuristic(H200)
 

@@ -31,9 +31,9 @@ from models.graph import (
     Transpose,
     Value,
 )
-from models.reference import run_reference
 from models.rewrite import RewriteResult, rewrite
 from tests.support.kernels.windows import floor_output
+from tests.support.models.reference import run_reference
 from tests.support.tolerance import EPS32, EPS64, assert_within
 
 

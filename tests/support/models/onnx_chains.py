@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.onnx_loader import LoadedModel
-from models.reference import run_reference
+from tests.support.models.reference import run_reference
 from tests.support.onnx_models import run_onnxruntime
 
 RNG = np.random.default_rng(7)

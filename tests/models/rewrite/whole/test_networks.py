@@ -10,8 +10,8 @@ from kernels.problems.precision import Precision
 from models.graph import Conv, Graph, Node, Reshape, Slice
 from models.onnx_loader import load_proto
 from models.precision import at_precision
-from models.reference import run_reference
 from models.rewrite import RULES_AT_A_PRECISION, RewriteResult, rewrite
+from tests.support.models.reference import run_reference
 from tests.support.networks import LIGHT_NETWORKS, QUICK, light_network
 
 HEAD = {"Reshape": 1, "Gemm": 1, "Softmax": 1}

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kernels import reference as ops
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind, PoolProblem
@@ -50,9 +49,10 @@ from models.graph import (
     operand,
 )
 from models.precision import beyond_half
-from models.reference import run_reference
+from tests.support.kernels import reference as ops
 from tests.support.kernels.arrays import BOTH_TYPES, Float, normal
 from tests.support.kernels.windows import conv_problem, window
+from tests.support.models.reference import run_reference
 
 HALVING = PoolProblem(PoolKind.MAX, 4, window((6, 6), (2, 2), strides=(2, 2)))
 SAME = window((6, 6), (3, 3), pads=(1, 1, 1, 1))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels import reference as ops
 from kernels.convolution.tensor_gemm import to_tf32
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.precision import HALF, Precision, Storage
@@ -39,6 +38,7 @@ from models.graph import (
     Transpose,
 )
 from models.integers import is_quantised
+from tests.support.kernels import reference as ops
 
 Array = NDArray[np.floating[Any]]
 Float = type[np.float32] | type[np.float64]
