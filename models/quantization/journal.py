@@ -11,15 +11,24 @@ class Journal:
     """Records results by name in a JSON file, which belongs to one question."""
 
     def __init__(self, path: Path, question: str) -> None:
-        """Read the results of earlier runs for the same `question`; drop those for any other."""
+        """Read the results of earlier runs for the same `question`; delete those for any other.
+
+        So the file is there exactly if it has a result to go on with.
+        """
         self._path, self._question = path, question
-        self._results: dict[str, Any] = {}
+        self._results = self._kept()
+        if not self._results:
+            self.remove()
+
+    def _kept(self) -> dict[str, Any]:
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept = json.loads(self._path.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):  # none, or one that is no JSON
-            return
-        if isinstance(kept, dict) and kept.get("question") == question:
-            self._results = kept["results"]
+            return {}
+        if not isinstance(kept, dict) or kept.get("question") != self._question:
+            return {}
+        results = kept.get("results")
+        return results if isinstance(results, dict) else {}
 
     def result(self, name: str, find: Callable[[], Any]) -> Any:
         """Return the result called `name` from an earlier run, or compute and record it."""

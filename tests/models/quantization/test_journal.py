@@ -13,14 +13,21 @@ def test_a_result_is_found_once_for_the_same_question(tmp_path: Path) -> None:
     again = Journal(path, "a")
     assert again.result("layer", pytest.fail) == [1, 2.5]
     assert again.result("other", lambda: 3) == 3
-    assert Journal(path, "b").result("layer", lambda: "anew") == "anew"
-    again.remove()
+    other = Journal(path, "b")
+    assert not path.exists()
+    assert other.result("layer", lambda: "anew") == "anew"
+    other.remove()
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff", b'{"question": "a"}', b'{"question": "a", "results": [7]}'],
+)
 def test_a_file_that_is_no_journal_is_replaced(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.onnx.progress"
     path.write_bytes(content)
-    assert Journal(path, "a").result("layer", lambda: 7) == 7
+    journal = Journal(path, "a")
+    assert not path.exists()
+    assert journal.result("layer", lambda: 7) == 7
     assert Journal(path, "a").result("layer", pytest.fail) == 7
