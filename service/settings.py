@@ -66,7 +66,11 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,  # else a range would call nan too large
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
     )
 
     model: Path | None = None

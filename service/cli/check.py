@@ -29,7 +29,7 @@ from models import (
 )
 from service.cli.classify import read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
-from service.cli.options import Expectations, with_settings
+from service.cli.options import Expectations, number_from_0, with_settings
 from service.engine.ranking import Prediction, ScoreRow, top_k
 from service.errors import ServiceError
 from service.hosting.loading import (
@@ -88,7 +88,8 @@ def check(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            min=0,
+            parser=number_from_0,
+            metavar="<float>",
             help="Largest difference, as a share of the largest score. "
             "[default: 0.001, or by how much scores of the precision may err]",
             show_default=False,

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
+from math import nan
 from typing import Annotated, Any, get_args
 
 import typer
@@ -19,6 +20,30 @@ Expectations = Annotated[
         "Repeatable.",
     ),
 ]
+
+
+def number_from_0_to_1(given: str) -> float:
+    """Parse a share. The range of Typer's own numbers is checked by comparing, and calls nan too
+    large."""
+    number = _number(given)
+    if not 0 <= number <= 1:
+        raise typer.BadParameter(f"{given} is not allowed; it must be a number from 0 to 1")
+    return number
+
+
+def number_from_0(given: str) -> float:
+    """Parse a number that is not negative; inf is one."""
+    number = _number(given)
+    if not number >= 0:
+        raise typer.BadParameter(f"{given} is not allowed; it must be a number of at least 0")
+    return number
+
+
+def _number(given: str) -> float:
+    try:
+        return float(given)
+    except ValueError:
+        return nan
 
 
 def with_settings(

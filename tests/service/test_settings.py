@@ -59,8 +59,9 @@ def test_an_unknown_key_like_no_other_is_an_error_that_lists_the_known(key: str)
         ("device", "tpu", "must be 'auto', 'cuda' or 'cpu'"),
         ("max_batch", "0", "must be greater than or equal to 1"),
         ("max_body_mb", "0", "must be greater than 0"),
-        ("max_body_mb", "nan", "must be"),
-        ("max_megapixels", "inf", "must be"),
+        ("max_body_mb", "nan", "must be a finite number"),
+        ("max_megapixels", "inf", "must be a finite number"),
+        ("agreement", "1.5", "must be less than or equal to 1"),
         ("drain_s", "soon", "must be a valid number"),
         *(
             ("devices", value, "must be GPUs, as cuda:0,cuda:1, or cuda:all, or cpu:2")

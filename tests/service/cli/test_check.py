@@ -105,6 +105,13 @@ def test_a_precision_is_checked_on_a_gpu_only(
     assert "labels differ" not in out
 
 
+@pytest.mark.parametrize("value", ["nan", "-1", "much"])
+def test_a_tolerance_is_a_number_that_is_not_negative(convoy: Run, value: str) -> None:
+    status, out, error = convoy("check", "digits", SAMPLES, "--tolerance", value)
+    assert (status, out) == (2, "")
+    assert f"'--tolerance': {value} is not allowed; it must be a number of at least 0" in error
+
+
 def test_labels_that_differ_are_listed(convoy: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Original.run
     monkeypatch.setattr(Original, "run", lambda self, image: np.roll(run(self, image), 1))
