@@ -18,7 +18,7 @@ from models import MOST_PHOTOGRAPHS, Classifier, Goal, Photographs, Quantisation
 from models import quantize as make
 from service.cli.classify import read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
-from service.cli.options import Expectations, with_settings
+from service.cli.options import Expectations, number_from_0_to_1, with_settings
 from service.cli.plots import shortened
 from service.errors import ServiceError
 from service.hosting.loading import decoder, find_model, load
@@ -37,12 +37,18 @@ def quantize(
     ],
     keep: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Share of the labels that must stay, of clear images."),
+        typer.Option(
+            parser=number_from_0_to_1,
+            metavar="<0 to 1>",
+            help="Share of the labels that must stay, of clear images.",
+        ),
     ] = Goal.keep,
     margin: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="How far apart a clear image's two best probabilities are."
+            parser=number_from_0_to_1,
+            metavar="<0 to 1>",
+            help="How far apart a clear image's two best probabilities are.",
         ),
     ] = Goal.margin,
     expectations: Expectations = None,
@@ -71,10 +77,10 @@ def quantize(
         raise SettingsError(
             f"--output: {output} cannot be written ({error.strerror}); name another folder"
         ) from error
-    classifier = load(settings, expectations, source)
     journal = output.with_name(f"{output.name}.progress")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     try:
+        classifier = load(settings, expectations, source)
         with progress(*columns, TimeRemainingColumn()) as show:
             proto, report = make(
                 classifier,
@@ -85,9 +91,11 @@ def quantize(
                 progress=show,
             )
     except KeyboardInterrupt:
-        typer.echo(
-            f"Interrupted. What was measured is in {journal}; run it again to go on", err=True
-        )
+        if journal.exists():
+            kept = f"What was measured is in {journal}; run it again to go on"
+        else:
+            kept = "Nothing had been measured yet; run it again to begin anew"
+        typer.echo(f"Interrupted. {kept}", err=True)
         raise typer.Exit(1) from None
     try:
         partial.write_bytes(proto.SerializeToString(deterministic=True))

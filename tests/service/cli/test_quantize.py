@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -10,6 +11,8 @@ from PIL import Image
 
 from models import BUILT_IN_MODEL
 from models.quantization import quantize as quantization
+from models.quantization.candidate import Method, Ranges, Tensors, calibrate
+from service.cli import quantize as command
 from tests.support.command_line import Run
 
 SAMPLES = BUILT_IN_MODEL.parent / "samples"
@@ -75,6 +78,61 @@ def test_a_refusal_writes_nothing(convoy: Run, photos: Path, tmp_path: Path) -> 
     assert status == 1
     assert "give photographs of what the model knows" in error
     assert list(tmp_path.iterdir()) == [photos]
+
+
+def test_interrupted_it_says_whether_there_is_something_to_go_on_with(
+    convoy: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beside what another question has left."""
+    output = tmp_path / "digits.int8.onnx"
+    journal = tmp_path / "digits.int8.onnx.progress"
+    journal.write_text('{"question": "another", "results": {"layer": 1}}')
+    quantise = ("quantize", "digits", photos, "-o", output)
+    done: list[Method] = []
+
+    def interrupted(proto: onnx.ModelProto, images: Tensors, method: Method) -> Ranges:
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        done.append(method)
+        return calibrate(proto, images, method)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(quantization, "calibrate", Mock(side_effect=KeyboardInterrupt))
+        status, out, error = convoy(*quantise)
+        assert (status, out) == (1, "")
+        assert error.splitlines()[-1] == (
+            "Interrupted. Nothing had been measured yet; run it again to begin anew"
+        )
+        assert list(tmp_path.iterdir()) == [photos]
+        patch.setattr(quantization, "calibrate", interrupted)
+        status, out, error = convoy(*quantise)
+        assert (status, out) == (1, "")
+        assert error.splitlines()[-1] == (
+            f"Interrupted. What was measured is in {journal}; run it again to go on"
+        )
+        assert sorted(tmp_path.iterdir()) == [journal, photos]
+    assert convoy(*quantise)[0] == 0
+    assert sorted(tmp_path.iterdir()) == [output, photos]
+
+
+def test_interrupted_while_the_model_is_read_it_says_so_too(
+    convoy: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "load", Mock(side_effect=KeyboardInterrupt))
+    status, _, error = convoy("quantize", "digits", photos, "-o", tmp_path / "x.onnx")
+    assert status == 1
+    assert error == "Interrupted. Nothing had been measured yet; run it again to begin anew\n"
+
+
+@pytest.mark.parametrize("value", ["nan", "1.5", "-0.5", "much"])
+@pytest.mark.parametrize("flag", ["--keep", "--margin"])
+def test_a_share_is_a_number_from_0_to_1(
+    convoy: Run, tmp_path: Path, flag: str, value: str
+) -> None:
+    arguments = "quantize", "digits", SAMPLES, "-o", tmp_path / "x.onnx", flag, value
+    status, _, error = convoy(*arguments)
+    assert status == 2
+    assert f"'{flag}': {value} is not allowed; it must be a number from 0 to 1" in error
 
 
 def test_a_place_that_cannot_be_written_is_said_first(convoy: Run, tmp_path: Path) -> None:
