@@ -254,6 +254,7 @@ def main(nice: int, *, idle: bool) -> None:
                 asked = _receive(requests)
                 _send(answers, (*_outcome(*asked), log.taken()))
                 del asked  # an idle process must not keep an image
+    os._exit(0)  # to free what libraries hold, object by object, takes as long as to import them
 
 
 def _yield_cores() -> None:
