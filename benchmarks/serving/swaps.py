@@ -54,6 +54,9 @@ NAME = "swapped"
 # Clients that know of no versions take all answers for the same.
 _FACTOR, _TOLERANCE = 0.975, 0.002
 _MAX_OUTSTANDING = 500
+
+# The longest round without swaps.
+_QUIET_S = 60.0
 _TIMEOUT_S, _LOAD_S = 20.0, 120.0  # a version is tried on idle cores, of which there may be few
 _Asked = message_class("inference.ModelInferRequest")
 _Answered = message_class("inference.ModelInferResponse")
@@ -300,7 +303,7 @@ class Swaps:
 class Result:
     """Holds the results of a run."""
 
-    seconds: float  # of each kind
+    seconds: float  # with swaps
     rate: float
     swaps: int = 0
     failed_swaps: list[str] = field(default_factory=list)
@@ -347,7 +350,8 @@ async def measure(
 ) -> Result:
     """Load the server in rounds with and without swaps, in alternating order.
 
-    A round with swaps goes on until its share of them has taken place.
+    A round with swaps goes on until its share of them has taken place; one without lasts as long,
+    and a minute at most.
     """
     most = -(-swaps // rounds)
     seconds = most * every_s
@@ -362,7 +366,7 @@ async def measure(
             for swapped in (False, True) if number % 2 == 0 else (True, False):
                 seed = number + 1  # of both, so that arrivals are the same
                 if not swapped:
-                    await _load(clients, journals[0], clock, rate, seconds, seed)
+                    await _load(clients, journals[0], clock, rate, min(seconds, _QUIET_S), seed)
                     continue
                 async with swapping(clients, folder, every_s, version, most, model) as done:
                     await _load(clients, journals[1], clock, rate, seconds, seed)
