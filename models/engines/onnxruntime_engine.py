@@ -30,6 +30,7 @@ from models.engines.engine import (
     unproved,
 )
 from models.engines.normalised import PIXELS, TENSORS, with_either_input
+from models.engines.unsigned import with_unsigned_activations
 from models.errors import EngineError
 from models.inner import Inner
 from models.onnx_loader import Opaque
@@ -56,7 +57,8 @@ class SessionModel:
     @staticmethod
     def of(classifier: Classifier) -> "SessionModel":
         """Return a classifier in the form that ONNX Runtime loads."""
-        proto, inner = classifier.network.proto, classifier.inner
+        proto = with_unsigned_activations(classifier.network.proto)
+        inner = classifier.inner
         return SessionModel(
             classifier.name,
             with_either_input(proto, classifier.preprocessing, inner.values()).SerializeToString(),
