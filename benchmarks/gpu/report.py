@@ -5,7 +5,7 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from benchmarks.gpu.fit import fit, pairs, readings
+from benchmarks.gpu.estimates import check, pairs, readings
 from benchmarks.gpu.units import DECODING, HTTP, LAYER, NETWORK, missing, units
 from benchmarks.kernels.plots import plot_speedups
 from benchmarks.kernels.report import CONVOY, GOALS, compare, reached, summarise
@@ -187,7 +187,7 @@ def _cost_model(layers: Sequence[Row], rows: Sequence[Row]) -> str:
     told = []
     for name, constants in _known_constants(rows).items():
         try:
-            found = fit(pairs(layers, constants))
+            found = check(pairs(layers, constants))
         except ValueError as few:
             return f"## The cost model\n\nNot checked: {few}."
         told.append(f"- With constants as {name}: {found}.")

@@ -1,10 +1,6 @@
-"""Fits the cost model to half of the measured layers, and checks it on the other half.
+"""Checks the cost model's estimates on the layers that were measured."""
 
-A measured time is taken to be offset_us + scale * the estimate; both are fitted to the least sum of
-squared relative errors. What is reported is of the half that the fit has not seen.
-"""
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,7 +22,7 @@ from kernels.tuning.search import by_name
 Numbers = NDArray[np.floating[Any]]
 
 LEAST = 8
-"""The fewest measured layers that a fit needs."""
+"""The fewest measured layers that a check needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +35,17 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """Holds a fit to half of the pairs, and how well it predicts the other half."""
+class Check:
+    """Holds how well the estimates predict the measured times."""
 
-    offset_us: float
-    scale: float
-    fitted: int  # pairs
-    checked: int
-    rank_correlation: float  # Spearman's, which the fit does not change
-    median_error: float  # of the fitted estimates, relative to what was measured
-    unfitted_error: float  # of the estimates as they are
+    layers: int
+    rank_correlation: float  # Spearman's
+    median_error: float  # relative to what was measured
 
     def __str__(self) -> str:
         return (
-            f"fitted on {self.fitted} layers, {self.offset_us:+.2f} µs and {self.scale:.2f} times"
-            f" the estimate; on {self.checked} others the rank correlation is"
-            f" {self.rank_correlation:.2f}, the median error {self.median_error:.0%}"
-            f" ({self.unfitted_error:.0%} without the fit)"
+            f"on {self.layers} layers the rank correlation is {self.rank_correlation:.2f}, the"
+            f" median error {self.median_error:.0%}"
         )
 
 
@@ -79,30 +69,17 @@ def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]
             yield Pair(name, 1e6 * cycles / CLOCK_HZ, float(row["p50_us"]))
 
 
-def fit(every: Iterable[Pair]) -> Fit:
-    """Fit every other pair, in order of the estimates, and check on the rest.
-
-    Raises ValueError with fewer than LEAST pairs.
-    """
-    ordered = sorted(every, key=lambda pair: (pair.estimated_us, pair.name))
-    if len(ordered) < LEAST:
-        raise ValueError(f"{len(ordered)} layers are measured; a fit needs {LEAST}")
-    seen, unseen = ordered[::2], ordered[1::2]
-    estimated, measured = _columns(seen)
-    columns = np.stack([np.ones_like(estimated), estimated], axis=1)
-    (offset, scale), *_ = np.linalg.lstsq(
-        columns / measured[:, None], np.ones_like(measured), rcond=None
-    )
-    estimated, measured = _columns(unseen)
-    fitted = offset + scale * estimated
-    return Fit(
-        offset_us=float(offset),
-        scale=float(scale),
-        fitted=len(seen),
-        checked=len(unseen),
+def check(every: Iterable[Pair]) -> Check:
+    """Compare the estimates with what was measured. Raises ValueError with fewer than LEAST
+    pairs."""
+    times = np.array([(pair.estimated_us, pair.measured_us) for pair in every])
+    if len(times) < LEAST:
+        raise ValueError(f"{len(times)} layers are measured; a check needs {LEAST}")
+    estimated, measured = times.T
+    return Check(
+        layers=len(times),
         rank_correlation=rank_correlation(estimated, measured),
-        median_error=float(np.median(abs(fitted / measured - 1))),
-        unfitted_error=float(np.median(abs(estimated / measured - 1))),
+        median_error=float(np.median(abs(estimated / measured - 1))),
     )
 
 
@@ -117,13 +94,6 @@ def _centred_ranks(values: Numbers) -> Numbers:
     _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
     ranks = np.cumsum(count) - (count - 1) / 2
     return np.asarray(ranks[inverse] - (len(values) + 1) / 2)
-
-
-def _columns(pairs: Sequence[Pair]) -> tuple[Numbers, Numbers]:
-    estimated, measured = zip(
-        *((pair.estimated_us, pair.measured_us) for pair in pairs), strict=True
-    )
-    return np.array(estimated), np.array(measured)
 
 
 def readings(rows: Iterable[Row]) -> list[Reading]:

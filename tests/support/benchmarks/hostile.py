@@ -5,7 +5,7 @@ flood keeps 128 images waiting, in two requests of 64. With k of them an honest 
 grow k+1 times, and what it gets of the engine may fall to 1/(k+1) where it wants as much. Where
 small batches waste the engine, batches stay as large as leaves its other clients their share, and
 two of them bound the p50 instead: 2.3 for "flat" and one flood. `fifo` is the same without telling
-clients apart. tests/benchmarks/simulation/test_hostile.py holds it.
+clients apart.
 """
 
 import heapq

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.simulation import hostile
-from benchmarks.simulation.hostile import HABITS, SLACK, Row, bound, simulate
 from benchmarks.simulation.workloads import PROFILES
+from tests.support.benchmarks import hostile
+from tests.support.benchmarks.hostile import HABITS, SLACK, Row, bound, simulate
 
 
 def test_an_honest_client_keeps_its_part_of_the_engine_and_of_its_p50() -> None:

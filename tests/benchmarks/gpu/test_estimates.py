@@ -1,11 +1,9 @@
-"""The fit of the cost model, on made-up measurements."""
-
-from dataclasses import replace
+"""The check of the cost model, on made-up measurements."""
 
 import numpy as np
 import pytest
 
-from benchmarks.gpu.fit import LEAST, fit, pairs, rank_correlation
+from benchmarks.gpu.estimates import LEAST, check, pairs, rank_correlation
 from benchmarks.kernels.suites import CUCONV
 from benchmarks.rows import Row
 from kernels.device.gpus import H200
@@ -34,26 +32,12 @@ def row(index: int, **changes: object) -> Row:
 ROWS = [row(index) for index in range(len(LAYERS))]
 
 
-def test_a_model_that_is_off_by_a_factor_and_an_offset_is_fitted_exactly() -> None:
-    found = fit(pairs(ROWS))
-    assert (found.fitted, found.checked) == (12, 12)
-    assert found.offset_us == pytest.approx(1)
-    assert found.scale == pytest.approx(2)
+def test_a_model_that_is_off_by_a_factor_ranks_layers_rightly() -> None:
+    found = check(pairs(ROWS))
+    assert found.layers == len(ROWS)
     assert found.rank_correlation == pytest.approx(1)
-    assert found.median_error == pytest.approx(0, abs=1e-9)
-    assert 0.5 < found.unfitted_error < 0.7
-    assert "on 12 others the rank correlation is 1.00, the median error 0% " in str(found)
-
-
-def test_the_error_is_of_layers_that_the_fit_has_not_seen() -> None:
-    ordered = sorted(pairs(ROWS), key=lambda pair: (pair.estimated_us, pair.name))
-    doubled = [
-        replace(pair, measured_us=2 * pair.measured_us) if i % 2 else pair
-        for i, pair in enumerate(ordered)
-    ]
-    found = fit(doubled)
-    assert found.scale == pytest.approx(2)
-    assert found.median_error == pytest.approx(0.5)
+    assert 0.5 < found.median_error < 0.7
+    assert "on 24 layers the rank correlation is 1.00, the median error " in str(found)
 
 
 def test_only_convoys_rows_of_known_layers_and_choices_count() -> None:
@@ -69,9 +53,9 @@ def test_only_convoys_rows_of_known_layers_and_choices_count() -> None:
     assert cold.estimated_us >= pair.estimated_us
 
 
-def test_few_layers_are_not_fitted() -> None:
-    with pytest.raises(ValueError, match=f"3 layers are measured; a fit needs {LEAST}"):
-        fit(pairs(ROWS[:3]))
+def test_few_layers_are_not_checked() -> None:
+    with pytest.raises(ValueError, match=f"3 layers are measured; a check needs {LEAST}"):
+        check(pairs(ROWS[:3]))
 
 
 @pytest.mark.parametrize(
