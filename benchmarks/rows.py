@@ -1,5 +1,6 @@
 """Reads and writes rows of results as JSON lines, each with all on which its number depends."""
 
+import argparse
 import json
 import os
 import platform
@@ -100,6 +101,12 @@ def fill(text: str, begin: str, end: str, content: str) -> str:
     if begin not in text or end not in text:
         raise ValueError(f"the document has no {begin} and {end}")
     return f"{text[: text.index(begin)]}{begin}\n{content}\n{text[text.index(end) :]}"
+
+
+def add_record(parser: argparse.ArgumentParser, file: Path) -> None:
+    """Add the option to append what is measured to a file, by default to `file`."""
+    about = f"append the rows to FILE ({file.relative_to(ROOT)})"
+    parser.add_argument("--record", nargs="?", const=file, type=Path, metavar="FILE", help=about)
 
 
 def append(file: Path, rows: Iterable[Row]) -> None:

@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 from benchmarks.networks.light import light_network
-from benchmarks.peers.processes import free_port
+from benchmarks.serving.http_client import free_port
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs/tasks.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ and one of the engine on the simulator.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,7 +21,6 @@ from benchmarks.rows import Row, commit
 from cusim.build import FAST
 from cusim.device import CusimDevice
 from kernels.device.gpus import H200
-from kernels.problems.interpolation import Interpolation
 from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
@@ -30,28 +29,11 @@ from models.errors import ModelError
 from models.graph import Node, Reshape
 from models.onnx_loader import load_proto
 from models.plan import build_plan
-from models.preprocessing import (
-    ChannelOrder,
-    CropMode,
-    Layout,
-    OutputKind,
-    Preprocessing,
-)
+from models.preprocessing import PRESETS, CropMode
 
 IMAGE = (3, SIZE, SIZE)
-PLAIN = Preprocessing(
-    height=SIZE,
-    width=SIZE,
-    crop_mode=CropMode.SQUASH,
-    resize=SIZE,
-    interpolation=Interpolation.BILINEAR,
-    channels=ChannelOrder.RGB,
-    layout=Layout.NCHW,
-    scale=1 / 255,
-    mean=(0.0,) * 3,
-    std=(1.0,) * 3,
-    output=OutputKind.LOGITS,
-    labels=(),
+PLAIN = replace(
+    PRESETS["raw"].at(SIZE, SIZE), crop_mode=CropMode.SQUASH, resize=SIZE, scale=1 / 255
 )
 
 

@@ -4,7 +4,7 @@ import ctypes
 import signal
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
+from tempfile import TemporaryFile
 
 from benchmarks.gpu import carried
 from benchmarks.gpu.decoding import measure_decoding
@@ -19,8 +19,8 @@ from benchmarks.networks.measure import RUNS, Make, chosen, images_of, measure
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork
 from benchmarks.networks.switches import SWITCHES, switched
 from benchmarks.rows import Row, where
-from benchmarks.serving.http_client import closed_loop, post_request
-from benchmarks.serving.served import served
+from benchmarks.serving.http_client import address_of, closed_loop, post_request
+from benchmarks.serving.served import logged
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError
 from kernels.problems.conv import ConvProblem
@@ -133,6 +133,8 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
     program = [*carried.python(), "-c", f"{DIE_WITH_PARENT}; from service.cli import main; main()"]
     image = sorted((data / "images").glob("*.JPEG"))[0].read_bytes()
     model = data / "squeezenet1.1-fp16.onnx"
+    options = [str(model), "--preset", "caffe", "--device", device, "--precision", "fp32"]
+    options.append("--no-access-log")
     binary = "application/octet-stream", "Inference-Header-Content-Length: 0"
     request_of = {
         JPEG: post_request("/v1/classify", image, "image/jpeg"),
@@ -141,8 +143,8 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
 
     def requests(unit: Unit) -> list[Row]:
         request = request_of[unit.subject]
-        with served(model, "caffe", ["--device", device, "--precision", "fp32"], program) as url:
-            address = urlsplit(url).hostname or "", urlsplit(url).port or 0
+        with TemporaryFile("w+") as log, logged(options, log, program) as (_, url, _):
+            address = address_of(url)
             closed_loop(address, request, unit.n, load_s / 4)
             took = sorted(closed_loop(address, request, unit.n, load_s))
         return [

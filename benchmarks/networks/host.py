@@ -1,6 +1,6 @@
 """Measures the µs of host time that the engine adds to a call of `run`.
 
-    python -m benchmarks.networks.host [--calls N] [--json FILE]
+    python -m benchmarks.networks.host [--calls N] [--record [FILE]]
 
 The engine is the real one, on a device that computes nothing and takes no time (null_device.py):
 checks, the images' way into pinned memory, one replay, the scores' way out. A driver's own time is
@@ -9,12 +9,10 @@ of batches take turns, so that other work on the machine affects all of them.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from statistics import quantiles
 
 import numpy as np
@@ -23,6 +21,7 @@ from rich.table import Table
 
 from benchmarks.networks.light import LIGHT_NETWORKS, classifier, light_network
 from benchmarks.networks.null_device import NullDevice
+from benchmarks.rows import RESULTS, add_record, append
 from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
@@ -103,15 +102,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--network", choices=LIGHT_NETWORKS, default="squeezenet")
     parser.add_argument("--calls", type=int, default=2000, help="for each N (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    add_record(parser, RESULTS / "host.jsonl")
     asked = parser.parse_args(arguments)
     calls = measure(classifier(asked.network, light_network(asked.network)), calls=asked.calls)
     console = Console(highlight=False)
     console.print(table(calls))
     verdict = "met" if calls[0].p50_us <= GOAL_US else "NOT MET"
     console.print(f"{verdict}: {calls[0].p50_us:.1f} µs at N = 1 (goal: at most {GOAL_US:g} µs)")
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(call) for call in calls], indent=2) + "\n")
+    if asked.record:
+        append(asked.record, map(asdict, calls))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ scaled (He et al. 2015) so that activations neither vanish nor explode on the wa
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -15,16 +16,9 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.networks.c3d import c3d
-from kernels.problems.interpolation import Interpolation
 from models.classifier import Classifier
 from models.onnx_loader import load_proto
-from models.preprocessing import (
-    ChannelOrder,
-    CropMode,
-    Layout,
-    OutputKind,
-    Preprocessing,
-)
+from models.preprocessing import PRESETS, CropMode, OutputKind
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 LIGHT_NETWORKS = tuple(
@@ -100,19 +94,14 @@ def classifier(name: str, proto: onnx.ModelProto) -> Classifier:
     loaded = load_proto(name, proto)
     graph = loaded.graph
     channels, *frames, height, width = graph.shape(graph.inputs[0])
-    preprocessing = Preprocessing(
-        height=height,
-        width=width,
+    preprocessing = replace(
+        PRESETS["raw"].at(height, width),
         crop_mode=CropMode.SQUASH,
         resize=height,
-        interpolation=Interpolation.BILINEAR,
-        channels=ChannelOrder.RGB,
-        layout=Layout.NCHW,
         scale=1 / 64,
         mean=(2.0,) * channels,
         std=(1.0,) * channels,
         output=OutputKind.PROBABILITIES,
-        labels=(),
         frames=frames[0] if frames else None,
     )
     return Classifier(name, loaded, preprocessing, prod(graph.shape(graph.outputs[0])))

@@ -1,6 +1,6 @@
 """Compares Convoy with LitServe, BentoML and Ray Serve at the same work.
 
-    python -m benchmarks.peers [--seconds N] [--rounds N] [--json FILE] [--record]
+    python -m benchmarks.peers [--seconds N] [--rounds N] [--record [FILE]]
     python -m benchmarks.peers --readme
 
 Each peer is installed from the package index into an environment of its own, once. All do two kinds
@@ -10,7 +10,6 @@ the best of each number. Every server's answers are checked before it is timed.
 """
 
 import argparse
-import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -31,7 +30,7 @@ from benchmarks.peers.comparison import (
 )
 from benchmarks.peers.environments import CACHE, NotInstalledError, environment
 from benchmarks.peers.report import readme_table, show
-from benchmarks.rows import RESULTS, ROOT, Row, append, commit, fill, read
+from benchmarks.rows import RESULTS, ROOT, Row, add_record, append, commit, fill, read
 from benchmarks.serving.overhead import where
 
 RECORD = RESULTS / "peers.jsonl"
@@ -100,10 +99,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="FOLDER",
         help="where the peers are installed (%(default)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    parser.add_argument(
-        "--record", action="store_true", help=f"append them to {RECORD.relative_to(ROOT)}"
-    )
+    add_record(parser, RECORD)
     parser.add_argument(
         "--readme", action="store_true", help="measure nothing; write the README's table"
     )
@@ -112,7 +108,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--rounds must be at least 1")
     if parsed.seconds <= 0:
         parser.error("--seconds must be more than 0")
-    if parsed.record and commit().endswith("+"):
+    if parsed.record == RECORD and commit().endswith("+"):
         parser.error("--record: commit first, or this tree cannot be measured again")
     return parsed
 
@@ -134,10 +130,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
         lambda line: console.print(line, style="dim", soft_wrap=True, markup=False),
     )
     show(rows, console)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     if arguments.record:
-        append(RECORD, rows)
+        append(arguments.record, rows)
 
 
 if __name__ == "__main__":

@@ -11,25 +11,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from time import perf_counter
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from benchmarks.peers.catalogue import MAX_BATCH, PROTOCOL, Peer, Protocol, Setting, request_for
 from benchmarks.peers.environments import Environment
-from benchmarks.peers.processes import StartError, free_port, running
+from benchmarks.peers.processes import StartError, running
 from benchmarks.peers.servers.work import Settings, answer
 from benchmarks.serving.http_client import (
     Address,
     BadAnswerError,
     ClosedError,
     Connection,
+    address_of,
     closed_loop,
+    free_port,
 )
 from benchmarks.serving.overhead import BODY_BYTES, jpeg_of, serving, wait_until_ready
-from benchmarks.serving.served import served_on_cpu
+from benchmarks.serving.served import logged
 from benchmarks.serving.targets import CONVOY, no_op
 from loadtest.images import SAMPLES, load_images
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
@@ -130,15 +132,13 @@ def of_convoy() -> Contender:
                 wait_until_ready(address)
                 yield address
             return
-        with ExitStack() as stack:
+        with TemporaryFile("w+") as log, ExitStack() as stack:
+            options = [str(BUILT_IN_MODEL), "--device", "cpu", "--no-access-log"]
             try:
-                url = stack.enter_context(served_on_cpu(BUILT_IN_MODEL, None))
-            except RuntimeError as error:
+                url = stack.enter_context(logged(options, log))[1]
+            except SystemExit as error:
                 raise StartError(str(error)) from error
-            parts = urlsplit(url)
-            assert parts.hostname is not None
-            assert parts.port is not None
-            yield (parts.hostname, parts.port)
+            yield address_of(url)
 
     return Contender(CONVOY, "as it comes", "/v1/classify", "body", opened)
 

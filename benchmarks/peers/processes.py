@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.rows import ROOT
-from benchmarks.serving.http_client import Address, BadAnswerError, Connection
+from benchmarks.serving.http_client import Address, answers
 
 # Ray takes some ten seconds on a quiet machine; on a busy one a minute.
 START_S = 120.0
@@ -20,13 +19,6 @@ _POLL_S = 0.1
 
 class StartError(Exception):
     """Says that a server does not begin to answer."""
-
-
-def free_port() -> int:
-    """Return a port that is free at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 @contextmanager
@@ -64,25 +56,10 @@ def running(
             start_new_session=True,
         )
     try:
-        _wait_until(lambda: _answers(address, request), process, log, start_s)
+        _wait_until(lambda: answers(address, request), process, log, start_s)
         yield address
     finally:
         _end(process)
-
-
-def _answers(address: Address, request: bytes) -> bool:
-    try:
-        connection = Connection(address)
-    except OSError:
-        return False
-    try:
-        connection.exchange(request)
-    except (OSError, BadAnswerError):
-        return False
-    else:
-        return True
-    finally:
-        connection.close()
 
 
 def _wait_until(

@@ -1,7 +1,7 @@
 """Compares a model and its 8-bit form over HTTP, and measures what limits the gain.
 
     python -m benchmarks.serving.eight_bits MODEL MODEL_INT8 PHOTOS [--preset NAME] [--seconds N]
-                                            [--rounds N] [--record]
+                                            [--rounds N] [--record [FILE]]
 
 Two `convoy serve --device cpu` on all cores take turns (A B, B A), so other work on the machine
 affects both. Closed loops of 1 and of 8 connections send a photograph as JPEG; then UINT8 pixels of
@@ -23,14 +23,19 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from time import perf_counter, process_time
 from typing import IO, Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.rows import RESULTS, append
-from benchmarks.serving.http_client import Address, Connection, closed_loop, post_request
+from benchmarks.rows import RESULTS, add_record, append
+from benchmarks.serving.http_client import (
+    Address,
+    Connection,
+    address_of,
+    closed_loop,
+    post_request,
+)
 from benchmarks.serving.overhead import where
 from benchmarks.serving.protocols import Sent, v2_request
 from benchmarks.serving.served import logged
@@ -210,8 +215,7 @@ def _serve(
         options = [str(path), "--device", "cpu", "--no-access-log"]
         options += ["--preset", preset] if preset else []
         process, url, _ = stack.enter_context(logged(options, log))
-        at = urlsplit(url)
-        servers[name] = (str(at.hostname), int(at.port or 80)), partial(cpu_of, process.pid)
+        servers[name] = address_of(url), partial(cpu_of, process.pid)
     return servers
 
 
@@ -242,7 +246,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
     parser.add_argument("--preset", default=None)
     parser.add_argument("--seconds", type=float, default=3, help="of load a turn (%(default)s)")
     parser.add_argument("--rounds", type=int, default=4, help="turns of each (%(default)s)")
-    parser.add_argument("--record", action="store_true", help="append the numbers to the results")
+    add_record(parser, RECORD)
     asked = parser.parse_args(command_line)
     held = list(with_folders([asked.photos]))[1::2]
     if not held:
@@ -273,8 +277,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
     )
     if asked.record:
         about = {**where("onnxruntime", "uvicorn", "uvloop"), "part": "eight bits"}
-        append(RECORD, [{**about, **asdict(row)} for row in rows])
-        append(RECORD, [{**about, **asdict(found)}])
+        append(asked.record, [{**about, **asdict(row)} for row in rows])
+        append(asked.record, [{**about, **asdict(found)}])
 
 
 if __name__ == "__main__":

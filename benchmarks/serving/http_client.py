@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from time import perf_counter, perf_counter_ns
 from typing import cast
+from urllib.parse import urlsplit
 
 import uvloop
 
@@ -86,6 +87,34 @@ class Connection:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+def address_of(url: str) -> Address:
+    """Return the host and port of a URL."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 80
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def answers(address: Address, request: bytes) -> bool:
+    """Return whether a server answers a request with 200."""
+    try:
+        connection = Connection(address)
+    except OSError:
+        return False
+    try:
+        connection.exchange(request)
+    except (OSError, BadAnswerError):
+        return False
+    else:
+        return True
+    finally:
+        connection.close()
 
 
 class _ClosedLoop(asyncio.Protocol):

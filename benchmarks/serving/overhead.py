@@ -1,6 +1,6 @@
 """Measures the time that the service adds to HTTP, by alternating Convoy with simpler servers.
 
-    python -m benchmarks.serving.overhead [--requests N] [--json FILE] [--record]
+    python -m benchmarks.serving.overhead [--requests N] [--record [FILE]]
 
 Convoy is the real application, with an engine and a decoder that do nothing, so only its own work
 remains: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The other
@@ -13,7 +13,6 @@ the machine affects all servers.
 
 import argparse
 import io
-import json
 import multiprocessing
 import os
 import socket
@@ -22,18 +21,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
+from benchmarks.rows import RESULTS, add_record, append, commit, now, versions
 from benchmarks.serving.http_client import (
     Address,
-    BadAnswerError,
     Connection,
+    answers,
     closed_loop,
     get_request,
     post_request,
@@ -130,20 +128,10 @@ def serving(target: Callable[[socket.socket], None]) -> Iterator[Address]:
 def wait_until_ready(address: Address, timeout_s: float = 60.0) -> None:
     """Wait until the server says that it is ready."""
     deadline = time.monotonic() + timeout_s
-    while True:
-        connection = None
-        try:
-            connection = Connection(address)
-            connection.exchange(get_request("/v2/health/ready"))
-        except (OSError, BadAnswerError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-        else:
-            return
-        finally:
-            if connection:
-                connection.close()
+    while not answers(address, get_request("/v2/health/ready")):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the server is not ready within {timeout_s:g} s")
+        time.sleep(0.05)
 
 
 def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) -> dict[str, Latency]:
@@ -281,24 +269,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="SERVER",
         help="servers beside the first; more servers leave the caches colder (all: %(choices)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    parser.add_argument(
-        "--record", action="store_true", help=f"append them to {RECORD.relative_to(ROOT)}"
-    )
+    add_record(parser, RECORD)
     parsed = parser.parse_args(arguments)
     if parsed.requests < 2:
         parser.error("--requests must be at least 2")
     return parsed
-
-
-def write_down(
-    rows: Sequence[Mapping[str, object]], arguments: argparse.Namespace, record: Path
-) -> None:
-    """Write rows to the files that the command line names."""
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
-    if arguments.record:
-        append(record, rows)
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
@@ -320,7 +295,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
     busy = {"load_average": round(os.getloadavg()[0], 2)}
     stands = {**where("uvicorn", "fastapi", "uvloop", "httptools"), **busy}
     rows = [{**stands, **asdict(row)} for round_ in measured for row in round_]
-    write_down(rows, arguments, RECORD)
+    if arguments.record:
+        append(arguments.record, rows)
 
 
 if __name__ == "__main__":

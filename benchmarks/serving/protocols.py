@@ -1,6 +1,6 @@
 """Measures inference by gRPC beside HTTP, and beside a grpcio service that does nothing.
 
-    python -m benchmarks.serving.protocols [--seconds N] [--rounds N] [--record]
+    python -m benchmarks.serving.protocols [--seconds N] [--rounds N] [--record [FILE]]
 
 Both protocols are those of one Convoy process, the real application with an engine and a decoder
 that do nothing; a request has a JPEG as a binary tensor of V2, and the answer 1000 scores. The
@@ -30,8 +30,14 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.rows import RESULTS, append
-from benchmarks.serving.http_client import Address, Connection, closed_loop, post_request
+from benchmarks.rows import RESULTS, add_record, append
+from benchmarks.serving.http_client import (
+    Address,
+    Connection,
+    closed_loop,
+    free_port,
+    post_request,
+)
 from benchmarks.serving.overhead import jpeg_of, serving, wait_until_ready, where
 from benchmarks.serving.targets import both_protocols
 from service.grpc.messages import INFERENCE, message_class
@@ -123,8 +129,8 @@ def pixels_of(images: int, region: str = "") -> Sent:
     return Sent(kind, "UINT8", (images, _SIDE, _SIDE, 3), data, region)
 
 
-def v2_request(sent: Sent, model: str = "no-op") -> bytes:
-    """Return a request to a model by HTTP."""
+def v2_body(sent: Sent) -> tuple[int, bytes]:
+    """Return the length of a request's JSON, and its body: the JSON, and the tensor's bytes."""
     data = b"" if sent.region else sent.data
     size = {} if sent.region else {"binary_data_size": len(data)}
     tensor = {
@@ -134,15 +140,19 @@ def v2_request(sent: Sent, model: str = "no-op") -> bytes:
         "parameters": sent.parameters | size,
     }
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-    length = f"Inference-Header-Content-Length: {len(head)}"
-    return post_request(
-        f"/v2/models/{model}/infer", head + data, "application/octet-stream", length
-    )
+    return len(head), head + data
 
 
-def v2_message(sent: Sent) -> bytes:
+def v2_request(sent: Sent, model: str = "no-op") -> bytes:
+    """Return a request to a model by HTTP."""
+    head, body = v2_body(sent)
+    length = f"Inference-Header-Content-Length: {head}"
+    return post_request(f"/v2/models/{model}/infer", body, "application/octet-stream", length)
+
+
+def v2_message(sent: Sent, model: str = "no-op") -> bytes:
     """Return the same request as a protobuf message."""
-    message = message_class("inference.ModelInferRequest")(model_name="no-op")
+    message = message_class("inference.ModelInferRequest")(model_name=model)
     tensor = message.inputs.add(name="image", datatype=sent.datatype, shape=sent.shape)
     for name, value in sent.parameters.items():
         kind = "string_param" if isinstance(value, str) else "int64_param"
@@ -224,18 +234,12 @@ def by_both(
     }
 
 
-def free_port() -> int:
-    """Return a port on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, show, and write down what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.protocols")
     parser.add_argument("--seconds", type=float, default=2, help="of load a turn (%(default)s)")
     parser.add_argument("--rounds", type=int, default=4, help="turns of each (%(default)s)")
-    parser.add_argument("--record", action="store_true", help="append the numbers to the results")
+    add_record(parser, RECORD)
     arguments = parser.parse_args(command_line)
     ports = free_port(), free_port()
     turns = arguments.seconds, arguments.rounds
@@ -262,8 +266,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
         table.add_row(row.target, f"{row.body_bytes / 1e3:.0f}", str(row.connections), *numbers)
     Console(highlight=False, width=100).print(table)
     if arguments.record:
-        stands = where("grpcio", "uvicorn", "uvloop")
-        append(RECORD, [{**stands, "part": "protocols", **asdict(row)} for row in measured])
+        stands = where("grpcio", "uvicorn", "uvloop") | {"part": "protocols"}
+        append(arguments.record, [{**stands, **asdict(row)} for row in measured])
 
 
 if __name__ == "__main__":

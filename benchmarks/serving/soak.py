@@ -1,7 +1,7 @@
 """Loads a server for a long time, while other clients leave early or send noise.
 
     python -m benchmarks.serving.soak [--seconds N] [--rate R] [--attackers] [--swaps S]
-                                      [--json FILE] [--record] [-- OPTIONS]
+                                      [--record [FILE]] [-- OPTIONS]
 
 Starts `convoy serve`, finds its capacity with eight clients that ask again and again, then sends
 80% of that in open-loop Poisson arrivals. Every answer is compared with the answer to its image
@@ -21,9 +21,7 @@ without attackers, measured for a tenth of the time before.
 
 import argparse
 import asyncio
-import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -39,10 +37,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks.rows import RESULTS, append
+from benchmarks.rows import RESULTS, add_record, append
 from benchmarks.serving.attacks.attackers import UNANSWERED, Attack, attacks_on, under_attack
 from benchmarks.serving.overhead import where
-from benchmarks.serving.served import last_lines
+from benchmarks.serving.served import end, last_lines
 from benchmarks.serving.served import logged as serving
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, p99_ms, told
 from benchmarks.serving.swaps import Clients, Swaps, first_version, serve_options, swapping
@@ -167,16 +165,6 @@ def broken(run: Run, most_growth: float) -> list[str]:
 
 
 # --- the server ----------------------------------------------------------------------------------
-
-
-def _end(process: "subprocess.Popen[str]") -> int:
-    """End the process by SIGTERM, or by SIGKILL after a minute, and return its status."""
-    process.terminate()
-    try:
-        return process.wait(60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
 
 
 def look_at(pid: int) -> Process:
@@ -350,8 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--attackers", action="store_true", help="with a hostile client")
     parser.add_argument("--swaps", type=float, default=0.0, help="seconds between them; 0: none")
     parser.add_argument("--images", type=Path, default=SAMPLES)
-    parser.add_argument("--json", type=Path, help="write the row there")
-    parser.add_argument("--record", action="store_true", help=f"add it to {RECORD.name}")
+    add_record(parser, RECORD)
     parser.add_argument("serve", nargs="*", help="what `convoy serve` is given")
     options = parser.parse_args(arguments)
 
@@ -385,16 +372,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
                 asyncio.run(load)
             asyncio.run(settle(url, run, process.pid))
-            run.exit_status = _end(process)
+            run.exit_status = end(process)
         wrong = broken(run, options.most_growth)
         _show(Console(), run, wrong)
         if wrong:
             console.print(last_lines(log), highlight=False, markup=False)
     row = as_row(run, wrong)
-    if options.json:
-        options.json.write_text(json.dumps(row) + "\n")
     if options.record:
-        append(RECORD, [row])
+        append(options.record, [row])
     return 1 if wrong else 0
 
 

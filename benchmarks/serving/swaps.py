@@ -1,7 +1,7 @@
 """Changes a model under load, and compares latency with the same load without changes.
 
-    python -m benchmarks.serving.swaps [--swaps N] [--every S] [--rounds N] [--rate R] [--record]
-        [--model FILE --images FOLDER]
+    python -m benchmarks.serving.swaps [--swaps N] [--every S] [--rounds N] [--rate R]
+        [--record [FILE]] [--model FILE --images FOLDER]
 
 Starts `convoy serve` with two sets of weights of the built-in model, or of another, which take
 turns in one file, and asks by HTTP and by gRPC in open-loop Poisson arrivals. Time without and with
@@ -35,8 +35,9 @@ from onnx import helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.rows import RESULTS, append
+from benchmarks.rows import RESULTS, add_record, append
 from benchmarks.serving.overhead import where
+from benchmarks.serving.protocols import file_of, v2_body, v2_message
 from benchmarks.serving.served import logged as serving
 from loadtest.clock import Clock, precise_clock
 from loadtest.images import SAMPLES, ImageFile, load_images
@@ -58,7 +59,6 @@ _MAX_OUTSTANDING = 500
 # The longest round without swaps.
 _QUIET_S = 60.0
 _TIMEOUT_S, _LOAD_S = 20.0, 120.0  # a version is tried on idle cores, of which there may be few
-_Asked = message_class("inference.ModelInferRequest")
 _Answered = message_class("inference.ModelInferResponse")
 
 
@@ -147,8 +147,9 @@ class Clients:
         self._repository = f"{url}/v2/repository/models/{NAME}/load"
         self._address = grpc_address
         self._expected = expected
-        self._bodies = [_body(image.data) for image in images]
-        self._messages = [_message(image.data) for image in images]
+        sent = [file_of(image.data) for image in images]
+        self._bodies = [v2_body(file) for file in sent]
+        self._messages = [v2_message(file, NAME) for file in sent]
         self.versions: Counter[int] = Counter()  # of the good answers
 
     async def __aenter__(self) -> Self:
@@ -223,25 +224,6 @@ class _RefusedError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"HTTP {status}: {text}")
         self.status = status
-
-
-def _tensor(file: bytes) -> bytes:
-    return len(file).to_bytes(4, "little") + file
-
-
-def _body(file: bytes) -> tuple[int, bytes]:
-    data = _tensor(file)
-    size = {"binary_data_size": len(data)}
-    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "parameters": size}
-    head = msgspec.json.encode({"inputs": [tensor], "parameters": {"binary_data_output": True}})
-    return len(head), head + data
-
-
-def _message(file: bytes) -> bytes:
-    asked = _Asked(model_name=NAME, raw_input_contents=[_tensor(file)])
-    asked.inputs.add(name="image", datatype="BYTES", shape=[1])
-    encoded: bytes = asked.SerializeToString()
-    return encoded
 
 
 def serve_options(folder: Path) -> list[str]:
@@ -414,7 +396,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=float, default=2.0, help="seconds (%(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="of both kinds (%(default)s)")
     parser.add_argument("--rate", type=float, default=100.0, help="requests/s (%(default)s)")
-    parser.add_argument("--record", action="store_true", help=f"append it to {RECORD.name}")
+    add_record(parser, RECORD)
     parser.add_argument("--model", type=Path, default=BUILT_IN_MODEL, help="an ONNX file")
     parser.add_argument("--images", type=Path, default=SAMPLES, help="a folder of image files")
     options = parser.parse_args(arguments)
@@ -432,10 +414,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _show(Console(highlight=False), result)
     if options.record:
         about = {**where("uvicorn", "uvloop", "grpcio", "onnxruntime"), "part": "swaps"}
-        append(
-            RECORD,
-            [{**about, **asdict(result), "every_s": options.every, "model": options.model.stem}],
-        )
+        setup = {"every_s": options.every, "model": options.model.stem}
+        append(options.record, [{**about, **asdict(result), **setup}])
     return 1 if result.failed or result.failed_swaps else 0
 
 

@@ -1,6 +1,6 @@
 """Measures what `--workers` gains: requests a second with and without it, in alternation.
 
-    python -m benchmarks.serving.workers [--workers N ...] [--seconds S] [--json FILE]
+    python -m benchmarks.serving.workers [--workers N ...] [--seconds S] [--record [FILE]]
 
 Two kinds of work: none (`no-op`: no decoder and no engine, so all that is left is HTTP and the way
 between the processes), and decoding a JPEG of 640×480 and 100 kB, still without an engine. The
@@ -8,17 +8,16 @@ client runs on the same cores, and is busy too; on few cores that is what bounds
 """
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from socket import socket
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.rows import RESULTS, add_record, append
 from benchmarks.serving import targets
 from benchmarks.serving.http_client import post_request
 from benchmarks.serving.overhead import (
@@ -57,7 +56,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="(0 2)")
     parser.add_argument("--seconds", type=float, default=10, help="of load on each (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    add_record(parser, RESULTS / "workers.jsonl")
     arguments = parser.parse_args(command_line)
     stands = {
         **where("uvicorn", "uvloop", "pillow"),
@@ -79,8 +78,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
                 *(f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}"),
             )
     Console(highlight=False).print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    if arguments.record:
+        append(arguments.record, rows)
 
 
 if __name__ == "__main__":

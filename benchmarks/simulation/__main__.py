@@ -1,7 +1,7 @@
 """Compares Convoy's batching policy with others by `python -m benchmarks.simulation`.
 
     python -m benchmarks.simulation [--requests N] [--seeds N] [--engines K]
-        [--json FILE]
+        [--record [FILE]]
     python -m benchmarks.simulation --bounds [--requests N]
 
 The second prints how far the policy is from what no policy exceeds (gaps.py).
@@ -13,19 +13,17 @@ with the same arguments give the same results.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from functools import partial
 from math import inf, isinf
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
+from benchmarks.rows import RESULTS, add_record, append, commit, now, versions
 from benchmarks.simulation import gaps
 from benchmarks.simulation.comparison import (
     BEATEN,
@@ -194,13 +192,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="runs a point (%(default)s)")
     parser.add_argument("--engines", type=int, default=1, help="of the server (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="at once (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there")
     parser.add_argument(
         "--bounds", action="store_true", help="only: how far it is from what no policy exceeds"
     )
-    parser.add_argument(
-        "--record", action="store_true", help=f"append them to {FILE.relative_to(ROOT)}"
-    )
+    add_record(parser, FILE)
     return parser.parse_args(arguments)
 
 
@@ -222,11 +217,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
     setup = {"requests": arguments.requests, "seeds": arguments.seeds}
     setup |= {"engines": arguments.engines}
     stands = {"date": now(), "commit": commit(), **versions("numpy"), **setup}
-    if arguments.json:
-        rows = [{**stands, **as_row(comparison)} for comparison in comparisons]
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     if arguments.record:
-        append(FILE, [{**stands, **line} for line in as_lines(comparisons)])
+        append(arguments.record, [{**stands, **line} for line in as_lines(comparisons)])
     if not met:
         raise SystemExit(1)
 

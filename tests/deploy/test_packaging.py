@@ -17,7 +17,7 @@ import httpx
 import pytest
 from setuptools import Distribution
 
-from benchmarks.peers.processes import free_port
+from benchmarks.serving.http_client import free_port
 from models import __version__
 from tests.deploy.container_files import ROOT, packages, pyproject
 

@@ -1,7 +1,7 @@
 """Measures an honest client beside a hostile one: `python -m benchmarks.serving.attacks`.
 
     python -m benchmarks.serving.attacks [--model FILE --preset NAME] [--connections 1,4,16]
-                                   [--seconds N] [--only TEXT] [--json FILE] [--record] [-- OPTIONS]
+                                   [--seconds N] [--only TEXT] [--record [FILE]] [-- OPTIONS]
 
 Starts `convoy serve`, a SqueezeNet with random weights unless told otherwise, and asks it about
 photographs, one after another with pauses: alone first, then beside each of the requests that cost
@@ -12,7 +12,6 @@ and the server grows by less than 400 MB. For an idle machine with two cores or 
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.networks.light import light_network
-from benchmarks.rows import RESULTS, append
+from benchmarks.rows import RESULTS, add_record, append
 from benchmarks.serving.attacks.attackers import Attack, attacks_on, under_attack
 from benchmarks.serving.overhead import jpeg_of, where
 from benchmarks.serving.served import logged as serving
@@ -135,8 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--connections", default=",".join(map(str, CONNECTIONS)))
     parser.add_argument("--seconds", type=float, default=10.0, help="for each attack")
     parser.add_argument("--only", default="", help="attacks whose name has this")
-    parser.add_argument("--json", type=Path, help="write the row there")
-    parser.add_argument("--record", action="store_true", help=f"add it to {RECORD.name}")
+    add_record(parser, RECORD)
     parser.add_argument("serve", nargs="*", help="what `convoy serve` is given")
     options = parser.parse_args(arguments)
     connections = [int(count) for count in options.connections.split(",")]
@@ -156,10 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = {attack.name: len(attack.body) for attack in attacks}
     _show(Console(), alone, found, sizes, wrong)
     row = _row(alone, found, sizes, wrong)
-    if options.json:
-        options.json.write_text(json.dumps(row) + "\n")
     if options.record:
-        append(RECORD, [row])
+        append(options.record, [row])
     return 1 if wrong else 0
 
 

@@ -1,12 +1,12 @@
 """The engine runs on a device that computes nothing, and what it adds is measured there."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.networks import host
 from benchmarks.networks.null_device import NullDevice
+from benchmarks.rows import read
 from models import BUILT_IN_MODEL, load_classifier
 from tests.support.models.engines import opened, pixels
 
@@ -27,6 +27,6 @@ def test_every_n_is_measured_and_written_down(tmp_path: Path) -> None:
         assert 0 < call.floor_us < call.p50_us
         assert call.p20_us <= call.p50_us <= call.p80_us
     file = tmp_path / "host.json"
-    host.main(["--calls", "40", "--json", str(file)])
-    assert [row["n"] for row in json.loads(file.read_text())] == list(host.BATCHES)
-    assert np.all([row["p50_us"] > 0 for row in json.loads(file.read_text())])
+    host.main(["--calls", "40", "--record", str(file)])
+    assert [row["n"] for row in read(file)] == list(host.BATCHES)
+    assert np.all([row["p50_us"] > 0 for row in read(file)])

@@ -34,16 +34,17 @@ from benchmarks.peers.comparison import (
     top_of,
 )
 from benchmarks.peers.environments import DONE, environment, folder_of, requirements
-from benchmarks.peers.processes import StartError, free_port, members, running
+from benchmarks.peers.processes import StartError, members, running
 from benchmarks.peers.report import best, show, standing, verdicts
 from benchmarks.peers.servers.work import Digits, answer
-from benchmarks.rows import ROOT, Row
+from benchmarks.rows import ROOT, Row, read
 from benchmarks.serving.http_client import (
     Address,
     BadAnswerError,
     ClosedError,
     Connection,
     closed_loop,
+    free_port,
     post_request,
 )
 from benchmarks.serving.targets import CONVOY
@@ -316,10 +317,19 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
     python.chmod(0o755)
     folder_of(ABSENT, tmp_path).write_text("a file, where an environment would be made")
     out = tmp_path / "rows.json"
-    arguments = ["--seconds", "0.2", "--rounds", "1", "--venvs", str(tmp_path), "--json", str(out)]
+    arguments = [
+        "--seconds",
+        "0.2",
+        "--rounds",
+        "1",
+        "--venvs",
+        str(tmp_path),
+        "--record",
+        str(out),
+    ]
     peers.main(arguments)
 
-    rows = json.loads(out.read_text())
+    rows = read(out)
     by = {(r["server"], r["setting"], r["work"], r["connections"]): r for r in rows}
     assert len(by) == len(rows) == 6 * 2 * 2  # contenders, works, numbers of connections
     for work in (NOOP, DIGITS):

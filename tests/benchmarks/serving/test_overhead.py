@@ -1,11 +1,11 @@
 import io
-import json
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from rich.console import Console
 
+from benchmarks.rows import read
 from benchmarks.serving import overhead as service
 from benchmarks.serving.http_client import BadAnswerError, Connection, answer_size, post_request
 from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
@@ -15,8 +15,8 @@ from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
 def test_every_server_is_measured_side_by_side(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service.main(["--requests", "20", "--seconds", "0.5", "--json", str(tmp_path / "rows.json")])
-    rows = json.loads((tmp_path / "rows.json").read_text())
+    service.main(["--requests", "20", "--seconds", "0.5", "--record", str(tmp_path / "rows.json")])
+    rows = read(tmp_path / "rows.json")
     assert [(row["body_bytes"], row["target"]) for row in rows] == [
         (size, target) for size in service.BODIES for target in TARGETS
     ]
@@ -55,9 +55,9 @@ def test_what_is_promised_is_told_from_what_is_not(
 @pytest.mark.slow
 def test_servers_may_be_left_out_but_the_first(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
-    service.main(["--requests", "20", "--seconds", "0.5", "--only", CONVOY, "--json", str(file)])
+    service.main(["--requests", "20", "--seconds", "0.5", "--only", CONVOY, "--record", str(file)])
     targets = [next(iter(TARGETS)), CONVOY]
-    assert [row["target"] for row in json.loads(file.read_text())] == targets * len(service.BODIES)
+    assert [row["target"] for row in read(file)] == targets * len(service.BODIES)
 
 
 def test_stock_uvicorn_is_not_convoys_connection() -> None:

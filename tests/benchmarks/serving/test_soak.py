@@ -1,7 +1,6 @@
 """The soak: a healthy server passes it, and each thing that can be wrong is found."""
 
 import asyncio
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from benchmarks.rows import read
 from benchmarks.serving import soak
 from benchmarks.serving.soak import Process, Run, broken
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED
@@ -97,9 +97,9 @@ def test_the_real_server_passes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     file = tmp_path / "row.json"
     # At a fixed, low rate: what a busy machine can do is not what is tested here. Its memory has
     # not settled after so short a time.
-    options = ["--seconds", "5", "--rate", "60", "--most-growth", "0.5", "--json", str(file)]
+    options = ["--seconds", "5", "--rate", "60", "--most-growth", "0.5", "--record", str(file)]
     status = soak.main([*options, "--", "--threads", "1"])
-    row = json.loads(file.read_text())
+    (row,) = read(file)
     assert status == 0, row["broken"]
     assert row["outcomes"][OK] > 100
     assert row["outcomes"][LEFT] > 5
@@ -112,8 +112,8 @@ def test_the_real_server_passes(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_the_real_server_passes_while_its_model_changes(tmp_path: Path) -> None:
     file = tmp_path / "row.json"
     options = ["--seconds", "15", "--rate", "60", "--most-growth", "0.5", "--swaps", "3"]
-    status = soak.main([*options, "--json", str(file), "--", "--threads", "1"])
-    row = json.loads(file.read_text())
+    status = soak.main([*options, "--record", str(file), "--", "--threads", "1"])
+    (row,) = read(file)
     assert status == 0, row["broken"]
     assert row["swaps"] >= 3
     assert row["versions"] >= 3

@@ -1,8 +1,8 @@
-import json
 from pathlib import Path
 
 import pytest
 
+from benchmarks.rows import read
 from benchmarks.serving import workers
 
 
@@ -10,8 +10,8 @@ from benchmarks.serving import workers
 def test_with_and_without_workers_are_measured_at_both_kinds_of_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workers.main(["--workers", "0", "1", "--seconds", "0.5", "--json", str(tmp_path / "rows")])
-    rows = json.loads((tmp_path / "rows").read_text())
+    workers.main(["--workers", "0", "1", "--seconds", "0.5", "--record", str(tmp_path / "rows")])
+    rows = read(tmp_path / "rows")
     assert [(row["work"], row["workers"]) for row in rows] == [
         *(("no-op", 0), ("no-op", 1)),
         *(("decoding", 0), ("decoding", 1)),

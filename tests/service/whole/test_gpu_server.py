@@ -3,11 +3,12 @@
 import csv
 import json
 import urllib.request
+from tempfile import TemporaryFile
 
 import pytest
 
 from benchmarks.gpu import carried
-from benchmarks.serving.served import served
+from benchmarks.serving.served import logged
 from kernels.device.cuda_device import CudaDevice
 from models import DeviceKind, load_classifier, open_engine
 from service.images.prepare import ImageLimits, prepare_image
@@ -36,7 +37,8 @@ def test_photographs_that_are_posted_get_onnxruntimes_labels_from_the_gpu(gpu: C
     images = [prepare_image(body, classifier.preprocessing, LIMITS).run() for body in bodies]
     expected = [int(reference.run(image[None]).scores.argmax()) for image in images]
     answered = []
-    with served(model, "caffe", ["--device", "cuda", "--precision", "fp32"]) as url:
+    options = [str(model), "--preset", "caffe", "--device", "cuda", "--precision", "fp32"]
+    with TemporaryFile("w+") as log, logged(options, log) as (_, url, _):
         for body in bodies:
             request = urllib.request.Request(
                 f"{url}/v1/classify", body, {"Content-Type": "image/jpeg"}

@@ -1,11 +1,11 @@
 """The worst requests are accepted, and what they do to an honest client is judged."""
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.rows import read
 from benchmarks.serving.attacks import __main__ as harness
 from benchmarks.serving.attacks.__main__ import Honest, broken
 from benchmarks.serving.attacks.attackers import UNANSWERED, png, scans, webp
@@ -51,11 +51,11 @@ def test_every_attack_is_made_and_every_honest_answer_is_right(tmp_path: Path) -
     # How long an honest client waits is not judged here: others use this machine too.
     harness.main(
         [
-            *("--seconds", "0.5", "--connections", "2", "--json", str(file)),
+            *("--seconds", "0.5", "--connections", "2", "--record", str(file)),
             *("--model", str(BUILT_IN_MODEL), "--preset", "digits"),
         ]
     )
-    row = json.loads(file.read_text())
+    (row,) = read(file)
     assert len(row["attacked"]) == 6
     for seen in row["attacked"]:
         assert seen["answers"] > 0
@@ -68,5 +68,5 @@ def test_every_attack_is_made_and_every_honest_answer_is_right(tmp_path: Path) -
 @pytest.mark.slow
 def test_an_honest_client_is_answered_soon_beside_each_attack(tmp_path: Path) -> None:
     file = tmp_path / "row.json"
-    status = harness.main(["--seconds", "5", "--json", str(file)])
-    assert status == 0, json.loads(file.read_text())["broken"]
+    status = harness.main(["--seconds", "5", "--record", str(file)])
+    assert status == 0, read(file)[0]["broken"]
