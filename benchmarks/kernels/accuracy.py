@@ -30,7 +30,7 @@ from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Buffer, Device
 from kernels.device.gpus import H200
-from kernels.layout.operands import padded
+from kernels.layout.operands import ConvTensors, padded
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem, same_padded
 from kernels.problems.precision import Precision
@@ -155,7 +155,7 @@ def convolve(
     }
     stream = device.stream()
     with _uploaded(device, operands) as addresses:
-        launches = algorithm.launches(problem, config, x_place, y_place)
+        launches = algorithm.launches(problem, config, ConvTensors(x_place, y_place))
         launcher(device, launches, [addresses])(stream, 0)
         device.download(y, addresses["y"], stream)
         stream.synchronize()

@@ -21,9 +21,7 @@ from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.convolution.work import Work
 from kernels.device.device import Trigger
 from kernels.device.launch import Launch
-from kernels.layout.operands import Filter
-from kernels.layout.pixels import Pixels
-from kernels.problems.activation import Activation
+from kernels.layout.operands import ConvTensors, Filter
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 
@@ -77,14 +75,7 @@ class Algorithm(Protocol[Config]):
         ValueError."""
 
     def launches(
-        self,
-        problem: ConvProblem,
-        config: Config,
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
+        self, problem: ConvProblem, config: Config, tensors: ConvTensors
     ) -> tuple[Launch, ...]:
         """Return the launches of y = activation(conv(x, weight) + bias + residual), in order.
 

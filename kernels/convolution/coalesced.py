@@ -23,6 +23,7 @@ from kernels.device.launch import (
 )
 from kernels.layout.operands import (
     FILTER_FORM,
+    ConvTensors,
     Filter,
     check_operands,
     padded,
@@ -251,27 +252,21 @@ class CoalescedConv:
         return taps_by_channels_by_filters(weight, problem)
 
     def launches(
-        self,
-        problem: ConvProblem,
-        config: CoalescedConfig,
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
+        self, problem: ConvProblem, config: CoalescedConfig, tensors: ConvTensors
     ) -> tuple[Launch, ...]:
         """Return one launch, or two if the second adds the planes; the operands are x, weight, y,
         bias and residual if given, planes and counters.
 
         Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
         """
-        check_operands(problem, x, y, residual)
+        x, y, residual, _, activation = tensors
+        check_operands(problem, tensors)
         _check_reach(problem, config, x, y, residual or y)
         tile, split = config.tile, planes(problem, config)
         fused, flat = config.fused or split == 1, _flat(problem, tile)
         pixels = problem.n * problem.window.output_volume
-        given = {"bias": "bias" if bias else 0, "residual": "residual" if residual else 0, "y": "y"}
-        head = conv_sizes(problem, tile.filters, x, y, residual)
+        given = {**tensors.given, "y": "y"}
+        head = conv_sizes(problem, tile.filters, tensors)
         written = {name: head[name] for name in ("residual_pitch", "y_pitch")}
         sizes = struct(
             "coalesced.cu",

@@ -18,8 +18,7 @@ from kernels.device.launch import (
     template_arguments,
     window_struct,
 )
-from kernels.layout.operands import Filter, check_filter, check_operands, vectors_in
-from kernels.layout.pixels import Pixels
+from kernels.layout.operands import ConvTensors, Filter, check_filter, check_operands, vectors_in
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
@@ -146,49 +145,37 @@ class DepthwiseConv:
         return np.ascontiguousarray(np.pad(taps, ((0, 0), (0, -problem.k % VECTOR))))
 
     def launches(
-        self,
-        problem: ConvProblem,
-        config: DepthwiseConfig,
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
+        self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[Launch]:
         """Return one launch: operands x, weight, y; bias and residual if given. Raises
         ValueError.
         """
-        config, steps, sizes = self.sized(problem, config, x, y, residual)
+        config, steps, sizes = self.sized(problem, config, tensors)
         return (
             launch(
-                self.instantiation(problem, config, activation),
+                self.instantiation(problem, config, tensors.activation),
                 (-(-steps // THREADS), 1, 1),
                 (THREADS, 1, 1),
                 x="x",
                 weight="weight",
-                bias="bias" if bias else 0,
-                residual="residual" if residual else 0,
+                **tensors.given,
                 y="y",
                 sizes=sizes,
                 window=window_struct(problem.window),
-                **epilogue_arguments(activation),
+                **epilogue_arguments(tensors.activation),
             ),
         )
 
     def sized(
-        self,
-        problem: ConvProblem,
-        config: DepthwiseConfig,
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None,
+        self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[DepthwiseConfig, int, bytes]:
         """Return a configuration that can run, its number of threads with work, and the kernel's
         `Sizes`.
 
         Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
         """
-        check_operands(problem, x, y, residual)
+        x, y, residual, *_ = tensors
+        check_operands(problem, tensors)
         if not vectors_in(x):
             config = _ANY  # rows in registers are vectors of channels
         window = problem.window

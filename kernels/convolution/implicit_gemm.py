@@ -18,6 +18,7 @@ from kernels.device.device import Instantiation
 from kernels.device.launch import Value, instantiate, int32, struct, template_arguments
 from kernels.layout.operands import (
     FILTER_FORM,
+    ConvTensors,
     Filter,
     padded,
     taps_by_channels_by_filters,
@@ -201,15 +202,9 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         return config.tile.dynamic_bytes
 
     @override
-    def sizes(
-        self,
-        problem: ConvProblem,
-        config: TileConfig[T],
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None,
-    ) -> bytes:
+    def sizes(self, problem: ConvProblem, config: TileConfig[T], tensors: ConvTensors) -> bytes:
         """Return the `Sizes` of implicit_gemm.cuh. Raises ValueError beyond 32-bit indices."""
+        x, y, residual, *_ = tensors
         added, projected = (y, residual) if problem.projection else (residual or y, None)
         _check_reach(problem, config.tile, x, y, added)
         if problem.projection:
@@ -218,7 +213,7 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         return struct(
             "implicit_gemm.cuh",
             "Sizes",
-            **conv_sizes(problem, config.tile.bn, x, y, residual, wide, self.WRITTEN),
+            **conv_sizes(problem, config.tile.bn, tensors, wide, self.WRITTEN),
             pixels=problem.n * problem.window.output_volume,
             padded_channels=padded(problem.c // problem.groups, wide),
             splits=config.split,

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from kernels.convolution.split_sum import SplitSum, TileConfig
 from kernels.device.launch import Launch, launch, struct, window_struct
-from kernels.layout.operands import Filter, check_operands
-from kernels.layout.pixels import Addend, Pixels
+from kernels.layout.operands import ConvTensors, Filter, check_operands
+from kernels.layout.pixels import Addend
 from kernels.operations.quantise import clamped, step_of
-from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision, Storage
 
@@ -44,16 +43,7 @@ class IntegerSum(SplitSum[C], Generic[C]):
         """Return 0, since sums are exact; the algorithm is not charged with rounding y to bytes."""
         return 0.0
 
-    def launches(
-        self,
-        problem: ConvProblem,
-        config: C,
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,  # noqa: ARG002  (offset has it)
-        activation: Activation | None = None,
-    ) -> tuple[Launch]:
+    def launches(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> tuple[Launch]:
         """Return one launch on x, weight, offset, scale and y, on residual if given, and on
         workspace and counters if the sums are split.
 
@@ -61,7 +51,7 @@ class IntegerSum(SplitSum[C], Generic[C]):
         where pixels do not fit the problem, beyond 32-bit indices, and for an activation that does
         not clamp.
         """
-        check_operands(problem, x, y, residual)
+        check_operands(problem, tensors)
         split = config.split > 1
         return (
             launch(
@@ -73,24 +63,25 @@ class IntegerSum(SplitSum[C], Generic[C]):
                 weight="weight",
                 offset="offset",
                 scale="scale",
-                residual="residual" if residual else 0,
+                residual=tensors.given["residual"],
                 y="y",
                 workspace="workspace" if split else 0,
                 counters="counters" if split else 0,
-                sizes=self.sizes(problem, config, x, y, residual),
+                sizes=self.sizes(problem, config, tensors),
                 window=window_struct(problem.window),
-                rounding=rounding_struct(y.stored, residual, activation),
+                rounding=rounding_struct(tensors),
             ),
         )
 
 
-def rounding_struct(y: Storage, residual: Pixels | None, activation: Activation | None) -> bytes:
+def rounding_struct(tensors: ConvTensors) -> bytes:
     """Return a `Rounding` of requantise.cuh. Raises ValueError for an activation that does not
     clamp.
     """
+    y, residual = tensors.y.stored, tensors.residual
     ahead = residual.ahead if isinstance(residual, Addend) else None
     sum_least, sum_most = (ahead or y).bounds
-    least, most = clamped(y, activation)
+    least, most = clamped(y, tensors.activation)
     return struct(
         "requantise.cuh",
         "Rounding",

@@ -9,8 +9,7 @@ from kernels.convolution.depthwise import THREADS, DepthwiseConfig, DepthwiseCon
 from kernels.convolution.integer import rounding_struct, signed_bytes
 from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, launch, template_arguments, window_struct
-from kernels.layout.operands import Filter, check_filter, padded
-from kernels.layout.pixels import Pixels
+from kernels.layout.operands import ConvTensors, Filter, check_filter, padded
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
@@ -57,19 +56,12 @@ class IntegerDepthwiseConv(DepthwiseConv):
 
     @override
     def launches(
-        self,
-        problem: ConvProblem,
-        config: DepthwiseConfig,
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
+        self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[Launch]:
         """Return one launch: operands x, weight, offset, scale, y; residual if given. Raises
         ValueError.
         """
-        config, steps, sizes = self.sized(problem, config, x, y, residual)
+        config, steps, sizes = self.sized(problem, config, tensors)
         return (
             launch(
                 self.instantiation(problem, config),
@@ -79,11 +71,11 @@ class IntegerDepthwiseConv(DepthwiseConv):
                 weight="weight",
                 offset="offset",
                 scale="scale",
-                residual="residual" if residual else 0,
+                residual=tensors.given["residual"],
                 y="y",
                 sizes=sizes,
                 window=window_struct(problem.window),
-                rounding=rounding_struct(y.stored, residual, activation),
+                rounding=rounding_struct(tensors),
             ),
         )
 

@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from kernels.device.device import Dim3, Instantiation
 from kernels.device.launch import Launch, Value, launch, window_struct
-from kernels.layout.operands import check_operands, vectors_in
-from kernels.layout.pixels import Pixels
+from kernels.layout.operands import ConvTensors, check_operands, vectors_in
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
@@ -122,15 +121,12 @@ class SplitSum(Generic[C]):
         self,
         problem: ConvProblem,  # noqa: ARG002  (most take pointers)
         config: C,  # noqa: ARG002
-        x: Pixels,  # noqa: ARG002
-        residual: Pixels | None,  # noqa: ARG002
+        tensors: ConvTensors,  # noqa: ARG002
     ) -> Mapping[str, Value]:
         """Return the arguments before the bias, by which the kernel reads x and the weights."""
         return {"x": "x", "weight": "weight"}
 
-    def sizes(
-        self, problem: ConvProblem, config: C, x: Pixels, y: Pixels, residual: Pixels | None
-    ) -> bytes:
+    def sizes(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> bytes:
         """Return the kernel's `Sizes`. Raises ValueError beyond 32-bit indices."""
         raise NotImplementedError
 
@@ -163,41 +159,31 @@ class SplitSum(Generic[C]):
     def _by_workspace(self, config: C) -> bool:
         return config.split > 1 and not self.clustered(config)
 
-    def launches(
-        self,
-        problem: ConvProblem,
-        config: C,
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
-    ) -> tuple[Launch]:
+    def launches(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> tuple[Launch]:
         """Return one launch on x, weight, y, and the other operands that the problem needs.
 
         These are bias and residual if given; workspace and counters if it has any; scale and shift,
         padded with zeros to 4 channels, if the problem has a prologue. Raises ValueError where
         pixels do not fit the problem, and beyond 32-bit indices.
         """
-        check_operands(problem, x, y, residual)
+        check_operands(problem, tensors)
         by_workspace = self._by_workspace(config)
         return (
             launch(
-                self.instantiation(problem, config, activation),
+                self.instantiation(problem, config, tensors.activation),
                 (self.tiles(problem, config) // problem.groups, config.split, problem.groups),
                 (self.threads(config), 1, 1),
                 self.dynamic_bytes(problem, config),
                 self.cluster(config),
-                **self.factors(problem, config, x, residual),
-                bias="bias" if bias else 0,
-                residual="residual" if residual else 0,
+                **self.factors(problem, config, tensors),
+                **tensors.given,
                 y="y",
                 workspace="workspace" if by_workspace else 0,
                 counters="counters" if by_workspace else 0,
-                sizes=self.sizes(problem, config, x, y, residual),
+                sizes=self.sizes(problem, config, tensors),
                 window=window_struct(problem.window),
                 **self.further_arguments(problem),
-                **epilogue_arguments(activation),
+                **epilogue_arguments(tensors.activation),
             ),
         )
 
@@ -205,9 +191,7 @@ class SplitSum(Generic[C]):
 def conv_sizes(
     problem: ConvProblem,
     tile_filters: int,
-    x: Pixels,
-    y: Pixels,
-    residual: Pixels | None,
+    tensors: ConvTensors,
     unit: int = VECTOR,
     written: int = VECTOR,
 ) -> dict[str, int]:
@@ -216,6 +200,7 @@ def conv_sizes(
 
     A projection's residual is read like x.
     """
+    x, y, residual, *_ = tensors
     c, k = problem.c // problem.groups, problem.k // problem.groups
     added, projected = (None, residual) if problem.projection else (residual, None)
     one_group = problem.groups == 1

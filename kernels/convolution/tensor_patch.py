@@ -13,7 +13,7 @@ from kernels.convolution.split_sum import SplitSum, TileConfig, conv_sizes
 from kernels.convolution.work import Trips, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import instantiate, int32, struct, template_arguments
-from kernels.layout.operands import Filter, check_filter
+from kernels.layout.operands import ConvTensors, Filter, check_filter
 from kernels.layout.patches import (
     CHUNK_VECTORS,
     MAX_PATCH_BYTES,
@@ -239,22 +239,16 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def sizes(
-        self,
-        problem: ConvProblem,
-        config: TileConfig[PatchTile],
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None,
+        self, problem: ConvProblem, config: TileConfig[PatchTile], tensors: ConvTensors
     ) -> bytes:
+        x, y, residual, *_ = tensors
         tile, slices = config.tile, slices_of(problem)
         patch = patch_of(problem, tile.bm)
         self._check_reach(problem, patch, x, y, residual or y)
         return struct(
             "tensor_patch.cu",
             "Sizes",
-            **conv_sizes(
-                problem, tile.bn, x, y, residual, in_vector(problem) // patch.pair, self.WRITTEN
-            ),
+            **conv_sizes(problem, tile.bn, tensors, in_vector(problem) // patch.pair, self.WRITTEN),
             images=problem.n,
             regions=self._regions(problem, tile),
             region=patch.region,

@@ -15,7 +15,7 @@ from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import instantiate, int32, struct, template_arguments
-from kernels.layout.operands import Filter, check_filter, padded
+from kernels.layout.operands import ConvTensors, Filter, check_filter, padded
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import finish
@@ -217,20 +217,16 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @override
     def sizes(
-        self,
-        problem: ConvProblem,
-        config: WinogradConfig[TensorWinogradTile],
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None,
+        self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile], tensors: ConvTensors
     ) -> bytes:
+        x, y, residual, *_ = tensors
         tile = config.tile
         self._check_reach(problem, tile, x, y, residual or y)
         region = self._region(problem, tile)
         return struct(
             "tensor_winograd.cu",
             "Sizes",
-            **conv_sizes(problem, tile.bn, x, y, residual, unit=8),
+            **conv_sizes(problem, tile.bn, tensors, unit=8),
             images=problem.n,
             regions=self._regions(problem, tile),
             region=(region.images, region.rows, region.columns),

@@ -14,8 +14,7 @@ from kernels.convolution.warpgroup_gemm import WARPGROUP_TILES, WarpgroupConv
 from kernels.convolution.work import Trips
 from kernels.device.device import Dim3, Instantiation
 from kernels.device.launch import Launch, Value, instantiate, struct
-from kernels.layout.operands import padded, vectors_in
-from kernels.layout.pixels import Pixels
+from kernels.layout.operands import ConvTensors, padded, vectors_in
 from kernels.layout.tensor_maps import matrix_map, pixels_map, windows_refusal
 from kernels.operations.epilogue import finish
 from kernels.problems.activation import Activation
@@ -170,14 +169,11 @@ class TmaConv(WarpgroupConv):
 
     @override
     def factors(
-        self,
-        problem: ConvProblem,
-        config: TileConfig[TensorTile],
-        x: Pixels,
-        residual: Pixels | None,
+        self, problem: ConvProblem, config: TileConfig[TensorTile], tensors: ConvTensors
     ) -> Mapping[str, Value]:
         """Return the maps of x, the weights and the projected value; without a projection the last
         is x's again."""
+        x, residual = tensors.x, tensors.residual
         window, stored = problem.window, problem.precision.stored
         x_rows, weight_rows = _copied(problem, config)
         _, of_filters = _tiles(problem, config.tile)
@@ -209,26 +205,19 @@ class TmaConv(WarpgroupConv):
 
     @override
     def launches(
-        self,
-        problem: ConvProblem,
-        config: TileConfig[TensorTile],
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
+        self, problem: ConvProblem, config: TileConfig[TensorTile], tensors: ConvTensors
     ) -> tuple[Launch]:
+        x, residual = tensors.x, tensors.residual
         copied = (x, residual) if residual and problem.projection else (x,)
         if vectors_in(*copied, width=16 // problem.precision.stored.itemsize):
-            made = WarpgroupConv.launches
-            return made(self, problem, config, x, y, residual, bias, activation)
+            return WarpgroupConv.launches(self, problem, config, tensors)
         by, bm, bn = WarpgroupConv(), config.tile.bm, config.tile.bn
         covering = (tile for tile in by.blocks_of(problem) if tile.bm >= bm and tile.bn >= bn)
         tile = min(covering, key=lambda tile: tile.bm * tile.bn)
         # Of a cluster: the workspace is that of the tile that was chosen.
         split = min(config.split, MAX_CLUSTER)
         alike = TileConfig(tile, split, cluster=split > 1)
-        return by.launches(problem, alike, x, y, residual, bias, activation)
+        return by.launches(problem, alike, tensors)
 
 
 def _not_copied(problem: ConvProblem) -> str | None:

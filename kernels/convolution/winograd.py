@@ -11,7 +11,7 @@ from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, WinogradConfig, 
 from kernels.convolution.work import Trips, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import instantiate, int32, struct, template_arguments
-from kernels.layout.operands import Filter, check_filter, padded
+from kernels.layout.operands import ConvTensors, Filter, check_filter, padded
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import finish
@@ -259,18 +259,14 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @override
     def sizes(
-        self,
-        problem: ConvProblem,
-        config: WinogradConfig[WinogradTile],
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None,
+        self, problem: ConvProblem, config: WinogradConfig[WinogradTile], tensors: ConvTensors
     ) -> bytes:
+        x, y, residual, *_ = tensors
         self._check_reach(problem, config.tile, x, y, residual or y)
         return struct(
             "winograd.cu",
             "Sizes",
-            **conv_sizes(problem, config.tile.bn, x, y, residual),
+            **conv_sizes(problem, config.tile.bn, tensors),
             tiles=problem.n * self.image_tiles(problem),
             along=self.tiles_along(problem.window),
             splits=config.split,

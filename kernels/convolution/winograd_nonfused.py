@@ -23,11 +23,17 @@ from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
-from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
+from kernels.layout.operands import (
+    ConvTensors,
+    Filter,
+    check_filter,
+    check_operands,
+    padded,
+    vectors_in,
+)
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
-from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, Precision
 from kernels.problems.refusals import not_floating
@@ -223,14 +229,7 @@ class NonfusedWinogradConv:
         return to_tf32(rows) if precision is Precision.TF32 else rows
 
     def launches(
-        self,
-        problem: ConvProblem,
-        config: NonfusedConfig,
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
+        self, problem: ConvProblem, config: NonfusedConfig, tensors: ConvTensors
     ) -> tuple[Launch, ...]:
         """Return three launches for each chunk: from x to data, by weight to products, and to y.
 
@@ -238,7 +237,8 @@ class NonfusedWinogradConv:
         if its sums are split. Raises ValueError where pixels do not fit the problem, and beyond
         32-bit indices.
         """
-        check_operands(problem, x, y, residual)
+        x, y, residual, _, activation = tensors
+        check_operands(problem, tensors)
         self._check_reach(problem, config, x, y, residual or y)
         window = window_struct(problem.window)
         launches: list[Launch] = []
@@ -266,16 +266,14 @@ class NonfusedWinogradConv:
             (gemm,) = _product(products).launches(
                 products,
                 config.gemm,
-                Pixels(products.c, products.c),
-                Pixels(products.k, products.k),
+                ConvTensors(Pixels(products.c, products.c), Pixels(products.k, products.k)),
             )
             inverse = launch(
                 self._instantiate("winograd_inverse", problem, config, finish=finish(activation)),
                 (ceil(count * padded(problem.k) / VECTOR / THREADS), 1, 1),
                 (THREADS, 1, 1),
                 products="products",
-                bias="bias" if bias else 0,
-                residual="residual" if residual else 0,
+                **tensors.given,
                 y="y",
                 tiles=chunk,
                 filters=problem.k,

@@ -1,12 +1,13 @@
 """Checks the operands of convolutions' launches, and lays out filters."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
+from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 
 Filter = NDArray[Any]
@@ -15,12 +16,31 @@ FILTER_FORM = "{groups} x taps x channels x filters"
 """The `filter_form` of the layout that `taps_by_channels_by_filters` returns."""
 
 
-def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
+class ConvTensors(NamedTuple):
+    """Describes a convolution's tensors, where each lies, and what follows its sums."""
+
+    x: Pixels
+    y: Pixels
+    residual: Pixels | None = None
+    bias: bool = False
+    activation: Activation | None = None
+
+    @property
+    def given(self) -> dict[str, str | int]:
+        """Return the operands that a kernel may do without, by name: 0 where there are none."""
+        return {
+            "bias": "bias" if self.bias else 0,
+            "residual": "residual" if self.residual else 0,
+        }
+
+
+def check_operands(problem: ConvProblem, tensors: ConvTensors) -> None:
     """Raise ValueError unless the tensors have the problem's channels and its precision's type of
     numbers."""
+    x, y, residual, *_ = tensors
     stored = problem.precision.stored
-    tensors = [tensor for tensor in (x, y, residual) if tensor is not None]
-    if any(tensor.stored.dtype != stored.dtype for tensor in tensors):
+    present = [tensor for tensor in (x, y, residual) if tensor is not None]
+    if any(tensor.stored.dtype != stored.dtype for tensor in present):
         at = problem.precision.value
         raise ValueError(f"a convolution in {at} has tensors of {stored.dtype}")
     if x.channels != problem.c:

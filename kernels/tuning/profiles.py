@@ -20,6 +20,7 @@ from kernels.convolution.algorithms import choices
 from kernels.convolution.work import NO_INNER_LOOPS, Trips
 from kernels.device.compile import DEFAULT_CACHE, compile_all, compiler
 from kernels.device.device import Instantiation
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.operations.epilogue import commonest
 from kernels.operations.linear import linear_launch
@@ -84,7 +85,7 @@ def _convolutions() -> Iterator[tuple[Instantiation, LaunchShape]]:
         )
         for choice in choices(problem):
             algorithm, config, _ = choice
-            made = algorithm.launches(problem, config, x, y)
+            made = algorithm.launches(problem, config, ConvTensors(x, y))
             for launch, work in zip(made, algorithm.work(problem, config), strict=True):
                 threads = prod(launch.block)
                 yield launch.instantiation, LaunchShape(threads, launch.shared_bytes, work.trips)

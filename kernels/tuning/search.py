@@ -11,7 +11,7 @@ from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.device.compile import source_digest
 from kernels.device.device import Device, Instantiation
 from kernels.device.launch import Launch
-from kernels.layout.operands import padded
+from kernels.layout.operands import ConvTensors, padded
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import DeviceFacts, estimated_cycles
@@ -39,7 +39,9 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
 
     residual = pixels(problem.projected) if problem.projection else None
     launches = choice.algorithm.launches(
-        problem, choice.config, pixels(problem.c), pixels(problem.k), residual, bias=True
+        problem,
+        choice.config,
+        ConvTensors(pixels(problem.c), pixels(problem.k), residual, bias=True),
     )
     return choice.triggered(launches)
 

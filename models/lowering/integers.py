@@ -4,6 +4,7 @@ convolution."""
 from functools import partial
 
 from kernels.convolution.algorithms import ConvChoice
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Addend, Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision, Storage
@@ -74,7 +75,7 @@ def lower_integer_gemm(to: Context, node: Gemm) -> None:
     )
     to.tape.chosen = PlannedConv(problem, choice)
     launches = algorithm.launches(
-        problem, config, x=x_pixels, y=pixels_of(y), activation=node.activation
+        problem, config, ConvTensors(x=x_pixels, y=pixels_of(y), activation=node.activation)
     )
     for launch in choice.triggered(launches):
         to.tape.emit(launch, **operands)

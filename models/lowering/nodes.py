@@ -5,6 +5,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor
 from kernels.operations import elementwise
@@ -105,11 +106,13 @@ def _conv(to: Context, node: Conv) -> None:
     launches = algorithm.launches(
         problem,
         config,
-        x=x_pixels,
-        y=pixels_of(y),
-        residual=residual,
-        bias=node.bias is not None,
-        activation=node.activation,
+        ConvTensors(
+            x=x_pixels,
+            y=pixels_of(y),
+            residual=residual,
+            bias=node.bias is not None,
+            activation=node.activation,
+        ),
     )
     operands |= to.tape.scratch(
         algorithm.workspace(problem, config), algorithm.counter_bytes(problem, config)

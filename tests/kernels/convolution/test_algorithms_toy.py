@@ -19,9 +19,7 @@ from kernels.device import launch as launches
 from kernels.device.device import SOURCE_ROOT, Instantiation
 from kernels.device.gpus import H200
 from kernels.device.launch import Launch, instantiate, launch
-from kernels.layout.operands import Filter
-from kernels.layout.pixels import Pixels
-from kernels.problems.activation import Activation
+from kernels.layout.operands import ConvTensors, Filter
 from kernels.problems.architectures import Architectures
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
@@ -94,16 +92,7 @@ class ToyConv:
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: str) -> Filter:
         return np.ascontiguousarray(weight.reshape(problem.k, problem.c))
 
-    def launches(
-        self,
-        problem: ConvProblem,
-        config: str,
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
-    ) -> tuple[Launch]:
+    def launches(self, problem: ConvProblem, config: str, tensors: ConvTensors) -> tuple[Launch]:
         outputs = _outputs(problem)
         return (
             launch(
@@ -112,7 +101,7 @@ class ToyConv:
                 (THREADS, 1, 1),
                 x="x",
                 weight="weight",
-                bias="bias" if bias else 0,
+                bias=tensors.given["bias"],
                 y="y",
                 outputs=outputs,
                 channels=problem.c,

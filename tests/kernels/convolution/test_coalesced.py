@@ -16,6 +16,7 @@ from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.coalesced import TILES, CoalescedConfig, planes, tiles
 from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES
 from kernels.device.gpus import H200
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from tests.support.cases import INSTANTIATIONS
@@ -80,7 +81,9 @@ def test_every_layer_of_the_papers_networks_has_configurations_in_bounds(layer: 
         assert len(set(map(str, configs))) == len(configs) > 0
         for config in configs:
             assert sum(COALESCED.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
-            launches = COALESCED.launches(problem, config, dense(problem.c), dense(problem.k))
+            launches = COALESCED.launches(
+                problem, config, ConvTensors(dense(problem.c), dense(problem.k))
+            )
             assert {each.instantiation for each in launches} <= set(INSTANTIATIONS)
             works = COALESCED.work(problem, config)
             for each, work in zip(launches, works, strict=True):
@@ -93,7 +96,7 @@ def test_with_one_tap_and_one_strip_the_planes_are_the_papers() -> None:
         config = CoalescedConfig(tile, taps=(1, 1), strips=1, fused=count == 1)
         assert config in COALESCED.configs(problem)
         assert planes(problem, config) == count
-        launches = COALESCED.launches(problem, config, dense(40), dense(36))
+        launches = COALESCED.launches(problem, config, ConvTensors(dense(40), dense(36)))
         # 1×1 needs the first stage only.
         kernels = ["conv_coalesced"] if count == 1 else ["conv_coalesced", "sum_planes"]
         assert [each.instantiation.kernel for each in launches] == kernels
@@ -151,7 +154,7 @@ def test_planes_are_summed_alike_launch_after_launch_and_in_one_launch_or_two(
     for config in (fused, fused, replace(fused, fused=False), fused):
         device.fill(addresses["y"], sizes["y"], 0xFF, stream)
         device.fill(addresses["planes"], sizes["planes"], 0xFF, stream)
-        for each in COALESCED.launches(problem, config, dense(c), dense(k)):
+        for each in COALESCED.launches(problem, config, ConvTensors(dense(c), dense(k))):
             launch(each, device, addresses, stream)
         result = np.empty((42, k), np.float32)
         device.download(result, addresses["y"], stream)
@@ -182,4 +185,4 @@ def test_tensors_beyond_32_bit_indices_are_refused(
 ) -> None:
     config = COALESCED.configs(problem)[0]
     with pytest.raises(ValueError, match="beyond 32 bits"):
-        COALESCED.launches(problem, config, x, y)
+        COALESCED.launches(problem, config, ConvTensors(x, y))

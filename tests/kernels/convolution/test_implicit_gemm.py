@@ -14,6 +14,7 @@ from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.implicit_gemm import TILES, Tile, inner_size
 from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES, MIN_CHUNKS, TileConfig
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.problems.activation import RELU
@@ -136,7 +137,9 @@ def test_every_default_configuration_is_among_the_cases() -> None:
         launch.instantiation
         for layer in DIRECT_LAYERS + GEMM_LAYERS + PROLOGUE_LAYERS + DEPTHWISE_LAYERS
         for choice in choices(layer.problem)
-        for launch in choice.algorithm.launches(layer.problem, choice.config, layer.x, layer.y)
+        for launch in choice.algorithm.launches(
+            layer.problem, choice.config, ConvTensors(layer.x, layer.y)
+        )
     }
     assert len(wanted) == 4 * len(TILES) + 9 + 14 + 6 + 26
     wanted |= {linear_launch(rows, dense(8), dense(8)).instantiation for rows in range(1, 9)}
@@ -219,7 +222,7 @@ def test_pixels_of_other_channels_are_refused(
     problem = conv_problem(1, 12, 12, _3x3, 12)
     (choice, *_) = (each for each in choices(problem) if each.algorithm.name == algorithm.name)
     with pytest.raises(ValueError, match=reason):
-        choice.algorithm.launches(problem, choice.config, x, y, residual)
+        choice.algorithm.launches(problem, choice.config, ConvTensors(x, y, residual))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +241,7 @@ def test_tensors_beyond_32_bit_indices_are_refused(
 ) -> None:
     choice = choices(problem)[-1]
     with pytest.raises(ValueError, match="beyond 32 bits"):
-        choice.algorithm.launches(problem, choice.config, x, y)
+        choice.algorithm.launches(problem, choice.config, ConvTensors(x, y))
 
 
 def test_a_filter_of_another_shape_is_refused() -> None:

@@ -21,6 +21,7 @@ from kernels.device.compile import compile_all
 from kernels.device.device import FaultError
 from kernels.device.gpus import H200
 from kernels.device.machine_code import disassemble
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.operations.quantise import clamped
 from kernels.problems.activation import RELU, Activation, ActivationKind
@@ -102,7 +103,7 @@ def test_every_configuration_is_among_the_cases(algorithm: IntegerConv) -> None:
         launch.instantiation
         for layer in map(in_bytes, DIRECT_LAYERS + GEMM_LAYERS)
         for config in algorithm.configs(layer.problem)
-        for launch in algorithm.launches(layer.problem, config, layer.x, layer.y)
+        for launch in algorithm.launches(layer.problem, config, ConvTensors(layer.x, layer.y))
     }
     assert len(wanted) == len(tiles_of(algorithm))
     assert wanted <= set(INSTANTIATIONS)
@@ -237,7 +238,7 @@ def test_floats_are_not_taken_for_bytes() -> None:
     bytes_, floats = Pixels(8, 16, stored=BYTE), Pixels(12, 12)
     config = INTEGER.configs(_1x1)[0]
     with pytest.raises(ValueError, match="a convolution in int8 has tensors of uint8"):
-        INTEGER.launches(_1x1, config, bytes_, floats)
+        INTEGER.launches(_1x1, config, ConvTensors(bytes_, floats))
 
 
 def test_a_filter_has_whole_numbers_of_a_byte_channels_filled_up() -> None:

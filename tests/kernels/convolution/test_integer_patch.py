@@ -14,6 +14,7 @@ from kernels.convolution.integer_patch import INTEGER_PATCH_TILES
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_patch import PatchTile
 from kernels.device.device import FaultError
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.precision import BYTE, Precision
 from tests.kernels.convolution.test_implicit_gemm import layers
@@ -111,7 +112,7 @@ def test_the_cost_model_is_told_what_a_block_takes(tile: PatchTile) -> None:
     _, table = resources.read()
     (work,) = INTEGER_PATCH.work(problem, TileConfig(tile))
     x, y = (Pixels(channels, channels, stored=BYTE) for channels in (128, 64))
-    (launched,) = INTEGER_PATCH.launches(problem, TileConfig(tile), x, y)
+    (launched,) = INTEGER_PATCH.launches(problem, TileConfig(tile), ConvTensors(x, y))
     cell = table[f"tensor_patch.cu {launched.instantiation.expression}"]["90a"].split()
     assert work.shared_bytes == launched.shared_bytes + int(cell[cell.index("shared") + 1])
     assert work.threads == launched.block[0]

@@ -16,6 +16,7 @@ from kernels.convolution.implicit_gemm import TILES, inner_size
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TENSOR_TILES, to_tf32
 from kernels.device.gpus import H200
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import Projection
 from kernels.problems.precision import FLOAT, HALF, Precision
@@ -162,7 +163,7 @@ def test_every_configuration_is_among_the_cases(precision: Precision) -> None:
         launch.instantiation
         for layer in [at_precision(each, precision) for each in DIRECT_LAYERS + GEMM_LAYERS]
         for config in TENSOR.configs(layer.problem)
-        for launch in TENSOR.launches(layer.problem, config, layer.x, layer.y)
+        for launch in TENSOR.launches(layer.problem, config, ConvTensors(layer.x, layer.y))
     }
     units = 2 if precision is Precision.FP16 else 1
     assert len(wanted) == units * len(TENSOR_TILES)
@@ -174,14 +175,14 @@ def test_a_projection_without_what_it_projects_is_refused() -> None:
     problem = replace(plain, projection=Projection(20, (8, 8), (2, 2)))
     config = TENSOR.configs(problem)[0]
     x, y, residual = (Pixels(each, each, stored=HALF) for each in (8, 12, 20))
-    TENSOR.launches(problem, config, x, y, residual)
+    TENSOR.launches(problem, config, ConvTensors(x, y, residual))
     with pytest.raises(ValueError, match="no residual to project"):
-        TENSOR.launches(problem, config, x, y)
+        TENSOR.launches(problem, config, ConvTensors(x, y))
     with pytest.raises(ValueError, match="20 channels are added, but the residual has 12"):
-        TENSOR.launches(problem, config, x, y, y)
+        TENSOR.launches(problem, config, ConvTensors(x, y, y))
     wide = replace(residual, pitch=2**27)
     with pytest.raises(ValueError, match="beyond 32 bits"):
-        TENSOR.launches(problem, config, x, y, wide)
+        TENSOR.launches(problem, config, ConvTensors(x, y, wide))
     # Its channels are more of each filter's row.
     assert inner_size(problem) == 8 + 20
     weight = normal((12, 28, 1, 1))

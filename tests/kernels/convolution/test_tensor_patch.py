@@ -19,6 +19,7 @@ from kernels.convolution.tensor_patch import (
     PatchTile,
 )
 from kernels.device.device import FaultError
+from kernels.layout.operands import ConvTensors
 from kernels.layout.patches import paired, patch_of
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
@@ -102,7 +103,7 @@ def test_regions_cover_every_output_once(window: Window, n: int, tile: PatchTile
     assume(len(window.input) == 2)
     problem = half(n, 8, 40, window)
     assume(PATCH.supports(problem) is None)
-    (launched,) = PATCH.launches(problem, TileConfig(tile), halves(8), halves(40))
+    (launched,) = PATCH.launches(problem, TileConfig(tile), ConvTensors(halves(8), halves(40)))
     region = patch_of(problem, tile.bm).region
     along = [-(-size // of) for size, of in zip((n, *window.output), region, strict=True)]
     assert launched.grid == (prod(along) * -(-40 // tile.bn), 1, 1)
@@ -150,7 +151,7 @@ def test_the_cost_model_is_told_what_a_block_takes(tile: PatchTile) -> None:
     problem = same(128, 64, 14, 14)
     _, table = resources.read()
     (work,) = PATCH.work(problem, TileConfig(tile))
-    (launched,) = PATCH.launches(problem, TileConfig(tile), halves(128), halves(64))
+    (launched,) = PATCH.launches(problem, TileConfig(tile), ConvTensors(halves(128), halves(64)))
     cell = table[f"tensor_patch.cu {launched.instantiation.expression}"]["90a"].split()
     assert work.shared_bytes == launched.shared_bytes + int(cell[cell.index("shared") + 1])
     assert work.threads == launched.block[0]
@@ -191,7 +192,7 @@ def test_tensors_beyond_32_bit_indices_are_refused(
     problem: ConvProblem, x: Pixels, y: Pixels
 ) -> None:
     with pytest.raises(ValueError, match="beyond 32 bits"):
-        PATCH.launches(problem, PATCH.configs(problem)[0], x, y)
+        PATCH.launches(problem, PATCH.configs(problem)[0], ConvTensors(x, y))
 
 
 DEFECTS = {

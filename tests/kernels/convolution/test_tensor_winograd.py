@@ -23,6 +23,7 @@ from kernels.convolution.tensor_winograd import (
     region_of,
 )
 from kernels.device.device import FaultError
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import HALF, Precision
@@ -218,7 +219,7 @@ def test_regions_fit_a_block_and_cover_every_tile_once(
         Points.INTEGER, next(tile for tile in TENSOR_WINOGRAD_TILES if tile.bm == bm)
     )
     problem = same(16, 40, 2 * rows, 2 * columns).with_batch(n)
-    (launched,) = F2.launches(problem, config, halves(16), halves(40))
+    (launched,) = F2.launches(problem, config, ConvTensors(halves(16), halves(40)))
     (work,) = F2.work(problem, config)
     assert prod(launched.grid) == 2 * prod(map(len, starts)) == work.blocks
 
@@ -237,7 +238,7 @@ def test_the_cost_model_is_told_what_a_block_takes(tile: TensorWinogradTile) -> 
     _, table = resources.read()
     config = WinogradConfig(Points.INTEGER, tile)
     (work,) = F2.work(problem, config)
-    (launched,) = F2.launches(problem, config, halves(8), halves(8))
+    (launched,) = F2.launches(problem, config, ConvTensors(halves(8), halves(8)))
     cell = table[f"tensor_winograd.cu {launched.instantiation.expression}"]["90a"].split()
     assert work.shared_bytes == launched.shared_bytes + int(cell[2])
     assert work.threads == launched.block[0]
@@ -275,16 +276,16 @@ def test_tensors_beyond_32_bit_indices_are_refused(
     problem: ConvProblem, x: Pixels, y: Pixels
 ) -> None:
     with pytest.raises(ValueError, match="beyond 32 bits"):
-        F2.launches(problem, F2.configs(problem)[0], x, y)
+        F2.launches(problem, F2.configs(problem)[0], ConvTensors(x, y))
 
 
 def test_pixels_of_other_channels_and_another_filter_are_refused() -> None:
     problem = same(12, 8, 5, 5)
     config = F2.configs(problem)[0]
     with pytest.raises(ValueError, match="12 channels, but x has 8"):
-        F2.launches(problem, config, halves(8), halves(8))
+        F2.launches(problem, config, ConvTensors(halves(8), halves(8)))
     with pytest.raises(ValueError, match="has tensors of float16"):
-        F2.launches(problem, config, dense(12), dense(8))
+        F2.launches(problem, config, ConvTensors(dense(12), dense(8)))
     with pytest.raises(ValueError, match="the filter is"):
         F2.prepare_filter(normal((8, 12, 3, 1)), problem, config)
 

@@ -21,6 +21,7 @@ from kernels.device.compile import FLAGS, compile_all
 from kernels.device.device import SOURCE_ROOT, DeviceError, Instantiation
 from kernels.device.machine_code import disassemble
 from kernels.device.tensor_map import TensorMap
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import HALF, Precision
@@ -361,7 +362,7 @@ def test_where_pixels_do_not_lie_at_16_bytes_another_kernel_copies_them() -> Non
     for x in (dense(12), odd(12), replace(within(12), offset=4)):
         for config in TMA.configs(layer.problem):
             (made,) = TMA.launches(
-                layer.problem, config, replace(x, stored=layer.x.stored), layer.y
+                layer.problem, config, ConvTensors(replace(x, stored=layer.x.stored), layer.y)
             )
             assert made.instantiation.kernel == "conv_tensor"
             assert dict(made.instantiation.arguments)["warpgroups"]
@@ -369,7 +370,9 @@ def test_where_pixels_do_not_lie_at_16_bytes_another_kernel_copies_them() -> Non
             assert made.cluster == (1, min(config.split, MAX_CLUSTER), 1)
             assert not {"workspace", "counters"} & set(made.operands)
     moved = at_16_bytes(layer)
-    (made,) = TMA.launches(moved.problem, TMA.configs(moved.problem)[0], moved.x, moved.y)
+    (made,) = TMA.launches(
+        moved.problem, TMA.configs(moved.problem)[0], ConvTensors(moved.x, moved.y)
+    )
     assert made.instantiation.kernel == "conv_tensor_tma"
 
 
@@ -379,7 +382,7 @@ def test_maps_say_where_factors_lie(together: int, halves: tuple[int, int]) -> N
     tile = TMA.blocks_of(problem)[2]
     config = TileConfig(tile, together=together)
     x_pixels = Pixels(72, 80, offset=8, stored=HALF)
-    (made,) = TMA.launches(problem, config, x_pixels, Pixels(136, 136, stored=HALF))
+    (made,) = TMA.launches(problem, config, ConvTensors(x_pixels, Pixels(136, 136, stored=HALF)))
     x, weight, projected, *_ = made.arguments
     assert isinstance(x, TensorMap)
     assert isinstance(weight, TensorMap)
@@ -449,7 +452,7 @@ def test_blocks_of_a_cluster_share_copies_and_sums() -> None:
     for config in clusters:
         assert TMA.chunks(problem, config.tile) >= MIN_CHUNKS * config.split
         assert not TMA.workspace(problem, config)
-        (made,) = TMA.launches(problem, config, x, y)
+        (made,) = TMA.launches(problem, config, ConvTensors(x, y))
         assert made.cluster == (config.together, config.split, 1)
         assert not {"workspace", "counters"} & set(made.operands)
 

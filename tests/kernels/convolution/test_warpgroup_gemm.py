@@ -23,6 +23,7 @@ from kernels.device.compile import FLAGS, compile_all
 from kernels.device.device import SOURCE_ROOT, DeviceError, FaultError, Instantiation
 from kernels.device.gpus import ARCHITECTURES
 from kernels.device.machine_code import disassemble
+from kernels.layout.operands import ConvTensors
 from kernels.problems.precision import Precision
 from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.kernels.convolution.test_tensor_gemm import projecting_layers
@@ -219,7 +220,7 @@ def test_splits_of_2_to_8_may_be_clusters_without_workspace_and_counters() -> No
         assert chunks >= MIN_CHUNKS * config.split
         assert not WARPGROUPS.workspace(problem, config)
         assert WARPGROUPS.counter_bytes(problem, config) == 0
-        (launch,) = WARPGROUPS.launches(problem, config, layer.x, layer.y)
+        (launch,) = WARPGROUPS.launches(problem, config, ConvTensors(layer.x, layer.y))
         assert launch.cluster == (1, config.split, 1)
         assert not {"workspace", "counters"} & set(launch.operands)
 

@@ -12,6 +12,7 @@ from cusim.device import CusimDevice, Order
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.split_sum import WinogradConfig
 from kernels.convolution.winograd import TILES, WinogradConv, WinogradTile
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.winograd.matrices import Points
@@ -152,7 +153,7 @@ def test_the_cost_model_is_told_what_a_block_takes(
     for points in algorithm.points:
         config = WinogradConfig(points, tile)
         (work,) = algorithm.work(problem, config)
-        (launched,) = algorithm.launches(problem, config, dense(8), dense(8))
+        (launched,) = algorithm.launches(problem, config, ConvTensors(dense(8), dense(8)))
         cell = table[f"winograd.cu {launched.instantiation.expression}"]["90a"].split()
         assert work.shared_bytes == launched.shared_bytes + int(cell[2])
         assert work.threads == launched.block[0]
@@ -192,13 +193,13 @@ def test_tensors_beyond_32_bit_indices_are_refused(
     problem: ConvProblem, x: Pixels, y: Pixels
 ) -> None:
     with pytest.raises(ValueError, match="beyond 32 bits"):
-        F4.launches(problem, F4.configs(problem)[0], x, y)
+        F4.launches(problem, F4.configs(problem)[0], ConvTensors(x, y))
 
 
 def test_pixels_of_other_channels_and_another_filter_are_refused() -> None:
     problem = same(F4, 12, 8, 5, 5)
     config = F4.configs(problem)[0]
     with pytest.raises(ValueError, match="12 channels, but x has 8"):
-        F4.launches(problem, config, dense(8), dense(8))
+        F4.launches(problem, config, ConvTensors(dense(8), dense(8)))
     with pytest.raises(ValueError, match="the filter is"):
         F4.prepare_filter(normal((8, 12, 3, 1)), problem, config)

@@ -21,6 +21,7 @@ from kernels.convolution.winograd_nonfused import (
     NonfusedConfig,
     NonfusedWinogradConv,
 )
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOATING, Precision
@@ -211,7 +212,7 @@ def test_products_have_11_bits_only_where_that_at_most_doubles_errors(
     assert algorithm.arithmetic(problem) is products
     config = algorithm.configs(problem)[0]
     x, y = (Pixels(channels, channels, stored=precision.stored) for channels in (20, 10))
-    data, gemm, inverse = algorithm.launches(problem, config, x, y)
+    data, gemm, inverse = algorithm.launches(problem, config, ConvTensors(x, y))
     tensor = products is not Precision.FP32
     assert gemm.instantiation.kernel == ("conv_tensor" if tensor else "conv_direct")
     if tensor:
@@ -278,7 +279,7 @@ def test_the_launches_of_all_chunks_cover_every_tile_once(
 ) -> None:
     for config in algorithm.configs(problem)[:: len(TILES)]:
         x, y = dense(problem.c), dense(problem.k)
-        launches = algorithm.launches(problem, config, x, y, bias=True)
+        launches = algorithm.launches(problem, config, ConvTensors(x, y, bias=True))
         works = algorithm.work(problem, config)
         assert len(launches) == len(works) == 3 * -(-tiles(algorithm, problem) // config.chunk)
         done = 0
@@ -304,7 +305,7 @@ def test_the_cost_model_is_told_what_the_transforms_take() -> None:
     for algorithm, layer in every:
         for config in algorithm.configs(layer.problem):
             works = algorithm.work(layer.problem, config)
-            launches = algorithm.launches(layer.problem, config, layer.x, layer.y)
+            launches = algorithm.launches(layer.problem, config, ConvTensors(layer.x, layer.y))
             for work, launch in ((works[0], launches[0]), (works[2], launches[2])):
                 instantiation = launch.instantiation
                 cell = table[f"{instantiation.source} {instantiation.expression}"]["90a"].split()
@@ -332,14 +333,14 @@ def test_tensors_beyond_32_bit_indices_are_refused(
 ) -> None:
     config = NonfusedConfig(Points.MIXED, TileConfig(TILES[0]), chunk)
     with pytest.raises(ValueError, match="beyond 32 bits"):
-        F4.launches(problem, config, x, y)
+        F4.launches(problem, config, ConvTensors(x, y))
 
 
 def test_pixels_of_other_channels_and_another_filter_are_refused() -> None:
     problem = square(12, 8, 5, 5)
     config = F4.configs(problem)[0]
     with pytest.raises(ValueError, match="12 channels, but x has 8"):
-        F4.launches(problem, config, dense(8), dense(8))
+        F4.launches(problem, config, ConvTensors(dense(8), dense(8)))
     with pytest.raises(ValueError, match="the filter is"):
         F4.prepare_filter(normal((8, 11, 3, 3)), problem, config)
 

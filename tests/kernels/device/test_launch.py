@@ -12,6 +12,7 @@ from kernels.convolution.algorithms import ALGORITHMS
 from kernels.device import launch as launches
 from kernels.device.device import SOURCE_ROOT
 from kernels.device.launch import Launch, divisor, instantiate, int32, launch, struct
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor
 from kernels.operations.linear import linear_launch
@@ -50,7 +51,7 @@ def every_struct_is_filled() -> list[Launch]:
         for algorithm in ALGORITHMS:
             if algorithm.supports(problem) is None:
                 config = algorithm.configs(problem)[0]
-                made += algorithm.launches(problem, config, pixels, pixels)
+                made += algorithm.launches(problem, config, ConvTensors(pixels, pixels))
     tensor = StridedTensor.contiguous((2, 3, 4))
     return [*made, softmax_launch(tensor, tensor, 1)]
 

@@ -15,6 +15,7 @@ from kernels.convolution.tensor_gemm import TensorConv, to_tf32
 from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
+from kernels.layout.operands import ConvTensors
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
@@ -46,11 +47,9 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
     launches = algorithm.launches(
         problem,
         config,
-        layer.x,
-        layer.y,
-        residual=layer.residual,
-        bias=layer.bias,
-        activation=layer.activation,
+        ConvTensors(
+            layer.x, layer.y, residual=layer.residual, bias=layer.bias, activation=layer.activation
+        ),
     )
 
     workspace = algorithm.workspace(problem, config)

@@ -16,6 +16,7 @@ from kernels.convolution.integer_patch import INTEGER_PATCH_TILES, IntegerPatchC
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TensorTile
 from kernels.convolution.tensor_patch import PatchTile
+from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Addend
 from kernels.problems.activation import RELU, ActivationKind
 from kernels.problems.precision import BYTE, Precision, Storage
@@ -93,7 +94,7 @@ def integer_case(
     residual = layer.residual
     ahead = residual.ahead if isinstance(residual, Addend) else None
     launches = algorithm.launches(
-        problem, config, layer.x, layer.y, residual, layer.bias, layer.activation
+        problem, config, ConvTensors(layer.x, layer.y, residual, layer.bias, layer.activation)
     )
     workspace = algorithm.workspace(problem, config)
 
