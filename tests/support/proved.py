@@ -75,14 +75,18 @@ class Proof:
     def spared(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
         """Return the tests that need not run again while it holds: seven in eight of each file."""
         seen: Counter[Path] = Counter()
+        proves: dict[Path, bool] = {}
         left = []
         for item in items:
-            where = item.path.relative_to(ROOT).as_posix()
-            if not where.startswith(self.tests) or self.reads_more(item.path):
+            path = item.path
+            if path not in proves:
+                where = path.relative_to(ROOT).as_posix()
+                proves[path] = where.startswith(self.tests) and not self.reads_more(path)
+            if not proves[path]:
                 continue
-            if seen[item.path] % ONE_IN:
+            if seen[path] % ONE_IN:
                 left.append(item)
-            seen[item.path] += 1
+            seen[path] += 1
         return left
 
 
