@@ -1,7 +1,7 @@
 """Lays out all buffers of a plan in one arena, in which buffers never alive together share
 bytes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,20 +61,6 @@ def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
     NP-hard.
     """
     return min((_place(sorted(lifetimes, key=key)) for key in _ORDERS), key=lambda a: a.nbytes)
-
-
-def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
-    """Return a lower bound on the bytes of any layout: the most bytes that are alive at one
-    step."""
-    changes: dict[int, int] = {}
-    for life in lifetimes:
-        changes[life.first] = changes.get(life.first, 0) + aligned(life.nbytes)
-        changes[life.last + 1] = changes.get(life.last + 1, 0) - aligned(life.nbytes)
-    now = peak = 0
-    for _, change in sorted(changes.items()):
-        now += change
-        peak = max(peak, now)
-    return peak
 
 
 _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kernels.device.device import Argument
 from kernels.device.launch import Launch
 from kernels.image.place import Kind
-from models.arena import ALIGNMENT, Lifetime, lay_out, lower_bound
+from models.arena import ALIGNMENT, Lifetime, lay_out
 from models.graph import Graph
 from models.lowering import (
     INPUT,
@@ -111,11 +111,6 @@ class Plan:
     input_bytes: int
     output_bytes: int
     counter_bytes: int
-
-    @property
-    def arena_bound(self) -> int:
-        """Return a lower bound on the arena's bytes, given when each buffer is in use."""
-        return lower_bound(self.buffers)
 
 
 def build_plan(

@@ -130,7 +130,7 @@ class TorchNetwork:
         prepare: Callable[[Any, Any, Any], Callable[[], Any]],
     ) -> None:
         torch = runtime.torch
-        self.name, self._torch, self._n = name, torch, n
+        self.name, self._torch = name, torch
         graph = classifier.rewritten.graph
         module = torch_module(torch, graph, *normalisation(classifier.preprocessing)).cuda()
         shape = (n, *classifier.preprocessing.image_shape)

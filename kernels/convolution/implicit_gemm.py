@@ -67,7 +67,6 @@ class AnyTile(Protocol):
 _PRODUCTS = 256  # of a thread, in an iteration of the innermost loop: implicit_gemm.cu
 
 T = TypeVar("T", bound=AnyTile)
-ConfigTile = TypeVar("ConfigTile")
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,11 +316,6 @@ class JpegImage(DeferredImage):
             raise UnsuitableError(Reason.LARGE, f"it takes {self.scratch_bytes} bytes to decode")
         self._head = crop.head(len(file.scan), described)
 
-    @property
-    def head_bytes(self) -> int:
-        """Return the offset in its place at which the scan begins, and later the pixels."""
-        return len(self._head)
-
     def write(self, place: Bytes) -> None:
         """Write the entry to a place."""
         begin, end = len(self._head), len(self._head) + len(self.file.scan)

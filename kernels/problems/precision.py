@@ -104,6 +104,3 @@ _ARCHITECTURES = {
     Precision.FP16: Architectures(75),
     Precision.INT8: Architectures(75),
 }
-
-FLOATING = tuple(precision for precision in Precision if precision is not Precision.INT8)
-"""The precisions at which a network of floats can be computed."""

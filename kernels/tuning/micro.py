@@ -30,8 +30,6 @@ TURNS = (0, 500, 1000)
 VARIANTS, LENGTH = 8, 2048
 """Kernels with 32 KB of code each, together more than the instruction caches hold."""
 
-LATE_THREADS = 256
-
 ISSUE_TURNS = 2000
 WARPS = (4, 8, 16, 32)
 """The numbers of warps on each multiprocessor."""
@@ -70,12 +68,6 @@ def wide_launch(blocks: int, variant: int, length: int) -> Launch:
     """Return a launch of long code that writes y; the code differs for each variant."""
     kernel = instantiate(SOURCE, "wide", length=length, variant=variant)
     return launch(kernel, (blocks, 1, 1), (256, 1, 1), y="y", x=1.0)
-
-
-def late_launch(blocks: int) -> Launch:
-    """Return a launch whose LATE_THREADS threads a block read x and store a float of y late."""
-    kernel = instantiate(SOURCE, "late")
-    return launch(kernel, (blocks, 1, 1), (LATE_THREADS, 1, 1), x="x", y="y")
 
 
 def issue_launch(blocks: int, warps: int, turns: int) -> Launch:

@@ -68,29 +68,6 @@ class Program:
             depths[value] = instructions(terms) + max((depths[term] for term in terms), default=0)
         return max(depths.values())
 
-    def matrix(self) -> Matrix:
-        """Return the matrix that the steps compute."""
-        return self._expanded(absolute=False)
-
-    def magnitudes(self) -> Matrix:
-        """Return |matrix|, or more where shared values partly cancel: the matrix of the terms'
-        sizes.
-
-        It bounds the share of each input in the output's sums, which their rounding depends on.
-        """
-        return self._expanded(absolute=True)
-
-    def _expanded(self, absolute: bool) -> Matrix:
-        inputs = [Value(Kind.INPUT, j) for j in range(self.columns)]
-        sums: Steps = {value: {value: Fraction(1)} for value in inputs}
-        for value, terms in self.steps.items():
-            sums[value] = dict.fromkeys(inputs, Fraction(0))
-            for term, c in terms.items():
-                for source, inner in sums[term].items():
-                    sums[value][source] += (abs(c) if absolute else c) * inner
-        outputs = (sums[Value(Kind.OUTPUT, i)] for i in range(self.rows))
-        return tuple(tuple(row[source] for source in inputs) for row in outputs)
-
 
 def instructions(terms: Terms) -> int:
     """Return how many instructions a combination takes."""

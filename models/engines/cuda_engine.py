@@ -121,7 +121,7 @@ class CudaEngine:
         p = classifier.preprocessing
         self.precision = classifier.precision
         self._name, self._device, self.gpu = classifier.name, device, device
-        self._max_batch, self._classes = max_batch, classifier.classes
+        self.max_batch, self.classes = max_batch, classifier.classes
         self._preprocessing = p
         self._inner, self._origins = classifier.inner, classifier.origins
         self._kinds = p.batch_kinds(takes)
@@ -163,16 +163,6 @@ class CudaEngine:
             raise _failure(error, f"{device.name} cannot take {classifier.name}") from error
 
     @property
-    def max_batch(self) -> int:
-        """Return the largest N that `run` accepts."""
-        return self._max_batch
-
-    @property
-    def classes(self) -> int:
-        """Return the number of scores of an image."""
-        return self._classes
-
-    @property
     def device(self) -> str:
         """Return the device's name for display, with its architecture."""
         return f"{self._device.name} (Convoy's kernels, sm_{self._device.architecture})"
@@ -189,7 +179,7 @@ class CudaEngine:
         """
         try:
             self._capture()
-            self._max_batch = self._prove(self)
+            self.max_batch = self._prove(self)
         except EngineError as failure:
             if self._fallback is None:
                 raise
@@ -225,7 +215,7 @@ class CudaEngine:
 
         The `inner` values are copied from the arena after the replay.
         """
-        n = batch_size(images, self._preprocessing.forms, self._max_batch)
+        n = batch_size(images, self._preprocessing.forms, self.max_batch)
         if not self._replays:
             raise EngineError("the engine is closed or not warmed up")
         kind = kind_of_batch(images)
@@ -236,10 +226,10 @@ class CudaEngine:
             kind = kind_of_batch(images)
         key = next(other for other in self._kinds if other >= kind), n
         rows = self._run_batch(key, images)
-        ranked = rows[:, self._classes : -1]
+        ranked = rows[:, self.classes : -1]
         k = ranked.shape[1] // 2
         return Results(
-            rows[:, : self._classes],
+            rows[:, : self.classes],
             TopClasses(ranked[:, :k], ranked[:, k:]),
             {name: self._read(key, name) for name in inner},
             (rows[:, -1] - 1).astype(np.int32) if key[0] is Kind.JPEG else None,

@@ -135,8 +135,8 @@ class OnnxRuntimeEngine:
         self.precision = model.precision
         self._prove = prove
         self._settled = side_by_side
-        self._max_batch = max_batch
-        self._classes = model.classes
+        self.max_batch = max_batch
+        self.classes = model.classes
         self._preprocessing, self._image_shape = p, p.image_shape
         self._no_tensors = np.empty((0, *p.input_shape), np.float32)
         self._gathered: Images | None = None
@@ -158,16 +158,6 @@ class OnnxRuntimeEngine:
         self._side_by_side: ort.InferenceSession | None = None  # where it is faster
 
     @property
-    def max_batch(self) -> int:
-        """Return the largest N that `run` accepts."""
-        return self._max_batch
-
-    @property
-    def classes(self) -> int:
-        """Return the number of scores of an image."""
-        return self._classes
-
-    @property
     def device(self) -> str:
         """Return the device and ONNX Runtime's version for display."""
         return f"cpu (ONNX Runtime {ort.__version__})"
@@ -181,7 +171,7 @@ class OnnxRuntimeEngine:
     def proved(self, model: SessionModel) -> WarmUpResult:
         """Return what this engine's warm-up showed of the model."""
         faster = self._side_by_side is not None
-        return WarmUpResult(model, self._threads, self._max_batch, faster, self.fallback_reason)
+        return WarmUpResult(model, self._threads, self.max_batch, faster, self.fallback_reason)
 
     def warm_up(self) -> Engine:
         """Measure whether running images in parallel is faster, unless that is known, and prove the
@@ -193,8 +183,8 @@ class OnnxRuntimeEngine:
         if self._side_by_side is None:
             self._beside.shutdown()
             if self._one_by_one:
-                self._max_batch = 1  # an image would only wait for others
-        self._max_batch = self._prove(self)
+                self.max_batch = 1  # an image would only wait for others
+        self.max_batch = self._prove(self)
         return self
 
     def _is_faster_apart(self) -> bool:
@@ -212,7 +202,7 @@ class OnnxRuntimeEngine:
 
         The session computes the `inner` values in any case, and returns those asked for.
         """
-        n = batch_size(images, self._preprocessing.forms, self._max_batch)
+        n = batch_size(images, self._preprocessing.forms, self.max_batch)
         if self._session is None:
             raise EngineError("the engine is closed")
         outputs = self._outputs(inner)
@@ -241,7 +231,7 @@ class OnnxRuntimeEngine:
 
     def _empty(self, n: int, outputs: Sequence[str]) -> "_Arrays":
         """Return arrays with room for the outputs of n images."""
-        shapes = [(self._classes,), *(self._inner[name].shape for name in outputs[1:])]
+        shapes = [(self.classes,), *(self._inner[name].shape for name in outputs[1:])]
         return [np.empty((n, *shape), np.float32) for shape in shapes]
 
     def _run_side_by_side(
@@ -302,7 +292,7 @@ class OnnxRuntimeEngine:
         scores, *others = session.run(outputs, {PIXELS: pixels, TENSORS: tensors})
         n = len(pixels) + len(tensors)
         return [
-            np.reshape(scores, (n, self._classes)),
+            np.reshape(scores, (n, self.classes)),
             *(
                 np.reshape(values, (n, *self._inner[name].shape))
                 for name, values in zip(outputs[1:], others, strict=True)
@@ -317,7 +307,7 @@ class OnnxRuntimeEngine:
             return np.asarray(images[0])[np.newaxis]
         if self._gathered is None:
             # Allocated once: fresh memory costs a page fault for every 4 kB.
-            self._gathered = np.empty((self._max_batch, *self._image_shape), np.uint8)
+            self._gathered = np.empty((self.max_batch, *self._image_shape), np.uint8)
         for place, image in zip(self._gathered, images, strict=False):
             place[...] = image
         return self._gathered[: len(images)]

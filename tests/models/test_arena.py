@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.arena import ALIGNMENT, Lifetime, aligned, lay_out, lower_bound
+from models.arena import ALIGNMENT, Lifetime, aligned, lay_out
+from tests.support.models.plans import lower_bound
 
 LIFETIMES = st.lists(
     st.tuples(st.integers(1, 5000), st.integers(0, 30), st.integers(0, 12)), max_size=25

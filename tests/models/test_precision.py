@@ -22,7 +22,7 @@ from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind
-from kernels.problems.precision import FLOAT, FLOATING, HALF, Precision
+from kernels.problems.precision import FLOAT, HALF, Precision
 from models import (
     BUILT_IN_MODEL,
     DeviceKind,
@@ -43,6 +43,7 @@ from models.rewrite import rewrite
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.cases.tensor_gemm import TENSOR, WARPGROUPS
 from tests.support.cases.tma_gemm import TMA
+from tests.support.kernels.arrays import FLOATING
 from tests.support.models.engines import (
     H200_CHOICE,
     classifier_of,

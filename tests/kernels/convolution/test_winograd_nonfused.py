@@ -24,13 +24,13 @@ from kernels.convolution.winograd_nonfused import (
 from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import FLOATING, Precision
+from kernels.problems.precision import Precision
 from kernels.winograd.matrices import Points
 from tests.support.cases.conv import DIRECT, conv_case, multiplied
 from tests.support.cases.tensor_gemm import TENSOR, at_precision
 from tests.support.cases.winograd_nonfused import F2, F2_3D, F4, LAYERS, LAYERS_3D
 from tests.support.kernels import reference, resources
-from tests.support.kernels.arrays import Array, normal
+from tests.support.kernels.arrays import FLOATING, Array, normal
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window

@@ -15,12 +15,13 @@ from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
 from kernels.device.gpus import H200
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import FLOATING, Precision
+from kernels.problems.precision import Precision
 from kernels.tuning import heuristic
 from kernels.tuning.constants import ASSUMED
 from kernels.tuning.heuristic import MEMORY_BYTES, choose, estimated_cycles
 from kernels.tuning.profile_table import profile_of
 from kernels.tuning.static_profile import StaticProfile
+from tests.support.kernels.arrays import FLOATING
 
 PEAK = {Precision.FP32: 128, Precision.TF32: 1024, Precision.TF32X3: 1024 / 3, Precision.FP16: 2048}
 """Multiply-adds of a multiprocessor in a cycle, dense: NVIDIA's data sheet of the H100."""

@@ -8,8 +8,8 @@ import pytest
 
 from cusim.device import CusimDevice
 from kernels.device.device import Device, FaultError
-from kernels.tuning.micro import LATE_THREADS, late_launch
 from kernels.tuning.timing import launcher
+from tests.support.cases.micro import LATE_THREADS, late_launch
 from tests.support.kernels.mutations import replaced
 
 CHAIN, REPLAYS = 16, 20

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kernels.winograd.matrices import Matrix, Points, WinogradMatrices, winograd_matrices
 from kernels.winograd.program import Kind, Program, Value, program
+from tests.support.kernels.winograd_terms import magnitudes, matrix_of
 
 HALF = Fraction(1, 2)
 F_6_3 = WinogradMatrices(6, 3, (0, 1, -1, 2, -2, HALF, -HALF))
@@ -26,7 +27,7 @@ def rows(*lists: Iterable[int | Fraction]) -> Matrix:
 @pytest.mark.parametrize("matrices", [winograd_matrices(2, 3, Points.INTEGER), F_6_3, THIRDS])
 def test_a_program_computes_its_matrix(matrices: WinogradMatrices) -> None:
     for matrix in (matrices.at, matrices.g, matrices.bt):
-        assert program(matrix).matrix() == matrix
+        assert matrix_of(program(matrix)) == matrix
 
 
 @settings(deadline=None)
@@ -44,12 +45,12 @@ def test_any_matrix_is_computed_by_no_more_than_its_terms(
 ) -> None:
     matrix = rows(*lists)
     computed = program(matrix)
-    assert computed.matrix() == matrix
+    assert matrix_of(computed) == matrix
     assert computed.instructions <= sum(c != 0 for row in matrix for c in row)
     least = absolute(matrix)
     assert all(
         more >= less
-        for row, bound in zip(computed.magnitudes(), least, strict=True)
+        for row, bound in zip(magnitudes(computed), least, strict=True)
         for more, less in zip(row, bound, strict=True)
     )
 
@@ -124,10 +125,12 @@ def test_magnitudes_count_what_cancels() -> None:
         program(winograd_matrices(m, 3, points).bt)
         for m, points in ((2, Points.INTEGER), (4, Points.INTEGER), (4, Points.MIXED))
     )
-    assert f2.magnitudes() == absolute(f2.matrix())
-    assert f4.magnitudes() == absolute(f4.matrix())
-    assert mixed.matrix()[1:3] == rows((0, -1, HALF, 5 * HALF, 1, 0), (0, 1, -5 * HALF, HALF, 1, 0))
-    assert mixed.magnitudes()[1:3] == rows(*[(0, 1, 5 * HALF, 5 * HALF, 1, 0)] * 2)
+    assert magnitudes(f2) == absolute(matrix_of(f2))
+    assert magnitudes(f4) == absolute(matrix_of(f4))
+    assert matrix_of(mixed)[1:3] == rows(
+        (0, -1, HALF, 5 * HALF, 1, 0), (0, 1, -5 * HALF, HALF, 1, 0)
+    )
+    assert magnitudes(mixed)[1:3] == rows(*[(0, 1, 5 * HALF, 5 * HALF, 1, 0)] * 2)
 
 
 def most_live(computed: Program) -> int:

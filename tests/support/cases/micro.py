@@ -5,18 +5,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.device.launch import Launch
+from kernels.device.launch import Launch, instantiate, launch
 from kernels.layout.strided import StridedTensor
 from kernels.tuning.micro import (
+    SOURCE,
     chain_launch,
     issue_launch,
-    late_launch,
     read_cache_launch,
     wide_launch,
 )
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray
 from tests.support.tolerance import EPS32
+
+LATE_THREADS = 256
+
+
+def late_launch(blocks: int) -> Launch:
+    """Return a launch whose LATE_THREADS threads a block read x and store a float of y late."""
+    kernel = instantiate(SOURCE, "late")
+    return launch(kernel, (blocks, 1, 1), (LATE_THREADS, 1, 1), x="x", y="y")
 
 
 @dataclass(frozen=True, eq=False)

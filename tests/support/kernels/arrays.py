@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kernels.problems.precision import FLOAT, Storage
+from kernels.problems.precision import FLOAT, Precision, Storage
 
 Array = NDArray[np.floating[Any]]
 Float = type[np.floating[Any]]
+FLOATING = tuple(precision for precision in Precision if precision is not Precision.INT8)
+"""The precisions at which a network of floats can be computed."""
+
 BOTH_TYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 

@@ -263,7 +263,7 @@ class JpegRig:
 
     def has_room(self, image: JpegImage) -> bool:
         """Return whether an image fits a place of this size."""
-        head, pixels = image.head_bytes, int(np.prod(image.pixels_shape))
+        head, pixels = len(image._head), int(np.prod(image.pixels_shape))
         largest = head + max(len(image.file.scan) + 16, pixels)
         return largest <= self.place_bytes and image.scratch_bytes <= self.scratch_bytes
 

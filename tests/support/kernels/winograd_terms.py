@@ -1,11 +1,13 @@
 """Computes the sizes of the terms of Winograd's sums, to which rounding errors are relative."""
 
+from fractions import Fraction
+
 import numpy as np
 
 from kernels.problems.conv import ConvProblem
 from kernels.winograd.filter import as_array, nested
-from kernels.winograd.matrices import WinogradMatrices
-from kernels.winograd.program import program
+from kernels.winograd.matrices import Matrix, WinogradMatrices
+from kernels.winograd.program import Kind, Program, Steps, Value, program
 from kernels.winograd.reference import products, tiles, untiled
 from tests.support.kernels.arrays import Array
 
@@ -18,12 +20,37 @@ def winograd_terms(
 
         |Aᵀ| [Σ_c (|G| |g| |Gᵀ|) ⊙ (|Bᵀ| |d| |B|)] |A|
 
-    where |Aᵀ| and |Bᵀ| include what cancels in the generated transforms (Program.magnitudes).
+    where |Aᵀ| and |Bᵀ| include what cancels in the generated transforms (`magnitudes`).
     No intermediate sum is larger, so y errs by at most `winograd_roundings` · eps / 2 of this, to
     first order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
     """
-    bt, at = (as_array(program(matrix).magnitudes()) for matrix in (matrices.bt, matrices.at))
+    bt, at = (as_array(magnitudes(program(matrix))) for matrix in (matrices.bt, matrices.at))
     axes = len(problem.window.input)
     u = nested(np.abs(as_array(matrices.g)), np.abs(weight), axes)
     v = nested(np.abs(bt), tiles(np.abs(x), problem, matrices), axes)
     return untiled(nested(np.abs(at), products(u, v), axes), problem)
+
+
+def matrix_of(computed: Program) -> Matrix:
+    """Return the matrix that a program's steps compute."""
+    return _expanded(computed, absolute=False)
+
+
+def magnitudes(computed: Program) -> Matrix:
+    """Return |matrix|, or more where shared values partly cancel: the matrix of the terms' sizes.
+
+    It bounds the share of each input in the output's sums, which their rounding depends on.
+    """
+    return _expanded(computed, absolute=True)
+
+
+def _expanded(computed: Program, *, absolute: bool) -> Matrix:
+    inputs = [Value(Kind.INPUT, j) for j in range(computed.columns)]
+    sums: Steps = {value: {value: Fraction(1)} for value in inputs}
+    for value, terms in computed.steps.items():
+        sums[value] = dict.fromkeys(inputs, Fraction(0))
+        for term, c in terms.items():
+            for source, inner in sums[term].items():
+                sums[value][source] += (abs(c) if absolute else c) * inner
+    outputs = (sums[Value(Kind.OUTPUT, i)] for i in range(computed.rows))
+    return tuple(tuple(row[source] for source in inputs) for row in outputs)

@@ -1,6 +1,6 @@
 """Checks what must hold of every plan."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from models.arena import Lifetime, aligned
 from models.plan import Plan, Region, Step
@@ -90,3 +90,17 @@ def _touches(plan: Plan, life: Lifetime, index: int, step: Step) -> bool:
     places = [at.offset for at in step.operands.values() if at.region is Region.ARENA]
     alive = life.first <= index <= life.last
     return alive and any(begin <= place < begin + life.nbytes for place in places)
+
+
+def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
+    """Return a lower bound on the bytes of any layout: the most bytes that are alive at one
+    step."""
+    changes: dict[int, int] = {}
+    for life in lifetimes:
+        changes[life.first] = changes.get(life.first, 0) + aligned(life.nbytes)
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - aligned(life.nbytes)
+    now = peak = 0
+    for _, change in sorted(changes.items()):
+        now += change
+        peak = max(peak, now)
+    return peak
