@@ -21,27 +21,6 @@
 #include "requantise.cuh"
 #include "wgmma.cuh"
 
-template <int M, int N>
-using IntSums = int[M][N][4];
-
-// As wgmma has them.
-template <int M, int N>
-using IntRow = int[M * N * 4];
-template <int M, int N>
-__device__ __forceinline__ IntRow<M, N>& in_a_row(IntSums<M, N>& sums) {
-  return reinterpret_cast<IntRow<M, N>&>(sums);
-}
-
-template <int M, int N>
-__device__ __forceinline__ void clear(IntSums<M, N>& sums) {
-#pragma unroll
-  for (int m = 0; m < M; ++m)
-#pragma unroll
-    for (int n = 0; n < N; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
-}
-
 template <bool WARPGROUPS, int BM, int BN, int BK, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     conv_integer(const Byte* x, const signed char* __restrict__ weight,
@@ -163,7 +142,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   const int x_lane = kept((warp_pixel + lane % 16) * BK + (lane / 16 ^ lane % 8) * 16);
   const int weight_lane =
       kept((BM + warp_filter + lane / 16 * 8 + lane % 8) * BK + (lane / 8 % 2 ^ lane % 8) * 16);
-  IntSums<M, N> sums;
+  int sums[M][N][4];
   if constexpr (!WARPGROUPS) clear(sums);
 
   // Begins the products of a chunk, which only the first stores instead of adding.

@@ -36,20 +36,9 @@
 //   At least 4 blocks per multiprocessor, where 3xTF32 has a small tile: with a bound of 1 it took
 //   118 registers, too many for a third block of 32 x 64; without one, 55 instructions more a turn.
 //   At least 2 of the largest tile with WARPGROUPS, which took 134 without that bound.
-#include "channels.cuh"
 #include "cluster_sum.cuh"
 #include "implicit_gemm.cuh"
-#include "wgmma.cuh"
-
-// kernels/problems/precision.py, those that tensor cores compute.
-enum class Precision { TF32, TF32X3, FP16 };
-
-// kernels/problems/conv.py, Projection: a 1x1 convolution of the residual, which is added instead.
-struct Projection {
-  int channels;  // 0 where the residual, if there is one, is added as it is
-  int input[3];
-  int stride[3];
-};
+#include "tensor_gemm.cuh"
 
 // As window_start: every output pixel reads one that exists.
 __device__ __forceinline__ int4 projected_start(int pixel, const Sizes& sizes, const Window& window,
@@ -64,17 +53,6 @@ __device__ __forceinline__ int4 projected_start(int pixel, const Sizes& sizes, c
                     at[2];
   return make_int4(place * sizes.residual_pitch, pixel < sizes.pixels ? 0 : -(1 << 30), 0, 0);
 }
-
-template <Precision PRECISION>
-struct Stored {
-  using Element = float;
-};
-template <>
-struct Stored<Precision::FP16> {
-  using Element = Half;
-};
-template <Precision PRECISION>
-using Element = typename Stored<PRECISION>::Element;
 
 // Floats to TF32 numbers; `small` is what they lack, but for 2^-22 of them. What has no finite
 // `big` is all `small`: infinity, of which the next product would else be infinity - infinity, and
@@ -96,27 +74,6 @@ template <int M, int N>
 struct Fragments {
   unsigned x[M][4], weight[N][2];
 };
-
-template <int M, int N>
-using Sums = float[M][N][4];
-
-// As wgmma has them.
-template <int M, int N>
-using Row = float[M * N * 4];
-template <int M, int N>
-__device__ __forceinline__ Row<M, N>& in_a_row(Sums<M, N>& sums) {
-  return reinterpret_cast<Row<M, N>&>(sums);
-}
-
-template <int M, int N>
-__device__ __forceinline__ void clear(Sums<M, N>& sums) {
-#pragma unroll
-  for (int m = 0; m < M; ++m)
-#pragma unroll
-    for (int n = 0; n < N; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[m][n][i] = 0.0f;
-}
 
 template <Precision PRECISION, int M, int N>
 __device__ __forceinline__ void multiply(Sums<M, N>& sums, const Fragments<M, N>& factors,
@@ -378,35 +335,6 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
           for (int i = 0; i < 4; ++i) sums[m][n][i] += of_steps[step][m][n][i];
   };
 
-  // Begins the products of a chunk, which only the first stores instead of adding.
-  const auto begin_products = [&](int stage, bool add) {
-    if constexpr (WARPGROUPS && !SPLITS) {
-      const unsigned begin = tiles + unsigned(stage * STAGE);
-      const unsigned long long a = wgmma_tile(begin + warp / 4 * (64 * ROW));
-      const unsigned long long b = wgmma_tile(begin + BM * ROW);
-      unsigned x[ROW / 32][4];
-      if constexpr (PRECISION == Precision::TF32) {
-#pragma unroll
-        for (int step = 0; step < ROW / 32; ++step) {
-          ldmatrix_x4(x[step], shared + stage * STAGE + (x_lane ^ step * 32));
-#pragma unroll
-          for (int i = 0; i < 4; ++i) x[step][i] = to_tf32(__uint_as_float(x[step][i]));
-        }
-      }
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < ROW / 32; ++step) {
-        const bool adds = add || step > 0;
-        const unsigned long long of_step = b + unsigned(step) * 2;
-        if constexpr (PRECISION == Precision::TF32)
-          wgmma_tf32(in_a_row(sums), x[step], of_step, adds);
-        else
-          wgmma_f16(in_a_row(sums), a + unsigned(step) * 2, of_step, adds);
-      }
-      wgmma_commit();
-    }
-  };
-
   const auto multiply_chunk = [&](int stage) {
     const unsigned char* const chunk = shared + stage * STAGE;
 #pragma unroll
@@ -442,7 +370,9 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
     if constexpr (WARPGROUPS) fence_proxy_async();
     __syncthreads();  // this chunk is there for all, and the one before it read by all
     if constexpr (SPLITS) begin_steps(reading, small, 0);
-    if constexpr (WARPGROUPS && !SPLITS) begin_products(reading, chunk > first_chunk);
+    if constexpr (WARPGROUPS && !SPLITS)
+      begin_products<PRECISION>(sums, shared + reading * STAGE, warp / 4 * (64 * ROW), BM * ROW,
+                                x_lane, chunk > first_chunk);
     if (chunk + STAGES - 1 < last_chunk) {
       copy_weights(writing);
       copy_x(writing);

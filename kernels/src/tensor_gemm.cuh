@@ -28,24 +28,6 @@ using Element = typename Stored<PRECISION>::Element;
 template <int M, int N>
 using Sums = float[M][N][4];
 
-// As wgmma has them.
-template <int M, int N>
-using Row = float[M * N * 4];
-template <int M, int N>
-__device__ __forceinline__ Row<M, N>& in_a_row(Sums<M, N>& sums) {
-  return reinterpret_cast<Row<M, N>&>(sums);
-}
-
-template <int M, int N>
-__device__ __forceinline__ void clear(Sums<M, N>& sums) {
-#pragma unroll
-  for (int m = 0; m < M; ++m)
-#pragma unroll
-    for (int n = 0; n < N; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[m][n][i] = 0.0f;
-}
-
 // Begins the products of 64 pixels, a warpgroup's, with all filters of a chunk of 128 bytes. Its
 // tiles lie at `x` and at `weight` from `chunk`; `lane` is where ldmatrix has this lane's row of x.
 // Sums are stored, not added to what there is, unless `add`.

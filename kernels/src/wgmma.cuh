@@ -119,3 +119,19 @@ WGMMA(wgmma_u8s8, int, "r", "k32.s32.u8.s8", "", "")
 __device__ __forceinline__ unsigned long long wgmma_tile(unsigned shared) {
   return (shared & 0x3ffff) >> 4 | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }
+
+// A warp's sums, in fragments of 16 x 8, as wgmma has them.
+template <class Number, int M, int N>
+__device__ __forceinline__ auto in_a_row(Number (&sums)[M][N][4]) -> Number (&)[M * N * 4] {
+  return reinterpret_cast<Number(&)[M * N * 4]>(sums);
+}
+
+template <class Number, int M, int N>
+__device__ __forceinline__ void clear(Number (&sums)[M][N][4]) {
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
+}
