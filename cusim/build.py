@@ -120,7 +120,9 @@ _KERNEL = (
 # No start files: they have static variables, and those are shared memory. No libraries either: the
 # runtime, which has them, also stands in for the one that these checks would bring.
 _KERNEL_LINK = ("-shared", "-nostartfiles", "-nodefaultlibs")
-_RUNTIME = (*_COMMON, "-std=c++20", "-O2", f"-I{INCLUDE}")
+# Views and statements' frontiers are for a debugger, and take a third of its time.
+_NO_VIEWS = ("-gno-variable-location-views", "-gno-statement-frontiers")
+_RUNTIME = (*_COMMON, *_NO_VIEWS, "-std=c++20", "-O2", f"-I{INCLUDE}")
 
 
 def runtime(build: Build) -> Path:
