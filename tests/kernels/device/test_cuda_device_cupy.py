@@ -17,8 +17,6 @@ from kernels.device.device import PlainArgument
 from tests.support.kernels import fake_cupy
 from tests.support.kernels.fake_cupy import FakeCupy
 
-cupy = pytest.importorskip("cupy", reason="the CuPy wheel is not installed (extra cuda13)")
-
 # Attributes that only the stand-in has: faults to inject, and its record of calls.
 _ITS_OWN = {"fault", "capturing", "loaded", "ask"}
 _CLASSES = {
@@ -51,9 +49,14 @@ METHODS = {
 }
 
 
+def cupy() -> Any:
+    """CuPy, which only the process that runs these tests imports."""
+    return pytest.importorskip("cupy", reason="the CuPy wheel is not installed (extra cuda13)")
+
+
 def real(path: str) -> Any:
     """What CuPy has under a dotted path."""
-    value: Any = cupy
+    value = cupy()
     for name in path.split("."):
         value = getattr(value, name)
     return value
@@ -104,11 +107,12 @@ def test_cupys_functions_take_what_the_stand_ins_take(path: str) -> None:
 def launch_options() -> list[str]:
     """What RawKernel hands on to Function.__call__, as that refuses any other."""
     options = []
+    its_class = real("cuda.function.Function")
     for name in ("shared_mem", "stream", "no_such_option"):
-        function = cupy.cuda.function.Function.__new__(cupy.cuda.function.Function)
+        function = its_class.__new__(its_class)
         with pytest.raises((TypeError, AttributeError)) as raised:
             # No grid is a tuple here: what is said of the options comes before that or instead.
-            cupy.cuda.function.Function.__call__(function, [], (), (), **{name: None})
+            its_class.__call__(function, [], (), (), **{name: None})
         if "unexpected keyword" not in str(raised.value):
             options.append(name)
     assert "no_such_option" not in options
@@ -134,9 +138,9 @@ def test_an_argument_becomes_the_bytes_that_the_kernel_reads(
     raw = _raw_argument(argument)
     if isinstance(raw, np.ndarray):
         assert raw.size == 1  # CuPy passes arrays of one element by value, and no others
-        parameter = cupy.cuda.function.CNumpyArray(raw)
+        parameter = real("cuda.function.CNumpyArray")(raw)
     else:
-        parameter = cupy._core._scalar.CScalar(raw)
+        parameter = real("_core._scalar.CScalar")(raw)
     assert ctypes.string_at(parameter.ptr, len(expected)) == expected
     assert fake_cupy._parameter(raw) == expected
 

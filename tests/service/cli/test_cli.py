@@ -19,6 +19,7 @@ from service.cli import serve as serving
 from service.http.server import ListenError, bind
 from service.settings import Settings, SettingsError
 from tests.support.command_line import Run
+from tests.support.servers.forked import CONVOY, Forked
 from tests.support.servers.real_workers import until
 from tests.support.servers.several_models import make_models
 
@@ -97,17 +98,8 @@ def _complete(shell: str, instruction: str, line: str) -> str:
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
         "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1],
     }
-    command = [sys.executable, "-c", "from service.cli import main; main()"]
-    done = subprocess.run(
-        [Path(sys.executable).with_name("convoy")]
-        if Path(sys.executable).with_name("convoy").exists()
-        else command,
-        env=os.environ | asked,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout
+    done = Forked(CONVOY, stderr=subprocess.DEVNULL, environ=asked)
+    return done.communicate()[0]
 
 
 def test_a_demo_opens_the_page_in_a_browser(tmp_path: Path) -> None:
@@ -115,9 +107,13 @@ def test_a_demo_opens_the_page_in_a_browser(tmp_path: Path) -> None:
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.new && mv {opened}.new {opened}\n')
     browser.chmod(0o700)
-    command = [sys.executable, "-c", "from service.cli import main; main()", "demo", "--port", "0"]
-    process = subprocess.Popen(
-        command, env=os.environ | {"BROWSER": f"{browser} %s"}, stdout=subprocess.PIPE, text=True
+    process = Forked(
+        CONVOY,
+        "demo",
+        "--port",
+        "0",
+        environ={"BROWSER": f"{browser} %s"},
+        stderr=subprocess.DEVNULL,
     )
     try:
         assert process.stdout is not None
@@ -282,18 +278,11 @@ def test_a_name_that_is_no_utf8_is_printed_as_well_as_can_be(convoy: Run, tmp_pa
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_output_that_cannot_be_written_is_one_line_and_status_1() -> None:
-    convoy_command = (sys.executable, "-c", "from service.cli import main; main()")
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*convoy_command, "inspect", "digits"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        done = Forked(CONVOY, "inspect", "digits", stdout=full)
+        _, error = done.communicate(60)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[0] == "Error: [Errno 28] No space left on device"
+    assert error.splitlines()[0] == "Error: [Errno 28] No space left on device"
 
 
 def test_classify_takes_a_folder_and_says_as_many_labels_as_asked(convoy: Run) -> None:
@@ -334,10 +323,7 @@ def test_classify_prints_json_a_line_an_image(convoy: Run, tmp_path: Path) -> No
 
 
 def test_serve_says_where_it_serves_and_the_line_to_try_works() -> None:
-    command = [sys.executable, "-c", "from service.cli import main; main()", "serve"]
-    process = subprocess.Popen(
-        [*command, "--port", "0", "--threads", "1"], stdout=subprocess.PIPE, text=True
-    )
+    process = Forked(CONVOY, "serve", "--port", "0", "--threads", "1", stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
         serving, trying = process.stdout.readline(), process.stdout.readline()

@@ -143,7 +143,7 @@ def _run(
     os.environ.update(environ)
     if files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    sys.argv = [module, *arguments]
+    sys.argv = ["convoy" if module == CONVOY else module, *arguments]  # as the installed command
     try:
         sys.exit(importlib.import_module(module).main())
     finally:
