@@ -13,7 +13,7 @@ from benchmarks.gpu.worker import Measure, RefusedError, serve_units
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
 from benchmarks.kernels.contest import Effort, Outcome
 from benchmarks.kernels.report import CONVOY
-from benchmarks.kernels.sides import BASELINES, ConvoySide, Side
+from benchmarks.kernels.sides import ConvoySide, baseline
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.networks.measure import RUNS, Make, chosen, images_of, measure
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork
@@ -66,11 +66,8 @@ def measure_constants(
 
 
 def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFFORT) -> Measure:
-    side: Side = (
-        ConvoySide(device, effort, store, Search())
-        if name == CONVOY
-        else BASELINES[name](device, effort)
-    )
+    convoy = name == CONVOY
+    side = ConvoySide(device, effort, store, Search()) if convoy else baseline(name, device, effort)
     known = problems()
 
     def layer(unit: Unit) -> list[Row]:
@@ -119,7 +116,7 @@ def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -
             makers[name] = partial(ConvoyNetwork, model, device, n, choose, switches[name])
         if runtime is not None:
             (way,) = (candidate for candidate in WAYS if candidate.name == name)
-            makers[name] = lambda: TorchNetwork(name, runtime, model, n, way.prepare)
+            makers[name] = lambda: TorchNetwork(runtime, model, n, way.prepare)
         rows = measure(unit.subject, n, makers, images_of(model, n), [name], runs)
         return [row for side in rows for row in side]
 

@@ -1,11 +1,12 @@
 """Measures problems by each side: Convoy's choice, PyTorch, and the best of cuDNN's plans."""
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from dataclasses import dataclass
 
 from benchmarks.kernels.baselines_cudnn import Cudnn
 from benchmarks.kernels.baselines_torch import (
     CudaRuntime,
+    Tensors,
     im2col_candidates,
     tensors_of,
     torch_candidates,
@@ -19,7 +20,6 @@ from benchmarks.kernels.contest import (
     Winner,
     contest,
 )
-from benchmarks.kernels.report import CONVOY
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.device.device import Device
 from kernels.problems.conv import ConvProblem
@@ -31,28 +31,12 @@ from kernels.tuning.store import TuningStore
 from kernels.tuning.timing import time_launches
 
 
-class Side(Protocol):
-    """Measures problems by one of the libraries that are compared."""
-
-    @property
-    def name(self) -> str:
-        """Return the name used in rows."""
-
-    def measure(self, problem: ConvProblem) -> Outcome:
-        """Return the side's best times for a problem, warm and cold."""
-
-    def close(self) -> None:
-        """Free the side's memory on the device."""
-
-
 class ConvoySide:
     """Measures Convoy's choice, which as in an engine is the same for both states of the cache.
 
     With a store the choice is the winner of what `convoy tune` does, which continues the store;
     without one it is the heuristic's. A bias is added too, as in a network.
     """
-
-    name = CONVOY
 
     def __init__(
         self,
@@ -108,54 +92,36 @@ class ConvoySide:
         return Outcome(winners, tried, refused)
 
 
+@dataclass(frozen=True, slots=True)
 class ContestSide:
     """Measures a library by the fastest of its candidates, one for each state of the cache."""
 
-    def __init__(
-        self, name: str, candidates: Callable[[ConvProblem], Iterable[Candidate]], effort: Effort
-    ) -> None:
-        self.name = name
-        self._candidates, self._effort = candidates, effort
+    name: str
+    candidates: Callable[[ConvProblem], Iterable[Candidate]]
+    effort: Effort
 
     def measure(self, problem: ConvProblem) -> Outcome:
         """Return the winners of a contest between the library's candidates."""
         try:
-            candidates = self._candidates(problem)
+            candidates = self.candidates(problem)
         except CandidateError as error:
             return Outcome({}, 0, {self.name: str(error)})
-        return contest(candidates, self._effort)
-
-    def close(self) -> None:
-        """Do nothing, because the memory is freed with the tensors."""
+        return contest(candidates, self.effort)
 
 
-def torch_side(device: Device, effort: Effort) -> ContestSide:
-    """Return PyTorch as a side of the contest. Raises BaselineError where it is not installed."""
+BASELINES = ("torch", "im2col", "cudnn")  # the last: one of its plans may fault
+
+
+def baseline(name: str, device: Device, effort: Effort) -> ContestSide:
+    """Return one of BASELINES as a side of the contest. Raises BaselineError where it is missing.
+
+    They are PyTorch's convolution, explicit im2col by its unfold and cuBLAS, and cuDNN on its
+    tensors.
+    """
     runtime = CudaRuntime()
-    return ContestSide(
-        "torch", lambda problem: torch_candidates(device, tensors_of(runtime, problem)), effort
-    )
-
-
-def im2col_side(device: Device, effort: Effort) -> ContestSide:
-    """Return explicit im2col, by PyTorch's unfold and cuBLAS, as a side of the contest. Raises
-    BaselineError where PyTorch is not installed."""
-    runtime = CudaRuntime()
-    return ContestSide(
-        "im2col", lambda problem: im2col_candidates(device, tensors_of(runtime, problem)), effort
-    )
-
-
-def cudnn_side(device: Device, effort: Effort) -> ContestSide:
-    """Return cuDNN, run on PyTorch's tensors, as a side of the contest. Raises BaselineError."""
-    runtime, library = CudaRuntime(), Cudnn()
-    return ContestSide(
-        "cudnn", lambda problem: library.candidates(device, tensors_of(runtime, problem)), effort
-    )
-
-
-BASELINES: dict[str, Callable[[Device, Effort], ContestSide]] = {
-    "torch": torch_side,
-    "im2col": im2col_side,
-    "cudnn": cudnn_side,  # last: one of its plans may fault, and then the device is lost
-}
+    candidates_of: dict[str, Callable[[Device, Tensors], Iterable[Candidate]]] = {
+        "torch": torch_candidates,
+        "im2col": im2col_candidates,
+    }
+    of = candidates_of.get(name) or Cudnn().candidates
+    return ContestSide(name, lambda problem: of(device, tensors_of(runtime, problem)), effort)

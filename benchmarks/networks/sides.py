@@ -8,8 +8,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from benchmarks.kernels.baselines_torch import CudaRuntime
-from benchmarks.kernels.report import CONVOY
-from benchmarks.networks.switches import VARIANTS, switched
+from benchmarks.networks.switches import VARIANTS
 from benchmarks.networks.torch_graph import torch_module
 from kernels.device.device import Device, Event, Graph, Instantiation, Kernel, Stream
 from kernels.image.place import Kind
@@ -28,10 +27,6 @@ _WARM_UP_S = 0.02
 
 class NetworkSide(Protocol):
     """Runs a network that is ready for one N."""
-
-    @property
-    def name(self) -> str:
-        """Return the name used in rows."""
 
     def run(self, images: Batch) -> Results:
         """Return, on the host, the scores of pixels on the host, as a service needs them."""
@@ -65,7 +60,6 @@ class ConvoyNetwork(CudaEngine):
     def __init__(
         self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""
     ) -> None:
-        self.name = switched(switch) if switch else CONVOY
         self._only, self._switch = (Kind.PIXELS, n), switch
         pays = (lambda *_: False) if switch == "without branches" else None
         super().__init__(classifier, device, max_batch=n, choose=choose, pays=pays)
@@ -123,14 +117,13 @@ class TorchNetwork:
 
     def __init__(
         self,
-        name: str,
         runtime: CudaRuntime,
         classifier: Classifier,
         n: int,
         prepare: Callable[[Any, Any, Any], Callable[[], Any]],
     ) -> None:
         torch = runtime.torch
-        self.name, self._torch = name, torch
+        self._torch = torch
         graph = classifier.rewritten.graph
         module = torch_module(torch, graph, *normalisation(classifier.preprocessing)).cuda()
         shape = (n, *classifier.preprocessing.image_shape)

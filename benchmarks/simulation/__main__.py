@@ -143,41 +143,30 @@ def _named(point: Point) -> str:
     return f"{point.profile}, {point.workload}, {load}{deadline}"
 
 
+_DIGITS = {"p50_ms": 3, "p99_ms": 3, "throughput": 1, "goodput": 4, "batch": 2}
+"""The numbers of a result that are recorded, with the digits that each is rounded to."""
+
+
 def as_lines(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Return a row for each profile, workload and deadline; each number is a list over loads."""
     lines: dict[tuple[str, str, float], dict[str, Any]] = {}
     for comparison in comparisons:
-        row = as_row(comparison)
-        load, results = row.pop("load"), row.pop("results")
-        key = (comparison.point.profile, comparison.point.workload, comparison.point.timeout)
-        line = lines.setdefault(key, {**row, "loads": [], "results": {}})
-        line["loads"].append(load)
-        for name, numbers in results.items():
-            columns = line["results"].setdefault(name, {what: [] for what in numbers})
-            for what, value in numbers.items():
-                columns[what].append(value)
+        point = comparison.point
+        line = lines.setdefault(
+            (point.profile, point.workload, point.timeout),
+            {
+                "profile": point.profile,
+                "workload": point.workload,
+                "deadline_l8": None if isinf(point.timeout) else point.timeout,
+                "loads": [],
+                "results": {name: {what: [] for what in _DIGITS} for name in comparison.results},
+            },
+        )
+        line["loads"].append(point.load)
+        for name, result in comparison.results.items():
+            for what, digits in _DIGITS.items():
+                line["results"][name][what].append(round(getattr(result, what), digits))
     return list(lines.values())
-
-
-def as_row(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison in the form that JSON stores."""
-    point = comparison.point
-    return {
-        "profile": point.profile,
-        "workload": point.workload,
-        "load": point.load,
-        "deadline_l8": None if isinf(point.timeout) else point.timeout,
-        "results": {
-            name: {
-                "p50_ms": round(result.p50_ms, 3),
-                "p99_ms": round(result.p99_ms, 3),
-                "throughput": round(result.throughput, 1),
-                "goodput": round(result.goodput, 4),
-                "batch": round(result.batch, 2),
-            }
-            for name, result in comparison.results.items()
-        },
-    }
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

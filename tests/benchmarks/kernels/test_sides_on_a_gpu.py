@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
 from benchmarks.kernels.contest import Cache, Effort
-from benchmarks.kernels.sides import BASELINES, ConvoySide
+from benchmarks.kernels.sides import BASELINES, ConvoySide, baseline
 from benchmarks.kernels.suites import C3D, CUCONV, Layer
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.networks.measure import check, images_of
@@ -42,7 +42,7 @@ def test_convoy_is_measured(device: CudaDevice, layer: Layer) -> None:
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_library_is_measured(device: CudaDevice, name: str, layer: Layer) -> None:
     try:
-        side = BASELINES[name](device, QUICK)
+        side = baseline(name, device, QUICK)
     except BaselineError as error:
         pytest.skip(str(error))
     outcome = side.measure(layer.problem)
@@ -60,7 +60,7 @@ def test_a_network_gives_the_same_scores_in_pytorch(device: CudaDevice, way: Way
     images = images_of(network, 2)
     engine = ConvoyNetwork(network, device, 2, heuristic(device))
     expected = engine.run(images).scores
-    side = TorchNetwork(way.name, runtime, network, 2, way.prepare)
+    side = TorchNetwork(runtime, network, 2, way.prepare)
     check(way.name, side.run(images).scores, expected)
     assert np.ptp(expected) > 0
     assert min(side.queued_us(3)) > 0
