@@ -83,9 +83,14 @@ _LOOP = """    if constexpr (WARPGROUPS) fence_proxy_async();
     __syncthreads();  // this chunk is there for all, and the one before it read by all
 """
 
-_OVER_STEPS = (
-    "\n#pragma unroll\n      for (int step = 0; step < ROW / 32; ++step) {\n        const bool"
-)
+# Of tensor_gemm.cuh; all others are of tensor_gemm.cu.
+_OF_PRODUCTS = {
+    "no wgmma.fence": ("wgmma_fence();", ";"),
+    "no commit": ("wgmma_commit();", ";"),
+    "the first product adds": ("adds = add || step > 0", "adds = true"),
+    "every product of a chunk stores": ("adds = add || step > 0", "adds = add"),
+    "filters where pixels lie": ("wgmma_tile(begin + weight)", "wgmma_tile(begin)"),
+}
 
 DEFECTS = {
     "no proxy fence": ("if constexpr (WARPGROUPS) fence_proxy_async();", ";"),
@@ -98,16 +103,11 @@ DEFECTS = {
         "(!SPLITS) cp_async_wait<STAGES - 2>()",
         "(!SPLITS) cp_async_wait<STAGES - 1>()",
     ),
-    "no wgmma.fence": (f"wgmma_fence();{_OVER_STEPS}", f";{_OVER_STEPS}"),
-    "no commit": ("wgmma_commit();\n    }\n  };\n\n", ";\n    }\n  };\n\n"),
     "no wait": ("wgmma_wait<0>();", ";"),
     "a wait for the chunk before": ("wgmma_wait<0>();", "wgmma_wait<1>();"),
-    "the first product adds": ("adds = add || step > 0", "adds = true"),
-    "every product of a chunk stores": ("adds = add || step > 0", "adds = add"),
     "a chunk stores instead of adding": ("chunk > first_chunk)", "false)"),
     "a stage refilled while it is read": ("writing = STAGES - 1,", "writing = 0,"),
     "pixels of the first warpgroup for all": ("warp / 4 * (64 * ROW)", "0 * warp"),
-    "filters where pixels lie": ("wgmma_tile(begin + BM * ROW)", "wgmma_tile(begin)"),
     "tiles aligned to 128 bytes": ("SWIZZLED_SHARED", "DYNAMIC_SHARED"),
     "no zeros for a part without chunks": ("clear(sums);  // no product", ";  // no product"),
     "sums written before the last chunk is read": (
@@ -117,11 +117,15 @@ DEFECTS = {
 }
 
 
-_IN_TF32 = {
-    "pixels that are truncated": ("x[step][i] = to_tf32(__uint_as_float(x[step][i]))", ""),
-    "pixels of the step before": ("(x_lane ^ step * 32));\n#", "(x_lane ^ step / 2 * 32));\n#"),
-    **{name: DEFECTS[name] for name in ("no wgmma.fence", "no wait", "no barrier of the loop")},
+_OF_PRODUCTS_IN_TF32 = {
+    "pixels that are truncated": (
+        "pixels[step][i] = to_tf32(__uint_as_float(pixels[step][i]))",
+        "",
+    ),
+    "pixels of the step before": ("(lane ^ step * 32)", "(lane ^ step / 2 * 32)"),
+    "no wgmma.fence": _OF_PRODUCTS["no wgmma.fence"],
 }
+_IN_TF32 = {name: DEFECTS[name] for name in ("no wait", "no barrier of the loop")}
 
 
 _MEETING = "cluster_arrive();  // this block's part is there\n  cluster_wait();"
@@ -280,18 +284,22 @@ _IN_3XTF32 = {
 @pytest.mark.parametrize(
     ("precision", "edit"),
     [
-        pytest.param(precision, edit, id=f"{precision.value}: {name}")
-        for precision, defects in (
-            (Precision.FP16, DEFECTS),
-            (Precision.TF32, _IN_TF32),
-            (Precision.TF32X3, _IN_3XTF32),
+        pytest.param(precision, (file, *edit), id=f"{precision.value}: {name}")
+        for precision, file, defects in (
+            (Precision.FP16, "tensor_gemm.cu", DEFECTS),
+            (Precision.FP16, "tensor_gemm.cuh", _OF_PRODUCTS),
+            (Precision.TF32, "tensor_gemm.cu", _IN_TF32),
+            (Precision.TF32, "tensor_gemm.cuh", _OF_PRODUCTS_IN_TF32),
+            (Precision.TF32X3, "tensor_gemm.cu", _IN_3XTF32),
         )
         for name, edit in defects.items()
     ],
 )
-def test_a_defect_is_noticed(precision: Precision, edit: tuple[str, str], tmp_path: Path) -> None:
+def test_a_defect_is_noticed(
+    precision: Precision, edit: tuple[str, str, str], tmp_path: Path
+) -> None:
     """In one of two builds, of which one sees plain stores."""
-    root = replaced(tmp_path, "tensor_gemm.cu", *edit)
+    root = replaced(tmp_path, *edit)
 
     def fails(build: Build, channels: int, split: int) -> bool:
         layer = _layer(channels, precision)
