@@ -185,4 +185,7 @@ def _lines(report: QuantisationReport, goal: Goal) -> Iterator[str]:
             f" machine, {time.before / time.after:.2f} times the images per second"
         )
     if any(time.after >= time.before for time in report.times):
-        yield "Warning: on this machine it is no faster; CPUs without VNNI gain little"
+        yield (
+            "Warning: on this machine it is no faster; a model of small layers gains little, and so"
+            " does any on a CPU without VNNI"
+        )

@@ -60,6 +60,18 @@ def test_a_quantised_file_is_written_and_checked(convoy: Run, photos: Path, tmp_
     assert "is quantised already" in error
 
 
+def test_a_model_that_is_no_faster_comes_with_what_may_explain_it(
+    convoy: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantization, "time_in_turn", lambda models, *_: [1.0] * len(models))
+    status, out, _ = convoy("quantize", "digits", photos, "-o", tmp_path / "digits.int8.onnx")
+    assert status == 0
+    assert (
+        "Warning: on this machine it is no faster; a model of small layers gains little, and so"
+        " does any on a CPU without VNNI\n"
+    ) in out
+
+
 def test_the_report_is_json_too(convoy: Run, photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "digits.int8.onnx"
     status, out, _ = convoy("quantize", "digits", photos, "-o", output, "--json")
