@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -101,6 +101,12 @@ def fill(text: str, begin: str, end: str, content: str) -> str:
     if begin not in text or end not in text:
         raise ValueError(f"the document has no {begin} and {end}")
     return f"{text[: text.index(begin)]}{begin}\n{content}\n{text[text.index(end) :]}"
+
+
+def markdown(headings: Sequence[str], *rows: Sequence[str]) -> str:
+    """Return a table in Markdown, whose first column is aligned left and the others right."""
+    rule = ["---", *["---:"] * (len(headings) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *rows))
 
 
 def add_record(parser: argparse.ArgumentParser, file: Path) -> None:

@@ -115,8 +115,7 @@ def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -
         if name in switches:
             makers[name] = partial(ConvoyNetwork, model, device, n, choose, switches[name])
         if runtime is not None:
-            (way,) = (candidate for candidate in WAYS if candidate.name == name)
-            makers[name] = lambda: TorchNetwork(runtime, model, n, way.prepare)
+            makers[name] = lambda: TorchNetwork(runtime, model, n, WAYS[name])
         rows = measure(unit.subject, n, makers, images_of(model, n), [name], runs)
         return [row for side in rows for row in side]
 

@@ -11,7 +11,7 @@ from benchmarks.kernels.plots import plot_speedups
 from benchmarks.kernels.report import CONVOY, GOALS, compare, reached, summarise
 from benchmarks.kernels.suites import BATCHES, SUITES
 from benchmarks.plots import NoMatplotlibError
-from benchmarks.rows import Row, fill
+from benchmarks.rows import Row, fill, markdown
 from kernels.tuning.constants import ASSUMED, Constants
 from kernels.tuning.micro import cache_bytes_per_cycle, fitted
 
@@ -47,7 +47,7 @@ def results(lines: Sequence[Row], folder: Path) -> str:
         return "# Measured on a GPU\n\nNothing has been measured on a GPU yet.\n"
     lines = of_last(lines)
     rows, last = rows_of(lines), lines[-1]
-    layers = [row for row in rows if row["unit"].startswith(LAYER)]
+    layers = of_kind(rows, LAYER)
     parts = [
         "# Measured on a GPU",
         "Written by `python -m benchmarks.gpu report` from `gpu.jsonl`.",
@@ -58,9 +58,9 @@ def results(lines: Sequence[Row], folder: Path) -> str:
         *_constants(rows),
         _cost_model(layers, rows),
         *_plots(layers, folder),
-        _network_table([row for row in rows if row["unit"].startswith(NETWORK)]),
-        _decoding_table([row for row in rows if row["unit"].startswith(DECODING)]),
-        _http_table([row for row in rows if row["unit"].startswith(HTTP)]),
+        _network_table(of_kind(rows, NETWORK)),
+        _decoding_table(of_kind(rows, DECODING)),
+        _http_table(of_kind(rows, HTTP)),
         "## How to read it\n\n" + _NOTES,
         _unmeasured(lines),
     ]
@@ -76,7 +76,7 @@ def section(lines: Sequence[Row]) -> str:
     told = [f"On {lines[-1]['device']}, commit {lines[-1]['commit']}, strict float32:", ""]
     for suite, layers in SUITES.items():
         for n in BATCHES:
-            found = compare(rows_of_layers(rows), layers, n, "warm")
+            found = compare(of_kind(rows, LAYER), layers, n, "warm")
             if found:
                 total = summarise(found, len(layers))
                 told.append(
@@ -88,20 +88,15 @@ def section(lines: Sequence[Row]) -> str:
     return "\n".join(told)
 
 
-def rows_of_layers(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of single convolutions."""
-    return [row for row in rows if row["unit"].startswith(LAYER)]
+def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
+    """Return the rows of one kind of unit."""
+    return [row for row in rows if row["unit"].startswith(kind)]
 
 
 def into_readme(text: str, told: str) -> str:
     """Return the README with its section replaced. Raises ValueError if the section's marks are
     missing."""
     return fill(text, BEGIN, END, told)
-
-
-def _table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
-    rule = ["---", *["---:"] * (len(headings) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *cells))
 
 
 def _layer_table(rows: Sequence[Row], suite: str, n: int) -> str:
@@ -134,7 +129,7 @@ def _layer_table(rows: Sequence[Row], suite: str, n: int) -> str:
         )
         texts.append(
             f"### {suite}, N = {n}, cache {cache}: {total.geometric_mean:.2f} times as fast,"
-            f" {total.measured} of {total.layers} layers\n\n" + _table(headings, cells)
+            f" {total.measured} of {total.layers} layers\n\n" + markdown(headings, *cells)
         )
     return "\n\n".join(texts)
 
@@ -162,24 +157,24 @@ def _constants(rows: Sequence[Row]) -> Iterable[str]:
         )
         for reading in found
     ]
-    yield "## What the model of time assumes\n\n" + _table(("reading", "of", "µs"), shown)
+    yield "## What the model of time assumes\n\n" + markdown(("reading", "of", "µs"), *shown)
     rates = [
         (str(reading.conditions["blocks"]), f"{cache_bytes_per_cycle(reading):.1f}")
         for reading in found
         if reading.name == "cache"
     ]
-    yield _table(("blocks that read", "bytes a cycle and multiprocessor"), rates)
+    yield markdown(("blocks that read", "bytes a cycle and multiprocessor"), *rates)
     try:
         measured = fitted(found)
     except ValueError as missing:
         yield f"The constants are not fitted: {missing}."
         return
-    yield _table(
+    yield markdown(
         ("constant", "assumed", "measured"),
-        [
+        *(
             (name, f"{value:g}", f"{getattr(measured, name):.4g}")
             for name, value in asdict(ASSUMED).items()
-        ],
+        ),
     )
 
 
@@ -221,7 +216,9 @@ def _network_table(rows: Sequence[Row]) -> str:
         for (network, n, metric), time in times.items()
     ]
     headings = ("network", "N", "what", *(f"{side}, µs" for side in sides))
-    return "## Whole networks\n\n" + _table(headings, cells) + _network_goals(rows) if cells else ""
+    return (
+        "## Whole networks\n\n" + markdown(headings, *cells) + _network_goals(rows) if cells else ""
+    )
 
 
 def _network_goals(rows: Sequence[Row]) -> str:
@@ -244,7 +241,7 @@ def _decoding_table(rows: Sequence[Row]) -> str:
     names = ("sampling", "n", "scan_bytes", "up_to")
     cells = [(*(str(row[name]) for name in names), f"{row['p50_us']:.1f}") for row in rows]
     headings = ("sampling", "N", "bytes of scans", "up to", "µs")
-    return "## Decoding JPEG files\n\n" + _table(headings, cells) if cells else ""
+    return "## Decoding JPEG files\n\n" + markdown(headings, *cells) if cells else ""
 
 
 def _http_table(rows: Sequence[Row]) -> str:
@@ -259,7 +256,7 @@ def _http_table(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     headings = ("sent", "connections", "requests a second", "p50, ms", "p99, ms")
-    return "## SqueezeNet over HTTP\n\n" + _table(headings, cells) if cells else ""
+    return "## SqueezeNet over HTTP\n\n" + markdown(headings, *cells) if cells else ""
 
 
 def _unmeasured(lines: Sequence[Row]) -> str:

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from benchmarks.kernels.suites import SUITES, VGG_E, Layer
 from benchmarks.plots import figure_of
-from benchmarks.rows import ROOT, fill
+from benchmarks.rows import ROOT, fill, markdown
 from kernels import reference
 from kernels.problems.conv import ConvProblem, same_padded
 from kernels.winograd.matrices import Points, WinogradMatrices
@@ -170,17 +170,10 @@ def error_cells(errors: Iterable[TileError]) -> Cells:
     ]
 
 
-def markdown(rows: Cells) -> str:
-    """Return a table in Markdown."""
-    headings, *others = rows
-    rule = ["---", *["---:"] * (len(headings) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *others))
-
-
 def page(text: str, errors: Sequence[TileError]) -> str:
     """Return docs/kernels.md with its tables of the VGG-E layers for N = 1 filled in."""
-    parts = [f"{what}:\n\n{markdown(cells(what, VGG_E, 1))}" for what in TABLES]
-    parts += [markdown(error_cells(errors)), f"![error and saving by tile]({PLOT})"]
+    parts = [f"{what}:\n\n{markdown(*cells(what, VGG_E, 1))}" for what in TABLES]
+    parts += [markdown(*error_cells(errors)), f"![error and saving by tile]({PLOT})"]
     return fill(text, BEGIN, END, "\n\n".join(parts))
 
 

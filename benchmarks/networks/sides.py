@@ -1,7 +1,7 @@
 """Runs whole networks by Convoy's engine, and by PyTorch in its fastest ways."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
@@ -208,17 +208,9 @@ def compiled(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
     return lambda: function(images)
 
 
-@dataclass(frozen=True)
-class Way:
-    """Names a way to run a PyTorch module; `prepare(torch, module, images)` returns the function to
-    call."""
-
-    name: str
-    prepare: Callable[[Any, Any, Any], Callable[[], Any]]
-
-
-WAYS = (
-    Way("torch eager", eager),
-    Way("torch graph", captured),
-    Way("torch.compile", compiled),
-)
+WAYS: Mapping[str, Callable[[Any, Any, Any], Callable[[], Any]]] = {
+    "torch eager": eager,
+    "torch graph": captured,
+    "torch.compile": compiled,
+}
+"""The ways to run a module: of torch, it and the images, each returns the function to call."""
