@@ -134,11 +134,11 @@ def check_not_allowed(api: Any, examples: int) -> None:
 
 
 def test_what_the_document_allows_is_answered_as_it_says(api: Any) -> None:
-    check_allowed(api, 20)
+    check_allowed(api, 10)
 
 
 def test_what_the_document_does_not_allow_is_refused_as_it_says(api: Any) -> None:
-    check_not_allowed(api, 20)
+    check_not_allowed(api, 10)
 
 
 @pytest.mark.slow

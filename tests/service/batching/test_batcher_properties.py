@@ -410,7 +410,7 @@ def test_a_client_that_waits_for_all_items_of_another_is_found_where_some_have_d
         Play(SOME_HURRY).play()
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @example(GIVEN_UP)
 @example(SOME_HURRY)
 @given(SCENARIOS)

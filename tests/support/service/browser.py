@@ -4,7 +4,6 @@ import importlib
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pytest
 
 from models import BUILT_IN_MODEL
-from tests.support import ROOT
+from tests.support.servers.forked import CONVOY, Forked
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -39,16 +38,15 @@ _CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream
 @contextmanager
 def convoy_at(*flags: str | Path) -> Iterator[str]:
     """Yield the address of a real server of the built-in model."""
-    command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
-    command += map(str, flags)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    process = Forked(CONVOY, "serve", "--port", "0", *flags, stderr=subprocess.DEVNULL)
+    try:
         assert process.stdout is not None
         match = re.search(r"http://\S+:\d+", process.stdout.readline())
         assert match
-        try:
-            yield match[0]
-        finally:
-            process.terminate()
+        yield match[0]
+    finally:
+        process.terminate()
+        process.communicate(60)
 
 
 @pytest.fixture(scope="module")
