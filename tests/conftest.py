@@ -4,6 +4,7 @@ import contextlib
 import gc
 import importlib
 import os
+import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -101,7 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the cases that are spared."""
     if config.getoption("--spare-proved"):
         holding = [proof for proof in proved.PROOFS if proof.holds()]
-        spared = [item for proof in holding for item in proof.spared(items)]
+        run = getattr(config, "workerinput", {}).get("testrunuid") or secrets.token_hex()
+        spared = [item for proof in holding for item in proof.spared(items, run)]
         left = set(map(id, spared))
         items[:] = [item for item in items if id(item) not in left]
         for item in spared:

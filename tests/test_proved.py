@@ -22,12 +22,22 @@ def _items(file: Path, *tests: tuple[str, int]) -> list[pytest.Item]:
     ]
 
 
-def test_the_first_test_of_a_file_and_every_eighth_after_it_is_left() -> None:
+def test_every_eighth_test_of_a_file_is_left_and_over_runs_each_is() -> None:
     items = _items(CASES, ("of_many", 15), ("of_one", 1), ("of_eight", 8))
     items += _items(CASES.with_name("test_cubins.py"), ("of_another", 3))
-    spared = KERNELS.spared(items)
-    left = [item.name for item in items if item not in spared]
-    assert left == ["of_many[0]", "of_many[8]", "of_eight[0]", "of_another[0]"]
+    alone, ran = 0, set()
+    for run in range(200):
+        spared = KERNELS.spared(items, f"run {run}")
+        assert spared == KERNELS.spared(items, f"run {run}")  # as in another worker
+        left = [index for index, item in enumerate(items) if item not in spared]
+        first, second, third = left[:3]
+        assert (second - first, third - first) == (8, 16)
+        assert first < 8
+        assert len(left) <= 4
+        alone += len(left) == 4
+        ran |= set(left)
+    assert ran == set(range(len(items)))
+    assert 25 < alone < 150  # three in eight of the runs have one of the three
 
 
 @pytest.mark.parametrize(
@@ -42,7 +52,7 @@ def test_the_first_test_of_a_file_and_every_eighth_after_it_is_left() -> None:
 )
 def test_tests_that_read_what_the_digest_is_not_of_all_run(proof: Proof, file: str) -> None:
     assert (ROOT / file).exists()
-    assert not proof.spared(_items(ROOT / file, ("of_many", 17)))
+    assert not proof.spared(_items(ROOT / file, ("of_many", 17)), "a run")
 
 
 @pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof.name)

@@ -3,8 +3,8 @@
 To simulate and compile every kernel and network takes half of the suite's time, and gives the same
 result until a source, a case, a library or a compiler changes. `make prove` runs all of it, and
 then writes the digest of all that each proof depends on to tests/proved.txt. While a proof's digest
-holds, `make test` runs the first test of each file, and every eighth one after it, for what a
-digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
+holds, `make test` runs every eighth test of each file, each run others than the one before, for
+what a digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
 
     python -m tests.support.proved    # writes the digests; `make prove` does, where all passed
 """
@@ -12,6 +12,7 @@ digest cannot know: this machine. Where it does not hold, and in `make test-all`
 import hashlib
 import re
 import subprocess
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -72,8 +73,11 @@ class Proof:
             for module in _imports(file)
         )
 
-    def spared(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
-        """Return the tests that need not run again while it holds: seven in eight of each file."""
+    def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
+        """Return the tests that need not run again while it holds: seven in eight of each file.
+
+        Which they are depends on the run's name alone, for all its workers to spare the same.
+        """
         seen: Counter[Path] = Counter()
         proves: dict[Path, bool] = {}
         left = []
@@ -82,6 +86,7 @@ class Proof:
             if path not in proves:
                 where = path.relative_to(ROOT).as_posix()
                 proves[path] = where.startswith(self.tests) and not self.reads_more(path)
+                seen[path] = zlib.crc32(f"{where} {run}".encode())
             if not proves[path]:
                 continue
             if seen[path] % ONE_IN:
