@@ -43,7 +43,8 @@ class Convoy:
         while position and self._due(queue[position - 1]) > moment:
             position -= 1
         if item.deadline < inf:
-            if self._dispatcher.completion(now, position, 1) > item.deadline:
+            ahead = max(0, position - self._dispatcher.spare)
+            if self._dispatcher.completion(now, ahead, 1) > item.deadline:
                 return None
             self._deadlines += 1
         self._dispatcher.arrived(now, 1)

@@ -196,11 +196,16 @@ class Batcher(Generic[T, R]):
             consumer.run = _run_nothing
 
     def check_deadline(self, count: int, urgency: Urgency, client: Client = ANYONE) -> None:
-        """Raise DeadlineError if `count` items that arrive now could not meet their deadline."""
+        """Raise DeadlineError if `count` items that arrive now could not meet their deadline.
+
+        Some of their client's earlier items may yet be refused in their favour: by which plan the
+        most are in time is known when a batch begins.
+        """
         if urgency.deadline == inf:
             return
         now = self._clock()
-        ahead = self._waiting.ahead_of(count, client, due(now, urgency), urgency)
+        spare, moment = self._dispatcher.spare, due(now, urgency)
+        ahead = self._waiting.ahead_of(count, client, moment, urgency, spare)
         self._see_others()
         done = self._dispatcher.completion(now, ahead, count)
         if done > urgency.deadline:

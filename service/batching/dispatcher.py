@@ -89,6 +89,13 @@ class Dispatcher:
         """Return whether batches are so short that waiting for more items never pays."""
         return self._short
 
+    @property
+    def spare(self) -> int:
+        """Return how many items with deadlines may be let in beyond those that can be in time: a
+        full batch, for a plan to choose from. Where batches are short it does not know what will
+        come, and chooses worse."""
+        return 0 if self._short else self._engines[0].latency.max_batch
+
     def latency(self, engine: int = 0) -> Latency:
         """Return an engine's measured latency by batch size, which is kept up to date."""
         return self._engines[engine].latency

@@ -22,6 +22,9 @@ R = TypeVar("R")
 
 _due = attrgetter("due")
 
+# How many items of one priority weigh less than one of the next higher.
+_LEVEL = 1000.0
+
 
 class BatchResult(NamedTuple, Generic[R]):
     """Holds a request's results in the order of its items, and the times of its last batch."""
@@ -99,15 +102,24 @@ class Backlog(Generic[T, R]):
         self._join()
         return [request for line in self._queue.lines() for request in line.entries]
 
-    def ahead_of(self, items: int, client: Client, due: float, urgency: Urgency) -> int:
+    def ahead_of(
+        self, items: int, client: Client, due: float, urgency: Urgency, spare: int = 0
+    ) -> int:
         """Return how many items would go before the last item of a request that comes now and is
-        due then."""
+        due then.
+
+        Where no other client waits, up to `spare` of its items that have a deadline do not count.
+        """
         if not self.depth:
             return 0
         self._join()
         level, lines = urgency.level, list(self._queue.lines())
-        mine = (line for line in lines if line.client.name == client.name)
-        own = sum(request.left for line in mine for request in line.entries if request.due <= due)
+        mine = [line for line in lines if line.client.name == client.name]
+        earlier = [request for line in mine for request in line.entries if request.due <= due]
+        own = sum(request.left for request in earlier)
+        if mine == lines:
+            refusable = (r.left for r in earlier if r.urgency.level == level and r.deadline < inf)
+            own -= min(spare, sum(refusable))
         better = sum(line.size for line in lines if line.level < level)
         alike = sum(
             min(line.size, ceil(share))
@@ -207,16 +219,23 @@ class Backlog(Generic[T, R]):
         return list(_stretches(self._queue.copy(), self.depth, now))
 
     def claims(self, now: float) -> Sequence[Claim]:
-        """Return the requests' claims in order, or nothing if no request has a deadline."""
+        """Return the requests' claims in order, or nothing if no request has a deadline.
+
+        The items that one client has waiting weigh as much as those of another, so that none is
+        refused for a client that asks for more; a level of priority outweighs any number of items.
+        """
         if not self.deadlines:
             return ()
+        self._join()
+        sizes = {line.client.name: line.size for line in self._queue.lines()}
         numbers: dict[Request[T, R], int] = {}
         so_far: dict[Request[T, R], int] = {}
         claims = []
         for request, count in self.in_order(now):
             number = numbers.setdefault(request, len(numbers))
             so_far[request] = so_far.get(request, 0) + count
-            claims.append(Claim(count, request.deadline, number, so_far[request]))
+            weight = _LEVEL**-request.urgency.level / sizes[request.client.name]
+            claims.append(Claim(count, request.deadline, number, so_far[request], weight))
         return claims
 
 

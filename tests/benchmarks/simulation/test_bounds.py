@@ -124,10 +124,10 @@ def test_of_two_clients_that_take_their_time_the_second_is_waited_for(
 
 # By profile and timeout in L(8), the least mean share of the clairvoyant's answers.
 IN_TIME = {
-    ("flat", 1.5): 0.88,
-    ("linear", 1.5): 0.985,
-    ("steps", 1.5): 0.96,
-    ("pairs", 1.5): 0.935,
+    ("flat", 1.5): 0.945,
+    ("linear", 1.5): 0.99,
+    ("steps", 1.5): 0.975,
+    ("pairs", 1.5): 0.965,
     **{(profile, 3.0): 0.99 for profile in ("flat", "linear", "steps", "pairs")},
 }
 

@@ -3,14 +3,17 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
 from statistics import median
 
 import pytest
 
-from benchmarks.simulation.workloads import PROFILES
+from benchmarks.simulation.workloads import PROFILES, capacity
 from service.batching.batcher import Batcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Urgency
+from service.errors import DeadlineError
 from service.fair_queue import Client
 from tests.support.service import virtual_time
 from tests.support.service.desk import submit
@@ -189,3 +192,49 @@ def test_requests_with_deadlines_of_several_clients_are_answered_or_refused_once
     assert outcomes.total() == 200
     assert outcomes.keys() == {"in time", "DeadlineError"}
     assert outcomes["in time"] > 5
+
+
+HIGH, LOW = 1, 2
+
+
+@pytest.mark.parametrize(
+    ("profile", "clients", "least"),
+    [
+        # Whose requests, at what share of the capacity, and with what priority.
+        ("linear", [("honest", 0.2, 0), ("flood", 2.0, 0)], 0.95),
+        ("steps", [("honest", 0.2, 0), ("flood", 2.0, 0)], 0.95),
+        ("pairs", [("honest", 0.2, 0), ("flood", 2.0, 0)], 0.9),
+        ("linear", [("honest", 0.5, HIGH), ("flood", 1.5, LOW)], 0.99),
+        ("flat", [("honest", 0.5, HIGH), ("flood", 1.5, LOW)], 0.95),
+        ("flat", [("one", 0.5, HIGH), ("one", 1.5, LOW)], 0.95),
+    ],
+)
+def test_who_asks_for_little_or_matters_more_is_not_refused_for_the_others(
+    profile: str, clients: Sequence[tuple[str, float, int]], least: float
+) -> None:
+    """All have 3 L(8). A plan that counts answers in time, whoever gets them, refuses up to two
+    thirds of the first client's: without these a batch can be larger."""
+    seconds = PROFILES[profile]
+    desk = Desk(seconds)
+    asked, answered = Counter[int](), Counter[int]()
+
+    async def one(number: int, client: Client, priority: int) -> None:
+        asked[number] += 1
+        with suppress(DeadlineError):
+            await desk.ask(client, 1, Urgency(now() + 3 * seconds[-1], priority))
+            answered[number] += 1
+
+    async def sends(number: int, name: str, load: float, priority: int) -> None:
+        draw, client = Random(number), Client(name)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(int(1500 * load)):
+                await asyncio.sleep(draw.expovariate(load * capacity(seconds)))
+                group.create_task(one(number, client, priority))
+
+    async def main() -> None:
+        await asyncio.gather(*(sends(number, *habit) for number, habit in enumerate(clients)))
+        await desk.batcher.close()
+
+    virtual_time.run(main())
+    assert answered[0] >= least * asked[0], (answered, asked)
+    assert answered[1] > 0.1 * asked[1]

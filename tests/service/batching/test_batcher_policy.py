@@ -187,6 +187,21 @@ async def test_a_request_that_cannot_make_it_is_refused_before_it_waits() -> Non
 
 
 @in_virtual_time
+async def test_who_is_alone_may_have_a_full_batch_waiting_beyond_what_can_be_in_time() -> None:
+    server = Server()
+    running = start(server, "a")
+    await turns(3)
+    waiting = [start(server, "b", timeout_s=0.0027) for _ in range(16)]  # 1 ms of a, and L(8)
+    await turns(3)
+    assert server.batcher.depth == 16
+    with pytest.raises(DeadlineError):
+        server.batcher.check_deadline(1, Urgency(now() + 0.0027))
+    outcomes = await asyncio.gather(running, *waiting, return_exceptions=True)
+    assert sum(isinstance(outcome, DeadlineError) for outcome in outcomes) == 8
+    assert server.sizes == [1, 8]
+
+
+@in_virtual_time
 async def test_a_request_whose_deadline_has_passed_is_told_so() -> None:
     server = Server()
     await until(1)

@@ -254,7 +254,7 @@ def test_two_engines_that_are_free_need_not_give_up_what_one_would() -> None:
 def test_what_a_plan_takes_is_bounded_however_many_wait_and_fit() -> None:
     """A thousand wait, 64 fit, and more come: counted in calls, which are the same on any machine.
 
-    Eight times as many parts, waiting or expected items or plans make it 22,000 to 28,000.
+    Eight times the effort makes it 55,000, and eight times as many parts and plans 2,700,000.
     """
     latency = Latency(tuple(1 + 0.05 * n for n in range(64)))
     claims = deadlines(*(4 + 0.01 * n for n in range(1000)))
@@ -270,7 +270,7 @@ def test_what_a_plan_takes_is_bounded_however_many_wait_and_fit() -> None:
     finally:
         sys.setprofile(None)
     assert decision.dispatch
-    assert made < 18_000
+    assert made < 22_000
 
 
 @pytest.mark.parametrize("seed", range(30))
