@@ -22,8 +22,9 @@ R = TypeVar("R")
 
 _due = attrgetter("due")
 
-# How many items of one priority weigh less than one of the next higher.
-_LEVEL = 1000.0
+# An item of one priority weighs more than so many of the next lower, whoever's they are: more than
+# can wait.
+_LEVEL = 1e6
 
 
 class BatchResult(NamedTuple, Generic[R]):

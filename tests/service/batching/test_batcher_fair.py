@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from random import Random
 from statistics import median
 
@@ -12,7 +13,8 @@ import pytest
 from benchmarks.simulation.workloads import PROFILES, capacity
 from service.batching.batcher import Batcher
 from service.batching.latency import Latency
-from service.batching.policy import NO_HURRY, Urgency
+from service.batching.policy import NO_HURRY, Urgency, due
+from service.batching.queue import Backlog, Request
 from service.errors import DeadlineError
 from service.fair_queue import Client
 from tests.support.service import virtual_time
@@ -60,6 +62,17 @@ class Desk:
                 await self.ask(client, 64, urgency)
 
         await asyncio.gather(connection(), connection())
+
+    async def be_patient(self, client: Client, items: int) -> None:
+        """Two connections that send requests without a deadline, without a pause."""
+
+        async def connection() -> None:
+            while True:
+                await self.ask(client, items)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(connection())
 
     async def be_honest(self, connections: int, think_s: float) -> None:
         async def connection(number: int) -> None:
@@ -227,7 +240,7 @@ def test_who_asks_for_little_or_matters_more_is_not_refused_for_the_others(
     async def sends(number: int, name: str, load: float, priority: int) -> None:
         draw, client = Random(number), Client(name)
         async with asyncio.TaskGroup() as group:
-            for _ in range(int(1500 * load)):
+            for _ in range(int(600 * load)):
                 await asyncio.sleep(draw.expovariate(load * capacity(seconds)))
                 group.create_task(one(number, client, priority))
 
@@ -238,3 +251,47 @@ def test_who_asks_for_little_or_matters_more_is_not_refused_for_the_others(
     virtual_time.run(main())
     assert answered[0] >= least * asked[0], (answered, asked)
     assert answered[1] > 0.1 * asked[1]
+
+
+@pytest.mark.parametrize("clients", [1, 20])
+@pytest.mark.parametrize("profile", ["linear", "pairs"])
+def test_who_has_no_deadline_is_not_refused_for_who_has_one(profile: str, clients: int) -> None:
+    seconds = PROFILES[profile]
+    desk, draw = Desk(seconds), Random(1)
+    refused = 0
+
+    async def with_deadline(client: Client) -> None:
+        nonlocal refused
+        try:
+            await desk.ask(client, 1, Urgency(now() + 1.5 * seconds[-1]))
+        except DeadlineError:
+            refused += 1
+
+    async def main() -> None:
+        flood = asyncio.create_task(desk.be_patient(Client("patient"), 8))
+        async with asyncio.TaskGroup() as group:
+            for number in range(400):
+                await asyncio.sleep(draw.expovariate(0.8 * capacity(seconds)))
+                group.create_task(with_deadline(Client(f"client {number % clients}")))
+        assert not flood.done()
+        flood.cancel()
+        await desk.batcher.close(0)
+
+    virtual_time.run(main())
+    assert 0 < refused < 400
+
+
+def test_a_priority_counts_more_than_what_its_client_has_waiting_besides() -> None:
+    waiting = Backlog[str, None]()
+    for priority, items in ((1, 1), (9, 120)):
+        urgency = Urgency(1.0, priority)
+        own = ("a",) * items
+        moment = due(0.0, urgency)
+        waiting.enter(Request(waiting, own, 0.0, None, Client("a"), moment, urgency, items))
+    for number in range(15):
+        urgency, client = Urgency(1.0), Client(f"client {number}")
+        waiting.enter(Request(waiting, ("b",), 0.0, None, client, due(0.0, urgency), urgency, 1))
+    claims = waiting.claims(0.0)
+    first = max(claims, key=attrgetter("weight"))
+    assert first.items == 1
+    assert first.weight > sum(claim.weight * claim.items for claim in claims if claim != first)

@@ -42,6 +42,12 @@ def test_classes_are_matched_by_their_names() -> None:
     assert compared(unnamed, one, unnamed, other) == (1, 0.0, 0.8)
 
 
+def test_of_equal_scores_the_first_class_of_each_version_is_its_answer() -> None:
+    before, after = examples([0.6, 0.4]), examples([0.5, 0.5])
+    assert compared(CAT_DOG, before, CAT_DOG, after) == (1, 1.0, 0.1)
+    assert compared(CAT_DOG, before, DOG_CAT, after) == (1, 0.0, 0.1)
+
+
 def test_a_new_class_counts_as_one_that_was_never_likely() -> None:
     three = replace(CAT_DOG, labels=("cat", "dog", "fox"))
     assert compared(CAT_DOG, examples([0.9, 0.1]), three, examples([0.5, 0.1, 0.4])) == (1, 1, 0.4)
