@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 _SHIFT = 128
 
@@ -36,6 +36,11 @@ def with_unsigned_activations(model: ModelProto) -> ModelProto:
     for node in graph.node:
         if _quantises(node, changed):
             node.input[2] = _shifted(graph, constants, node.input[2])
+            # From opset 21 on it may say the type of the zero point once more.
+            kept = [part for part in node.attribute if part.name != "output_dtype"]
+            if node.op_type == "QuantizeLinear" and len(kept) < len(node.attribute):
+                del node.attribute[:]
+                node.attribute.extend(kept)
     for value in graph.value_info:
         if value.name in changed:
             value.type.tensor_type.elem_type = TensorProto.UINT8
@@ -43,7 +48,12 @@ def with_unsigned_activations(model: ModelProto) -> ModelProto:
 
 
 def _changeable(graph: GraphProto, constants: Mapping[str, TensorProto]) -> set[str]:
-    """Return the names of the values of int8 that only nodes read which may as well read uint8."""
+    """Return the names of the values of int8 that only nodes read which may as well read uint8.
+
+    There are none where a node has a graph of its own, which may read any value.
+    """
+    if any(part.type == AttributeProto.GRAPH for node in graph.node for part in node.attribute):
+        return set()
     makers: dict[str, NodeProto] = {}
     readers: dict[str, list[NodeProto]] = defaultdict(list)
     found: set[str] = set()

@@ -163,3 +163,27 @@ def test_what_others_read_as_int8_stays(
 ) -> None:
     model = _model(nodes, outputs)
     assert with_unsigned_activations(model) is model
+
+
+def test_the_type_that_a_node_says_once_more_goes_with_the_zero_point() -> None:
+    model = _model([_quantise("x", "q"), _dequantise("q", "y")], {"y": TensorProto.FLOAT})
+    model.opset_import[0].version = 21
+    model.ir_version = 10
+    model.graph.node[0].attribute.append(helper.make_attribute("output_dtype", TensorProto.INT8))
+    other = with_unsigned_activations(model)
+    assert _zeros(other) == {"q": "zero/unsigned", "y": "zero/unsigned"}
+    x = RNG.normal(size=(2, 2, 4, 4)).astype(np.float32)
+    (found,) = ort.InferenceSession(other.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(found, x, atol=0.03)
+
+
+def test_what_a_branch_may_read_stays_as_it_is() -> None:
+    def branch(name: str) -> onnx.GraphProto:
+        value = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        return helper.make_graph([_dequantise("q", name)], name, [], [value])
+
+    kept, dropped = branch("then"), branch("else")
+    some = helper.make_node("Constant", [], ["some"], value=numpy_helper.from_array(np.array(True)))
+    chosen = helper.make_node("If", ["some"], ["y"], then_branch=kept, else_branch=dropped)
+    model = _model([_quantise("x", "q"), some, chosen], {"y": TensorProto.FLOAT})
+    assert with_unsigned_activations(model) is model

@@ -15,7 +15,7 @@ from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.work import Work
 from kernels.device.device import Device, Instantiation, Trigger
 from kernels.device.launch import Launch
-from kernels.layout.operands import Filter
+from kernels.layout.operands import ConvTensors, Filter
 from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import fill_launch
 from kernels.problems.conv import ConvProblem
@@ -168,9 +168,9 @@ class _Launches(BrokenConv):
         raise NotImplementedError
 
 
-class ForgetsBias(_Launches):
-    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
-        return DIRECT.launches(*arguments, **{**named, "bias": False})
+class ForgetsBias(BrokenConv):
+    def launches(self, problem: ConvProblem, config: Any, tensors: ConvTensors) -> tuple[Launch]:
+        return DIRECT.launches(problem, config, tensors._replace(bias=False))
 
 
 class ForgetsLastBlock(_Launches):
