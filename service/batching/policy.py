@@ -26,9 +26,9 @@ L(n) is the measured latency of a batch of n items.
   are no larger than their deadlines allow. Where the nearest deadline is within a full batch, the
   batch is the first of the plan by which the most items are in time (`_plan`), of those that wait
   and those that come at the recent rate. It may drop items in front, as Nexus' early drop does
-  (Shen et al. 2019, section 6.3), but no client's for those of one that asks for more, nor any for
-  a lower priority (`Claim.weight`). So that it can choose, a client that is alone may have a full
-  batch waiting beyond what can be in time.
+  (Shen et al. 2019, section 6.3). An item counts less the more its client has waiting, and more
+  the higher its priority (`Claim.weight`). So that a plan can choose, a client that is alone may
+  have a full batch waiting beyond what can be in time.
 """
 
 from collections.abc import Sequence, Set

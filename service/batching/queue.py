@@ -22,8 +22,7 @@ R = TypeVar("R")
 
 _due = attrgetter("due")
 
-# An item of one priority weighs more than so many of the next lower, whoever's they are: more than
-# can wait.
+# How many items of the next lower priority weigh as much as one item: more than can wait.
 _LEVEL = 1e6
 
 
@@ -103,9 +102,7 @@ class Backlog(Generic[T, R]):
         self._join()
         return [request for line in self._queue.lines() for request in line.entries]
 
-    def ahead_of(
-        self, items: int, client: Client, due: float, urgency: Urgency, spare: int = 0
-    ) -> int:
+    def ahead_of(self, items: int, client: Client, due: float, urgency: Urgency, spare: int) -> int:
         """Return how many items would go before the last item of a request that comes now and is
         due then.
 
@@ -222,8 +219,8 @@ class Backlog(Generic[T, R]):
     def claims(self, now: float) -> Sequence[Claim]:
         """Return the requests' claims in order, or nothing if no request has a deadline.
 
-        The items that one client has waiting weigh as much as those of another, so that none is
-        refused for a client that asks for more; a level of priority outweighs any number of items.
+        All that one client has waiting weighs as much as all that another has, so that one that
+        asks for more gains nothing by it; a higher priority weighs more than all lower ones.
         """
         if not self.deadlines:
             return ()

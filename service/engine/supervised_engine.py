@@ -254,7 +254,7 @@ class _Thread:
         """Open and warm up an engine; return the one to serve with, and L(n) measured on blank
         images.
 
-        Where L(n) is known only one image is run: a batch would keep other engines waiting.
+        Where L(n) is known only one image is run: the version that still serves needs the device.
         """
         self._engine = opened()
         self._engine = engine = self._engine.warm_up()

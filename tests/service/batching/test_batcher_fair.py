@@ -225,8 +225,8 @@ HIGH, LOW = 1, 2
 def test_who_asks_for_little_or_matters_more_is_not_refused_for_the_others(
     profile: str, clients: Sequence[tuple[str, float, int]], least: float
 ) -> None:
-    """All have 3 L(8). A plan that counts answers in time, whoever gets them, refuses up to two
-    thirds of the first client's: without these a batch can be larger."""
+    """Each request has 3 L(8). A plan that gives all answers the same weight refuses up to two
+    thirds of the first client's requests, because a batch without them can be larger."""
     seconds = PROFILES[profile]
     desk = Desk(seconds)
     asked, answered = Counter[int](), Counter[int]()
