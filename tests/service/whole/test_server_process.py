@@ -61,6 +61,10 @@ class Server:
         connection.sendall(request)
         return connection
 
+    def release(self) -> None:
+        """Let the batches run that a server with --held keeps."""
+        self.process.send_signal(signal.SIGUSR1)
+
     def resident_bytes(self) -> int:
         """Memory that the process has now."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
@@ -142,13 +146,14 @@ def test_clients_in_parallel_are_batched_and_each_gets_its_own_answer() -> None:
 
 
 def test_a_client_that_hangs_up_is_dropped_before_it_is_computed() -> None:
-    with running("--delay-s", "0.4") as server, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(server.classify, 1)
-        until(lambda: server.metric("convoy_images_inside") == 1)
+    with running("--held") as server, ThreadPoolExecutor(1) as pool:
+        (first,) = in_flight(server, pool, range(1, 2))
+        until(lambda: server.metric("convoy_queue_depth") == 0)
         leaving = server.raw(head("Content-Length: 1") + b"2")
         until(lambda: server.metric("convoy_images_inside") == 2)
         leaving.close()
         until(lambda: server.metric('convoy_requests_total{status="499"}') == 1)
+        server.release()
         assert first.result() == 1
         assert server.classify(3) == 3
         assert server.metric("convoy_batch_size_sum") == 2
@@ -206,14 +211,15 @@ def test_a_connection_survives_a_refusal_of_a_body_of_allowed_size(server: Serve
 def test_a_signal_lets_what_is_in_flight_finish_and_the_exit_status_is_0(
     number: signal.Signals,
 ) -> None:
-    with running("--delay-s", "0.3") as server, ThreadPoolExecutor(20) as pool:
+    with running("--held") as server, ThreadPoolExecutor(20) as pool:
         requests = in_flight(server, pool, range(10))
         server.process.send_signal(number)
-        # Two batches take 0.6 s; meanwhile it says that it is leaving, and takes nothing new.
+        # It says that it is leaving, and takes nothing new.
         until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
         assert server.exchange("GET", "/v2/health/live") == (200, {"live": True})
         status, body = server.exchange("POST", CLASSIFY_PATH, b"1")
         assert (status, list(body)) == (503, ["error"])
+        server.release()
         assert [request.result() for request in requests] == list(range(10))
         assert server.process.wait(10) == 0
         with pytest.raises(ConnectionRefusedError):
@@ -246,17 +252,17 @@ def test_a_signal_when_nothing_is_in_flight_ends_it_at_once() -> None:
 
 
 def test_what_takes_longer_than_the_drain_is_answered_503_and_the_exit_status_is_1() -> None:
-    with running("--delay-s", "30", "--drain-s", "0.2") as server, ThreadPoolExecutor(1) as pool:
+    with running("--held", "--drain-s", "0.2") as server, ThreadPoolExecutor(1) as pool:
         (request,) = in_flight(server, pool, range(1))
         server.process.terminate()
         status, body = request.result()
         assert (status, list(body)) == (503, ["error"])
-        # The engine is stuck for half a minute yet; the process does not wait for it.
+        # The engine is stuck; the process does not wait for it.
         assert server.process.wait(10) == 1
 
 
 def test_a_second_signal_gives_up_what_is_in_flight() -> None:
-    with running("--delay-s", "1.5") as server, ThreadPoolExecutor(1) as pool:
+    with running("--held") as server, ThreadPoolExecutor(1) as pool:
         (request,) = in_flight(server, pool, range(1))
         server.process.terminate()
         until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)

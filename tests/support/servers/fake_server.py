@@ -7,7 +7,9 @@ import argparse
 import contextlib
 import itertools
 import os
+import signal
 import sys
+import threading
 import time
 
 from models import EngineError
@@ -25,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--delay-s", type=float, default=0.0)
+    parser.add_argument("--held", action="store_true", help="batches wait for SIGUSR1")
     parser.add_argument("--notice-s", type=float, default=0.0)
     parser.add_argument("--drain-s", type=float, default=10.0)
     parser.add_argument("--max-body-bytes", type=int, default=100_000)
@@ -45,13 +48,19 @@ def main(arguments: list[str] | None = None) -> int:
         configure_logging(verbose=False, log_format=LogFormat.TEXT)
         spoil_log(options.log)
 
+    gate = threading.Event()
+    if options.held:
+        signal.signal(signal.SIGUSR1, lambda *_: gate.set())
+    else:
+        gate.set()
+
     def warm_up() -> None:
         if options.cannot_warm_up:
             raise EngineError("no memory")
 
     def engine() -> FakeEngine:
         scores = faulty_scores if options.faults else None
-        return FakeEngine(delay_s=options.delay_s, warm_up=warm_up, scores=scores)
+        return FakeEngine(delay_s=options.delay_s, gate=gate, warm_up=warm_up, scores=scores)
 
     repository = make_repository(
         engine(),
