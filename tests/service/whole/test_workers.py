@@ -78,8 +78,7 @@ def test_batches_form_across_workers(service: Service) -> None:
         batches = service.metric("convoy_batch_size_count")
         with service.holding(), closing(service.connect()) as first:
             running = pool.submit(first.classify, 1)
-            until(lambda: service.metric("convoy_images_inside") == 1)
-            until(lambda: service.metric("convoy_queue_depth") == 0)
+            service.until_held()
             waiting = [pool.submit(one.classify, 2), pool.submit(two.classify, 3)]
             until(lambda: service.metric("convoy_queue_depth") == 2)
             assert service.metric("nv_inference_pending_request_count") == 2
@@ -108,7 +107,7 @@ def test_deadlines_are_known_in_every_worker(service: Service) -> None:
     with service.one_each() as each, ThreadPoolExecutor(1) as pool:
         with service.holding(), closing(service.connect()) as first:
             running = pool.submit(first.classify, 1)
-            until(lambda: service.metric("convoy_images_inside") == 1)
+            service.until_held()
             for connection in each.values():
                 begin = time.monotonic()
                 answer = connection.classify(2, x_timeout_ms="200")
@@ -134,7 +133,7 @@ def test_a_request_whose_client_left_is_not_computed(service: Service) -> None:
         (_, one), (_, two) = each.items()
         with service.holding():
             running = pool.submit(one.classify, 1)
-            until(lambda: service.metric("convoy_images_inside") == 1)
+            service.until_held()
             two.putrequest("POST", "/v1/models/fake/classify")
             two.putheader("Content-Type", "image/png")
             two.putheader("Content-Length", "1")
@@ -230,7 +229,7 @@ def test_what_was_inside_a_killed_worker_is_forgotten(service: Service) -> None:
         (victim, lost), (_, kept) = each.items()
         with service.holding():
             gone = pool.submit(lost.classify, 1)
-            until(lambda: service.metric("convoy_images_inside") == 1)
+            service.until_held()
             stays = pool.submit(kept.classify, 2)
             until(lambda: service.metric("convoy_images_inside") == 2)
             os.kill(victim, signal.SIGKILL)

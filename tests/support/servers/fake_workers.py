@@ -44,6 +44,7 @@ def main() -> int:
     def scores(images: Images) -> Scores:
         if options.control is not None:
             while (options.control / "hold").exists():
+                (options.control / "held").touch()
                 time.sleep(0.005)
             if (options.control / "fail").exists():
                 raise EngineError("the device fell off the bus")

@@ -51,7 +51,7 @@ class Service:
     """Holds a running service: the engine's process, and its workers."""
 
     def __init__(self, control: Path, *options: str) -> None:
-        self._hold, self._fail = control / "hold", control / "fail"
+        self._hold, self._held, self._fail = (control / name for name in ("hold", "held", "fail"))
         asked = ("--workers", WORKERS, "--control", control, *options)
         self.process = Forked(FAKE_WORKERS, *asked)
 
@@ -62,11 +62,17 @@ class Service:
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Keep batches from ending within this block."""
+        self._held.unlink(missing_ok=True)
         self._hold.touch()
         try:
             yield
         finally:
             self._hold.unlink()
+
+    def until_held(self) -> None:
+        """Wait for a batch to begin that is kept. What is inside a worker may not have reached the
+        engine's process yet, and what comes meanwhile would be in the same batch."""
+        until(self._held.exists)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
