@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 
+from typing_extensions import override
+
 from models import EngineError
 from service.api.app import create_app
 from service.engine.watchdog import Bounds
@@ -27,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--delay-s", type=float, default=0.0)
-    parser.add_argument("--held", action="store_true", help="batches wait for SIGUSR1")
+    parser.add_argument("--held", action="store_true", help="batches say so and wait for SIGUSR1")
     parser.add_argument("--notice-s", type=float, default=0.0)
     parser.add_argument("--drain-s", type=float, default=10.0)
     parser.add_argument("--max-body-bytes", type=int, default=100_000)
@@ -48,11 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
         configure_logging(verbose=False, log_format=LogFormat.TEXT)
         spoil_log(options.log)
 
-    gate = threading.Event()
-    if options.held:
+    gate = _Gate() if options.held else None
+    if gate:
         signal.signal(signal.SIGUSR1, lambda *_: gate.set())
-    else:
-        gate.set()
 
     def warm_up() -> None:
         if options.cannot_warm_up:
@@ -96,6 +96,15 @@ def main(arguments: list[str] | None = None) -> int:
         announce=lambda: print(port, flush=True),
     )
     return 0 if answered else 1
+
+
+class _Gate(threading.Event):
+    """Prints a line when a batch begins to wait for it."""
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        print("held", flush=True)
+        return super().wait(timeout)
 
 
 def spoil_log(how: str) -> None:
