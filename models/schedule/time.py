@@ -167,14 +167,15 @@ def spans(
                 waiting.remove(step)
                 running.add(step)
         slowed = max(1.0, sum(estimates[step].share for step in running))
-        ends = [now + left[step] * slowed for step in running]
+        ends = {step: now + left[step] * slowed for step in running}
         begins = [at for step, at in due.items() if step in waiting]
-        then = min(ends + begins)
-        for step in list(running):
-            left[step] -= (then - now) / slowed
-            if left[step] <= 1e-9:
+        then = min([*ends.values(), *begins])
+        for step, at in ends.items():
+            if at <= then:
                 end[step] = then
                 running.remove(step)
+            else:
+                left[step] -= (then - now) / slowed
         now = then
     return [Span(*span) for span in zip(start, end, strict=True)]
 
