@@ -18,8 +18,9 @@ from PIL import Image
 from loadtest.journal import NOT_SENT
 from loadtest.loops import Arrivals, arrivals
 from tests.loadtest.conftest import SHORT
-from tests.service.whole.test_server_process import Server, running, until
+from tests.service.whole.test_server_process import Server, running
 from tests.support.command_line import Run
+from tests.support.servers.control import until
 from tests.support.servers.scripted_server import honest, scripted
 
 

@@ -19,8 +19,8 @@ from service.cli import serve as serving
 from service.http.server import ListenError, bind
 from service.settings import Settings, SettingsError
 from tests.support.command_line import Run
+from tests.support.servers.control import until
 from tests.support.servers.forked import CONVOY, Forked
-from tests.support.servers.real_workers import until
 from tests.support.servers.several_models import make_models
 
 SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())

@@ -17,8 +17,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from service.api.app import create_app
 from service.telemetry.tracing import Traces
 from tests.service.whole.test_edge_process import serving
-from tests.service.whole.test_server_process import until
 from tests.support.command_line import Run
+from tests.support.servers.control import until
 from tests.support.servers.listening import get, listening, post
 from tests.support.service.fakes import FakeEngine, make_repository
 

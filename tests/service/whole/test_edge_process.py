@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from models import BUILT_IN_MODEL
-from tests.service.whole.test_server_process import until
 from tests.support.command_line import Run
+from tests.support.servers.control import until
 from tests.support.servers.forked import CONVOY, Forked
 
 _SAMPLE = min((BUILT_IN_MODEL.parent / "samples").glob("*")).read_bytes()

@@ -9,8 +9,9 @@ import pytest
 
 from tests.service.whole.faults.catalog import FAULTS, table
 from tests.service.whole.faults.fault import ANY, Fault
-from tests.service.whole.faults.rig import Rig, rigged, until
+from tests.service.whole.faults.rig import Rig, rigged
 from tests.support import ROOT
+from tests.support.servers.control import until
 
 
 @pytest.fixture(scope="module")

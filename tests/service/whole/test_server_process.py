@@ -7,8 +7,7 @@ import os
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from service.api.v1 import CLASSIFY_PATH
 from service.http.server import ListenError, bind
+from tests.support.servers.control import Control, until
 from tests.support.servers.forked import FAKE_SERVER, Forked
 from tests.support.service.client import metric_in
 
@@ -61,15 +61,6 @@ class Server:
         connection.sendall(request)
         return connection
 
-    def until_held(self) -> None:
-        """Wait for a batch to begin that a server with --held keeps."""
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "held\n"
-
-    def release(self) -> None:
-        """Let the batches run that a server with --held keeps."""
-        self.process.send_signal(signal.SIGUSR1)
-
     def resident_bytes(self) -> int:
         """Memory that the process has now."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
@@ -77,7 +68,7 @@ class Server:
 
 
 @contextmanager
-def running(*options: str) -> Iterator[Server]:
+def running(*options: object) -> Iterator[Server]:
     """A fake server, ready; killed if it is still there at the end."""
     process = start(*options)
     try:
@@ -94,17 +85,9 @@ def server() -> Iterator[Server]:
         yield shared
 
 
-def start(*options: str) -> Forked:
+def start(*options: object) -> Forked:
     """The process of a fake server."""
     return Forked(FAKE_SERVER, *options)
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    """Wait for what the other process is about to do."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def head(*lines: str) -> bytes:
@@ -150,15 +133,16 @@ def test_clients_in_parallel_are_batched_and_each_gets_its_own_answer() -> None:
         assert server.metric("convoy_images_total") == 72
 
 
-def test_a_client_that_hangs_up_is_dropped_before_it_is_computed() -> None:
-    with running("--held") as server, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(server.classify, 1)
-        server.until_held()
-        leaving = server.raw(head("Content-Length: 1") + b"2")
-        until(lambda: server.metric("convoy_images_inside") == 2)
-        leaving.close()
-        until(lambda: server.metric('convoy_requests_total{status="499"}') == 1)
-        server.release()
+def test_a_client_that_hangs_up_is_dropped_before_it_is_computed(tmp_path: Path) -> None:
+    control = Control(tmp_path)
+    with running("--control", tmp_path) as server, ThreadPoolExecutor(1) as pool:
+        with control.holding():
+            first = pool.submit(server.classify, 1)
+            control.until_held()
+            leaving = server.raw(head("Content-Length: 1") + b"2")
+            until(lambda: server.metric("convoy_images_inside") == 2)
+            leaving.close()
+            until(lambda: server.metric('convoy_requests_total{status="499"}') == 1)
         assert first.result() == 1
         assert server.classify(3) == 3
         assert server.metric("convoy_batch_size_sum") == 2
@@ -214,17 +198,17 @@ def test_a_connection_survives_a_refusal_of_a_body_of_allowed_size(server: Serve
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_what_is_in_flight_finish_and_the_exit_status_is_0(
-    number: signal.Signals,
+    number: signal.Signals, tmp_path: Path
 ) -> None:
-    with running("--held") as server, ThreadPoolExecutor(20) as pool:
-        requests = in_flight(server, pool, range(10))
-        server.process.send_signal(number)
-        # It says that it is leaving, and takes nothing new.
-        until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
-        assert server.exchange("GET", "/v2/health/live") == (200, {"live": True})
-        status, body = server.exchange("POST", CLASSIFY_PATH, b"1")
-        assert (status, list(body)) == (503, ["error"])
-        server.release()
+    with running("--control", tmp_path) as server, ThreadPoolExecutor(20) as pool:
+        with Control(tmp_path).holding():
+            requests = in_flight(server, pool, range(10))
+            server.process.send_signal(number)
+            # It says that it is leaving, and takes nothing new.
+            until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
+            assert server.exchange("GET", "/v2/health/live") == (200, {"live": True})
+            status, body = server.exchange("POST", CLASSIFY_PATH, b"1")
+            assert (status, list(body)) == (503, ["error"])
         assert [request.result() for request in requests] == list(range(10))
         assert server.process.wait(10) == 0
         with pytest.raises(ConnectionRefusedError):
@@ -256,8 +240,11 @@ def test_a_signal_when_nothing_is_in_flight_ends_it_at_once() -> None:
         assert server.process.wait(5) == 0
 
 
-def test_what_takes_longer_than_the_drain_is_answered_503_and_the_exit_status_is_1() -> None:
-    with running("--held", "--drain-s", "0.2") as server, ThreadPoolExecutor(1) as pool:
+def test_what_takes_longer_than_the_drain_is_answered_503_and_the_exit_status_is_1(
+    tmp_path: Path,
+) -> None:
+    options = "--control", tmp_path, "--drain-s", "0.2"
+    with running(*options) as server, Control(tmp_path).holding(), ThreadPoolExecutor(1) as pool:
         (request,) = in_flight(server, pool, range(1))
         server.process.terminate()
         status, body = request.result()
@@ -266,8 +253,9 @@ def test_what_takes_longer_than_the_drain_is_answered_503_and_the_exit_status_is
         assert server.process.wait(10) == 1
 
 
-def test_a_second_signal_gives_up_what_is_in_flight() -> None:
-    with running("--held") as server, ThreadPoolExecutor(1) as pool:
+def test_a_second_signal_gives_up_what_is_in_flight(tmp_path: Path) -> None:
+    options = "--control", tmp_path
+    with running(*options) as server, Control(tmp_path).holding(), ThreadPoolExecutor(1) as pool:
         (request,) = in_flight(server, pool, range(1))
         server.process.terminate()
         until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.service.whole.test_server_process import Server, until
+from tests.service.whole.test_server_process import Server
 from tests.support import ROOT
+from tests.support.servers.control import until
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.servers.control import until
 from tests.support.servers.real_workers import (
     WORKERS,
     Connection,
@@ -21,7 +22,6 @@ from tests.support.servers.real_workers import (
     children,
     is_there,
     running,
-    until,
 )
 from tests.support.service.client import metric_in
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.servers.control import until
 from tests.support.servers.real_workers import (
     WORKERS,
     Connection,
@@ -18,7 +19,6 @@ from tests.support.servers.real_workers import (
     children,
     is_there,
     running,
-    until,
 )
 from tests.support.servers.several_models import CHANNELS, SAMPLES, convoy_serve, make_models
 

@@ -7,21 +7,19 @@ import argparse
 import contextlib
 import itertools
 import os
-import signal
 import sys
-import threading
 import time
+from pathlib import Path
 
-from typing_extensions import override
-
-from models import EngineError
+from models import EngineError, Images, Scores
 from service.api.app import create_app
 from service.engine.watchdog import Bounds
 from service.http.server import bind, run_server
 from service.settings import Settings
 from service.telemetry.logs import LogFormat, configure_logging
 from tests.service.whole.faults.pictures import faulty_scores, prepare_faulty
-from tests.support.service.fakes import FakeEngine, decode_digit, free, make_repository
+from tests.support.servers.control import Control
+from tests.support.service.fakes import FakeEngine, decode_digit, free, make_repository, one_hot
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--delay-s", type=float, default=0.0)
-    parser.add_argument("--held", action="store_true", help="batches say so and wait for SIGUSR1")
+    parser.add_argument("--control", type=Path, help="folder of a Control")
     parser.add_argument("--notice-s", type=float, default=0.0)
     parser.add_argument("--drain-s", type=float, default=10.0)
     parser.add_argument("--max-body-bytes", type=int, default=100_000)
@@ -50,17 +48,19 @@ def main(arguments: list[str] | None = None) -> int:
         configure_logging(verbose=False, log_format=LogFormat.TEXT)
         spoil_log(options.log)
 
-    gate = _Gate() if options.held else None
-    if gate:
-        signal.signal(signal.SIGUSR1, lambda *_: gate.set())
+    control = Control(options.control) if options.control else None
 
     def warm_up() -> None:
         if options.cannot_warm_up:
             raise EngineError("no memory")
 
+    def scores(images: Images) -> Scores:
+        if control:
+            control.obey()
+        return faulty_scores(images) if options.faults else one_hot(images)
+
     def engine() -> FakeEngine:
-        scores = faulty_scores if options.faults else None
-        return FakeEngine(delay_s=options.delay_s, gate=gate, warm_up=warm_up, scores=scores)
+        return FakeEngine(delay_s=options.delay_s, warm_up=warm_up, scores=scores)
 
     repository = make_repository(
         engine(),
@@ -96,15 +96,6 @@ def main(arguments: list[str] | None = None) -> int:
         announce=lambda: print(port, flush=True),
     )
     return 0 if answered else 1
-
-
-class _Gate(threading.Event):
-    """Prints a line when a batch begins to wait for it."""
-
-    @override
-    def wait(self, timeout: float | None = None) -> bool:
-        print("held", flush=True)
-        return super().wait(timeout)
 
 
 def spoil_log(how: str) -> None:

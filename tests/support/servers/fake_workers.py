@@ -7,7 +7,6 @@ import argparse
 import os
 import signal
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from service.http.server import bind
 from service.processes import Options, WorkersError, prepare, run_workers, supervisor
 from service.settings import Settings
 from service.telemetry.logs import configure_logging
+from tests.support.servers.control import Control
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free, one_hot
 
 
@@ -30,24 +30,20 @@ def main() -> int:
     parser.add_argument("--notice-s", type=float, default=0.0)
     parser.add_argument("--drain-s", type=float, default=10.0)
     parser.add_argument("--max-queue", type=int, default=32)
-    parser.add_argument("--control", type=Path, help="folder of files that tell the engine how")
+    parser.add_argument("--control", type=Path, required=True, help="folder of a Control")
     parser.add_argument("--cannot-warm-up", action="store_true")
     parser.add_argument("--lenient", action="store_true", help="serve the other model then")
     parser.add_argument("--patience", type=int, default=100, help="statuses left unanswered")
     parser.add_argument("--die", action="store_true", help="workers end as they begin")
     options = parser.parse_args()
+    control = Control(options.control)
 
     def warm_up() -> None:
         if options.cannot_warm_up:
             raise EngineError("no memory")
 
     def scores(images: Images) -> Scores:
-        if options.control is not None:
-            while (options.control / "hold").exists():
-                (options.control / "held").touch()
-                time.sleep(0.005)
-            if (options.control / "fail").exists():
-                raise EngineError("the device fell off the bus")
+        control.obey()
         return one_hot(images)
 
     def upside_down(images: Images) -> Scores:

@@ -1,7 +1,4 @@
-"""Runs a service with workers, over fake engines, and asks it what its tests need.
-
-The engine waits as long as a file exists, so that what is inside is known and not guessed.
-"""
+"""Runs a service with workers, over fake engines, and asks it what its tests need."""
 
 import http.client
 import json
@@ -9,11 +6,12 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.servers.control import Control
 from tests.support.servers.forked import FAKE_WORKERS, Forked
 from tests.support.service.client import metric_in
 
@@ -47,41 +45,17 @@ class Connection(http.client.HTTPConnection):
         return index
 
 
-class Service:
+class Service(Control):
     """Holds a running service: the engine's process, and its workers."""
 
     def __init__(self, control: Path, *options: str) -> None:
-        self._hold, self._held, self._fail = (control / name for name in ("hold", "held", "fail"))
+        super().__init__(control)
         asked = ("--workers", WORKERS, "--control", control, *options)
         self.process = Forked(FAKE_WORKERS, *asked)
 
     def wait_until_ready(self) -> None:
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
-
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Keep batches from ending within this block."""
-        self._held.unlink(missing_ok=True)
-        self._hold.touch()
-        try:
-            yield
-        finally:
-            self._hold.unlink()
-
-    def until_held(self) -> None:
-        """Wait for a batch to begin that is kept. What is inside a worker may not have reached the
-        engine's process yet, and what comes meanwhile would be in the same batch."""
-        until(self._held.exists)
-
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Make batches fail within this block."""
-        self._fail.touch()
-        try:
-            yield
-        finally:
-            self._fail.unlink()
 
     def connect(self) -> Connection:
         return Connection(self.port)
@@ -153,14 +127,6 @@ def is_there(process: int) -> bool:
     return False
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
-    """Wait until another process has made the condition true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
-
-
 def until_gone(process: int, timeout_s: float = 10) -> None:
     """Wait until a process has ended, and kill it if it does not end."""
     deadline = time.monotonic() + timeout_s
@@ -183,4 +149,4 @@ def running(control: Path, *options: str) -> Iterator[Service]:
         service.process.kill()
         for worker in left:  # which leave by themselves, if all is well
             until_gone(worker)
-        service.process.communicate()
+        print(service.process.communicate()[1])  # its log, where the test failed

@@ -3,7 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.service.whole.faults.fault import ANY, Counted, Faults, Inject, collector
-from tests.service.whole.faults.rig import Rig, until
+from tests.service.whole.faults.rig import Rig
+from tests.support.servers.control import until
 
 INSIDES: Faults = {}
 fault = collector(INSIDES)

@@ -7,7 +7,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from tests.service.whole.faults.fault import Counted, Faults, collector
-from tests.service.whole.faults.rig import Rig, parse_answers, post, read_all, until
+from tests.service.whole.faults.rig import Rig, parse_answers, post, read_all
+from tests.support.servers.control import until
 
 PROCESSES: Faults = {}
 fault = collector(PROCESSES)

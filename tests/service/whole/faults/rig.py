@@ -8,15 +8,15 @@ import re
 import signal
 import socket
 import struct
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from service.api.v1 import CLASSIFY_PATH
+from tests.support.servers.control import until
 from tests.support.servers.forked import FAKE_SERVER, Forked
 from tests.support.service.client import samples_in
 
@@ -149,14 +149,6 @@ def rigged(folder: Path, *options: str) -> Iterator[Rig]:
         process.send_signal(signal.SIGCONT)
         process.kill()
         process.communicate()
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    """Wait for what the server is about to do."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def head(*lines: str, path: str = CLASSIFY_PATH, length: int | None = None) -> bytes:

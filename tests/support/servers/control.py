@@ -1,0 +1,62 @@
+"""Tells the engine of a server in another process to keep its batches, or to fail.
+
+Files in a folder say so. What is inside the server is therefore known, however busy the machine.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from models import EngineError
+
+
+class Control:
+    """Holds the folder: a test writes what it wants, and the engine does it with each batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._hold, self._held, self._fail = (folder / name for name in ("hold", "held", "fail"))
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep batches from ending within this block."""
+        self._held.unlink(missing_ok=True)
+        with _present(self._hold):
+            yield
+
+    def until_held(self) -> None:
+        """Wait for a batch to begin that is kept. What is inside a worker may not have reached the
+        engine's process yet, and what comes meanwhile would be in the same batch."""
+        until(self._held.exists)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Make batches fail within this block."""
+        with _present(self._fail):
+            yield
+
+    def obey(self) -> None:
+        """Keep the batch, or raise EngineError, in the engine's process."""
+        if self._hold.exists():
+            self._held.touch()
+        while self._hold.exists():
+            time.sleep(0.005)
+        if self._fail.exists():
+            raise EngineError("the device fell off the bus")
+
+
+@contextmanager
+def _present(file: Path) -> Iterator[None]:
+    file.touch()
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
+    """Wait until another process has made the condition true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
