@@ -195,6 +195,8 @@ class TmaConv(WarpgroupConv):
             "copies": struct(
                 "tma_gemm.cu",
                 "Copies",
+                chunks=self.chunks(problem, config.tile),
+                of_x=self.chunks(replace(problem, projection=None), config.tile),
                 tap_chunks=ceil(problem.c / config.tile.bk),
                 pointwise=window.is_pointwise,
                 pixels=of_cluster,

@@ -14,6 +14,14 @@ struct alignas(64) TensorMap {
 
 #if __CUDA_ARCH__ >= 900
 
+// Whether the warp elects this thread, one of all its lanes, which call it together. Behind it
+// ptxas knows that no other lane begins copies, and makes no loop of each.
+__device__ __forceinline__ bool elected() {
+  int is;
+  asm volatile("{ .reg .pred is; elect.sync _|is, 0xffffffff; selp.s32 %0, 1, 0, is; }" : "=r"(is));
+  return is != 0;
+}
+
 // A phase of the barrier ends when so many arrivals have come and no byte is expected. One thread
 // calls it, then fence_proxy_async; the others know of it behind a barrier.
 __device__ __forceinline__ void mbarrier_init(unsigned long long* barrier, int arrivals) {

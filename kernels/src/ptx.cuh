@@ -26,6 +26,12 @@ __device__ __forceinline__ T kept(T number) {
   return number;
 }
 
+// The same, of a place in shared memory.
+template <class T>
+__device__ __forceinline__ T* kept(T* shared) {
+  return static_cast<T*>(__cvta_shared_to_generic(kept(shared_address(shared))));
+}
+
 // The same, of a number or a place in shared memory, by a shuffle to the lane itself. All lanes of
 // a warp call it together.
 __device__ __forceinline__ int held(int number) {

@@ -33,6 +33,8 @@
 
 // kernels/convolution/tma_gemm.py: how the factors of one launch are copied.
 struct Copies {
+  int chunks;               // all
+  int of_x;                 // the first ones; the others are of what is projected
   Divisor tap_chunks;       // of x's channels at one tap
   int pointwise;            // whether x is copied as a matrix of pixels
   int pixels;               // tiles of pixels of a cluster: 2 where blocks share filters, else 1
@@ -59,24 +61,23 @@ __global__ void __launch_bounds__((FILTER_ROWS ? BN : BM) * 2 + 32)
   SWIZZLED_SHARED(unsigned char, shared);
   __shared__ unsigned long long full[STAGES], empty[STAGES];
 
-  const unsigned thread = kept(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const unsigned thread = kept(threadIdx.x), lane = thread % 32;
+  const unsigned warp = __shfl_sync(~0u, thread / 32, 0);
   const int split = blockIdx.y, splits = sizes.splits;
   const bool in_cluster = splits > 1 && workspace == nullptr;
   // Which tile of its cluster's filters this block has, and which of its pixels. Blocks of one part
   // of a split are neighbours.
-  const int of_all = TOGETHER > 1 ? int(cluster_rank()) : 0, rank = of_all % TOGETHER;
-  const int filter = copies.filters > 1 ? rank % 2 : 0;
-  const int row = copies.filters > 1 ? rank / 2 : rank;
+  const unsigned of_all = TOGETHER > 1 ? cluster_rank() : 0, rank = of_all % TOGETHER;
+  const int filter = int(copies.filters > 1 ? rank % 2 : 0);
+  const int row = int(copies.filters > 1 ? rank / 2 : rank);
   const bool halves_x = TOGETHER > 1 && copies.filters > 1;
   const bool halves_weights = TOGETHER == 4 || (TOGETHER == 2 && copies.filters == 1);
   unsigned cluster = blockIdx.x / TOGETHER;
   const int filter_cluster = int(peel(cluster, copies.filter_clusters));
   const int first_filter = (filter_cluster * copies.filters + filter) * BN;
   const int first_pixel = (int(cluster) * copies.pixels + row) * BM;
-  const int of_x = window.kernel[0] * window.kernel[1] * window.kernel[2] * copies.tap_chunks;
-  const int chunks = of_x + (projection.channels + BK - 1) / BK;
-  const int first_chunk = int(quotient(chunks * split, sizes.splits));
-  const int count = int(quotient(chunks * (split + 1), sizes.splits)) - first_chunk;
+  const int first_chunk = int(quotient(copies.chunks * split, sizes.splits));
+  const int count = int(quotient(copies.chunks * (split + 1), sizes.splits)) - first_chunk;
 
   if (thread == 0) {
 #pragma unroll
@@ -95,70 +96,87 @@ __global__ void __launch_bounds__((FILTER_ROWS ? BN : BM) * 2 + 32)
   }
 
   if (warp == MULTIPLYING / 32) {
-    if (lane != 0) return;
+    if (!elected()) return;
     // By rank, the blocks that have the same filters, and those that have the same pixels.
-    const int of_part = of_all - rank;
-    const unsigned of_filters = (TOGETHER == 4 ? 5u << filter : 3u) << of_part;
-    const unsigned of_pixels = (TOGETHER == 4 ? 3u << 2 * row : 3u) << of_part;
-    const int taps = window.kernel[0] * window.kernel[1] * window.kernel[2];
+    const unsigned of_part = of_all - rank;
+    const unsigned short of_filters = (TOGETHER == 4 ? 5u << filter : 3u) << of_part;
+    const unsigned short of_pixels = (TOGETHER == 4 ? 3u << 2 * row : 3u) << of_part;
+    const int half_x = halves_x ? filter * (BM / 2) : 0;
+    const int half_weights = halves_weights ? row * (BN / 2) : 0;
+    unsigned char* const to_x = kept(shared + half_x * ROW);
+    unsigned char* const to_weights = kept(shared + (BM + half_weights) * ROW);
+    unsigned long long* const arrived = kept(full);
+    unsigned long long* const released = kept(empty);
+
+    // Chunks follow one another tap by tap, without a division for each; those of what is projected
+    // as if of one more tap, which does not end.
+    constexpr int ENDLESS = 0x7fffffff;
+    const auto chunks_of_tap = [&](int i) {
+      return first_chunk + i < copies.of_x ? int(copies.tap_chunks) : ENDLESS;
+    };
+    unsigned tap = min(first_chunk, copies.of_x);
+    const int projected_chunks = first_chunk - int(tap);  // that other blocks have
+    const int of_tap = int(peel(tap, copies.tap_chunks)) + projected_chunks;
+
+    const int last_of_tap = sizes.padded_channels - (copies.tap_chunks - 1) * BK;  // columns
+    int column = int(tap) * sizes.padded_channels + of_tap * BK;
+    int weights_left = chunks_of_tap(0) - of_tap;
     const auto copy_weights = [&](int i, int stage) {
-      const int chunk = first_chunk + i;
-      unsigned tap = chunk;
-      int column = int(peel(tap, copies.tap_chunks)) * BK + int(tap) * sizes.padded_channels;
-      if (chunk >= of_x) column = taps * sizes.padded_channels + (chunk - of_x) * BK;
-      unsigned char* const to = shared + stage * STAGE + BM * ROW;
-      mbarrier_expect(full + stage, STAGE);
-      if (halves_weights) {
-        constexpr int HALF = BN / 2;
-        multicast_tile(to + row * HALF * ROW, weight, column, first_filter + row * HALF,
-                       full + stage, static_cast<unsigned short>(of_filters));
-      } else {
-        copy_tile(to, weight, column, first_filter, full + stage);
-      }
+      unsigned char* const to = to_weights + stage * STAGE;
+      mbarrier_expect(arrived + stage, STAGE);
+      if (halves_weights)
+        multicast_tile(to, weight, column, first_filter + half_weights, arrived + stage,
+                       of_filters);
+      else
+        copy_tile(to, weight, column, first_filter, arrived + stage);
+      if (--weights_left > 0)
+        column += BK;
+      else
+        column += last_of_tap, weights_left = chunks_of_tap(i + 1);
     };
     wait_before_weights();
 #pragma unroll 1
     for (int i = 0; i < STAGES && i < count; ++i) copy_weights(i, i);
 
-    // The first of the windows that this block copies pixels of.
-    const int pixel = first_pixel + (halves_x ? filter * (BM / 2) : 0);
-    unsigned image = pixel;
+    // The first of the windows that this block copies pixels of, and what its tap meets.
+    unsigned image = first_pixel + half_x;
     const int w = int(peel(image, window.output[2])), h = int(peel(image, window.output[1]));
-    const int from_w = w * window.stride[2] - window.pad_begin[2];
-    const int from_h = h * window.stride[1] - window.pad_begin[1];
+    int at_w = w * window.stride[2] - window.pad_begin[2];
+    int at_h = h * window.stride[1] - window.pad_begin[1];
+    int s = int(peel(tap, window.kernel[2])) * window.dilation[2];
+    int r = int(peel(tap, window.kernel[1])) * window.dilation[1];
+    int channel = of_tap * BK, x_left = chunks_of_tap(0) - of_tap;
+    const TensorMap* map = &x;
+    bool as_matrix = copies.pointwise;
+    const auto project = [&] {
+      map = &projected, as_matrix = false, s = r = 0;
+      at_w = w * projection.stride[2], at_h = h * projection.stride[1];
+    };
+    if (first_chunk >= copies.of_x) project();
     const auto copy_x = [&](int i, int stage) {
-      const int chunk = first_chunk + i;
-      unsigned char* const to = shared + stage * STAGE + (halves_x ? filter * (BM / 2) * ROW : 0);
-      const bool is_of_x = chunk < of_x;
-      unsigned tap = is_of_x ? chunk : chunk - of_x;
-      int channel = tap * BK, s = 0, r = 0, at_w = w * projection.stride[2],
-          at_h = h * projection.stride[1];
-      if (is_of_x) {
-        channel = int(peel(tap, copies.tap_chunks)) * BK;
-        s = int(peel(tap, window.kernel[2])) * window.dilation[2];
-        r = int(peel(tap, window.kernel[1])) * window.dilation[1];
-        at_w = from_w, at_h = from_h;
-      }
-      const TensorMap& map = is_of_x ? x : projected;
-      if (is_of_x && copies.pointwise) {
+      unsigned char* const to = to_x + stage * STAGE;
+      if (as_matrix) {
         if (halves_x)
-          multicast_tile(to, map, channel, pixel, full + stage,
-                         static_cast<unsigned short>(of_pixels));
+          multicast_tile(to, *map, channel, first_pixel + half_x, arrived + stage, of_pixels);
         else
-          copy_tile(to, map, channel, pixel, full + stage);
+          copy_tile(to, *map, channel, first_pixel, arrived + stage);
       } else if (halves_x) {
-        multicast_pixels(to, map, channel, at_w, at_h, image, s, r, full + stage,
-                         static_cast<unsigned short>(of_pixels));
+        multicast_pixels(to, *map, channel, at_w, at_h, image, s, r, arrived + stage, of_pixels);
       } else {
-        copy_pixels(to, map, channel, at_w, at_h, image, s, r, full + stage);
+        copy_pixels(to, *map, channel, at_w, at_h, image, s, r, arrived + stage);
       }
+      channel += BK;
+      if (--x_left > 0) return;
+      channel = 0, x_left = chunks_of_tap(i + 1), s += window.dilation[2];
+      if (s == window.kernel[2] * window.dilation[2]) s = 0, r += window.dilation[1];
+      if (x_left == ENDLESS) project();
     };
     wait_for_previous();
     int stage = 0, parity = 1;  // of the round before
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       if (i >= STAGES) {
-        mbarrier_wait(empty + stage, parity);
+        mbarrier_wait(released + stage, parity);
         copy_weights(i, stage);
       }
       copy_x(i, stage);
@@ -183,14 +201,16 @@ __global__ void __launch_bounds__((FILTER_ROWS ? BN : BM) * 2 + 32)
   // Products of fp16 are under way while those of the next chunk begin; TF32's pixels lie in
   // registers, which the next chunk's take.
   constexpr int PENDING = PRECISION == Precision::FP16 ? 1 : 0;
+  unsigned char* const tiles = kept(shared);
+  unsigned long long* const arrived = kept(full);
   const int x_lane = kept((warp * 16 + lane % 16) * ROW + (lane / 16 ^ lane % 8) * 16);
   Sums<1, COLUMNS / 8> sums;
   wait_for_previous();
   int stage = 0, parity = 0;
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
-    mbarrier_wait(full + stage, parity);
-    begin_products<PRECISION>(sums, shared + stage * STAGE,
+    mbarrier_wait(arrived + stage, parity);
+    begin_products<PRECISION>(sums, tiles + stage * STAGE,
                               warp / 4 * (64 * ROW) + (FILTER_ROWS ? BM * ROW : 0),
                               FILTER_ROWS ? 0 : BM * ROW, x_lane, i > 0);
     wgmma_wait<PENDING>();

@@ -271,7 +271,7 @@ def profile_of_code(
             if _BULK in data:
                 through = of_data.last  # for the first chunk that it copies the others wait
         if first < through:
-            fill = _usual(code, Loop(first, through))[:-1]
+            fill = path(code, Loop(first, through), lambda i: _weight_of_fill(code[i]))[:-1]
     rest = Loop(begin, end)
     split = leading_to(code, rest, _sums_parts)
 
@@ -440,6 +440,14 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
 
 def weight(instruction: Instruction) -> Weight:
     """Return an instruction's weight on a path; weights compare as tuples, first number first."""
+    narrow, multiplies, copies, shared, waits, length = _weight_of_fill(instruction)
+    bulk, mbarrier = instruction.base == _BULK, instruction.base == "SYNCS"
+    return narrow, multiplies, copies + bulk, shared, waits + mbarrier, length
+
+
+def _weight_of_fill(instruction: Instruction) -> Weight:
+    """Return an instruction's weight on the path to the loop: a warp that copies whole tiles waits
+    for no place of the first one, and its weights are there."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),

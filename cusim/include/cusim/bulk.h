@@ -4,6 +4,11 @@
 
 using TensorMap = cusim::TensorMap;
 
+// All lanes meet, as elect.sync wants it; which one it elects is not said.
+inline bool elected() {
+  const unsigned lane = threadIdx.x % 32;
+  return __shfl_sync(~0u, lane, 0) == lane;
+}
 inline void mbarrier_init(unsigned long long* barrier, int arrivals, CUSIM_SITE) {
   cusim::mbarrier_init(barrier, arrivals, site);
 }

@@ -81,7 +81,7 @@ def test_very_many_layers_are_their_reference(
 
 
 _RELEASE = "release(i - PENDING, PENDING == 0 ? stage : (stage == 0 ? STAGES : stage) - 1);"
-_EMPTY = "mbarrier_wait(empty + stage, parity);"
+_EMPTY = "mbarrier_wait(released + stage, parity);"
 _ADVANCE = "if (++stage == STAGES) stage = 0, parity ^= 1;\n    }"
 
 DEFECTS = {
@@ -90,7 +90,7 @@ DEFECTS = {
         "  } else {\n    __syncthreads();\n  }",
         "  } else {\n  }",
     ),
-    "a chunk that is not waited for": ("mbarrier_wait(full + stage, parity);", ";"),
+    "a chunk that is not waited for": ("mbarrier_wait(arrived + stage, parity);", ";"),
     "the parity of the first round for all": (
         _ADVANCE.replace("\n    }", "\n  }"),
         _ADVANCE.replace("\n    }", "\n  }").replace(", parity ^= 1", ""),
@@ -106,12 +106,12 @@ DEFECTS = {
     "a warp less that releases": ("(MULTIPLYING / 32));", "(MULTIPLYING / 32) - 1);"),
     "a warp more that releases": ("(MULTIPLYING / 32));", "(MULTIPLYING / 32) + 1);"),
     "bytes of one factor expected": (
-        "mbarrier_expect(full + stage, STAGE)",
-        "mbarrier_expect(full + stage, BM * ROW)",
+        "mbarrier_expect(arrived + stage, STAGE)",
+        "mbarrier_expect(arrived + stage, BM * ROW)",
     ),
     "bytes of a factor more expected": (
-        "mbarrier_expect(full + stage, STAGE)",
-        "mbarrier_expect(full + stage, STAGE + BM * ROW)",
+        "mbarrier_expect(arrived + stage, STAGE)",
+        "mbarrier_expect(arrived + stage, STAGE + BM * ROW)",
     ),
     "pixels copied before the launch ahead has ended": (
         "    wait_for_previous();\n    int stage",
@@ -131,18 +131,33 @@ DEFECTS = {
         "weight, column, first_filter,",
         "weight, 0, first_filter,",
     ),
-    "pixels of the first column for all": (
+    "pixels of the first column for all": ("s += window.dilation[2];", "s += 0;"),
+    "pixels of the first row for all": ("r += window.dilation[1];", "r += 0;"),
+    "a row of taps without an end": (
+        "if (s == window.kernel[2] * window.dilation[2])",
+        "if (false)",
+    ),
+    "a tap of pixels without an end": ("if (--x_left > 0) return;", "return;"),
+    "a tap of weights without an end": ("if (--weights_left > 0)", "if (true)"),
+    "tiles aligned to 128 bytes": ("SWIZZLED_SHARED", "DYNAMIC_SHARED"),
+    "a part of pixels from the first column on": (
         "s = int(peel(tap, window.kernel[2])) * window.dilation[2]",
         "s = 0 * int(peel(tap, window.kernel[2]))",
     ),
-    "pixels of the first row for all": (
+    "a part of pixels from the first row on": (
         "r = int(peel(tap, window.kernel[1])) * window.dilation[1]",
         "r = 0",
     ),
-    "tiles aligned to 128 bytes": ("SWIZZLED_SHARED", "DYNAMIC_SHARED"),
-    "chunks of whole sums for a part": (
-        "chunk = first_chunk + i;\n      unsigned tap = chunk",
-        "chunk = i;\n      unsigned tap = chunk",
+    "a part of pixels from a tap's first chunk on": ("channel = of_tap * BK", "channel = 0"),
+    "a part of weights from the first tap on": ("column = int(tap) *", "column = 0 * int(tap) *"),
+    "a part of weights from a tap's first chunk on": ("channels + of_tap * BK", "channels"),
+    "a part's first tap of pixels is whole": (
+        "x_left = chunks_of_tap(0) - of_tap",
+        "x_left = chunks_of_tap(0)",
+    ),
+    "a part's first tap of weights is whole": (
+        "weights_left = chunks_of_tap(0) - of_tap",
+        "weights_left = chunks_of_tap(0)",
     ),
 }
 """Of blocks alone."""
@@ -157,20 +172,20 @@ OF_SEVERAL = {
     ),
     "pixels for one block": (_OF_PIXELS, "of_pixels = (1u << rank)"),
     "pixels for the other block alone": (_OF_PIXELS, "of_pixels = (1u << (rank ^ 1))"),
-    "weights for one block": ("(of_filters)", "(1u << of_all)"),
+    "weights for one block": (
+        "of_filters = (TOGETHER == 4 ? 5u << filter : 3u)",
+        "of_filters = (1u << rank)",
+    ),
     "a stage that another block reads refilled": ("READERS * (MULTIPLYING", "(MULTIPLYING"),
     "a stage released to one block": (
         "mbarrier_arrive_at(empty + stage, of_all ^ reader)",
         "mbarrier_arrive(empty + stage)",
     ),
     "a release that may come too late": ("lane != 0 || i + STAGES >= count", "lane != 0"),
-    "the first half of pixels twice": (
-        "first_pixel + (halves_x ? filter",
-        "first_pixel + (halves_x ? 0",
-    ),
-    "the first half of weights twice": ("first_filter + row * HALF,", "first_filter,"),
-    "halves of weights at one place": ("to + row * HALF * ROW", "to"),
-    "halves of pixels at one place": ("(halves_x ? filter * (BM / 2) * ROW", "(halves_x ? 0"),
+    "the first half of pixels twice": ("image = first_pixel + half_x", "image = first_pixel"),
+    "the first half of weights twice": ("first_filter + half_weights", "first_filter"),
+    "halves of weights at one place": ("(BM + half_weights) * ROW", "BM * ROW"),
+    "halves of pixels at one place": ("shared + half_x * ROW", "shared"),
     "the same pixels for all": ("pixels + row) * BM", "pixels) * BM"),
     "the same filters for all": ("copies.filters + filter) * BN", "copies.filters) * BN"),
     **{
@@ -205,6 +220,18 @@ OF_CLUSTERS = {
 }
 """Of blocks that share copies and, in the same cluster, the parts of sums."""
 
+OF_PROJECTIONS = {
+    "pixels of x for what is projected": ("if (x_left == ENDLESS) project();", ";"),
+    "the same for a part of it": ("if (first_chunk >= copies.of_x) project();", ";"),
+    "a part of it from its first chunk on": (" + projected_chunks;", ";"),
+    "windows without the projection's stride": ("at_w = w * projection.stride[2]", "at_w = w"),
+    "a matrix of what is projected": (", as_matrix = false", ""),
+    "taps of what is projected": (
+        "return first_chunk + i < copies.of_x ? int(copies.tap_chunks) : ENDLESS;",
+        "return int(copies.tap_chunks);",
+    ),
+}
+
 OF_FILTER_ROWS = {
     "filters where pixels lie": ("(FILTER_ROWS ? BM * ROW : 0)", "0"),
     "pixels where filters lie": ("FILTER_ROWS ? 0 : BM * ROW, x_lane", "BM * ROW, x_lane"),
@@ -231,6 +258,14 @@ def _layer(channels: int, precision: Precision, filters: int = 104) -> Layer:
     return at_precision(layer, precision)
 
 
+def _projecting(precision: Precision) -> Layer:
+    projection = Projection(136, (17, 29), (2, 2))  # of whose windows not all are in one tile
+    problem = conv_problem(1, 72, 104, window(projection.output, (1, 1)))
+    problem = replace(problem, precision=Precision.FP16, projection=projection)
+    layer = Layer("projecting", problem, dense(72), dense(104), dense(136))
+    return at_precision(layer, precision)
+
+
 PIXEL_ROWS, FILTER_ROWS = slice(1, 4, 2), slice(5, 7)
 """Tiles of TMA.blocks_of, of either kind."""
 
@@ -243,17 +278,21 @@ def _notices(
     precision: Precision = Precision.FP16,
     tiles: slice = PIXEL_ROWS,
     cluster: bool = False,
+    projecting: bool = False,
 ) -> bool:
     """Return whether a run fails, in one of two builds, of which one sees plain stores.
 
     Layers have more chunks than a block holds, and fewer than parts; two blocks share either one.
+    Those that project have a part that begins with x's chunks, and one in those behind.
     """
     in_header = edit[0] not in (SOURCE_ROOT / "tma_gemm.cu").read_text(encoding="utf-8")
     root = replaced(folder, "tensor_gemm.cuh" if in_header else "tma_gemm.cu", *edit)
     parts = ((72, 104, 2), (72, 56, 2)) if cluster else ((72, 104, 1), (72, 56, 2), (8, 104, 12))
+    tried = [(_layer(channels, precision, filters), split) for channels, filters, split in parts]
+    if projecting:
+        tried = [(_projecting(precision), split) for split in (1, 3)]
     for build in (PLAIN, ORDERED):
-        for channels, filters, split in parts:
-            layer = _layer(channels, precision, filters)
+        for layer, split in tried:
             for tile in TMA.blocks_of(layer.problem)[tiles]:
                 device = CusimDevice(build, Order.RANDOM, source_root=root, timeout_s=60)
                 with closing(device):
@@ -279,6 +318,11 @@ def test_a_defect_of_several_blocks_is_noticed(defect: str, together: int, tmp_p
 @pytest.mark.parametrize("defect", OF_CLUSTERS)
 def test_a_defect_of_sums_in_shared_clusters_is_noticed(defect: str, tmp_path: Path) -> None:
     assert _notices(OF_CLUSTERS[defect], tmp_path, together=4, cluster=True)
+
+
+@pytest.mark.parametrize("defect", OF_PROJECTIONS)
+def test_a_defect_of_projections_is_noticed(defect: str, tmp_path: Path) -> None:
+    assert _notices(OF_PROJECTIONS[defect], tmp_path, projecting=True)
 
 
 @pytest.mark.parametrize("defect", OF_FILTER_ROWS)
@@ -314,6 +358,12 @@ def test_without_a_defect_nothing_is_noticed(
     same = ("constexpr int MULTIPLYING", "constexpr int MULTIPLYING")
     assert not _notices(
         same, tmp_path, together=together, precision=precision, tiles=tiles, cluster=cluster
+    )
+
+
+def test_without_a_defect_nothing_is_noticed_of_projections(tmp_path: Path) -> None:
+    assert not _notices(
+        ("constexpr int MULTIPLYING", "constexpr int MULTIPLYING"), tmp_path, projecting=True
     )
 
 

@@ -191,17 +191,19 @@ def test_a_way_is_counted_from_the_start_to_the_end() -> None:
 def test_a_warp_that_copies_tiles_has_a_loop_of_its_own_and_others_start_with_its_first() -> None:
     products = "HGMMA.64x128x16.F32 R24,gdesc[UR20],R24"
     code = listed(
-        *["S2R", "@P0 BRA 9"],
-        *["SYNCS.PHASECHK.TRANS64.TRYWAIT", products, products, "@P1 BRA 2"],
+        *["S2R", "@P0 BRA 11", "SYNCS.PHASECHK.TRANS64.TRYWAIT", products, products],
+        *["@P4 BRA 7", "SYNCS.ARRIVE.TRANS64", "@P1 BRA 2"],  # all iterations but the last release
         *["LDG.128", "STG.128", "EXIT"],
-        *["UMOV", "UTMALDG.2D", "SYNCS.ARRIVE.TRANS64", "UTMALDG.2D", "@P2 BRA 11", "EXIT"],
+        *["UMOV", "UTMALDG.2D"],  # the weights of the first chunk
+        *["@P2 BRA 16", "SYNCS.PHASECHK.TRANS64.TRYWAIT", "UTMALDG.2D"],  # of others, behind a wait
+        *["UTMALDG.2D", "@P3 BRA 13", "EXIT"],
     )
     trips = Trips({}, {}, data_warps=1, products=2)
     profile = profile_of_code(code, 32, 1, 288, trips)
     assert profile.start.instructions == 4  # to the first tile, past a load of 16 bytes
-    assert profile.fill.instructions == 3  # to the last tile of the first chunk
-    assert profile.loop == Counter({"sync": 1, "HGMMA.128": 2, "branch": 1})
-    assert profile.data_loop == Counter({"sync": 1, "UTMALDG": 1, "branch": 1})
+    assert profile.fill.instructions == 3  # to the last tile of the first chunk, without a wait
+    assert profile.loop == Counter({"sync": 2, "HGMMA.128": 2, "branch": 2})
+    assert profile.data_loop == Counter({"sync": 1, "UTMALDG": 2, "branch": 2})
     assert profile.products == 2
 
 

@@ -1,0 +1,56 @@
+"""Prints how long networks take on a GPU by the model of time, in µs: an estimate, not measured.
+
+    python -m benchmarks.networks.estimates [--gpu h200] [--precision fp16] [NETWORK ...]
+
+Branches run side by side and launches overlap, as in a graph on that GPU.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.networks.light import NETWORKS, classifier
+from kernels.device.gpus import GPUS, Gpu
+from kernels.problems.precision import Precision
+from models.classifier import Classifier
+from models.reports.plan_report import plan_report
+
+BATCHES = (1, 8)
+
+
+def estimate_us(network: Classifier, precision: Precision, n: int, gpu: Gpu) -> float:
+    """Return the estimated µs of a batch of n images. Raises EngineError where the GPU lacks the
+    precision."""
+    return plan_report(replace(network, precision=precision), n, gpu).timeline.us
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table with a row for each network and precision."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.networks.estimates")
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join(NETWORKS))
+    parser.add_argument("--gpu", choices=GPUS, default="h200")
+    floating = [each.value for each in Precision if each is not Precision.INT8]
+    parser.add_argument("--precision", choices=floating, action="append")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.networks) - NETWORKS.keys():
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(NETWORKS)}")
+    gpu = GPUS[options.gpu]
+    table = Table("network", "precision", *(f"N = {n}" for n in BATCHES), title=f"{gpu.name}, µs")
+    asked = [
+        (name, Precision(precision))
+        for name in options.networks or NETWORKS
+        for precision in options.precision or floating
+    ]
+    for name, precision in track(asked, "estimating", transient=True):
+        network = classifier(name, NETWORKS[name]())
+        times = (estimate_us(network, precision, n, gpu) for n in BATCHES)
+        table.add_row(name, precision.value, *(f"{us:.1f}" for us in times))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
