@@ -40,9 +40,9 @@ from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 KERNELS = [each for each in INSTANTIATIONS if each.kernel == "conv_tensor_tma"]
 
 
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
+@pytest.fixture(scope="module", params=Order)
+def device(request: pytest.FixtureRequest) -> Iterator[CusimDevice]:
+    device = CusimDevice(order=request.param)
     yield device
     device.close()
 
@@ -63,7 +63,7 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(TMA, config)
 
 
-@settings(ON_A_DEVICE, max_examples=20)
+@settings(ON_A_DEVICE, max_examples=50)
 @given(chosen())
 def test_any_layer_is_its_reference_by_any_tile(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]
