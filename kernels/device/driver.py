@@ -114,6 +114,8 @@ def encoded(tensor: TensorMap) -> bytes:
         box = _array(ctypes.c_uint32, tensor.row, tensor.rows)
         _call("cuTensorMapEncodeTiled", *head, box, _array(ctypes.c_uint32, 1, 1), *tail)
     else:
+        # Width is first in corners, as in dims and coordinates, though the driver's manual has
+        # {D, H, W}. A GPU must show which it is, by windows that are not square.
         steps, lower, upper = tensor.windows
         _call(
             "cuTensorMapEncodeIm2col",

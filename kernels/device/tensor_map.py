@@ -81,6 +81,9 @@ class TensorMap:
         corners = (*self.windows.lower, *self.windows.upper)
         if any(corner not in CORNERS for corner in corners):
             raise ValueError(f"corners at {corners}; they are -128 to 127")
+        sides = zip(self.dims[1:3], self.windows.lower, self.windows.upper, strict=True)
+        if any(size + upper <= lower for size, lower, upper in sides):
+            raise ValueError(f"no window between corners at {corners} of images {self.dims[1:3]}")
 
     def at(self, base: str | int) -> "TensorMap":
         """Return the map of the same tensor at another operand or address.

@@ -33,8 +33,8 @@
 
 // kernels/convolution/tma_gemm.py: how the factors of one launch are copied.
 struct Copies {
-  int chunks;               // all
-  int of_x;                 // the first ones; the others are of what is projected
+  int chunks;               // of a whole sum
+  int of_x;                 // of these, the first ones; the others are of what is projected
   Divisor tap_chunks;       // of x's channels at one tap
   int pointwise;            // whether x is copied as a matrix of pixels
   int pixels;               // tiles of pixels of a cluster: 2 where blocks share filters, else 1
@@ -62,6 +62,8 @@ __global__ void __launch_bounds__((FILTER_ROWS ? BN : BM) * 2 + 32)
   __shared__ unsigned long long full[STAGES], empty[STAGES];
 
   const unsigned thread = kept(threadIdx.x), lane = thread % 32;
+  // Of the first lane, so that ptxas knows it to be that of all: descriptors are in uniform
+  // registers.
   const unsigned warp = __shfl_sync(~0u, thread / 32, 0);
   const int split = blockIdx.y, splits = sizes.splits;
   const bool in_cluster = splits > 1 && workspace == nullptr;
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__((FILTER_ROWS ? BN : BM) * 2 + 32)
       return first_chunk + i < copies.of_x ? int(copies.tap_chunks) : ENDLESS;
     };
     unsigned tap = min(first_chunk, copies.of_x);
-    const int projected_chunks = first_chunk - int(tap);  // that other blocks have
+    const int projected_chunks = first_chunk - int(tap);  // those that other parts have
     const int of_tap = int(peel(tap, copies.tap_chunks)) + projected_chunks;
 
     const int last_of_tap = sizes.padded_channels - (copies.tap_chunks - 1) * BK;  // columns
@@ -148,7 +150,7 @@ __global__ void __launch_bounds__((FILTER_ROWS ? BN : BM) * 2 + 32)
     int channel = of_tap * BK, x_left = chunks_of_tap(0) - of_tap;
     const TensorMap* map = &x;
     bool as_matrix = copies.pointwise;
-    const auto project = [&] {
+    const auto project = [&] {  // from the next chunk on
       map = &projected, as_matrix = false, s = r = 0;
       at_w = w * projection.stride[2], at_h = h * projection.stride[1];
     };

@@ -446,8 +446,8 @@ def weight(instruction: Instruction) -> Weight:
 
 
 def _weight_of_fill(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on the path to the loop: a warp that copies whole tiles waits
-    for no place of the first one, and its weights are there."""
+    """Return an instruction's weight on the path to the loop. There a warp that copies whole tiles
+    need not wait for a place, and has copied the weights."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),

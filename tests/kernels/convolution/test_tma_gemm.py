@@ -525,6 +525,9 @@ def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_fo
     loads = sum(count for opcode, count in code.items() if opcode.startswith("LDSM"))
     assert loads == (4 if "TF32" in kernel.expression else 0)  # pixels, to be rounded
     assert not any(opcode.startswith(("HMMA", "LDGSTS")) for opcode in code)
+    # The copying thread is elected: ptxas makes no loop of the lanes around a copy.
+    assert code["ELECT"] == 1
+    assert code["BRA.U.ANY"] == 0
     # Ahead of the copying thread's wait, the second, weights alone are copied.
     _, wait = (i for i, each in enumerate(listed) if each.base == "ACQBULK")
     early = [each.opcode for each in listed[:wait] if each.base == "UTMALDG"]

@@ -33,6 +33,7 @@ BROKEN: dict[str, tuple[TensorMap, dict[str, object], str]] = {
     "windows on one another": (IMAGES, {"windows": Windows((0, 1), (0, 0), (0, 0))}, r"\(0, 1\)"),
     "too much padding": (IMAGES, {"windows": Windows((1, 1), (-129, 0), (0, 0))}, "corners at"),
     "an end too far": (IMAGES, {"windows": Windows((1, 1), (0, 0), (0, 128))}, "corners at"),
+    "no window": (IMAGES, {"windows": Windows((1, 1), (0, 0), (0, -9))}, "no window between"),
 }
 
 
@@ -45,7 +46,8 @@ def test_what_a_driver_would_refuse_is_refused_with_a_reason(broken: str) -> Non
 
 def test_the_largest_that_a_driver_takes_is_taken() -> None:
     replace(MATRIX, dims=(1 << 32, 1), strides=((1 << 40) - 16,), rows=256, base=0x1010)
-    replace(IMAGES, rows=1024, windows=Windows((8, 8), (-128, 127), (127, -128)))
+    replace(IMAGES, rows=1024, windows=Windows((8, 8), (-128, -128), (127, 127)))
+    replace(IMAGES, windows=Windows((1, 1), (6, 8), (0, 0)))
 
 
 def _launch() -> Launch:
