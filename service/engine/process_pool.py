@@ -85,7 +85,10 @@ class ProcessPool:
         for name, level, message in logged:
             logging.getLogger(name).log(level, "%s", message)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # it has this frame, and so the function's image: a cycle
         return result  # type: ignore[no-any-return]
 
     def _called(self, process: "_Process", asked: "_Asked") -> "_Answer":

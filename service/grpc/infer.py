@@ -45,6 +45,7 @@ class _Exchange:
     async def answer(self, message: Message, length: int) -> Any:
         """Return the answer's message."""
         call = self._call
+        outcome: Outcome | None = None
         try:
             self._begin(message, length)
             outcome = await self._outcome
@@ -61,7 +62,8 @@ class _Exchange:
         finally:
             late = self._deadline is not None and perf_counter() >= self._deadline
             call.abandon(Code.TOO_LATE if late else Code.CLIENT_LEFT)
-            del self._outcome  # an error in it has this frame, and so the message: a cycle
+            # An error in these has this frame, and so the message: a cycle.
+            del self._outcome, outcome
 
     def _begin(self, message: Message, length: int) -> None:
         call, pipeline = self._call, self._pipeline

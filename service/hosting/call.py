@@ -80,9 +80,10 @@ class Call:
         def done(result: T, error: Exception | None) -> None:
             if self.ended:
                 return
+            if error is not None:
+                self.fail(error)  # not raised: this frame, in its traceback, has it: a cycle
+                return
             try:
-                if error is not None:
-                    raise error
                 then(result)
             except Exception as failure:  # noqa: BLE001  passed on
                 self.fail(failure)

@@ -254,6 +254,8 @@ def _prepare(files: Sequence[bytes | Frames], prepare: Callable[[Any], Decoding]
         try:
             decodings.append(prepare(file))
         except ServiceError as error:
+            if len(files) == 1:
+                raise  # an error that is its own cause is a cycle, with the file in its traceback
             raise _named(error, index, len(files)) from error
     return decodings
 

@@ -83,9 +83,7 @@ def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) ->
     number of elements, or elements of another kind.
     """
     whole = kind is np.uint8
-    wrong = BadRequestError(
-        f"`data` must be {'whole numbers from 0 to 255' if whole else 'numbers'}"
-    )
+    wrong = f"`data` must be {'whole numbers from 0 to 255' if whole else 'numbers'}"
     skeleton = _skeleton(data, _DIGITS if whole else _DIGITS + _SIGNS, wrong)
     check_size(_elements(skeleton, data, wrong), prod(shape))
     if not _is_nested_as(skeleton, shape) and not (
@@ -97,10 +95,10 @@ def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) ->
     try:
         parts = [_numbers(part, kind) for part in _flat(data, wrong)]
     except ValueError:  # msgspec's errors too
-        raise wrong from None
+        raise BadRequestError(wrong) from None
     # Where a comma is the last or the first of a part, there is no number beside it.
     if not all(map(len, parts)):
-        raise wrong
+        raise BadRequestError(wrong)
     return np.concatenate(parts).reshape(shape)
 
 
@@ -111,9 +109,9 @@ def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
         return np.array(_fractions(flat), np.float64).astype(np.float32)
 
 
-def _skeleton(data: Span, of_numbers: bytes, wrong: BadRequestError) -> bytes:
-    """Return the brackets and commas of an array. Raises `wrong` if it has anything else but
-    numbers."""
+def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytes:
+    """Return the brackets and commas of an array. Raises BadRequestError, which says what is
+    `wrong`, if it has anything else but numbers."""
     parts = []
     last = b""
     for start in range(data.start, data.end, PIECE):
@@ -121,16 +119,16 @@ def _skeleton(data: Span, of_numbers: bytes, wrong: BadRequestError) -> bytes:
         part = piece.translate(None, of_numbers + _SPACE)
         if last == _CLOSED or part.strip(b","):
             if part.translate(None, b"[],"):
-                raise wrong
+                raise BadRequestError(wrong)
             codes = np.frombuffer(last + piece.translate(_CODES, _SPACE), np.uint8)
             if (np.diff(codes) == 1).any():
-                raise wrong
+                raise BadRequestError(wrong)
         last = piece.rstrip(_SPACE)[-1:].translate(_CODES) or last
         parts.append(part)
     return b"".join(parts)
 
 
-def _elements(skeleton: bytes, data: Span, wrong: BadRequestError) -> int:
+def _elements(skeleton: bytes, data: Span, wrong: str) -> int:
     """Return the number of numbers, if they stand where brackets and commas say."""
     commas = sum(skeleton.count(b",", at, at + PIECE) for at in range(0, len(skeleton), PIECE))
     if commas:
@@ -138,13 +136,14 @@ def _elements(skeleton: bytes, data: Span, wrong: BadRequestError) -> int:
     return sum(bool(part.strip(b"[]" + _SPACE)) for part in _flat(data, wrong))
 
 
-def _flat(data: Span, wrong: BadRequestError) -> Iterator[bytes]:
-    """Yield pieces of the array as flat JSON arrays. Raises `wrong` where a number is too long."""
+def _flat(data: Span, wrong: str) -> Iterator[bytes]:
+    """Yield pieces of the array as flat JSON arrays. Raises BadRequestError where a number is too
+    long."""
     text, position, end = data
     while position < end:
         stop = end if end - position <= PIECE else text.rfind(b",", position, position + PIECE)
         if stop < 0:
-            raise wrong
+            raise BadRequestError(wrong)
         yield b"[%b]" % text[position:stop].translate(_FLAT)
         position = stop + 1
 

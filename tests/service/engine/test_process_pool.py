@@ -1,5 +1,6 @@
 """Functions are called in processes: as in a thread, and a crash takes one call."""
 
+import gc
 import logging
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -47,6 +49,21 @@ def test_pixels_and_errors_are_those_of_a_thread(processes: ProcessPool) -> None
     with pytest.raises(ImageError) as there:
         processes.run(broken)
     assert str(there.value) == str(here.value)
+
+
+def test_an_error_keeps_nothing_of_the_function_until_the_garbage_collector_runs(
+    processes: ProcessPool,
+) -> None:
+    function = partial(bytes.fromhex, "no number")
+    left = weakref.ref(function)
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="hexadecimal"):
+            processes.run(function)
+        del function
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_a_process_has_one_thread(processes: ProcessPool) -> None:

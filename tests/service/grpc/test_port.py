@@ -1,10 +1,8 @@
 """The port of gRPC over fakes, in process: limits, errors, streams, health, reflection, its end."""
 
 import asyncio
-import gc
 import os
 import threading
-import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +24,7 @@ from service.telemetry.record import RequestRecord
 from tests.support.servers.served import run
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
+from tests.support.service.garbage import CALLS, bytes_left
 
 Asked = message_class("inference.ModelInferRequest")
 Status = grpc.StatusCode
@@ -439,29 +438,32 @@ async def test_tools_are_told_the_services_and_their_messages() -> None:
                 pass
 
 
-@run
-async def test_a_refused_message_is_let_go_at_once_not_by_the_garbage_collector() -> None:
-    unread = [b"\x2a\0" * 25_000, digit(1, size=50_000, model="no").SerializeToString()]
-    unread += [digit(1, size=50_000).SerializeToString().replace(b"BYTES", b"UINT8")]
+_LONG = 80_000  # bytes of typed contents that are read in a thread
 
-    async def refuse(asking: Client) -> None:
-        for message in unread:
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x2a\0" * (_LONG // 2),
+        digit(1, size=_LONG, model="no").SerializeToString(),
+        digit(1, size=50_000).SerializeToString().replace(b"BYTES", b"UINT8"),
+        digit(1, size=_LONG).SerializeToString().replace(b"BYTES", b"UINT8"),
+        digit(1, size=_LONG).SerializeToString().replace(b"1\0\0", b"x\0\0"),
+    ],
+    ids=["unread", "no model", "read at once", "read in a thread", "decoded"],
+)
+@run
+async def test_a_refused_message_is_let_go_at_once_not_by_the_garbage_collector(
+    message: bytes,
+) -> None:
+    async with client() as asking:
+
+        async def refuse() -> None:
             with pytest.raises(grpc.aio.AioRpcError):
                 await asking.ask(message)
 
-    async with client() as asking:
-        await refuse(asking)
-        gc.collect()
-        gc.disable()
-        tracemalloc.start()
-        try:
-            for _ in range(10):
-                await refuse(asking)
-            kept, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-            gc.enable()
-    assert kept < 400_000, f"{kept} bytes of the 1,500,000 that were sent"
+        left = await bytes_left(refuse)
+    assert left < 400_000, f"{left} bytes of the {CALLS * len(message)} that were sent"
 
 
 @run

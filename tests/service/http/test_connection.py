@@ -7,14 +7,21 @@ import threading
 
 import pytest
 
+from service.errors import ImageError
 from service.hosting.inference import Inference
 from service.http.exchange import Exchange
+from service.images.decode_pool import Decoding
 from tests.support.servers.listening import post
 from tests.support.servers.served import FORM, PATH, form, run, served
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine
+from tests.support.service.garbage import CALLS, bytes_left
 
 LONG = 2**20
+INFER = "/v2/models/fake/infer"
+PIXELS = json.dumps(
+    {"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [7]}]}
+).encode()
 
 
 @run
@@ -88,15 +95,7 @@ async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
         return sum(isinstance(each, Inference | Exchange) for each in gc.get_objects())
 
     two = post(form(b"7", b"x"), FORM)
-    tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [7]}
-    pixels = json.dumps({"inputs": [tensor]}).encode()
-    late = (
-        post(pixels, path="/v2/models/fake/infer"),
-        post(
-            json.dumps({"inputs": [tensor], "parameters": {"timeout": 1}}).encode(),
-            path="/v2/models/fake/infer",
-        ),
-    )
+    late = PIXELS[:-1] + b', "parameters": {"timeout": 1}}'
     async with served() as server:
         connections = [await server.connect() for _ in range(5)]
         gc.collect()
@@ -105,7 +104,7 @@ async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
         try:
             for http, request_, status in zip(
                 connections,
-                (post(b"7"), post(b"x"), two, *late),
+                (post(b"7"), post(b"x"), two, post(PIXELS, path=INFER), post(late, path=INFER)),
                 (200, 400, 400, 200, 504),
                 strict=True,
             ):
@@ -116,6 +115,35 @@ async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
             await until(lambda: left() <= before)
         finally:
             gc.enable()
+
+
+def unprepared(_: bytes) -> Decoding:
+    raise ImageError("no image")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post(b"x" * 100_000),
+        post(b"x" * LONG),
+        post(PIXELS.replace(b"7", b'"%b"' % (b"a" * LONG)), path=INFER),
+        post(PIXELS.replace(b"7", b"7" * LONG), path=INFER),
+    ],
+    ids=["image", "long image", "string", "long number"],
+)
+@run
+async def test_a_refused_body_is_let_go_at_once_not_by_the_garbage_collector(
+    request_: bytes,
+) -> None:
+    async with served(prepare=unprepared, max_body_bytes=2 * LONG) as server:
+        http = await server.connect()
+
+        async def refuse() -> None:
+            http.send(request_)
+            assert (await http.answer())[0] == 400
+
+        left = await bytes_left(refuse)
+    assert left < CALLS * len(request_) / 2, f"{left} bytes of {CALLS} times {len(request_)}"
 
 
 @pytest.mark.parametrize("value", ["100-continue", "100-Continue "])
