@@ -246,6 +246,7 @@ class Batcher(Generic[T, R]):
                 items, parts = self._waiting.take(size, now)
                 if items:
                     await self._carry(consumer, Batch(now, items, parts))
+                del items, parts  # while it waits it would keep its last batch
             elif self._closing and not self._waiting:
                 return
             else:
@@ -371,10 +372,8 @@ class Batcher(Generic[T, R]):
             else:  # start the next batch before answers are made of this one
                 asyncio.get_running_loop().call_soon(self._deliver)
         else:
-            for request, _, _ in batch.parts:
-                failure = EngineFailedError("the engine failed on this batch; try again")
-                failure.__cause__ = error
-                self._fail(request, failure)
+            self._fail_all(batch, error)
+            error = None  # its traceback has this frame, and so the batch's items: a cycle
         call_safely(self._on_batch, BatchRecord(size, compute_s, failed))
 
     def _deliver(self) -> None:
@@ -383,6 +382,13 @@ class Batcher(Generic[T, R]):
         for batch, results, compute_s in undelivered:
             for request, answered in batch.answers(results, compute_s):
                 self._tell(request, answered)
+
+    def _fail_all(self, batch: Batch[T, R], error: BaseException) -> None:
+        """Fail the requests of a batch, each with an exception of its own."""
+        for request, _, _ in batch.parts:
+            failure = EngineFailedError("the engine failed on this batch; try again")
+            failure.__cause__ = error
+            self._fail(request, failure)
 
     def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
         """Fail a request that has no outcome yet."""

@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
+from models import EngineError
 from service.batching.batcher import Batcher
 from service.batching.consumer import BatchRecord
 from service.batching.queue import BatchResult
-from service.errors import EngineFailedError, ShuttingDownError
+from service.errors import EngineFailedError, ServiceError, ShuttingDownError
 from tests.support.service import virtual_time
 from tests.support.service.desk import Desk, in_virtual_time, letters, outcomes, submit
 from tests.support.service.virtual_time import now, turns, until
@@ -328,3 +331,34 @@ async def test_a_fault_of_on_batch_is_logged_and_costs_no_answer() -> None:
 def test_a_batcher_without_room_is_refused() -> None:
     with pytest.raises(ValueError, match="max_batch 0 must be at least 1"):
         Desk(max_batch=0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_items_are_let_go_at_once_not_by_the_garbage_collector(fails: bool) -> None:
+    class Letter(str):
+        """May be referred to weakly."""
+
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        if fails:
+            raise EngineError("the device fell off the bus")
+        return ["done"] * len(items)
+
+    @in_virtual_time
+    async def check() -> None:
+        desk, outcomes = Desk(run), list[BatchResult[str] | ServiceError]()
+        item = Letter("a")
+        left = weakref.ref(item)
+        desk.batcher.post([item], outcomes.append)
+        del item
+        await until(1)
+        (outcome,) = outcomes
+        assert isinstance(outcome, EngineFailedError) == fails
+        del outcome
+        outcomes.clear()
+        assert left() is None
+
+    gc.disable()
+    try:
+        check()
+    finally:
+        gc.enable()
