@@ -1,6 +1,5 @@
 """cuConv's configurations: for all of the paper's layers, its own planes, and in bounds."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.kernels.suites import CUCONV
 from benchmarks.kernels.suites import Layer as SuiteLayer
-from cusim.device import CusimDevice, Order
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.coalesced import TILES, CoalescedConfig, planes, tiles
 from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES
@@ -30,13 +29,6 @@ from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 _3x3 = conv_problem(1, 40, 36, window((6, 7), (3, 3), pads=(1,) * 4))
 _1x1 = conv_problem(1, 40, 36, window((6, 7), (1, 1)))
 _VGG_224 = conv_problem(8, 64, 64, window((224, 224), (3, 3), pads=(1,) * 4))
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
-    yield device
-    device.close()
 
 
 @st.composite

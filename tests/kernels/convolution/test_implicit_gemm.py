@@ -1,6 +1,5 @@
 """Convolutions beyond the common cases: any layer, split sums, filters' forms, refusals."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cusim.device import CusimDevice, Order
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ALGORITHMS, ConvChoice, choices
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
@@ -42,13 +41,6 @@ _3x3 = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
 _RESNET_7 = conv_problem(1, 512, 512, window((7, 7), (3, 3), pads=(1, 1, 1, 1)))
 _VGG_224 = conv_problem(8, 64, 64, window((224, 224), (3, 3), pads=(1, 1, 1, 1)))
 _POINTWISE = conv_problem(1, 256, 64, window((56, 56), (1, 1)))
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
-    yield device
-    device.close()
 
 
 @st.composite

@@ -1,7 +1,6 @@
 """Convolutions of bytes beyond the common cases: any layer, every split, what is refused."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,13 +52,6 @@ from tests.support.kernels.resources import CACHE
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 _1x1 = replace(conv_problem(1, 8, 12, window((4, 4), (1, 1))), precision=Precision.INT8)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
-    yield device
-    device.close()
 
 
 @st.composite

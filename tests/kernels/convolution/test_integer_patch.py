@@ -1,6 +1,5 @@
 """Direct convolution of bytes: any layer to the bit, every split, planted defects."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,13 +37,6 @@ _SLICED = in_bytes(
     1,
 )
 """Of 5 slices of 104 channels."""
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
-    yield device
-    device.close()
 
 
 @st.composite

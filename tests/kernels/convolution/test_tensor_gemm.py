@@ -1,6 +1,5 @@
 """Convolutions on tensor cores beyond the common cases: any layer, accuracy, filters, registers."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy
 from benchmarks.kernels.accuracy import Error, error_of
-from cusim.device import CusimDevice, Order
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ConvChoice, candidates
 from kernels.convolution.implicit_gemm import TILES, inner_size
 from kernels.convolution.split_sum import TileConfig
@@ -42,13 +41,6 @@ EVERY_PRECISION = pytest.mark.parametrize("precision", PRECISIONS, ids=lambda ea
 
 _VGG = conv_problem(1, 128, 256, window((56, 56), (3, 3), pads=(1, 1, 1, 1)))
 _3x3 = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
-    yield device
-    device.close()
 
 
 @st.composite

@@ -1,6 +1,5 @@
 """Direct convolution on tensor cores: any layer, patches, split sums, planted defects."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -37,13 +36,6 @@ from tests.support.kernels.mutations import replaced
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window, windows
 
 EVERY_TILE = pytest.mark.parametrize("tile", PATCH_TILES, ids=str)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
-    yield device
-    device.close()
 
 
 def half(n: int, c: int, k: int, seen: Window) -> ConvProblem:

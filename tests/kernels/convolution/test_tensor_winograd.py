@@ -1,7 +1,6 @@
 """Fused Winograd on tensor cores: any layer, split sums, accuracy, regions, planted defects."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -42,13 +41,6 @@ from tests.support.kernels.mutations import replaced
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 EVERY_TILE = pytest.mark.parametrize("tile", TENSOR_WINOGRAD_TILES, ids=str)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
-    yield device
-    device.close()
 
 
 def same(c: int, k: int, *size: int) -> ConvProblem:

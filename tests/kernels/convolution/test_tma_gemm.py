@@ -1,7 +1,6 @@
 """Convolution by tensor copies and wgmma: any layer by any tile, its defects, its machine code."""
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -38,13 +37,6 @@ from tests.support.kernels.resources import ARCHITECTURES, CACHE
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 KERNELS = [each for each in INSTANTIATIONS if each.kernel == "conv_tensor_tma"]
-
-
-@pytest.fixture(scope="module", params=Order)
-def device(request: pytest.FixtureRequest) -> Iterator[CusimDevice]:
-    device = CusimDevice(order=request.param)
-    yield device
-    device.close()
 
 
 @st.composite

@@ -1,7 +1,6 @@
 """Convolution by wgmma: any layer by any tile, its defects, and its machine code."""
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from math import ceil
@@ -41,13 +40,6 @@ OF_WARPGROUPS = [
     for each in INSTANTIATIONS
     if each.source == "tensor_gemm.cu" and dict(each.arguments)["warpgroups"]
 ]
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
-    yield device
-    device.close()
 
 
 @st.composite

@@ -1,14 +1,12 @@
 """Fused Winograd beyond the common cases: any layer, split sums, accuracy, what is refused."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels.accuracy import convolve
-from cusim.device import CusimDevice, Order
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.split_sum import WinogradConfig
 from kernels.convolution.winograd import TILES, WinogradConv, WinogradTile
@@ -32,13 +30,6 @@ EVERY_TILE = pytest.mark.parametrize(
 )
 WIDE = 99 << 10
 """Shared memory of a block on most GPUs, sm_86, 89 and 120."""
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
-    yield device
-    device.close()
 
 
 def same(algorithm: WinogradConv, c: int, k: int, *size: int) -> ConvProblem:

@@ -1,6 +1,5 @@
 """Non-fused Winograd beyond the common cases: any layer and chunk, and what is bounded."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy, suites
-from cusim.device import CusimDevice, Order
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import Algorithm, ConvChoice
 from kernels.convolution.implicit_gemm import TILES
 from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES, TileConfig
@@ -36,13 +35,6 @@ from tests.support.kernels.kernel_case import run
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 ALGORITHMS = (F2, F4, F2_3D)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice(order=Order.RANDOM)
-    yield device
-    device.close()
 
 
 def square(c: int, k: int, *size: int) -> ConvProblem:
