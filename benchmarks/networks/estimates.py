@@ -23,13 +23,13 @@ BATCHES = (1, 8)
 
 
 def estimate_us(network: Classifier, precision: Precision, n: int, gpu: Gpu) -> float:
-    """Return the estimated µs of a batch of n images. Raises EngineError where the GPU lacks the
+    """Return the estimated µs of a batch of n images. Raises EngineError if the GPU lacks the
     precision."""
     return plan_report(replace(network, precision=precision), n, gpu).timeline.us
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table with a row for each network and precision."""
+    """Print a table with a row for each network and each precision that the GPU has."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.networks.estimates")
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join(NETWORKS))
     parser.add_argument("--gpu", choices=GPUS, default="h200")
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (name, Precision(precision))
         for name in options.networks or NETWORKS
         for precision in options.precision or floating
+        if gpu.tflops(Precision(precision))
     ]
     for name, precision in track(asked, "estimating", transient=True):
         network = classifier(name, NETWORKS[name]())

@@ -439,7 +439,10 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
 
 
 def weight(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on a path; weights compare as tuples, first number first."""
+    """Return an instruction's weight on a path; weights compare as tuples, first number first.
+
+    A start therefore includes the barriers that its block's first thread makes, for which all wait.
+    """
     narrow, multiplies, copies, shared, waits, length = _weight_of_fill(instruction)
     bulk, mbarrier = instruction.base == _BULK, instruction.base == "SYNCS"
     return narrow, multiplies, copies + bulk, shared, waits + mbarrier, length

@@ -22,6 +22,14 @@ def test_resnet_50_takes_no_longer_than_hoppers_kernels_are_for() -> None:
         assert estimate_us(network, precision, n, H200) <= most, (precision, n)
 
 
+def test_precisions_that_a_gpu_lacks_have_no_row(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["SqueezeNet", "--gpu", "t4"])
+    shown = capsys.readouterr().out
+    assert "fp32" in shown
+    assert "fp16" in shown
+    assert "tf32" not in shown
+
+
 def test_a_table_of_estimates_names_the_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     main(["SqueezeNet", "--precision", "fp16", "--gpu", "h100"])
     shown = capsys.readouterr().out

@@ -30,19 +30,26 @@ from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import conv_case
 from tests.support.cases.tensor_gemm import at_precision
 from tests.support.cases.tma_gemm import PRECISIONS, TMA, TOGETHER, at_16_bytes
-from tests.support.kernels.conv_layers import Layer, dense, odd, within
+from tests.support.kernels.conv_layers import Layer, dense, drawn_layer, odd, within
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
 from tests.support.kernels.resources import ARCHITECTURES, CACHE
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
+from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window, windows
 
 KERNELS = [each for each in INSTANTIATIONS if each.kernel == "conv_tensor_tma"]
 
 
 @st.composite
+def deep_layers(draw: st.DrawFn) -> Layer:
+    """A layer with several chunks at a tap, and several tiles of filters."""
+    c, k = 8 * draw(st.integers(1, 25)), draw(st.integers(1, 140))
+    return drawn_layer(draw, conv_problem(1, c, k, draw(windows())))
+
+
+@st.composite
 def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     """A layer of 1 to 8 images by any tile, alone or together, split further than it would be."""
-    any_layer = (layers() | projecting_layers()).map(
+    any_layer = (layers() | deep_layers() | projecting_layers()).map(
         lambda layer: at_16_bytes(at_precision(layer, draw(st.sampled_from(PRECISIONS))))
     )
     layer = draw(any_layer.filter(lambda layer: TMA.supports(layer.problem) is None))

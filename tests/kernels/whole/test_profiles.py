@@ -19,6 +19,10 @@ MAIN = (
     "conv_coalesced<1, 1, 8, 7, 1, 2, 64, 3, Finish::CLAMP>",
     "conv_coalesced<3, 3, 8, 7, 1, 2, 64, 2, Finish::CLAMP>",
     "linear<float, float, 1, 4, 8, Finish::CLAMP>",
+    "conv_tensor<Precision::TF32, true, 4, 64, 64, 32, 16, 64, 4, Finish::CLAMP>",
+    "conv_tensor_tma<Precision::FP16, 1, false, 128, 128, 64, 3, Finish::CLAMP>",
+    "conv_tensor_tma<Precision::FP16, 2, true, 16, 64, 64, 8, Finish::CLAMP>",
+    "conv_tensor_tma<Precision::TF32, 4, false, 64, 32, 32, 6, Finish::CLAMP>",
 )
 """Kernels whose rows are compared wherever the tests run; the others are in the longer sweeps."""
 

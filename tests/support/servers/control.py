@@ -37,9 +37,8 @@ class Control:
 
     def obey(self) -> None:
         """Keep the batch, or raise EngineError, in the engine's process."""
-        if self._hold.exists():
-            self._held.touch()
         while self._hold.exists():
+            self._held.touch()
             time.sleep(0.005)
         if self._fail.exists():
             raise EngineError("the device fell off the bus")
