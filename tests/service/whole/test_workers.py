@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -250,15 +251,17 @@ def counters(service: Service) -> tuple[float, ...]:
 
 
 def test_connections_are_shared(service: Service) -> None:
-    """Also those that a client with a pool opens at once."""
-    for _ in range(3):
+    """Also those that a client with a pool opens at once. A worker leaves them to another for 20 ms
+    at most, and on a busy machine the other may not run meanwhile: so half of the rounds count."""
+    largest = []
+    for _ in range(5):
         opened = [service.connect() for _ in range(12)]
         for connection in opened:
             assert connection.exchange("GET", "/v2/health/live")[0] == 200
-        shares = Counter(map(service.worker_of, opened))
-        assert max(shares.values()) <= 8, shares
+        largest.append(max(Counter(map(service.worker_of, opened)).values()))
         for connection in opened:
             connection.close()
+    assert median(largest) <= 7, largest
 
 
 def test_a_signal_to_a_worker_ends_nothing(service: Service) -> None:
