@@ -252,7 +252,7 @@ def counters(service: Service) -> tuple[float, ...]:
 
 def test_connections_are_shared(service: Service) -> None:
     """Also those that a client with a pool opens at once. A worker leaves them to another for 20 ms
-    at most, and on a busy machine the other may not run meanwhile: so half of the rounds count."""
+    at most, and on a busy machine the other may not run meanwhile: so the median counts."""
     largest = []
     for _ in range(5):
         opened = [service.connect() for _ in range(12)]
