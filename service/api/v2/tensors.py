@@ -109,10 +109,10 @@ def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
         return np.array(_fractions(flat), np.float64).astype(np.float32)
 
 
-def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytes:
+def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytearray:
     """Return the brackets and commas of an array. Raises BadRequestError, which says what is
     `wrong`, if it has anything else but numbers."""
-    parts = []
+    skeleton = bytearray()  # which grows in pieces: to join them would take 2 ms at once
     last = b""
     for start in range(data.start, data.end, PIECE):
         piece = data.text[start : min(start + PIECE, data.end)]
@@ -124,11 +124,11 @@ def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytes:
             if (np.diff(codes) == 1).any():
                 raise BadRequestError(wrong)
         last = piece.rstrip(_SPACE)[-1:].translate(_CODES) or last
-        parts.append(part)
-    return b"".join(parts)
+        skeleton += part
+    return skeleton
 
 
-def _elements(skeleton: bytes, data: Span, wrong: str) -> int:
+def _elements(skeleton: bytearray, data: Span, wrong: str) -> int:
     """Return the number of numbers, if they stand where brackets and commas say."""
     commas = sum(skeleton.count(b",", at, at + PIECE) for at in range(0, len(skeleton), PIECE))
     if commas:
@@ -258,13 +258,32 @@ def check_size(got: int, expected: int) -> None:
         raise BadRequestError(f"unexpected total size: got {got} elements, expecting {expected}")
 
 
-def _is_nested_as(skeleton: bytes, shape: Sequence[int]) -> bool:
+def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
     """Return whether the brackets and commas are those of nested lists of this `shape`."""
     first = skeleton[: len(shape) + 1]
     depth = len(first) - len(first.lstrip(b"["))
     if depth > len(shape):
         return False
-    expected = b""
+    expected = bytearray()
     for side in (prod(shape[depth - 1 :]), *reversed(shape[: depth - 1])):
-        expected = b"[%b%b]" % (expected, (b"," + expected) * (side - 1))
+        expected = _list_of(expected, side)
     return skeleton == expected
+
+
+def _list_of(element: bytearray, count: int) -> bytearray:
+    """Return the brackets and commas of a list of `count` equal elements.
+
+    It is made in pieces, between which other threads run: of millions of elements, it would take
+    6 ms at once.
+    """
+    text = bytearray(b"[")
+    text += element
+    if count > 1:
+        more = b"," + element
+        at_once = max(1, PIECE // len(more))
+        piece = more * at_once
+        for _ in range((count - 1) // at_once):
+            text += piece
+        text += more * ((count - 1) % at_once)
+    text += b"]"
+    return text
