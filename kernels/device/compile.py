@@ -34,6 +34,8 @@ FLAGS = (
     "--fmad=true",
     "--generate-line-info",  # line numbers for profilers; the code does not change
     "--ptxas-options=-v",  # registers, shared memory and spills in the log
+    # NVRTC before 13.2 takes a generic lambda without it for a function of the host.
+    "--device-as-default-execution-space",
 )
 
 _log = logging.getLogger(__name__)
