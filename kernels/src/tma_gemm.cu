@@ -221,6 +221,9 @@ __global__ void __launch_bounds__((FILTER_ROWS ? BN : BM) * 2 + 32)
     if (++stage == STAGES) stage = 0, parity ^= 1;
   }
   wgmma_wait<0>();
+  // All that this block waited for has arrived. It stays until that holds for the others too: of
+  // the copies that it began their halves may be on the way.
+  if (TOGETHER > 1 && !in_cluster) cluster_arrive_relaxed();
   if (count <= 0) clear(sums);  // no product has stored any
 
   const unsigned tile = blockIdx.x;
@@ -259,5 +262,6 @@ __global__ void __launch_bounds__((FILTER_ROWS ? BN : BM) * 2 + 32)
       in_cluster ? 1 : splits, counters + tile, end, first_pixel + first_row, first_filter,
       epilogue_of<FINISH>(sizes, bias, projection.channels > 0 ? nullptr : residual, y, activation,
                           a, b));
-  if (in_cluster) cluster_wait();  // the others may read this block's part until then
+  // Until then the others may read this block's part, or be due to get what it copies.
+  if (TOGETHER > 1 || in_cluster) cluster_wait();
 }

@@ -180,7 +180,6 @@ OF_SEVERAL = {
         "mbarrier_arrive_at(empty + stage, of_all ^ reader)",
         "mbarrier_arrive(empty + stage)",
     ),
-    "a release that may come too late": ("lane != 0 || i + STAGES >= count", "lane != 0"),
     "the first half of pixels twice": ("image = first_pixel + half_x", "image = first_pixel"),
     "the first half of weights twice": ("first_filter + half_weights", "first_filter"),
     "halves of weights at one place": ("(BM + half_weights) * ROW", "BM * ROW"),
@@ -208,7 +207,7 @@ OF_CLUSTERS = {
         _OF_PIXELS,
     ),
     "a stage released to the blocks of the first part": ("of_all ^ reader", "rank ^ reader"),
-    "a block that ends while others read": ("if (in_cluster) cluster_wait();", ";"),
+    "a block that ends while others read": ("if (TOGETHER > 1 || in_cluster) cluster_wait();", ";"),
     "the first rows for all": ("first_row = min(split * each, exist)", "first_row = 0"),
     "rows of others, not added up": (
         "end = first_pixel + first_row + count",
