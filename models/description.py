@@ -9,6 +9,7 @@
     resize = 256               # length of the shorter side before the crop
     crop_pct = 0.875           # instead of resize: the part of it that the crop is
     crop_mode = "crop"         # or "squash": both sides are resized; "pad": the longer one
+    pad = [114, 114, 114]      # of "pad": the colour around the image, or "white", "black"
     interpolation = "bilinear" # or "nearest", "bicubic", "lanczos", "box", "hamming"
     exact = false              # true: pixels to the bit as in training
     channels = "rgb"           # or "bgr", "grey"
@@ -17,7 +18,7 @@
     mean = [0.485, 0.456, 0.406]
     std = [0.229, 0.224, 0.225]
     output = "logits"          # or "probabilities"
-    labels = "labels.txt"      # one a line, UTF-8; the path counts from the TOML file
+    labels = "labels.txt"      # or JSON, YAML, CSV; the path counts from the TOML file
     precision = "fp32"         # of a GPU: or "3xtf32", "tf32", "fp16"
     max_batch = 8              # images at most; --max-batch is another limit
     timeout_ms = 100           # deadline of requests that set none, or a later one
@@ -45,7 +46,14 @@ from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
 from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
 from models.preprocessing import ChannelOrder, CropMode, Layout, Preprocessing, Sampling
-from models.readers import Reading, files_beside, folders_beside, read_beside
+from models.readers import (
+    NotLabelsError,
+    Reading,
+    files_beside,
+    folders_beside,
+    read_beside,
+    unread_beside,
+)
 from models.readers.reading import read_text
 
 _log = logging.getLogger(__name__)
@@ -110,6 +118,7 @@ def load_description(
         described = {k: v for k, v in described.items() if k in BESIDE_PIXELS}
     given: dict[str, Any] = {}
     sources: dict[str, list[str]] = {}
+    unread: list[str] = []
     _add("the flags", flags, given, sources)
     _add(path.name if path else "", described, given, sources)
     readings = [(_shown_file(one, model_path), one) for one in read_beside(model_path)]
@@ -118,14 +127,19 @@ def load_description(
         file = str(reading.file)
         _add(name, parse_keys(file, reading.serving), given, sources)
         if reading.labels and "labels" not in given:
-            _add(name, {"labels": reading.labels()}, given, sources)
+            try:
+                _add(name, {"labels": reading.labels()}, given, sources)
+            except NotLabelsError as error:
+                unread.append(str(error))
         if reading.pixels and not trained:
             _add(name, parse_keys(file, reading.pixels()), given, sources)
             source = f"{source} with {file}" if described else file
             trained = True
     preprocessing = _settle(source, model_path, input_shape, shape, given)
     serving = Serving(**{key: given[key] for key in _OF_SERVING if key in given})
-    origin = _origin(preprocessing, serving, sources, readings)
+    if not preprocessing.labels:
+        _say_unlabelled(model_path, unread)
+    origin = [*_origin(preprocessing, serving, sources, readings), *unread]
     labels_from = next((name for name, keys in sources.items() if "labels" in keys), "")
     return Description(
         preprocessing,
@@ -196,6 +210,8 @@ def _overruled(reading: Reading, used: Mapping[str, Any]) -> Iterator[str]:
             said["labels"] = reading.labels()
         if reading.pixels:
             said |= parse_keys(str(reading.file), reading.pixels())
+    except NotLabelsError:
+        pass  # it is said elsewhere
     except PreprocessingError as error:  # what is not used may be out of order
         yield str(error)
     if "crop_pct" in said:
@@ -263,10 +279,29 @@ def _settle(
         frames=_frames(source, depth, given.get("frames"), shape),
         exact=given.get("exact", False),
         guess=guess,
+        pad=_pad(source, crop_mode, given.get("channels", preset.channels), given.get("pad", ())),
         **_sampling(source, depth, given),
     )
     _check(source, preprocessing, shape)
     return preprocessing
+
+
+def _pad(
+    source: str, crop_mode: CropMode, channels: ChannelOrder, colour: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the colour around images with as many entries as the channels."""
+    if colour and crop_mode is not CropMode.PAD:
+        raise PreprocessingError(
+            f'{source}: pad is the colour around images of crop_mode = "pad", and crop_mode ='
+            f' "{crop_mode.value}" leaves nothing around them; set crop_mode = "pad", too'
+        )
+    count = _channel_count(channels)
+    if len(colour) in (0, count):
+        return colour
+    if count > 1:
+        return colour * count
+    red, green, blue = colour
+    return (round(0.299 * red + 0.587 * green + 0.114 * blue),)
 
 
 def _resized(height: int, width: int, crop_pct: float) -> int:
@@ -347,6 +382,19 @@ def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None
             name,
             model_path.with_suffix(".toml").name,
         )
+
+
+def _say_unlabelled(model_path: Path, unread: list[str]) -> None:
+    """Add to `unread`, and log, which files beside a model without labels may list some."""
+    names = unread_beside(model_path)
+    if names:
+        are = "is" if len(names) == 1 else "are"
+        unread.append(
+            f"{', '.join(names)} {are} not read; if it lists the labels, name it by --labels, or"
+            f' as labels = "{names[0]}" in {model_path.with_suffix(".toml").name}'
+        )
+    for line in unread:
+        _log.warning("%s has no labels: %s", model_path.name, line)
 
 
 def _channel_count(channels: ChannelOrder) -> int:

@@ -21,7 +21,8 @@ from models.preprocessing import (
     Preset,
     Sampling,
 )
-from models.readers.reading import LARGEST_BATCH, LOWEST_PRIORITY, read_label_file
+from models.readers.labels import read_label_file
+from models.readers.reading import LARGEST_BATCH, LOWEST_PRIORITY
 from models.torchvision import TORCHVISION
 
 EVERY_PRESET: Mapping[str, Preset] = {**PRESETS, **TORCHVISION}
@@ -32,6 +33,7 @@ _BRIEF = Repr()
 _BRIEF.maxlevel = 2
 
 _MAX_SIDE = 16_384
+_COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0)}
 
 
 def _side(value: object) -> int:
@@ -95,6 +97,18 @@ def _per_channel(entry: Callable[[object], float]) -> Callable[[object], tuple[f
     return parse
 
 
+def _colour(value: object) -> tuple[int, ...]:
+    if isinstance(value, str):
+        return _COLOURS[value]
+    if not isinstance(value, list | tuple) or len(value) not in (1, 3):
+        raise ValueError
+    if not all(isinstance(part, int) and not isinstance(part, bool) for part in value):
+        raise ValueError
+    if not all(0 <= part <= 255 for part in value):
+        raise ValueError
+    return tuple(value)
+
+
 def _preset_name(value: object) -> str:
     if not isinstance(value, str) or value not in EVERY_PRESET:
         raise ValueError
@@ -130,6 +144,10 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "resize": _SIDE,
     "crop_pct": (_share, "a number above 0 and at most 1"),
     "crop_mode": _one_of(CropMode),
+    "pad": (
+        _colour,
+        'a colour as [red, green, blue], each from 0 to 255, or one of "white", "black"',
+    ),
     "interpolation": _one_of(Interpolation),
     "exact": (_truth, "true or false"),
     "channels": _one_of(ChannelOrder),
@@ -138,7 +156,7 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "mean": (_per_channel(_number), "a list of 3 numbers, or 1 for grey"),
     "std": (_per_channel(_positive), "a list of 3 numbers above 0, or 1 for grey"),
     "output": _one_of(OutputKind),
-    "labels": (_label_path, "the path of a text file with one label a line"),
+    "labels": (_label_path, "the path of a file of labels, one a line, or in JSON, YAML or CSV"),
     "precision": _one_of(Precision),
     "max_batch": (_batch, f"a whole number of images, 1 to {LARGEST_BATCH}"),
     "timeout_ms": (_positive, "a number of milliseconds above 0"),
@@ -177,7 +195,7 @@ def parse_keys(source: str, table: Mapping[str, object], folder: Path = Path()) 
         parse, right = KEYS[key]
         try:
             values[key] = parse(value)
-        except ValueError:
+        except (KeyError, ValueError):
             shown = str(value) if isinstance(value, Path) else _BRIEF.repr(value)
             meant = _meant(shown.strip("'"), EVERY_PRESET) if key == "preset" else ""
             raise PreprocessingError(

@@ -41,7 +41,7 @@ class CropMode(Enum):
 
     CROP = "crop"  # the shorter side becomes `resize`
     SQUASH = "squash"  # both sides become `resize`, so the aspect ratio changes
-    PAD = "pad"  # the longer side becomes `resize`; the mean colour is around the image
+    PAD = "pad"  # the longer side becomes `resize`; `paper` is around the image
 
 
 @unique
@@ -87,6 +87,7 @@ class Preprocessing:
     guess: str = ""  # the preset, where nothing chose it
     sampling: Sampling = Sampling.UNIFORM  # of a clip
     stride: int = 1  # of STRIDE
+    pad: tuple[int, ...] = ()  # the colour of PAD as RGB, or one grey; empty: that of the mean
 
     def chosen(self, frames: int) -> list[int]:
         """Return the indices of the frames that the model gets of a clip with `frames` frames, in
@@ -105,8 +106,11 @@ class Preprocessing:
         return self.width * self.resize // longer, self.height * self.resize // longer
 
     @property
-    def mean_colour(self) -> tuple[int, ...]:
-        """Return the pixel whose normalised value is about 0, in the model's order of channels."""
+    def paper(self) -> tuple[int, ...]:
+        """Return the pixel that PAD puts around an image, in the model's order of channels: `pad`,
+        or else the one whose normalised value is about 0."""
+        if self.pad:
+            return self.pad[::-1] if self.channels is ChannelOrder.BGR else self.pad
         return tuple(min(255, max(0, round(mean / self.scale))) for mean in self.mean)
 
     @property

@@ -3,12 +3,17 @@
 Each reader takes a path and returns a `Reading`, or None where the file is another program's.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TypeVar
 
+from models.readers.labels import NotLabelsError, read_label_file
+from models.readers.lobe import read_lobe
 from models.readers.paddle import read_paddle
-from models.readers.reading import Reading, read_label_file
+from models.readers.reading import Reading
 from models.readers.timm import read_timm
 from models.readers.transformers import read_config, read_processor
 from models.readers.triton import read_triton
@@ -16,12 +21,35 @@ from models.readers.triton import read_triton
 Reader = Callable[[Path], Reading | None]
 _Path = TypeVar("_Path", bound=PurePath)
 
-__all__ = ["FILES", "READERS", "Reading", "files_beside", "folders_beside", "read_beside"]
+__all__ = [
+    "FILES",
+    "READERS",
+    "NotLabelsError",
+    "Reading",
+    "files_beside",
+    "folders_beside",
+    "read_beside",
+    "unread_beside",
+]
+
+_LABELS = (
+    *("labels.txt", "classes.txt", "names.txt", "class_names.txt", "synset.txt"),
+    *("synset_words.txt", "labels.json", "classes.json", "class_names.json", "class_indices.json"),
+    *("class_to_idx.json", "id2label.json", "label_map.json", "imagenet_class_index.json"),
+    *("labels.csv", "classes.csv", "class_names.csv", "labels.yaml", "data.yaml"),
+)
+
+# Names of files that probably list labels, though no reader has them.
+_LIKE_LABELS = re.compile(
+    r"(?i).*(label|class|synset|categor|names).*\.(txt|json|ya?ml|[ct]sv|xml|pbtxt|names|pkl|npy|pth?)"
+)
+_AS_THE_MODEL = (".txt", ".json", ".csv", ".names", ".labels", ".yaml")
+_SHOWN = 3
 
 
 def read_labels(path: Path) -> Reading:
-    """Read a file whose name says that it has one label on each line."""
-    return Reading(path, labels=lambda: read_label_file(path))
+    """Read a file whose name says that it lists labels."""
+    return Reading(path, labels=partial(read_label_file, path))
 
 
 READERS: Sequence[tuple[str, Reader]] = (
@@ -31,8 +59,8 @@ READERS: Sequence[tuple[str, Reader]] = (
     ("inference.yml", read_paddle),
     ("inference_cls.yaml", read_paddle),
     ("config.pbtxt", read_triton),
-    ("labels.txt", read_labels),
-    ("classes.txt", read_labels),
+    ("signature.json", read_lobe),
+    *((name, read_labels) for name in _LABELS),
 )
 """The readers by the names of their files; if two files differ, the earlier one here counts."""
 
@@ -69,3 +97,15 @@ def read_beside(model_path: Path) -> Iterator[Reading]:
             path = folder / name
             if path.is_file() and (reading := read(path)) is not None:
                 yield reading
+
+
+def unread_beside(model_path: Path) -> list[str]:
+    """Return the names of files beside a model, at most a few, that may list labels and are not
+    read."""
+    own = [f"{model_path.stem}{suffix}" for suffix in _AS_THE_MODEL]
+    found = []
+    for folder in folders_beside(model_path):
+        with suppress(OSError):  # it is not there, or not ours to list
+            names = (path.name for path in folder.iterdir() if path.is_file())
+            found += [name for name in names if name in own or _LIKE_LABELS.fullmatch(name)]
+    return sorted(set(found).difference(FILES))[:_SHOWN]

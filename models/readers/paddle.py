@@ -8,7 +8,8 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from models.errors import PreprocessingError
-from models.readers.reading import Keys, Reading, is_side, named_by, read_label_file, read_text
+from models.readers.labels import read_label_file
+from models.readers.reading import Keys, Reading, is_side, named_by, read_text
 
 # In the order in which Convoy does the same.
 _STEPS = ("DecodeImage", "ResizeImage", "CropImage", "NormalizeImage")

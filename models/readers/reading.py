@@ -1,6 +1,7 @@
 """Defines the result of reading one file, and functions that several readers use."""
 
 import json
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,14 +33,19 @@ class Reading:
     ignored: tuple[str, ...] = ()
 
 
-def read_text(path: Path, what: str = "") -> str:
-    """Return a file's text. Raises PreprocessingError saying that `what` cannot be read."""
+def read_text(path: Path, what: str = "", longest: int = _LONGEST) -> str:
+    """Return a file's text, in UTF-8 or, if it says so, in UTF-16, which Windows writes.
+
+    Raises PreprocessingError saying that `what` cannot be read.
+    """
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            text = file.read(_LONGEST + 1)
-        if len(text) > _LONGEST:
-            raise OSError(f"it has more than {_LONGEST} characters")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as binary:
+            is_wide = binary.read(2) in (BOM_UTF16_LE, BOM_UTF16_BE)
+        with path.open(encoding="utf-16" if is_wide else "utf-8-sig") as file:
+            text = file.read(longest + 1)
+        if len(text) > longest:
+            raise OSError(f"it has more than {longest} characters")
+    except (OSError, UnicodeError) as error:
         whole = f"{what} cannot be read from {path}" if what else f"{path} cannot be read"
         raise PreprocessingError(f"{whole}: {error}") from error
     return text
@@ -70,26 +76,3 @@ def read_json(path: Path) -> Mapping[str, object]:
 def is_side(value: object) -> TypeGuard[int]:
     """Return whether a value is a number of pixels."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _TOO_LONG
-
-
-def labels_by_number(path: Path, key: str, names: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the labels of a JSON object whose keys are the numbers of the classes."""
-    labels = [names.get(str(number)) for number in range(len(names))]
-    if not all(isinstance(label, str) for label in labels):
-        raise PreprocessingError(f"{path}: {key} must have a label for each number from 0 on")
-    return tuple(map(str, labels))
-
-
-def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the labels in a file with one label on each line.
-
-    Where numbers 0, 1, 2, ... are before all of them, in any order, these are cut off and give the
-    order. `source` is the file that names it, if one does.
-    """
-    text = read_text(path, f"{source}: the labels" if source else "")
-    labels = tuple(line.strip() for line in text.rstrip().split("\n"))
-    if "" in labels:
-        raise PreprocessingError(f"{path}: line {labels.index('') + 1} is empty; one label a line")
-    numbered = dict(pair for label in labels if len(pair := label.split(maxsplit=1)) == 2)
-    numbers = [str(number) for number in range(len(labels))]
-    return tuple(numbered[n] for n in numbers) if numbered.keys() == set(numbers) else labels

@@ -5,7 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from models.errors import PreprocessingError
-from models.readers.reading import Keys, Reading, labels_by_number, read_json
+from models.readers.labels import labels_by_number
+from models.readers.reading import Keys, Reading, read_json
 
 _CROP_MODES = {"center": "crop", "squash": "squash", "border": "pad"}
 # What timm evaluates with where its file says nothing.

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from models.errors import PreprocessingError
-from models.readers.reading import Keys, Reading, is_side, labels_by_number, read_json
+from models.readers.labels import labels_by_number
+from models.readers.reading import Keys, Reading, is_side, read_json
 
 Config = Mapping[str, object]
 

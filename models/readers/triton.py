@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import PreprocessingError
+from models.readers.labels import read_label_file
 from models.readers.reading import (
     LARGEST_BATCH,
     LOWEST_PRIORITY,
     Keys,
     Reading,
     named_by,
-    read_label_file,
     read_text,
 )
 

@@ -119,7 +119,7 @@ def plan(
             f"at most {limits.max_pixels} pixels are allowed; send it less oblong"
         )
     bgr = preprocessing.channels is ChannelOrder.BGR
-    colour = preprocessing.mean_colour[:: -1 if bgr else 1]
+    colour = preprocessing.paper[:: -1 if bgr else 1]
     drawing = Drawing(
         format=file.format,
         stored=(file.width, file.height),

@@ -125,6 +125,43 @@ def test_the_file_named_after_the_model_wins_over_model_toml(model: Path) -> Non
     assert load_preprocessing(model, RGB_224).resize == 301
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("[114, 113, 0]", (114, 113, 0)),
+        ("[114]", (114, 114, 114)),
+        ('"white"', (255, 255, 255)),
+        ('"black"', (0, 0, 0)),
+    ],
+)
+def test_the_colour_around_images_is_set(model: Path, written: str, read: tuple[int, ...]) -> None:
+    describe(model, f'crop_mode = "pad"\npad = {written}')
+    p = load_preprocessing(model, RGB_224)
+    assert (p.pad, p.paper) == (read, read)
+    assert load_preprocessing(model, RGB_224, {"channels": "bgr"}).paper == read[::-1]
+    describe(model, 'crop_mode = "pad"')
+    assert load_preprocessing(model, RGB_224).paper == (124, 116, 104)
+
+
+def test_the_colour_around_grey_images_has_its_brightness(model: Path) -> None:
+    for written, read in (("[255, 0, 0]", (76,)), ('"white"', (255,)), ("[9]", (9,))):
+        describe(model, f'crop_mode = "pad"\npad = {written}')
+        assert load_preprocessing(model, (1, 8, 8)).paper == read
+
+
+@pytest.mark.parametrize("written", ['"grey"', "[1, 2]", "[256]", "[-1]", "[0.5]", "[true]", "9"])
+def test_what_is_no_colour_is_refused(model: Path, written: str) -> None:
+    describe(model, f'crop_mode = "pad"\npad = {written}')
+    with pytest.raises(PreprocessingError, match=r'pad = .*\[red, green, blue\].*"white"'):
+        load_preprocessing(model, RGB_224)
+
+
+def test_a_colour_around_images_that_fill_the_frame_is_refused(model: Path) -> None:
+    describe(model, 'pad = "white"')
+    with pytest.raises(PreprocessingError, match='crop_mode = "crop" leaves nothing around them'):
+        load_preprocessing(model, RGB_224)
+
+
 def test_a_model_of_another_size_gets_the_preset_in_proportion(model: Path) -> None:
     p = load_preprocessing(model, (3, 299, 299), {"preset": "imagenet"})
     assert (p.height, p.width, p.resize) == (299, 299, round(299 * 256 / 224))
@@ -372,7 +409,12 @@ def test_labels_are_utf8_one_a_line_whatever_the_line_ends(model: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(None, "cannot be read"), (b"\xff\xfe", "cannot be read"), (b"a\n\nb\n", "line 2 is empty")],
+    [
+        (None, "cannot be read"),
+        (b"\xff\xfea", "cannot be read"),
+        (b"\xc3", "cannot be read"),
+        (b"a\n\nb\n", "line 2 is empty"),
+    ],
 )
 def test_unreadable_labels_are_refused_naming_their_file(
     model: Path, content: bytes | None, complaint: str

@@ -17,7 +17,7 @@ def test_numbers_before_all_labels_are_cut_off_and_others_kept(tmp_path: Path) -
         ("1\tlarge dog\n0\tcat\n", ("cat", "large dog")),
         ("0 cat\n0 dog\n", ("0 cat", "0 dog")),
         ("0\n1\n", ("0", "1")),
-        ("1 cat\n2 dog\n", ("1 cat", "2 dog")),
+        ("1 cat\n3 dog\n", ("1 cat", "3 dog")),
         ("\ufeffcat\r\ndog\n\n", ("cat", "dog")),
     ):
         path.write_text(text, encoding="utf-8")

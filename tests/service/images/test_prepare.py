@@ -140,6 +140,13 @@ def test_a_bgr_model_has_the_mean_colour_around_its_images() -> None:
     assert tuple(decode(encode(flat((9, 9, 9)), "PNG"), p)[0, 0]) == (0, 40, 250)
 
 
+@pytest.mark.parametrize("channels", [ChannelOrder.RGB, ChannelOrder.BGR])
+def test_a_colour_around_images_is_red_green_and_blue(channels: ChannelOrder) -> None:
+    p = replace(CUT_PAD, channels=channels, resize=100, pad=(250, 40, 9))
+    order = slice(None, None, -1 if channels is ChannelOrder.BGR else 1)
+    assert tuple(decode(encode(flat((9, 9, 9)), "PNG"), p)[0, 0][order]) == (250, 40, 9)
+
+
 def test_a_picture_of_the_models_own_size_is_not_touched() -> None:
     picture = noise(224, 224)
     exact = replace(RGB, resize=224)

@@ -26,7 +26,11 @@ MODES = {
     "bgr": PRESETS["caffe"].at(64, 64),
     "grey": replace(RGB, channels=ChannelOrder.GREY, mean=(0.0,), std=(1.0,)),
 }
-MODES |= {"padded bgr": replace(MODES["pad"], channels=ChannelOrder.BGR)}
+MODES |= {
+    "padded bgr": replace(MODES["pad"], channels=ChannelOrder.BGR),
+    "padded by a colour": replace(MODES["pad"], channels=ChannelOrder.BGR, pad=(250, 3, 90)),
+    "padded grey": replace(MODES["grey"], crop_mode=CropMode.PAD, resize=150, pad=(114,)),
+}
 SIZES = [(301, 217), (217, 301), (256, 256), (97, 31), (1500, 260), (50, 401), (1, 3)]
 LIMITS = ImageLimits()
 PHOTOGRAPHS = sorted((ROOT / "service/api/page/photographs").glob("*.jpg"))

@@ -1,0 +1,251 @@
+"""Reads the labels of classes, in the forms in which programs write them.
+
+    text   one a line, each perhaps with its number: "cat", "0 cat", "1: cat", "cat<tab>0"
+    JSON   a list of labels, or an object of labels by number or of numbers by label, perhaps under
+           a key such as id2label or names; also as Python prints it
+    YAML   the same, as in the data.yaml of Ultralytics
+    CSV    a column of labels, perhaps beside one of numbers
+
+Numbers begin at 0 or at 1, give the order, and are no part of the labels.
+"""
+
+import csv
+import io
+import json
+import re
+from ast import literal_eval
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+
+from models.errors import PreprocessingError
+from models.readers.reading import read_text
+
+LABEL_KEYS = (
+    *("id2label", "names", "class_names", "classnames", "label_names", "labels", "classes"),
+    *("class_labels", "categories", "idx_to_class", "index_to_class", "idx2label"),
+    *("class_to_idx", "class_to_index", "class_indices", "label2id", "label"),
+)
+"""The keys under which programs write labels, in lower case."""
+
+_OF_NAMES = {"name", "label", "class", "class_name", "classname", "label_name", "title", "display"}
+_OF_NUMBERS = {"id", "index", "idx", "number", "class_id", "label_id", "class_index", "target"}
+
+_QUOTED = r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*\""""
+_ITEM = re.compile(
+    rf"\s*(?:(\d{{1,9}}|{_QUOTED})\s*:\s*)?(\d{{1,9}}|{_QUOTED})\s*(?:,\s*|(?=[])}}]))", re.DOTALL
+)
+_NUMBER_FIRST = re.compile(r"(\d{1,9})(?:\s*[:=,;|]\s*|[.)]\s+|\s+)(\S.*)")
+_NUMBER_LAST = re.compile(r"(\S.*?)(?:\s*[:=,;|]\s*|\t\s*)(\d{1,9})")
+_CLOSES = {"[": "]", "(": ")", "{": "}"}
+
+_LONGEST_YAML = 2**20  # in characters, of which a million take ten seconds
+
+Pair = tuple[int | None, str]  # a class's number, if it is written, and its label
+
+
+class NotLabelsError(PreprocessingError):
+    """Says that a file lists no labels, in any form that is known."""
+
+
+def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
+    """Return the labels in a file, by the form that its name says.
+
+    `source` is the file that names it, if one does. Raises PreprocessingError, or NotLabelsError
+    for a readable file without labels.
+    """
+    what, form = f"{source}: the labels" if source else "", path.suffix.lower()
+    longest = {"longest": _LONGEST_YAML} if form in (".yaml", ".yml") else {}
+    text = read_text(path, what, **longest)
+    labels: tuple[str, ...] | None
+    if form in (".yaml", ".yml"):
+        try:
+            value = yaml.load(text, yaml.BaseLoader)  # noqa: S506  it makes strings of all scalars
+        except (yaml.YAMLError, RecursionError) as error:
+            raise PreprocessingError(f"{path} cannot be read: {error}") from error
+        labels = labels_in(value)
+    elif form in (".csv", ".tsv"):
+        labels = _in_table(path, text)
+    elif form == ".json":
+        value = parse_value(text)
+        if value is None:
+            raise PreprocessingError(f"{path} cannot be read: it is not JSON")
+        labels = labels_in(value)
+    else:
+        labels = labels_in(parse_value(text)) or _in_lines(path, text)
+    if not labels:
+        raise NotLabelsError(
+            f"{path} has no labels that Convoy finds: they may be a list, one a line, or by the"
+            " numbers of the classes from 0 or 1 on, in text, JSON, YAML or CSV"
+        )
+    return labels
+
+
+def parse_value(text: str) -> object:
+    """Return the value of a text in JSON, or of a flat list or dict as Python prints it; None if it
+    is neither."""
+    if text.lstrip()[:1] not in _CLOSES:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _parse_literal(text.strip())
+
+
+def labels_in(value: object, depth: int = 2) -> tuple[str, ...] | None:
+    """Return the labels that a value lists, in order; None if it lists none.
+
+    A dict may have them under one of LABEL_KEYS, at most `depth` of these deep.
+    """
+    if isinstance(value, list):
+        return _in_order(_pair(item) for item in value)
+    if not isinstance(value, dict):
+        return None
+    keys = [str(key) for key in value]
+    if all(map(_is_number, keys)):
+        labels = (_label_of(item) for item in value.values())
+        return _in_order(
+            None if label is None else (int(key), label)
+            for key, label in zip(keys, labels, strict=True)
+        )
+    if all(_is_number(item) for item in value.values()):
+        return _in_order((int(str(item)), key) for key, item in value.items())
+    by_key = {str(key).lower(): item for key, item in value.items()}
+    found = (labels_in(by_key[key], depth - 1) for key in LABEL_KEYS if depth and key in by_key)
+    return next((labels for labels in found if labels), None)
+
+
+def _pair(item: object) -> Pair | None:
+    """Return the number and the label of a list's entry."""
+    label = _label_of(item)
+    if label is None:
+        return None
+    numbers = item.items() if isinstance(item, dict) else ()
+    number = next((n for key, n in numbers if key in _OF_NUMBERS and _is_number(n)), None)
+    return (None if number is None else int(number)), label
+
+
+def _label_of(item: object) -> str | None:
+    """Return a label that is written alone, in a dict with its number, or, as that of ImageNet's
+    classes, behind WordNet's number."""
+    if isinstance(item, dict):
+        item = next((text for key, text in item.items() if key in _OF_NAMES), None)
+    if isinstance(item, list) and len(item) == 2 and all(isinstance(part, str) for part in item):
+        item = " ".join(item)
+    if isinstance(item, bool) or not isinstance(item, str | int | float):
+        return None
+    return str(item).strip() or None
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, str):
+        return value.isdecimal() and value.isascii() and len(value) <= 9
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9
+
+
+def _in_order(pairs: Iterable[Pair | None]) -> tuple[str, ...] | None:
+    """Return labels by their numbers; None where one is missing, or numbers are not those of all
+    classes, from 0 or 1 on."""
+    found = list(pairs)
+    known = [pair for pair in found if pair is not None]
+    if len(known) < len(found):
+        return None
+    if all(number is None for number, _ in known):
+        return tuple(label for _, label in known)
+    by_number = {number: label for number, label in known if number is not None}
+    for first in (0, 1):
+        numbers = range(first, first + len(known))
+        if by_number.keys() == set(numbers):
+            return tuple(by_number[number] for number in numbers)
+    return None
+
+
+def _parse_literal(text: str) -> object:
+    """Return a list, tuple or dict of numbers and strings that Python printed; None for any other
+    text.
+
+    Python's own parser would take a hundred times the text's size.
+    """
+    items: list[tuple[object, object]] = []
+    at, end = 1, len(text) - 1
+    while at < end:
+        match = _ITEM.match(text, at)
+        if match is None:
+            return None
+        try:
+            items.append((_plain(match[1]), _plain(match[2])))
+        except (SyntaxError, ValueError):  # an escape that there is not
+            return None
+        at = match.end()
+    if at != end or text[-1] != _CLOSES[text[0]]:
+        return None
+    if text[0] == "{":
+        return dict(items)
+    return None if any(key is not None for key, _ in items) else [value for _, value in items]
+
+
+def _plain(token: str | None) -> object:
+    if token is None or token.isdecimal():
+        return token if token is None else int(token)
+    return literal_eval(token) if "\\" in token else token[1:-1]
+
+
+def _in_lines(path: Path, text: str) -> tuple[str, ...]:
+    lines = [line.strip() for line in text.rstrip().split("\n")]
+    if "" in lines:
+        raise PreprocessingError(f"{path}: line {lines.index('') + 1} is empty; one label a line")
+    for quote in "\"'":
+        bare = [line.removesuffix(",") for line in lines]
+        if all(len(line) > 2 and line[0] == line[-1] == quote for line in bare):
+            lines = [line[1:-1].strip() for line in bare]
+    matches = [_NUMBER_FIRST.fullmatch(line) for line in lines]
+    first = _in_order(None if m is None else (int(m[1]), m[2]) for m in matches)
+    matches = [_NUMBER_LAST.fullmatch(line) for line in lines]
+    last = _in_order(None if m is None else (int(m[2]), m[1]) for m in matches)
+    # The numbers of "1 euro", "2 euro" are part of the labels, most of which are equal without.
+    few = len(set(lines)) / 2
+    return next((cut for cut in (first, last) if cut and len(set(cut)) > few), tuple(lines))
+
+
+def _in_table(path: Path, text: str) -> tuple[str, ...] | None:
+    line = text.partition("\n")[0]
+    separator = max(",;\t|", key=line.count)
+    try:
+        read = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
+    except csv.Error as error:
+        raise PreprocessingError(f"{path} cannot be read: {error}") from error
+    rows = [[cell.strip() for cell in row] for row in read if any(map(str.strip, row))]
+    if not rows or any(len(row) != len(rows[0]) for row in rows):
+        return None
+    heads = [cell.lower() for cell in rows[0]]
+    named = [i for i, head in enumerate(heads) if head in _OF_NAMES or head in LABEL_KEYS]
+    headed = _of_columns(rows[1:], named)
+    if named or not _OF_NUMBERS.isdisjoint(heads):
+        return headed
+    return _of_columns(rows, ()) or headed  # in words of another language
+
+
+def _of_columns(rows: Sequence[Sequence[str]], named: Sequence[int]) -> tuple[str, ...] | None:
+    """Return the labels in a table's columns, of which the `named` ones have them, if any; None if
+    the table may be one of images."""
+    columns = list(zip(*rows, strict=True))
+    if len(columns) == 1:
+        return columns[0]
+    numbered = [column for column in columns if all(map(_is_number, column))]
+    chosen = [columns[i] for i in named] or [each for each in columns if each not in numbered]
+    if not chosen:
+        return None
+    for column in numbered:
+        if ordered := _in_order(zip(map(int, column), chosen[0], strict=True)):
+            return ordered
+    is_apart = len(set(chosen[0])) == len(chosen[0])
+    return chosen[0] if named and is_apart and not numbered else None
+
+
+def labels_by_number(path: Path, key: str, names: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the labels of a JSON object whose keys are the numbers of the classes."""
+    labels = [names.get(str(number)) for number in range(len(names))]
+    if not all(isinstance(label, str) for label in labels):
+        raise PreprocessingError(f"{path}: {key} must have a label for each number from 0 on")
+    return tuple(map(str, labels))
