@@ -21,6 +21,7 @@ from models.onnx_loader import (
     Opaque,
     image_shape,
     load_proto,
+    metadata_of,
     read_model,
     weighs_halves,
 )
@@ -117,7 +118,7 @@ def load_classifier(
         raise UnsupportedModelError(
             f"{path} has {len(outputs)} outputs ({names}); a classifier has one, its scores"
         )
-    description = load_description(path, image_shape(proto), overrides)
+    description = load_description(path, image_shape(proto), overrides, metadata_of(proto))
     preprocessing, precision = description.preprocessing, description.precision
     network = load_proto(path.stem, proto, preprocessing.input_shape, opaque=True)
     if precision is None:
@@ -137,6 +138,11 @@ def load_classifier(
     if classes == imagenet.CLASSES and not preprocessing.labels:
         _log.warning("%s has 1000 classes and no labels: they are taken as ImageNet's", path.name)
         preprocessing = replace(preprocessing, labels=imagenet.labels())
+    if description.labels_from == path.name and len(preprocessing.labels) != classes:
+        doubt = f"its metadata name {len(preprocessing.labels)} classes, and it has {classes}"
+        _log.warning("%s: %s; its classes are numbers until --labels names them", path.name, doubt)
+        description = replace(description, origin=f"{description.origin}; {path.name}: {doubt}")
+        preprocessing = replace(preprocessing, labels=())
     check_labels(preprocessing, classes, description.labels_from)
     return Classifier(
         path.stem,

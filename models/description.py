@@ -27,8 +27,8 @@
                                # embedding, and so one output over V2
 
 Every key is optional. A flag overrides the file, the file overrides what other programs' files
-beside the model say (`models/readers`), and that overrides the preset. What none of them sets is
-guessed from the shape of the model's input.
+beside the model say (`models/readers`), these override what the model's own file says of itself,
+and that the preset. What none of them sets is guessed from the shape of the model's input.
 """
 
 import logging
@@ -54,6 +54,7 @@ from models.readers import (
     read_beside,
     unread_beside,
 )
+from models.readers.metadata import read_metadata
 from models.readers.reading import read_text
 
 _log = logging.getLogger(__name__)
@@ -100,8 +101,10 @@ def load_description(
     model_path: Path,
     input_shape: Sequence[int | None],
     overrides: Mapping[str, object] | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> Description:
-    """Return the description of the model at `model_path`, read from the files beside it.
+    """Return the description of the model at `model_path`, read from the files beside it and the
+    `metadata` in its own.
 
     `input_shape` is one image's in the model's own layout, such as (3, 224, 224), or for clips of
     16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves open.
@@ -121,9 +124,15 @@ def load_description(
     unread: list[str] = []
     _add("the flags", flags, given, sources)
     _add(path.name if path else "", described, given, sources)
-    readings = [(_shown_file(one, model_path), one) for one in read_beside(model_path)]
+    read = [
+        *read_beside(model_path),
+        read_metadata(model_path, metadata or {}, _sides(shape, given)),
+    ]
+    readings = [(_shown_file(one, model_path), one) for one in read if one is not None]
     source, trained = str(path) if path and described else "the preprocessing", "preset" in given
     for name, reading in readings:
+        for doubt in reading.doubts:
+            _log.warning("%s: %s", name, doubt)
         file = str(reading.file)
         _add(name, parse_keys(file, reading.serving), given, sources)
         if reading.labels and "labels" not in given:
@@ -196,6 +205,7 @@ def _origin(
             yield f"{name} says otherwise: {', '.join(overruled)}"
         if reading.ignored:
             yield f"{name}, not used: {', '.join(reading.ignored)}"
+        yield from (f"{name}: {doubt}" for doubt in reading.doubts)
 
 
 def _values(thing: Preprocessing | Serving) -> dict[str, Any]:
@@ -230,7 +240,7 @@ def _settle(
     given: Mapping[str, Any],
 ) -> Preprocessing:
     """Return the preprocessing that follows from what is given, a preset, and the model's input."""
-    layout: Layout = given.get("layout") or _guess_layout(shape)
+    layout = _layout(shape, given)
     channels, *spatial = shape if layout is Layout.NCHW else (shape[-1], *shape[:-1])
     *depth, height, width = spatial
     name, guess = given.get("preset"), ""
@@ -302,6 +312,16 @@ def _pad(
         return colour * count
     red, green, blue = colour
     return (round(0.299 * red + 0.587 * green + 0.114 * blue),)
+
+
+def _sides(shape: Sequence[int], given: Mapping[str, Any]) -> tuple[int, int]:
+    """Return height and width of a model's input, 0 where open."""
+    spatial = shape[:-1] if _layout(shape, given) is Layout.NHWC else shape[1:]
+    return spatial[-2], spatial[-1]
+
+
+def _layout(shape: Sequence[int], given: Mapping[str, Any]) -> Layout:
+    return given.get("layout") or _guess_layout(shape)
 
 
 def _resized(height: int, width: int, crop_pct: float) -> int:

@@ -8,6 +8,7 @@ inlined, its axes and numbers before anything is computed, and what the rewrite 
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = [
     "image_shape",
     "load_model",
     "load_proto",
+    "metadata_of",
     "read_model",
     "weighs_halves",
 ]
@@ -63,6 +65,13 @@ def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
         )
     dims = inputs[0].type.tensor_type.shape.dim
     return tuple(dim.dim_value if dim.dim_value > 0 else None for dim in dims)[1:]
+
+
+def metadata_of(proto: ModelProto) -> Mapping[str, str]:
+    """Return what a model's file says of itself, without entries that are no text."""
+    entries = ((entry.key, entry.value) for entry in proto.metadata_props)
+    # Of bytes that are not UTF-8 protobuf makes no str, whatever its types promise.
+    return {key: value for key, value in entries if {type(key), type(value)} == {str}}
 
 
 def weighs_halves(proto: ModelProto) -> bool:

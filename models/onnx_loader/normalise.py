@@ -66,6 +66,7 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     room = CONSTANT_FREE + CONSTANT_FACTOR * proto.ByteSize()
     model = ir.serde.deserialize_model(_inlined(proto))
     model.ir_version = IR_VERSION
+    model.metadata_props.clear()  # each conversion would copy them, and fails on what is no text
     # Up to IR version 3 every initializer is an input too; then it could not be folded.
     model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in initializers]
     names = {node.name for node in model.graph if node.name}

@@ -82,6 +82,18 @@ def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
     return labels
 
 
+def labels_in_text(text: str) -> tuple[str, ...] | None:
+    """Return the labels in a text that has no name: a list or dict, or one a line, or with commas
+    between; None if there are fewer than two."""
+    if (value := parse_value(text)) is not None:
+        return labels_in(value)
+    separator = next((each for each in "\n;," if each in text.strip()), None)
+    if separator is None:
+        return None
+    labels = tuple(label.strip() for label in text.strip().split(separator))
+    return labels if all(labels) else None
+
+
 def parse_value(text: str) -> object:
     """Return the value of a text in JSON, or of a flat list or dict as Python prints it; None if it
     is neither."""

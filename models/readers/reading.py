@@ -29,8 +29,10 @@ class Reading:
     file: Path
     pixels: Callable[[], Keys] | None = None
     labels: Callable[[], tuple[str, ...]] | None = None
-    serving: Mapping[str, object] = field(default_factory=dict)  # max_batch, timeout_ms, priority
+    # Keys beside the pixels': max_batch, timeout_ms, priority, height, width.
+    serving: Mapping[str, object] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # sentences on what contradicts the model
 
 
 def read_text(path: Path, what: str = "", longest: int = _LONGEST) -> str:

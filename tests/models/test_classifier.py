@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import numpy_helper, parser
+from onnx import helper, load, numpy_helper, parser, save_model
 
 from models import UnsupportedModelError, load_classifier
 from models.errors import PreprocessingError
@@ -59,3 +59,28 @@ def test_a_classifier_says_what_was_taken_from_which_file(tmp_path: Path) -> Non
     (tmp_path / "classes.txt").write_text("a\nb\nc\n")
     classifier = load_classifier(path, overrides={"preset": "raw"})
     assert classifier.origin == "the flags: preset; classes.txt: labels"
+
+
+def test_labels_in_the_file_of_other_classes_are_left_out_and_a_line_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save(tmp_path / "m.onnx", "y = GlobalAveragePool(x)")
+    model = load(path)
+    helper.set_model_props(model, {"names": "{0: 'a', 1: 'b'}"})
+    save_model(model, path)
+    classifier = load_classifier(path, overrides={"preset": "raw"})
+    doubt = "m.onnx: its metadata name 2 classes, and it has 3"
+    assert doubt in caplog.text
+    assert (classifier.preprocessing.labels, doubt in classifier.origin) == ((), True)
+    helper.set_model_props(model, {"names": "{0: 'a', 1: 'b', 2: 'c'}"})
+    save_model(model, path)
+    classifier = load_classifier(path, overrides={"preset": "raw"})
+    assert classifier.preprocessing.labels == ("a", "b", "c")
+
+
+def test_metadata_that_are_no_text_are_left_out(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", "y = GlobalAveragePool(x)")
+    model = load(path)
+    helper.set_model_props(model, {"names": "ABC", "classes": "a,b,c"})
+    path.write_bytes(model.SerializeToString().replace(b"ABC", b"\xff,\xff"))
+    assert load_classifier(path).preprocessing.labels == ("a", "b", "c")

@@ -1,0 +1,145 @@
+"""Reads what a model's own file says of labels and pixels, in its `metadata_props`.
+
+names, imgsz, task                                  Ultralytics
+Image.BitmapPixelFormat, Image.NominalPixelRange    Custom Vision, Windows ML
+labels, classes, id2label, ...                      others
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from models.readers.labels import LABEL_KEYS, labels_in_text
+from models.readers.reading import Keys, Reading, is_side
+
+# One key's text in characters; 20,000 labels take a quarter.
+_LONGEST = 2**21
+
+# Keys that may have an object with labels among other things.
+_OBJECTS = ("config", "metadata", "model_config")
+
+# What people and programs call this task.
+_CLASSIFY = {"classify", "classification", "image-classification", "image classification"}
+
+# Keys and values of Windows ML, which does not tell upper from lower case.
+_FORMAT = "image.bitmappixelformat"
+_RANGE = "image.nominalpixelrange"
+_GAMMA = "image.colorspacegamma"
+_CHANNELS = {"rgb8": "rgb", "bgr8": "bgr", "gray8": "grey"}
+# Scale and mean by which pixels from 0 to 255 get the range.
+_RANGES = {
+    "nominalrange_0_255": (1.0, 0.0),
+    "normalized_0_1": (1 / 255, 0.0),
+    "normalized_1_1": (1 / 127.5, 1.0),
+    "nominalrange_16_235": (219 / 255, -16.0),
+}
+
+
+def read_metadata(
+    path: Path, metadata: Mapping[str, str], sides: tuple[int, int]
+) -> Reading | None:
+    """Read the metadata of the model in `path`; None if they say nothing.
+
+    `sides` are height and width of its input, 0 where open.
+    """
+    said = {key.strip().lower(): value for key, value in metadata.items()}
+    names = _labels(said)
+    size = _size(said.get("imgsz", ""))
+    is_own = "names" in said and "imgsz" in said  # of Ultralytics
+    task = said.get("task", "").strip().lower()
+    pixels: Keys = {}
+    doubts = []
+    if is_own and task in _CLASSIFY and size is not None:
+        pixels = _of_ultralytics(size, said.get("channels", "3").strip())
+    elif {_FORMAT, _RANGE} & said.keys():
+        pixels = _of_windows(said)
+    if is_own and task and task not in _CLASSIFY:
+        doubts.append(f"its task is {task!r:.60}, and Convoy runs classifiers")
+    if size is not None and any(
+        own not in (0, side) for own, side in zip(sides, size, strict=True)
+    ):
+        shown = "×".join(map(str, size))
+        doubts.append(f"imgsz is {shown}, but its input takes {sides[0] or '?'}×{sides[1] or '?'}")
+        size = None
+    is_open = size is not None and 0 in sides
+    ignored = tuple(_unused(said, names, pixels, is_own=is_own))
+    if not (names or pixels or doubts or is_open or ignored):
+        return None
+    return Reading(
+        path,
+        pixels=partial(dict, pixels) if pixels else None,
+        labels=partial(tuple, names[1]) if names else None,
+        serving={"height": size[0], "width": size[1]} if size and is_open else {},
+        ignored=ignored,
+        doubts=tuple(doubts),
+    )
+
+
+def _labels(said: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
+    """Return the first key that lists labels, with these."""
+    by_name = {key.replace("/", ".").rpartition(".")[2]: key for key in said}
+    for name in (*LABEL_KEYS, *_OBJECTS):
+        key = by_name.get(name, "")
+        text = said.get(key, "")
+        if text and len(text) <= _LONGEST and (labels := labels_in_text(text)):
+            return key, labels
+    return None
+
+
+def _size(text: str) -> tuple[int, int] | None:
+    """Return height and width from one number, or from two in brackets."""
+    numbers = text.strip().strip("[]()").replace(",", " ").split()[:3]
+    if not all(number.isdecimal() and len(number) < 6 for number in numbers):
+        return None
+    sides = [int(number) for number in numbers]
+    if len(sides) not in (1, 2) or not all(map(is_side, sides)):
+        return None
+    return sides[0], sides[-1]
+
+
+def _of_ultralytics(size: tuple[int, int], channels: str) -> Keys:
+    """Return what Ultralytics makes of an image: RGB from 0 to 1, the shorter side resized and the
+    centre cut out, or, where the sides differ, both resized."""
+    grey = channels == "1"
+    return {
+        "channels": "grey" if grey else "rgb",
+        "scale": 1 / 255,
+        "mean": [0] if grey else [0, 0, 0],
+        "std": [1] if grey else [1, 1, 1],
+        "crop_mode": "crop" if size[0] == size[1] else "squash",
+        "crop_pct": 1.0,
+        "interpolation": "bilinear",
+        "output": "probabilities",
+    }
+
+
+def _of_windows(said: Mapping[str, str]) -> Keys:
+    """Return the pixels by the keys of Windows ML, resized as Custom Vision's own example does."""
+    channels = _CHANNELS.get(said.get(_FORMAT, "").strip().lower())
+    values = _RANGES.get(said.get(_RANGE, "").strip().lower())
+    count = 1 if channels == "grey" else 3
+    keys: Keys = {}
+    if channels:
+        keys |= {"channels": channels}
+    if values:
+        keys |= {"scale": values[0], "mean": [values[1]] * count, "std": [1] * count}
+    return keys and keys | {"crop_mode": "squash", "crop_pct": 1.0, "interpolation": "bicubic"}
+
+
+def _unused(
+    said: Mapping[str, str],
+    names: tuple[str, tuple[str, ...]] | None,
+    pixels: Keys,
+    *,
+    is_own: bool,
+) -> Iterator[str]:
+    """Yield the keys that speak of labels or pixels and are not used."""
+    if names is None:
+        yield from (key for key in LABEL_KEYS if key in said)
+    if is_own and "scale" not in pixels and "task" not in said:
+        yield "imgsz without a task"
+    for key, known in ((_FORMAT, "channels"), (_RANGE, "scale")):
+        if said.get(key) and known not in pixels:
+            yield f"{key} = {said[key]!r:.60}"
+    if said.get(_GAMMA, "srgb").strip().lower() != "srgb":
+        yield f"{_GAMMA} = {said[_GAMMA]!r:.60}"

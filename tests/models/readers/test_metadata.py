@@ -1,0 +1,203 @@
+"""What a model's own file says of labels and pixels."""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.description import Description, load_description
+from models.preprocessing import ChannelOrder, CropMode, OutputKind
+from models.readers.metadata import read_metadata
+
+NAMES = ("red", "it's green", 'the "blue"')
+ULTRALYTICS = {
+    "description": "Ultralytics YOLO11n-cls model",
+    "author": "Ultralytics",
+    "stride": "1",
+    "task": "classify",
+    "batch": "1",
+    "imgsz": "[64, 64]",
+    "names": str(dict(enumerate(NAMES))),
+    "args": "{'batch': 1, 'half': False}",
+    "channels": "3",
+}
+CUSTOM_VISION = {
+    "Image.BitmapPixelFormat": "Bgr8",
+    "Image.ColorSpaceGamma": "SRGB",
+    "Image.NominalPixelRange": "NominalRange_0_255",
+}
+OPEN = (3, None, None)
+
+
+def describe(
+    metadata: Mapping[str, str],
+    shape: tuple[int | None, ...] = (3, 64, 64),
+    flags: Mapping[str, object] | None = None,
+    folder: Path = Path("none"),
+) -> Description:
+    return load_description(folder / "m.onnx", shape, flags, metadata)
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 64), OPEN, (64, 64, 3)])
+def test_ultralytics_says_labels_size_and_pixels(
+    shape: tuple[int | None, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    described = describe(ULTRALYTICS, shape)
+    p = described.preprocessing
+    assert (p.labels, p.height, p.width, p.resize) == (NAMES, 64, 64, 64)
+    assert (p.channels, p.crop_mode, p.output) == (
+        ChannelOrder.RGB,
+        CropMode.CROP,
+        OutputKind.PROBABILITIES,
+    )
+    assert (p.scale, p.mean, p.std, p.guess) == (1 / 255, (0,) * 3, (1,) * 3, "")
+    assert not caplog.records
+    size = "height, width, " if None in shape else ""
+    assert described.origin == (
+        f"m.onnx: {size}labels, channels, scale, mean, std, crop_mode, crop_pct, interpolation,"
+        " output"
+    )
+    assert described.labels_from == "m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("written", "shape", "size", "mode"),
+    [
+        ("48", OPEN, (48, 48), CropMode.CROP),
+        ("(32, 64)", OPEN, (32, 64), CropMode.SQUASH),
+        ("[32,64]", (3, 32, 64), (32, 64), CropMode.SQUASH),
+        ("[32, 64]", (3, 32, None), (32, 64), CropMode.SQUASH),
+    ],
+)
+def test_the_size_is_one_number_or_height_and_width(
+    written: str, shape: tuple[int | None, ...], size: tuple[int, int], mode: CropMode
+) -> None:
+    p = describe({**ULTRALYTICS, "imgsz": written}, shape).preprocessing
+    assert ((p.height, p.width), p.crop_mode, p.resize) == (size, mode, max(size))
+
+
+def test_a_preset_overrules_the_pixels_and_leaves_size_and_labels() -> None:
+    described = describe(ULTRALYTICS, OPEN, {"preset": "caffe"})
+    p = described.preprocessing
+    assert (p.channels, p.scale, p.height, p.labels) == (ChannelOrder.BGR, 1.0, 64, NAMES)
+    assert "m.onnx says otherwise: channels, scale, mean" in described.origin
+
+
+def test_a_network_of_one_channel_gets_grey() -> None:
+    p = describe({**ULTRALYTICS, "channels": "1"}, (1, 64, 64)).preprocessing
+    assert (p.channels, p.scale, p.mean) == (ChannelOrder.GREY, 1 / 255, (0,))
+
+
+@pytest.mark.parametrize(
+    ("change", "doubt"),
+    [
+        ({"imgsz": "[32, 32]"}, "imgsz is 32×32, but its input takes 64×64"),
+        ({"task": "detect"}, "its task is 'detect', and Convoy runs classifiers"),
+    ],
+)
+def test_what_the_metadata_contradict_is_said(
+    change: Mapping[str, str], doubt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    described = describe({**ULTRALYTICS, **change})
+    assert (described.preprocessing.height, described.preprocessing.labels) == (64, NAMES)
+    assert f"m.onnx: {doubt}" in caplog.text
+    assert f"m.onnx: {doubt}" in described.origin
+
+
+def test_pixels_of_another_task_are_not_taken(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        described = describe({**ULTRALYTICS, "task": "segment"})
+    assert described.preprocessing.guess == "imagenet"
+    assert "preset imagenet, a guess" in described.origin
+
+
+@pytest.mark.parametrize(
+    ("said", "scale", "mean"),
+    [
+        ("NominalRange_0_255", 1.0, 0.0),
+        ("Normalized_0_1", 1 / 255, 0.0),
+        ("NORMALIZED_1_1", 1 / 127.5, 1.0),
+        ("NominalRange_16_235", 219 / 255, -16.0),
+    ],
+)
+def test_windows_keys_say_order_and_range(said: str, scale: float, mean: float) -> None:
+    described = describe({**CUSTOM_VISION, "Image.NominalPixelRange": said})
+    p = described.preprocessing
+    assert (p.channels, p.scale, p.mean, p.std) == (ChannelOrder.BGR, scale, (mean,) * 3, (1,) * 3)
+    assert (p.crop_mode, p.resize, p.interpolation.value) == (CropMode.SQUASH, 64, "bicubic")
+    assert p.guess == ""
+    rgb = describe({**CUSTOM_VISION, "image.bitmappixelformat": "rgb8"} | {"task": "x"})
+    assert "m.onnx: channels, scale, mean, std" in rgb.origin
+
+
+def test_windows_keys_for_grey_and_what_is_not_known() -> None:
+    grey = {**CUSTOM_VISION, "Image.BitmapPixelFormat": "Gray8"}
+    assert describe(grey, (1, 64, 64)).preprocessing.channels is ChannelOrder.GREY
+    odd = {"Image.BitmapPixelFormat": "Rgba8", "Image.ColorSpaceGamma": "Linear"}
+    origin = describe({**CUSTOM_VISION, **odd}).origin
+    assert "not used: image.bitmappixelformat = 'Rgba8', image.colorspacegamma = 'Linear'" in origin
+
+
+def test_labels_beside_the_file_count_first(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("a\nb\nc\n")
+    described = describe(ULTRALYTICS, folder=tmp_path)
+    assert described.preprocessing.labels == ("a", "b", "c")
+    assert "m.onnx says otherwise: labels" in described.origin
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("classes", json.dumps(NAMES)),
+        ("Labels", str(list(NAMES))),
+        ("class_names", "\n".join(NAMES)),
+        ("class_names", 'red, it\'s green, the "blue"'),
+        ("id2label", json.dumps(dict(enumerate(NAMES)))),
+        ("class_to_idx", json.dumps({name: number for number, name in enumerate(NAMES)})),
+        ("names", str(dict(enumerate(NAMES)))),
+        ("my.model/label_names", json.dumps(NAMES)),
+        ("config", json.dumps({"id2label": dict(enumerate(NAMES)), "lr": 0.1})),
+    ],
+)
+def test_labels_as_others_write_them(key: str, text: str) -> None:
+    described = describe({key: text})
+    assert described.preprocessing.labels == NAMES
+    assert described.preprocessing.guess == "imagenet"
+    assert described.origin.startswith("m.onnx: labels; the preset imagenet")
+
+
+@pytest.mark.parametrize("text", ["7", "true", "", "x" * (2**21 + 1), "{0: 'a'", "a,,b"])
+def test_what_is_no_list_of_labels_is_not_taken(text: str) -> None:
+    described = describe({"classes": text})
+    assert described.preprocessing.labels == ()
+    assert described.origin.endswith("m.onnx, not used: classes")
+
+
+def test_metadata_that_say_nothing_are_not_mentioned() -> None:
+    assert describe({"author": "me", "version": "3"}).origin == "the preset imagenet, a guess"
+
+
+keys = st.sampled_from([*ULTRALYTICS, *CUSTOM_VISION, "labels", "config"])
+
+
+@given(
+    st.dictionaries(
+        keys,
+        st.one_of(
+            st.text(max_size=30),
+            st.sampled_from(
+                [*ULTRALYTICS.values(), *CUSTOM_VISION.values(), "[0, 0]", "[9", "1e9"]
+            ),
+            st.just("[" * 100_000),
+            st.just("9" * 10_000),
+        ),
+    )
+)
+def test_any_metadata_are_read(metadata: dict[str, str]) -> None:
+    reading = read_metadata(Path("m.onnx"), metadata, (8, 8))
+    if reading is not None:
+        assert sum(map(len, reading.ignored + reading.doubts)) < 1000
