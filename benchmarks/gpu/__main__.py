@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu import carried
+from benchmarks.gpu.proof import GROUPS, command, prove
 from benchmarks.gpu.units import LAYER, Unit, missing, packed, seconds_of, units
 from benchmarks.rows import CARRIED, RESULTS, ROOT, commit, read
 
@@ -27,15 +28,16 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(name: str, text: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text)
-        added.add_argument("--out", type=Path, help=f"folder of the results ({RESULTS})")
-        added.add_argument("--commit", help="where the checkout is not one of git's")
-        return added
+    def added(name: str, text: str) -> argparse.ArgumentParser:
+        parser = commands.add_parser(name, help=text, description=text)
+        parser.add_argument("--out", type=Path, help=f"folder of the results ({RESULTS})")
+        parser.add_argument("--commit", help="where the checkout is not one of git's")
+        return parser
 
-    proof = command("proof", "run the tests that need a GPU; exit status 1 unless all pass")
-    plan = command("plan", "what is not measured yet, and what of it fits")
-    run = command("run", "measure what fits, and go on where the last run ended")
+    proof = added("proof", "run the tests that need a GPU; exit status 1 unless all pass")
+    proof.add_argument("--groups", nargs="+", choices=GROUPS, help="of its tests (all)")
+    plan = added("plan", "what is not measured yet, and what of it fits")
+    run = added("run", "measure what fits, and go on where the last run ended")
     for command_ in (proof, plan, run):
         command_.add_argument("--seconds", type=float, default=540, help="to spend (%(default)s)")
     for command_ in (plan, run):
@@ -43,12 +45,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
             "--only", default="", help="units whose name has this, such as ResNet"
         )
     run.add_argument("--tar", type=Path, help="put everything into this file at the end")
-    worker = command("worker", "what `run` starts: measures units from standard input")
+    worker = added("worker", "what `run` starts: measures units from standard input")
     worker.add_argument("--kind", required=True)
     worker.add_argument("--side", required=True)
-    report = command("report", "write RESULTS.md")
+    report = added("report", "write RESULTS.md")
     report.add_argument("--readme", action="store_true", help="and the README's section")
-    carry = command("carry", "fill the folder that has to travel")
+    carry = added("carry", "fill the folder that has to travel")
     carry.add_argument("--nvrtc", action="store_true", help="with the pinned NVRTC")
     return parser.parse_args(arguments)
 
@@ -61,10 +63,9 @@ def main(command_line: Sequence[str] | None = None) -> int:
 
 
 def _proof(arguments: argparse.Namespace) -> int:
-    from benchmarks.gpu.proof import command, prove  # noqa: PLC0415  (CuPy, once it asks a GPU)
-
     at, out = arguments.commit or commit(), arguments.out or RESULTS
-    return 0 if prove(command(), arguments.seconds, at, out) else 1
+    chosen = {name: command(GROUPS[name]) for name in arguments.groups or GROUPS}
+    return 0 if prove(chosen, arguments.seconds, at, out) else 1
 
 
 def _chosen(arguments: argparse.Namespace) -> list[Unit]:

@@ -1,59 +1,107 @@
 """Proves by the tests marked `gpu`, from kernels to server, that this GPU computes correctly.
 
-docs/gpu-day.md begins with it. The tests run in a process of their own, which may hang or die; what
-has not passed by then is not proved.
+docs/gpu-day.md begins with it. Each group of tests runs in processes of its own, which may hang or
+die: each outcome is written as its test ends (outcomes.py), and another process goes on behind what
+stopped one. What has not passed in the end is not proved.
 """
 
+import os
+import signal
 import subprocess
-import xml.etree.ElementTree as ET
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.gpu import carried
 from benchmarks.gpu.clocks import clocks
-from benchmarks.rows import ROOT, Row, append, now, where
+from benchmarks.gpu.outcomes import PASSED, WAITS, ends_of
+from benchmarks.rows import ROOT, Row, append, now, read, where
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import DeviceError
 
-TESTS = (
-    "tests/kernels",
-    "tests/models/engines",
-    "tests/benchmarks/kernels/test_sides_on_a_gpu.py",
-    "tests/service/whole/test_gpu_server.py",
-)
-"""The folders of the tests marked `gpu`; others need packages that a GPU machine may lack."""
+OUTCOMES = "gpu_tests.jsonl"
+"""The file, in the folder of the results, that has the outcome of each test."""
 
-_HANG_S = 120  # of one test; the first one compiles every kernel
+HANG_S = 30
+"""Seconds after which a test counts as hung: kernels are compiled before, or carried."""
+
+MOST_PROCESSES = 10
+"""The most processes of a group, each of which goes on behind what stopped the one before."""
+
+_ENGINES = "tests/models/engines"
+_WHOLE_KERNELS = "tests/kernels/whole/test_kernels.py"
+_WINDOWS = "1x7 or 7x1"
+_ENDED = "pytest ended with status {}"
+_LONG = "vgg19 or densenet or 4096"
+"""Of whole networks those whose float64 reference alone takes a processor minutes."""
 
 
-def command() -> list[str]:
-    """Return the command that runs the tests."""
-    limits = ("-o", f"faulthandler_timeout={_HANG_S}", "-o", "faulthandler_exit_on_timeout=true")
-    options = ("-m", "gpu", "-p", "no:cacheprovider", "--maxfail", "25", *limits)
-    return [*carried.python(), "-m", "pytest", *options, *TESTS]
+@dataclass(frozen=True)
+class Group:
+    """Names tests: files and folders, and pytest's -m and -k for those of them marked `gpu`."""
+
+    tests: tuple[str, ...]
+    marks: str = "not slow"
+    names: str = ""
 
 
-def prove(tests: Sequence[str], seconds: float, commit: str, out: Path) -> bool:
-    """Run the tests for at most `seconds`, add a row to `out`, and return whether all passed.
+GROUPS: Mapping[str, Group] = {
+    "kernels": Group(("tests/kernels",), "not risky and not slow"),
+    "replays": Group(
+        tuple(
+            f"{_ENGINES}/test_cuda_engine_{what}.py" for what in ("replays", "decodes", "resizes")
+        ),
+        "",  # photographs by a GPU take seconds
+    ),
+    "engines": Group(
+        (_ENGINES,), "", f"not replays and not decodes and not resizes and not ({_LONG})"
+    ),
+    "benchmarks": Group(("tests/benchmarks/kernels/test_sides_on_a_gpu.py",), "not baseline"),
+    "server": Group(("tests/service/whole/test_gpu_server.py",)),
+    "windows": Group((_WHOLE_KERNELS,), "risky", f"conv_tensor_tma and ({_WINDOWS})"),
+    "risky": Group((_WHOLE_KERNELS,), "risky", f"not (conv_tensor_tma and ({_WINDOWS}))"),
+}
+"""In order: kernels that may hang the GPU come last, first those that show in which order a
+driver takes the corners of images."""
 
-    A skipped test is not proved either.
+
+def command(group: Group) -> list[str]:
+    """Return the command that runs the tests of a group."""
+    limits = ("-o", f"faulthandler_timeout={HANG_S}", "-o", "faulthandler_exit_on_timeout=true")
+    marks = " and ".join(f"({each})" for each in ("gpu", group.marks) if each)
+    options = (
+        "-q",
+        "--tb=short",
+        "-m",
+        marks,
+        "-k",
+        group.names,
+        "-p",
+        "no:cacheprovider",
+        *limits,
+    )
+    return [*carried.python(), "-m", "pytest", *options, *group.tests]
+
+
+def prove(groups: Mapping[str, Sequence[str]], seconds: float, commit: str, out: Path) -> bool:
+    """Run the command of each group, all for at most `seconds`, and return whether all passed.
+
+    Adds a row to `out`, and a line for each outcome as it is there. A skipped test is not proved.
     """
-    with TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        try:
-            status = subprocess.run(
-                [*tests, f"--junit-xml={report}"], cwd=ROOT, timeout=seconds, check=False
-            ).returncode
-            ended = f"pytest ended with status {status}"
-        except subprocess.TimeoutExpired:
-            ended = f"{seconds:g} s were over"
-        outcomes = _outcomes(report) if report.is_file() else {}
-    counted = Counter(outcomes.values())
-    wrong = [f"{name}: {outcome}" for name, outcome in outcomes.items() if outcome != "passed"]
-    proved = bool(outcomes) and not wrong and status == 0
-    print("PROVED" if proved else f"NOT PROVED: {ended}, {dict(counted) or 'nothing shown'}")
+    deadline, ends, ended = time.monotonic() + seconds, dict[str, str](), dict[str, str]()
+    for name, tests in groups.items():
+        ended[name] = _run(tests, deadline, out / OUTCOMES, run := f"{name} {now()}")
+        found = ends_of(read(out / OUTCOMES), run)
+        print(f"{now()} {name}: {ended[name]}, {dict(Counter(found.values())) or 'nothing shown'}")
+        ends |= found or {name: WAITS}
+    counted = Counter(ends.values())
+    wrong = [f"{test}: {outcome}" for test, outcome in ends.items() if outcome != PASSED]
+    proved = bool(ends) and not wrong and set(ended.values()) == {_ENDED.format(0)}
+    print("PROVED" if proved else f"NOT PROVED: {dict(counted)}", flush=True)
     row: Row = {
         **_place(commit),
         **clocks(),
@@ -62,22 +110,46 @@ def prove(tests: Sequence[str], seconds: float, commit: str, out: Path) -> bool:
         "commit": commit,
         "proved": proved,
         "ended": ended,
-        "passed": counted["passed"],
+        "passed": counted[PASSED],
         "not_proved": wrong,
     }
     append(out / "gpu_proof.jsonl", [row])
     return proved
 
 
-def _outcomes(report: Path) -> dict[str, str]:
-    """Return the outcome of each test by its name."""
-    cases = ET.parse(report).iter("testcase")
-    return {
-        f"{case.get('classname')}::{case.get('name')}": next(
-            (child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed"
-        )
-        for case in cases
-    }
+def _run(tests: Sequence[str], deadline: float, outcomes: Path, run: str) -> str:
+    """Run tests until all have begun, or the time is over, and return how that ended."""
+    plugin = ("-p", "benchmarks.gpu.outcomes", f"--outcomes={outcomes}", f"--outcomes-of={run}")
+    begun, ended = 0, ""
+    for _ in range(MOST_PROCESSES):
+        status = limited([*tests, *plugin], deadline - time.monotonic())
+        if status is None:
+            return "the time was over"
+        ended = _ENDED.format(status)
+        ends = ends_of(read(outcomes), run)
+        waiting = Counter(ends.values())[WAITS]
+        if not waiting or len(ends) - waiting == begun:
+            break
+        begun = len(ends) - waiting
+    return ended
+
+
+def limited(command: Sequence[str], seconds: float, **options: Any) -> int | None:
+    """Return the status of a command, or None after that many seconds: then it is killed.
+
+    All that it started is killed in any case. With no seconds left it is not started.
+    """
+    if seconds <= 0:
+        return None
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **options)
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _place(commit: str) -> Row:

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from benchmarks.kernels.baselines_torch import CudaRuntime
-from benchmarks.networks.switches import VARIANTS
+from benchmarks.networks.switches import VARIANTS, known
 from benchmarks.networks.torch_graph import torch_module
 from kernels.device.device import Device, Event, Graph, Instantiation, Kernel, Stream
 from kernels.image.place import Kind
@@ -55,12 +55,15 @@ class AfterUpload:
 
 
 class ConvoyNetwork(CudaEngine):
-    """Runs Convoy's engine, or the engine without one of SWITCHES."""
+    """Runs Convoy's engine, or the engine without one of SWITCHES.
+
+    Raises ValueError for a switch that is not one of them.
+    """
 
     def __init__(
         self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""
     ) -> None:
-        self._only, self._switch = (Kind.PIXELS, n), switch
+        self._only, self._switch = (Kind.PIXELS, n), switch and known(switch)
         pays = (lambda *_: False) if switch == "without branches" else None
         super().__init__(classifier, device, max_batch=n, choose=choose, pays=pays)
         self.warm_up()

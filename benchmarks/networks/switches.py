@@ -18,6 +18,17 @@ SWITCHES = (
 )
 
 
+def known(switch: str) -> str:
+    """Return a switch. Raises ValueError, which lists SWITCHES, for any other text.
+
+    A switch of a wrong name would compare the engine with itself.
+    """
+    if switch not in SWITCHES:
+        raise ValueError(f"no switch is called {switch!r}; there are {', '.join(SWITCHES)}")
+    return switch
+
+
 def switched(switch: str) -> str:
-    """Return the name for Convoy's side without one of SWITCHES."""
-    return f"convoy {switch}"
+    """Return the name for Convoy's side without one of SWITCHES. Raises ValueError as `known`
+    does."""
+    return f"convoy {known(switch)}"

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.networks import light
 from benchmarks.networks.light import LIGHT, LIGHT_NETWORKS
+from benchmarks.rows import CARRIED
 from tests.support import ROOT
 
 __all__ = ["EACH_NETWORK", "LIGHT", "LIGHT_NETWORKS"]
@@ -45,7 +46,10 @@ def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndar
 
 
 SHARED = ROOT.resolve().parent / "shared"
-SQUEEZENET = SHARED / "data/squeezenet1.1-fp16.onnx"
+DATA = CARRIED / "data" if (CARRIED / "data").is_dir() and not SHARED.is_dir() else SHARED / "data"
+"""SqueezeNet, photographs and their labels: all of them, or what `carry` took along."""
+
+SQUEEZENET = DATA / "squeezenet1.1-fp16.onnx"
 
 needs_shared = pytest.mark.skipif(
     not SQUEEZENET.is_file(), reason=f"needs the trained SqueezeNet, {SQUEEZENET} is absent"
@@ -53,7 +57,11 @@ needs_shared = pytest.mark.skipif(
 
 
 def photographs(every: int) -> list[Path]:
-    """Return one in so many of the 200 photographs with labels."""
-    folder = SHARED / "data/images"
+    """Return one in so many of the 200 photographs with labels, as far as they are here.
+
+    Where photographs were carried, every tenth is.
+    """
+    folder = DATA / "images"
     with (folder / "labels.csv").open() as table:
-        return [folder / row["file"] for row in csv.DictReader(table)][::every]
+        chosen = [folder / row["file"] for row in csv.DictReader(table)][::every]
+    return [file for file in chosen if file.is_file()]

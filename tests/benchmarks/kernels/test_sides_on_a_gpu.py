@@ -38,6 +38,7 @@ def test_convoy_is_measured(device: CudaDevice, layer: Layer) -> None:
     assert set(outcome.winners) == set(Cache)
 
 
+@pytest.mark.baseline
 @pytest.mark.parametrize("layer", [CUCONV[0], C3D[3]], ids=lambda each: each.name)
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_library_is_measured(device: CudaDevice, name: str, layer: Layer) -> None:
@@ -50,6 +51,7 @@ def test_a_library_is_measured(device: CudaDevice, name: str, layer: Layer) -> N
     assert all(winner.timing.p50_us > 0 for winner in outcome.winners.values())
 
 
+@pytest.mark.baseline
 @pytest.mark.parametrize("way", ["torch eager", "torch graph"])
 def test_a_network_gives_the_same_scores_in_pytorch(device: CudaDevice, way: str) -> None:
     try:

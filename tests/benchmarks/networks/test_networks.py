@@ -8,8 +8,9 @@ import pytest
 from benchmarks.networks.c3d import C3D, c3d
 from benchmarks.networks.light import classifier
 from benchmarks.networks.measure import DifferentScoresError, chosen, images_of, measure
+from benchmarks.networks.null_device import NullDevice
 from benchmarks.networks.sides import AfterUpload, ConvoyNetwork
-from benchmarks.networks.switches import SWITCHES, VARIANTS
+from benchmarks.networks.switches import SWITCHES, VARIANTS, switched
 from cusim.device import CusimDevice
 from cusim.streams import CusimGraph, PendingLaunch
 from kernels.tuning.autotune import Search
@@ -101,6 +102,15 @@ def test_each_switch_changes_one_thing_and_no_score(
     }
     assert seen["without branches"][2] > early
     assert all((each == scores[""]).all() for each in scores.values())
+
+
+def test_a_switch_of_a_wrong_name_is_refused_with_those_that_there_are(digits: Classifier) -> None:
+    device = NullDevice()
+    says = "'dependent launches'; there are without dependent launches, without branches, "
+    with pytest.raises(ValueError, match=says):
+        ConvoyNetwork(digits, device, 1, heuristic(device), "dependent launches")
+    with pytest.raises(ValueError, match=says):
+        switched("dependent launches")
 
 
 def test_images_and_clips_are_made_in_the_shape_a_network_takes(digits: Classifier) -> None:

@@ -8,10 +8,28 @@ import pytest
 from cusim.build import ASAN, PLAIN, TSAN, Build
 from cusim.device import CusimDevice, Order
 from kernels.device.device import NO_CLUSTERS, Device
+from kernels.device.launch import Launch
+from kernels.device.tensor_map import TensorMap
 from tests.support.cases import CASES
 from tests.support.kernels.kernel_case import KernelCase, run
 
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def may_hang(launch: Launch) -> bool:
+    """Whether blocks wait for other blocks, or for copies that a descriptor describes."""
+    copies = any(isinstance(argument, TensorMap) for argument in launch.arguments)
+    return copies or launch.cluster != NO_CLUSTERS
+
+
+EVERY_CASE_BY_RISK = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.risky] * any(map(may_hang, case.launches)))
+        for case in CASES
+    ],
+    ids=str,
+)
 
 
 def _opened(build: Build, *orders: Order) -> Iterator[list[CusimDevice]]:
@@ -53,7 +71,7 @@ def test_a_kernel_is_sound_to_the_sanitizers(
 
 
 @pytest.mark.gpu
-@EVERY_CASE
+@EVERY_CASE_BY_RISK
 def test_a_kernel_computes_its_reference_on_a_gpu_and_the_same_again(
     case: KernelCase, cuda_device: Device
 ) -> None:

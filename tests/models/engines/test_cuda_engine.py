@@ -1,6 +1,5 @@
 """The engine on Convoy's own kernels: whole networks, executed on the CPU by the simulator."""
 
-import csv
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +38,13 @@ from tests.support.models.engines import (
 )
 from tests.support.models.graphs import GraphBuilder
 from tests.support.models.random_graphs import Draw
-from tests.support.networks import LIGHT_NETWORKS, SHARED, SQUEEZENET, light_network, needs_shared
+from tests.support.networks import (
+    LIGHT_NETWORKS,
+    SQUEEZENET,
+    light_network,
+    needs_shared,
+    photographs,
+)
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
 QUICK = ("squeezenet", "shufflenet")
@@ -183,14 +188,11 @@ def test_an_error_that_comes_after_the_launch_names_the_step(
 @needs_shared
 def test_squeezenet_names_photographs_as_onnxruntime_does(device: Device) -> None:
     classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe", "precision": "fp32"})
-    folder = SHARED / "data/images"
     simulated = device.architecture == "cusim"  # which takes seconds for an image
-    with (folder / "labels.csv").open() as file:
-        names = [row["file"] for row in csv.DictReader(file)][:: 40 if simulated else 10]
     images = np.stack(
         [
-            prepare_image((folder / n).read_bytes(), classifier.preprocessing, LIMITS).run()
-            for n in names
+            prepare_image(file.read_bytes(), classifier.preprocessing, LIMITS).run()
+            for file in photographs(40 if simulated else 10)
         ]
     )
     most = 1 if simulated else 8

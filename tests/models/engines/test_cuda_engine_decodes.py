@@ -155,7 +155,7 @@ def test_squeezenet_gives_photographs_the_scores_of_their_pixels(device: Device)
     classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe", "precision": "fp32"})
     simulated = device.architecture == "cusim"  # which takes seconds for an image
     files = photographs(67 if simulated else 1)
-    assert len(files) == (3 if simulated else 200)
+    assert len(files) >= (3 if simulated else 20)
     engine = CudaEngine(classifier, device, max_batch=1, choose=heuristic(device), takes=Kind.JPEG)
     engine.warm_up()
     for photograph in files:

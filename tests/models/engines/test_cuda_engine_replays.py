@@ -51,7 +51,8 @@ def test_every_replay_gives_the_bits_of_a_graph_without_dependent_launches(
 ) -> None:
     for n in engine.plans:
         images = pixels(digits, n)
-        apart = ConvoyNetwork(digits, device, n, heuristic(device), "dependent launches")
+        apart = ConvoyNetwork(digits, device, n, heuristic(device), "without dependent launches")
+        assert apart.early_launches(n) == (engine.early_launches(n)[0], 0)
         expected = apart.run(images).scores.tobytes()
         apart.close()
         for _ in range(REPLAYS.get(device.architecture, 10_000)):

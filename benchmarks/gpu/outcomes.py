@@ -1,0 +1,94 @@
+"""Writes the outcome of each test as it ends: `pytest -p benchmarks.gpu.outcomes --outcomes FILE`.
+
+Whatever kills the process, what had passed by then is in the file; the test that was running began
+and has no end; the others wait. A test that has begun in the same file and run before is left out,
+so a second process goes on behind what stopped the first.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.rows import Row, append, read
+from kernels.device.device import FaultError
+
+if TYPE_CHECKING:  # it is read where there may be no pytest
+    import pytest
+
+WAITS, BEGAN, PASSED = "waits", "began", "passed"
+
+
+def pytest_addoption(parser: "pytest.Parser") -> None:
+    """Add the options."""
+    parser.addoption("--outcomes", type=Path, help="file to which outcomes are appended")
+    parser.addoption("--outcomes-of", help="name of the run, in each line")
+
+
+def pytest_configure(config: "pytest.Config") -> None:
+    """Begin to write, where a file is named."""
+    if file := config.getoption("--outcomes"):
+        config.pluginmanager.register(_Writer(file, config.getoption("--outcomes-of")))
+
+
+class _Writer:
+    def __init__(self, file: Path, run: str) -> None:
+        self._file, self._run = file, run
+        ends = ends_of(read(file), run)
+        self._begun = {test for test, outcome in ends.items() if outcome != WAITS}
+
+    def pytest_collectreport(self, report: "pytest.CollectReport") -> None:
+        if report.failed:
+            self._add(report.nodeid, "error", why=_why(report))
+
+    def pytest_collection_modifyitems(
+        self, config: "pytest.Config", items: list["pytest.Item"]
+    ) -> None:
+        begun = [item for item in items if item.nodeid in self._begun]
+        items[:] = [item for item in items if item.nodeid not in self._begun]
+        config.hook.pytest_deselected(items=begun)
+
+    def pytest_collection_finish(self, session: "pytest.Session") -> None:
+        every = (self._line(item.nodeid, WAITS) for item in session.items)
+        append(self._file, every)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._add(nodeid, BEGAN)
+
+    def pytest_runtest_logreport(self, report: "pytest.TestReport") -> None:
+        if report.when == "call" or not report.passed:
+            outcome = "error" if report.failed and report.when != "call" else report.outcome
+            why = {} if report.passed else {"why": _why(report)}
+            self._add(report.nodeid, outcome, seconds=round(report.duration, 3), **why)
+
+    def pytest_exception_interact(
+        self, node: "pytest.Item | pytest.Collector", call: "pytest.CallInfo[Any]"
+    ) -> None:
+        """Stop where the device is lost to this process: the next one goes on."""
+        if call.excinfo is not None and isinstance(call.excinfo.value, FaultError):
+            node.session.shouldstop = f"the device is lost: {call.excinfo.value}"
+
+    def _add(self, test: str, outcome: str, **more: object) -> None:
+        append(self._file, [self._line(test, outcome, **more)])
+
+    def _line(self, test: str, outcome: str, **more: object) -> Row:
+        return {"run": self._run, "test": test, "outcome": outcome, **more}
+
+
+def _why(report: "pytest.TestReport | pytest.CollectReport") -> str:
+    """Return the last line of what pytest would print: the error, or why a test was skipped."""
+    text = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longreprtext
+    lines = [line for line in text.splitlines() if line.strip()]
+    errors = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return (errors or lines or [""])[0][:300]
+
+
+def ends_of(lines: Iterable[Row], run: str) -> dict[str, str]:
+    """Return how each test of a run ended, by its name: WAITS or BEGAN where it did not.
+
+    What failed after it had passed, when its fixtures ended, failed.
+    """
+    ends: dict[str, str] = {}
+    for line in lines:
+        if line["run"] == run and ends.get(line["test"]) in (None, WAITS, BEGAN, PASSED):
+            ends[line["test"]] = line["outcome"]
+    return ends
