@@ -14,7 +14,7 @@ from kernels.problems.precision import Precision
 from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
-from models.description import Serving, files_of
+from models.description import Serving, descriptions_of, files_of
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engines.engine import (
     Array,
@@ -134,6 +134,7 @@ __all__ = [
     "WrittenImage",
     "__version__",
     "as_vectors",
+    "descriptions_of",
     "each_preset",
     "every_gpu",
     "external_files",

@@ -38,9 +38,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from glob import escape
 from os.path import relpath
-from pathlib import Path
+from pathlib import Path, PurePath
 from textwrap import shorten
-from typing import Any
+from typing import Any, TypeVar
 
 from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
@@ -60,6 +60,8 @@ from models.readers.reading import read_text
 _log = logging.getLogger(__name__)
 
 _LONGEST = 2000  # characters of the line about what was taken from where
+
+_Path = TypeVar("_Path", bound=PurePath)
 
 _OF_SERVING = ("max_batch", "timeout_ms", "priority")
 
@@ -97,6 +99,13 @@ def files_of(model_path: Path) -> Iterator[Path]:
             yield from sorted(files_beside(model_path, folder.iterdir()))
 
 
+def descriptions_of(model_path: _Path) -> list[_Path]:
+    """Return the paths of the files in TOML that may describe a model, the first of which counts:
+    its own, or that of its folder or, as for a version's, of the folder above."""
+    folders = folders_beside(model_path)
+    return [model_path.with_suffix(".toml"), *(folder / "model.toml" for folder in folders)]
+
+
 def load_description(
     model_path: Path,
     input_shape: Sequence[int | None],
@@ -123,12 +132,12 @@ def load_description(
     sources: dict[str, list[str]] = {}
     unread: list[str] = []
     _add("the flags", flags, given, sources)
-    _add(path.name if path else "", described, given, sources)
+    _add(_shown_file(path, model_path) if path else "", described, given, sources)
     read = [
         *read_beside(model_path),
         read_metadata(model_path, metadata or {}, _sides(shape, given)),
     ]
-    readings = [(_shown_file(one, model_path), one) for one in read if one is not None]
+    readings = [(_shown_file(one.file, model_path), one) for one in read if one is not None]
     source, trained = str(path) if path and described else "the preprocessing", "preset" in given
     for name, reading in readings:
         for doubt in reading.doubts:
@@ -182,9 +191,9 @@ def _add(
 # --- what was taken from where -------------------------------------------------------------------
 
 
-def _shown_file(reading: Reading, model_path: Path) -> str:
+def _shown_file(file: Path, model_path: Path) -> str:
     """Return a file's name for display, with `../` if it lies above the model."""
-    return Path(relpath(reading.file, model_path.parent)).as_posix()
+    return Path(relpath(file, model_path.parent)).as_posix()
 
 
 def _origin(
@@ -330,8 +339,7 @@ def _resized(height: int, width: int, crop_pct: float) -> int:
 
 
 def _description_of(model_path: Path) -> Path | None:
-    candidates = (model_path.with_suffix(".toml"), model_path.with_name("model.toml"))
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in descriptions_of(model_path) if path.is_file()), None)
 
 
 def _read(path: Path) -> dict[str, object]:

@@ -6,9 +6,9 @@ Only the thread calls the engine: it opens it, warms it up, runs batches and clo
 
 A model whose engine did not warm up is BROKEN where others are served without it.
 
-An engine that hangs is abandoned with its thread, and one that keeps failing is closed; another
-takes its place. FAILED is final. After a lost device no other engine is tried: only a new process
-helps.
+An engine that hangs is abandoned with its thread, and one that keeps failing, or keeps giving
+scores that are not finite, is closed; another takes its place. FAILED is final. After a lost device
+no other engine is tried: only a new process helps.
 """
 
 import asyncio
@@ -31,6 +31,11 @@ from service.errors import NotReadyError, ShuttingDownError, ThreadLostError
 
 # Batches that fail in a row before the engine is restarted.
 _FAILURES = 5
+
+# How often a batch's scores are looked at. So many in a row of which none is finite have the engine
+# score a blank image, because any client may send such numbers as no network can take.
+_LOOK_S = 0.05
+_NOT_FINITE = "its scores of a blank image are not finite numbers"
 
 # How often a long warm-up is logged.
 _REMIND_S = 60.0
@@ -118,6 +123,9 @@ class SupervisedEngine:
         self._restarting: asyncio.Task[None] | None = None
         self._recent = Restarts()
         self._failures = 0  # in a row
+        self._look = 0.0  # when to look at scores again
+        self._odd = 0  # batches without a finite score, in a row
+        self._examining: asyncio.Task[None] | None = None
         self.measured = Latency.unknown(engine.max_batch)  # by the last warm-up
 
     async def warm_up(self) -> None:
@@ -155,12 +163,30 @@ class SupervisedEngine:
                 self._replace(thread, f"it failed on {_FAILURES} batches in a row: {error}")
             raise
         self._failures = 0
+        if (now := monotonic()) >= self._look:
+            self._look = now + _LOOK_S
+            self._odd = 0 if any(map(_is_finite, rows)) else self._odd + 1
+            if self._odd >= _FAILURES and self._examining is None:
+                self._examining = asyncio.create_task(self._examine(thread))
         return rows
+
+    async def _examine(self, thread: "_Thread") -> None:
+        """Replace the engine if it fails on a blank image, too."""
+        bound_s = self._bounds.batch(self._latency(), 1)
+        try:
+            (row,) = await thread.pool.run(thread.run, [self._blank], bound_s)
+            failure = "" if _is_finite(row) else _NOT_FINITE
+        except (EngineError, ThreadLostError) as error:
+            failure = str(error)
+        self._odd, self._examining = 0, None
+        if failure and thread is self._thread and self.state is State.READY:
+            self._replace(thread, failure)
 
     def close(self) -> "list[asyncio.Future[None]]":
         """Close the engine, and abandoned engines when they return from their calls."""
-        if self._restarting:
-            self._restarting.cancel()
+        for task in (self._restarting, self._examining):
+            if task is not None:
+                task.cancel()
         return [thread.close() for thread in self._threads]
 
     def forget(self) -> None:
@@ -222,6 +248,10 @@ class SupervisedEngine:
         self._on_change(self)
 
 
+def _is_finite(row: ScoreRow) -> bool:
+    return bool(np.isfinite(row.scores).all())
+
+
 def _ignore(_: SupervisedEngine) -> None:
     pass
 
@@ -255,17 +285,21 @@ class _Thread:
         images.
 
         Where L(n) is known only one image is run: the version that still serves needs the device.
+        Raises what the engine raises, and EngineError where its scores are not finite.
         """
         self._engine = opened()
         self._engine = engine = self._engine.warm_up()
 
         def seconds(n: int) -> float:
             started = perf_counter()
-            self.run([blank] * n)
-            return perf_counter() - started
+            rows = self.run([blank] * n)
+            took_s = perf_counter() - started
+            if not _is_finite(rows[0]):
+                raise EngineError(f"{_NOT_FINITE}; are the model's weights?")
+            return took_s
 
         if known is not None:
-            self.run([blank])
+            seconds(1)
             return engine, known
         # Without the event loop's own time, which is learned while serving.
         return engine, measure(seconds, engine.max_batch, budget_s=measure_s)

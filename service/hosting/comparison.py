@@ -17,19 +17,51 @@ def compare(
 ) -> Comparison:
     """Compare the answers of two versions to the same images.
 
-    Classes are matched by their labels, or by their numbers where they have none. Scores that are
+    Classes are matched by their numbers, so that labels may be corrected; or by their labels, so
+    that a network may have its classes in another order; whichever agrees more. Scores that are
     not finite agree with nothing.
     """
     if not after:
         return Comparison()
+    classes = before[0].scores.size, after[0].scores.size
+    by_number = [np.arange(count) for count in classes]
     columns: dict[str, int] = {}  # of each class of either version
-    olds = _columns(old, before[0].scores.size, columns)
-    news = _columns(new, after[0].scores.size, columns)
+    by_label = [
+        _columns(info, count, columns) for info, count in zip((old, new), classes, strict=True)
+    ]
+    compared = [_compare(old, before, new, after, *matched) for matched in (by_number, by_label)]
+    return max(compared, key=lambda one: (one.agreement or 0, -(one.largest_change or 0)))
+
+
+def relabelled(old: ModelInfo, new: ModelInfo) -> str:
+    """Return a phrase on the classes of a new version that have other labels; empty if none has."""
+    pairs = list(zip(old.labels, new.labels, strict=False))
+    changed = [f"{after!r} instead of {before!r}" for before, after in pairs if before != after]
+    if not changed and len(old.labels) == len(new.labels):
+        return ""
+    count = max(len(old.labels), len(new.labels)) - len(pairs) + len(changed)
+    what = f", as {changed[0]}" if changed else ""
+    return (
+        f"{count} {'class has another label' if count == 1 else 'classes have other labels'}{what}"
+    )
+
+
+def _compare(
+    old: ModelInfo,
+    before: Sequence[Example],
+    new: ModelInfo,
+    after: Sequence[Example],
+    olds: NDArray[np.intp],
+    news: NDArray[np.intp],
+) -> Comparison:
+    """Compare answers by the columns of each version's classes, which are equal for the same
+    class."""
+    count = int(max(olds.max(), news.max())) + 1
     same, largest = 0, 0.0
     for first, second in zip(before, after, strict=True):
         try:
-            was = np.bincount(olds, probabilities(first.scores, old.output), len(columns))
-            now = np.bincount(news, probabilities(second.scores, new.output), len(columns))
+            was = np.bincount(olds, probabilities(first.scores, old.output), count)
+            now = np.bincount(news, probabilities(second.scores, new.output), count)
         except EngineFailedError:
             largest = 1.0
             continue

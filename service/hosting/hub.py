@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import msgspec
 
-from models import FileLimits, ModelFileError, external_files, files_beside
+from models import FileLimits, ModelFileError, descriptions_of, external_files, files_beside
 from service.hosting.download import DownloadError, Source, fetch, read
 from service.hosting.onnx_files import model_files
 from service.progress import Show
@@ -126,7 +126,7 @@ def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -
     _check_room(address, [files[path] for path in (*wanted, *weights)])
     for path in weights:
         _fetch(at_commit, access, path, files[path], home / listing.sha, show)
-    if model.with_name("model.toml") in files or model.with_suffix(".toml") in files:
+    if not files.keys().isdisjoint(descriptions_of(model)):
         _log.warning(
             "%s: its model.toml is not used: it may name any file of this machine", address
         )

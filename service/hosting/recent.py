@@ -39,7 +39,7 @@ class Recent:
     """Keeps the last examples of one version of a model; used from one event loop."""
 
     def __init__(self, examples: Iterable[Example] = ()) -> None:
-        self._examples = deque(examples)
+        self._examples = deque(filter(_is_answer, examples))
         self._bytes = sum(example.bytes for example in self._examples)
         self._next = 0.0
 
@@ -66,9 +66,18 @@ class Recent:
         return image.copy() if isinstance(image, np.ndarray) else bytes(image)
 
     def add(self, image: "bytes | Frames | Array", scores: NDArray[np.float32]) -> None:
-        """Keep an image with its scores, and drop the oldest if there are too many."""
+        """Keep an image with its scores, and drop the oldest if there are too many.
+
+        Scores that are not finite are no answer that another version could agree with.
+        """
         example = Example(image, scores.copy())
+        if not _is_answer(example):
+            return
         self._examples.append(example)
         self._bytes += example.bytes
         while len(self._examples) > MOST_IMAGES or self._bytes > _MOST_BYTES:
             self._bytes -= self._examples.popleft().bytes
+
+
+def _is_answer(example: Example) -> bool:
+    return bool(np.isfinite(example.scores).all())

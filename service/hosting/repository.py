@@ -56,8 +56,8 @@ class LoadResult(TypedDict):
     name: str
     version: str
     images: int  # compared
-    agreement: float
-    largest_change: float
+    agreement: float | None  # None: there were no images
+    largest_change: float | None
 
 
 class Changes(Protocol):

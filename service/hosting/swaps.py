@@ -37,7 +37,7 @@ from service.errors import (
     ServiceError,
     ShuttingDownError,
 )
-from service.hosting.comparison import compare
+from service.hosting.comparison import compare, relabelled
 from service.hosting.loading import (
     ModelFile,
     OpenModel,
@@ -200,10 +200,7 @@ class Swaps(Changes):
         repository.metrics.swapped(name, "loaded")
         self._retire(old)
         _log.info(
-            "version %s of %s is served: of %d recent images %.1f%% have the label they had, and "
-            "no probability changed by more than %.3f",
-            *(file.version, name, compared.images, 100 * compared.agreement),
-            compared.largest_change,
+            "version %s of %s is served: %s", file.version, name, _summary(old, new, compared)
         )
         return _loaded(new, compared)
 
@@ -241,11 +238,13 @@ class Swaps(Changes):
     def _judge(self, old: Pipeline | None, new: Pipeline, compared: Comparison) -> None:
         """Raise NotLoadedError if a version differs too much from the old one."""
         least = self._settings.agreement
-        if old is not None and compared.agreement < least:
+        if old is None or compared.agreement is None:
+            return
+        if compared.agreement < least:
             info = new.info
             raise NotLoadedError(
                 f"version {info.version} of {info.name} gives {compared.agreement:.1%} of "
-                f"{compared.images} recent images the label that version {old.info.version} gave, "
+                f"{compared.images} recent images the class that version {old.info.version} gave, "
                 f"and its probabilities differ by up to {compared.largest_change:.3f}; at least "
                 f"{least:.1%} must agree (--agreement), so version {old.info.version} stays"
             )
@@ -359,6 +358,19 @@ class Swaps(Changes):
 
     def _open(self, file: ModelFile, read: ReadModel) -> OpenModel:
         return open_read(read, file, self._settings, self._expectations)
+
+
+def _summary(old: Pipeline | None, new: Pipeline, compared: Comparison) -> str:
+    """Return what is known of how a version's answers differ from the old one's."""
+    said = ["nothing is known of its answers, as no images came lately to compare them on"]
+    if compared.agreement is not None:
+        said = [
+            f"of {compared.images} recent images {compared.agreement:.1%} have the class that they"
+            f" had, and no probability changed by more than {compared.largest_change:.3f}"
+        ]
+    if old is not None and (phrase := relabelled(old.info, new.info)):
+        said.append(phrase)
+    return "; ".join(said)
 
 
 def _give_back(_: None) -> None:

@@ -48,8 +48,8 @@ class Comparison(NamedTuple):
     """Compares a model's new version's answers to recent images with the old one's."""
 
     images: int = 0  # compared
-    agreement: float = 1.0  # the share of them that got the same label
-    largest_change: float = 0.0  # of a probability of any class
+    agreement: float | None = None  # the share of them that got the same class
+    largest_change: float | None = None  # of a probability of any class; None: there were no images
 
 
 class Metrics(Collector):
@@ -157,14 +157,15 @@ class Metrics(Collector):
         images = Gauge("convoy_swap_images", _COMPARED, labels=["model"])
         for model, compared in tuple(self.compared.items()):
             images.add_metric([model], compared.images)
-            agreement.add_metric([model], compared.agreement)
-            change.add_metric([model], compared.largest_change)
+            if compared.agreement is not None and compared.largest_change is not None:
+                agreement.add_metric([model], compared.agreement)
+                change.add_metric([model], compared.largest_change)
         yield from (swaps, images, agreement, change)
 
 
 _SWAPS = "New versions: loaded; refused, as they agree too little; failed to open or to warm up."
 _COMPARED = "Recent images on which the last new version was compared with the old one."
-_AGREEMENT = "Share of those images to which both gave the same label."
+_AGREEMENT = "Share of those images to which both gave the same class."
 _CHANGE = "Largest change of a probability on those images."
 _REQUESTS = "Requests to a model by status; 499: the client left before the answer."
 _DECODED = "Images of an engine that decodes JPEG files, by what decoded them; why it was the CPU."

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kernels.problems.interpolation import Interpolation
+from models.description import files_of, load_description
 from models.errors import PreprocessingError
 from models.preprocessing import (
     PRESETS,
@@ -160,6 +161,20 @@ def test_a_colour_around_images_that_fill_the_frame_is_refused(model: Path) -> N
     describe(model, 'pad = "white"')
     with pytest.raises(PreprocessingError, match='crop_mode = "crop" leaves nothing around them'):
         load_preprocessing(model, RGB_224)
+
+
+def test_model_toml_may_lie_above_a_versions_folder(tmp_path: Path) -> None:
+    model = tmp_path / "1" / "model.onnx"
+    model.parent.mkdir()
+    (tmp_path / "names.txt").write_text("a\nb\n")
+    (tmp_path / "model.toml").write_text('preset = "caffe"\nlabels = "names.txt"')
+    described = load_description(model, RGB_224)
+    assert described.preprocessing.channels is ChannelOrder.BGR
+    assert described.preprocessing.labels == ("a", "b")
+    assert described.origin.startswith("../model.toml: preset, labels")
+    assert tmp_path / "model.toml" in files_of(model)
+    model.with_name("model.toml").write_text('preset = "raw"')
+    assert load_description(model, RGB_224).preprocessing.channels is ChannelOrder.RGB
 
 
 def test_a_model_of_another_size_gets_the_preset_in_proportion(model: Path) -> None:

@@ -8,7 +8,8 @@ import httpx
 import numpy as np
 import pytest
 
-from models import Batch, EngineError, Pixels, Results
+from models import Batch, EngineError, Images, Pixels, Results, Scores
+from service.engine import supervised_engine
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.watchdog import Bounds
@@ -308,6 +309,53 @@ async def test_one_that_fails_and_cannot_be_opened_again_is_kept() -> None:
         engine.failing = False
         assert pipeline.runner.state is State.READY
         assert digits(await post(client, 3)) == [3]
+
+
+# --- what gives no numbers -----------------------------------------------------------------------
+
+
+def not_a_number(images: Images) -> Scores:
+    return one_hot(images) * np.float32(np.nan)
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_gives_no_numbers_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised_engine, "_LOOK_S", 0.0)
+    engine, second = FakeEngine(scores=not_a_number), FakeEngine()
+    async with serving(engine, reopen=lambda: second) as (client, pipeline):
+        for _ in range(5):
+            error_of(await post(client, 1), 500)
+        await until(lambda: engine.closed)
+        await ready(pipeline)
+        assert digits(await post(client, 3)) == [3]
+
+
+@pytest.mark.anyio
+async def test_a_model_that_gives_no_numbers_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised_engine, "_LOOK_S", 0.0)
+    async with serving(FakeEngine(scores=not_a_number)) as (client, pipeline):
+        for _ in range(5):
+            error_of(await post(client, 1), 500)
+        await until(lambda: pipeline.runner.state is State.FAILED)
+        assert "a blank image are not finite numbers" in pipeline.runner.failure
+        for path in ("/healthz", "/v2/health/ready", "/v2/models/fake/ready"):
+            assert (await client.get(path)).status_code == 503
+
+
+@pytest.mark.anyio
+async def test_images_that_no_network_can_take_replace_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervised_engine, "_LOOK_S", 0.0)
+    engine = FakeEngine(
+        scores=lambda images: np.where(images[:, 0, 0] < 9, one_hot(images), np.inf)
+    )
+    async with serving(engine) as (client, pipeline):
+        for _ in range(12):
+            error_of(await post(client, 9), 500)
+        assert digits(await post(client, 3)) == [3]
+        assert pipeline.runner.state is State.READY
+        assert len(engine.batches) == 12 + 2 + 1  # of which two are of a blank image
 
 
 # --- warming up ----------------------------------------------------------------------------------

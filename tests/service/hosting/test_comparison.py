@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models import OutputKind
-from service.hosting.comparison import compare
+from service.hosting.comparison import compare, relabelled
 from service.hosting.pipeline import ModelInfo
 from service.hosting.recent import MOST_IMAGES, Example, Recent
 from service.images.clip import Frames
@@ -25,6 +25,7 @@ def compared(
     old: ModelInfo, before: list[Example], new: ModelInfo, after: list[Example]
 ) -> Comparison:
     found = compare(old, before, new, after)
+    assert found.largest_change is not None
     return found._replace(largest_change=round(found.largest_change, 6))
 
 
@@ -34,18 +35,30 @@ def test_the_share_of_equal_labels_and_the_largest_change_of_a_probability() -> 
     assert compared(CAT_DOG, before, CAT_DOG, after) == (3, 2 / 3, 0.2)
 
 
-def test_classes_are_matched_by_their_names() -> None:
+def test_classes_are_matched_by_their_numbers_or_by_their_names() -> None:
     one, other = examples([0.9, 0.1]), examples([0.1, 0.9])
-    assert compared(CAT_DOG, one, DOG_CAT, other) == (1, 1.0, 0.0)
-    assert compared(CAT_DOG, one, DOG_CAT, one) == (1, 0.0, 0.8)
+    assert compared(CAT_DOG, one, DOG_CAT, other) == (1, 1.0, 0.0)  # another order
+    assert compared(CAT_DOG, one, DOG_CAT, one) == (1, 1.0, 0.0)  # corrected labels
+    assert compared(CAT_DOG, one, CAT_DOG, other) == (1, 0.0, 0.8)
     unnamed = replace(CAT_DOG, labels=())
     assert compared(unnamed, one, unnamed, other) == (1, 0.0, 0.8)
+    assert compared(unnamed, one, CAT_DOG, one) == (1, 1.0, 0.0)
+    translated = replace(CAT_DOG, labels=("Katze", "Hund"))
+    assert compared(CAT_DOG, one, translated, one) == (1, 1.0, 0.0)
+    assert compared(CAT_DOG, one, translated, other) == (1, 0.0, 0.8)
+
+
+def test_the_labels_that_changed_are_named() -> None:
+    assert relabelled(CAT_DOG, CAT_DOG) == ""
+    one = replace(CAT_DOG, labels=("cat", "Dog"))
+    assert relabelled(CAT_DOG, one) == "1 class has another label, as 'Dog' instead of 'dog'"
+    assert relabelled(CAT_DOG, replace(CAT_DOG, labels=())) == "2 classes have other labels"
 
 
 def test_of_equal_scores_the_first_class_of_each_version_is_its_answer() -> None:
     before, after = examples([0.6, 0.4]), examples([0.5, 0.5])
     assert compared(CAT_DOG, before, CAT_DOG, after) == (1, 1.0, 0.1)
-    assert compared(CAT_DOG, before, DOG_CAT, after) == (1, 0.0, 0.1)
+    assert compared(CAT_DOG, after, CAT_DOG, examples([0.4, 0.6])) == (1, 0.0, 0.1)
 
 
 def test_a_new_class_counts_as_one_that_was_never_likely() -> None:
@@ -56,9 +69,8 @@ def test_a_new_class_counts_as_one_that_was_never_likely() -> None:
 def test_logits_are_compared_as_probabilities() -> None:
     logits = replace(CAT_DOG, output=OutputKind.LOGITS)
     rows = examples([1000.0 + np.log(0.9), 1000.0 + np.log(0.1)])
-    count, agreement, change = compare(CAT_DOG, examples([0.9, 0.1]), logits, rows)
-    assert (count, agreement) == (1, 1.0)
-    assert change < 1e-4
+    found = compare(CAT_DOG, examples([0.9, 0.1]), logits, rows)
+    assert list(found) == [1, 1.0, pytest.approx(0, abs=1e-4)]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -67,8 +79,15 @@ def test_scores_that_are_not_finite_agree_with_nothing(value: float) -> None:
     assert compared(CAT_DOG, examples([0.9, 0.1]), CAT_DOG, after) == (1, 0.0, 1.0)
 
 
-def test_without_images_everything_agrees() -> None:
-    assert compare(CAT_DOG, [], CAT_DOG, []) == Comparison()
+def test_without_images_nothing_is_claimed() -> None:
+    assert compare(CAT_DOG, [], CAT_DOG, []) == Comparison(0, None, None)
+
+
+def test_images_whose_scores_are_not_finite_are_not_kept() -> None:
+    recent = Recent(examples([np.nan, 0.1], [0.9, 0.1]))
+    recent.add(b"a file", np.array([np.inf, 0], np.float32))
+    recent.add(b"another", np.array([1, 0], np.float32))
+    assert [example.image for example in recent.examples] == [b"a file", b"another"]
 
 
 def test_one_image_is_kept_in_a_while_and_the_last_of_them() -> None:

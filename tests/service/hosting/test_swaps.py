@@ -45,6 +45,7 @@ from tests.support.service.fakes import (
     fake_info,
     free,
     make_repository,
+    one_hot,
 )
 
 pytestmark = pytest.mark.anyio
@@ -381,7 +382,7 @@ async def test_a_version_that_agrees_too_little_is_refused_and_the_reason_is_eve
         with caplog.at_level(logging.ERROR):
             reason = error_of(await served.post("load"), 422)
         assert reason == (
-            "version 2 of fake gives 70.0% of 10 recent images the label that version 1 gave, and "
+            "version 2 of fake gives 70.0% of 10 recent images the class that version 1 gave, and "
             "its probabilities differ by up to 1.000; at least 80.0% must agree (--agreement), so "
             "version 1 stays"
         )
@@ -406,6 +407,33 @@ async def test_a_version_that_agrees_too_little_is_refused_and_the_reason_is_eve
         assert (await served.post("load")).json()["agreement"] == 0.8
         assert (await served.index())[FAKE]["reason"] == ""
         assert await served.version() == "3"
+
+
+@pytest.mark.parametrize("latency", [None, Latency((0.001,) * 8)], ids=["timed", "known"])
+async def test_a_version_whose_scores_are_not_finite_is_refused_and_the_next_one_serves(
+    folder: Folder, served: Served, latency: Latency | None
+) -> None:
+    folder.latency = latency
+    folder.put("b", lambda: FakeEngine(scores=lambda images: one_hot(images) * np.nan))
+    reason = error_of(await served.post("load"), 422)
+    assert "version 2 of fake is not served: its scores of a blank image are not finite" in reason
+    assert (await served.ask())["version"] == "1"
+    folder.put("c", partial(engine_of, 3))
+    assert (await served.post("load")).json()["version"] == "3"
+    assert (await served.ask())["version"] == "3"
+
+
+async def test_without_images_nothing_is_claimed_of_a_version(
+    folder: Folder, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.put("b", partial(engine_of, 2))
+    with caplog.at_level(logging.INFO):
+        answer = (await served.post("load")).json()
+    assert (answer["images"], answer["agreement"], answer["largest_change"]) == (0, None, None)
+    assert "version 2 of fake is served: nothing is known of its answers" in caplog.text
+    exposed = (await served.client.get("/metrics")).text
+    assert f'convoy_swap_images{{model="{FAKE}"}} 0' in exposed
+    assert "convoy_swap_agreement{" not in exposed
 
 
 async def test_images_go_with_the_model_with_the_scores_of_its_new_version(
