@@ -19,7 +19,7 @@ from models.onnx_loader import (
     FileLimits,
     LoadedModel,
     Opaque,
-    image_shape,
+    image_input,
     load_proto,
     metadata_of,
     read_model,
@@ -54,6 +54,7 @@ class Classifier:
     embedding: Inner | Absent = UNSOUGHT
     maps: Maps | Absent = UNSOUGHT  # of what the network looked at
     keeps_input: bool = False  # so that engines can return it, too
+    takes_halves: bool = False  # the file's input is float16; engines take float32 in any case
 
     @property
     def input(self) -> Inner:
@@ -118,7 +119,10 @@ def load_classifier(
         raise UnsupportedModelError(
             f"{path} has {len(outputs)} outputs ({names}); a classifier has one, its scores"
         )
-    description = load_description(path, image_shape(proto), overrides, metadata_of(proto))
+    image = image_input(proto)
+    description = load_description(
+        path, image.shape, overrides, metadata_of(proto), takes_bytes=image.takes_bytes
+    )
     preprocessing, precision = description.preprocessing, description.precision
     network = load_proto(path.stem, proto, preprocessing.input_shape, opaque=True)
     if precision is None:
@@ -154,6 +158,7 @@ def load_classifier(
         description.origin,
         find_embedding(network, description.embedding),
         find_maps(network),
+        takes_halves=image.takes_halves,
     )
 
 

@@ -35,7 +35,7 @@ import logging
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from glob import escape
 from os.path import relpath
 from pathlib import Path, PurePath
@@ -63,6 +63,7 @@ _LONGEST = 2000  # characters of the line about what was taken from where
 
 _Path = TypeVar("_Path", bound=PurePath)
 
+_NORMALISING = ("scale", "mean", "std")
 _OF_SERVING = ("max_batch", "timeout_ms", "priority")
 
 
@@ -111,6 +112,8 @@ def load_description(
     input_shape: Sequence[int | None],
     overrides: Mapping[str, object] | None = None,
     metadata: Mapping[str, str] | None = None,
+    *,
+    takes_bytes: bool = False,
 ) -> Description:
     """Return the description of the model at `model_path`, read from the files beside it and the
     `metadata` in its own.
@@ -118,7 +121,8 @@ def load_description(
     `input_shape` is one image's in the model's own layout, such as (3, 224, 224), or for clips of
     16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves open.
     `overrides` are flags under the keys of model.toml, None where not given; a preset among them
-    replaces the file's preset. A guess is logged as a warning.
+    replaces the file's preset. A guess is logged as a warning. A model that `takes_bytes` gets
+    pixels as they are, whatever is said of their scale, mean and std.
 
     Raises PreprocessingError where a file or a flag is invalid or does not fit `input_shape`.
     """
@@ -153,10 +157,19 @@ def load_description(
             _add(name, parse_keys(file, reading.pixels()), given, sources)
             source = f"{source} with {file}" if described else file
             trained = True
-    preprocessing = _settle(source, model_path, input_shape, shape, given)
+    preprocessing = _settle(source, model_path, input_shape, shape, given, as_bytes=takes_bytes)
     serving = Serving(**{key: given[key] for key in _OF_SERVING if key in given})
     if not preprocessing.labels:
         _say_unlabelled(model_path, unread)
+    if takes_bytes:
+        asked, preprocessing = preprocessing, _as_bytes(preprocessing)
+        keys = [key for key in _NORMALISING if key in given or "preset" in given]
+        others = [key for key in keys if getattr(asked, key) != getattr(preprocessing, key)]
+        if others:
+            are = "is" if len(others) == 1 else "are"
+            line = f"its input takes pixels as they are (uint8): {', '.join(others)} {are} not used"
+            _log.warning("%s: %s", model_path.name, line)
+            unread.append(line)
     origin = [*_origin(preprocessing, serving, sources, readings), *unread]
     labels_from = next((name for name, keys in sources.items() if "labels" in keys), "")
     return Description(
@@ -247,25 +260,31 @@ def _settle(
     input_shape: Sequence[int | None],
     shape: Sequence[int],
     given: Mapping[str, Any],
+    *,
+    as_bytes: bool,
 ) -> Preprocessing:
     """Return the preprocessing that follows from what is given, a preset, and the model's input."""
+    _refuse_two_meanings(shape, given)
     layout = _layout(shape, given)
     channels, *spatial = shape if layout is Layout.NCHW else (shape[-1], *shape[:-1])
     *depth, height, width = spatial
     name, guess = given.get("preset"), ""
     if name is None:
-        name = "digits" if channels == 1 else "imagenet"
-        _say_guess(model_path, name, given)
-        guess = "" if CHOICES & given.keys() else name
+        name = "digits" if channels == 1 else "raw" if as_bytes else "imagenet"
+        if not as_bytes:
+            _say_guess(model_path, name, given)
+            guess = "" if CHOICES & given.keys() else name
     preset = EVERY_PRESET[name]
 
     height, width = given.get("height") or height, given.get("width") or width
     if not (height and width):
         if "preset" not in given:
+            key, how = _missing(height, width)
+            example = f"{key} = {height or width or 224}"
             raise PreprocessingError(
-                f"the model takes images of {_shown(input_shape)} and leaves open how large they"
-                " are; say size = 224, or as large as it was trained on, in"
-                f" {model_path.with_suffix('.toml').name} or with --set size=224"
+                f"the model takes images of {_shown(input_shape)} and leaves open how {how} they"
+                f" are; say {example}, or as {how} as it was trained on, in"
+                f" {model_path.with_suffix('.toml').name} or with --set {example.replace(' ', '')}"
             )
         height, width = height or preset.size, width or preset.size
         _log.warning(
@@ -305,6 +324,13 @@ def _settle(
     return preprocessing
 
 
+def _missing(height: int, width: int) -> tuple[str, str]:
+    """Return the key that an open size lacks, and the adjective for it."""
+    if height:
+        return "width", "wide"
+    return ("height", "high") if width else ("size", "large")
+
+
 def _pad(
     source: str, crop_mode: CropMode, channels: ChannelOrder, colour: tuple[int, ...]
 ) -> tuple[int, ...]:
@@ -321,6 +347,14 @@ def _pad(
         return colour * count
     red, green, blue = colour
     return (round(0.299 * red + 0.587 * green + 0.114 * blue),)
+
+
+def _as_bytes(preprocessing: Preprocessing) -> Preprocessing:
+    """Return the preprocessing with pixels as they are."""
+    count = _channel_count(preprocessing.channels)
+    return replace(
+        preprocessing, scale=1.0, mean=(0.0,) * count, std=(1.0,) * count, guess="", as_bytes=True
+    )
 
 
 def _sides(shape: Sequence[int], given: Mapping[str, Any]) -> tuple[int, int]:
@@ -363,6 +397,16 @@ def _guess_layout(shape: Sequence[int]) -> Layout:
     if shape[0] not in (1, 3) and shape[-1] in (1, 3):
         return Layout.NHWC
     return Layout.NCHW
+
+
+def _refuse_two_meanings(shape: Sequence[int], given: Mapping[str, Any]) -> None:
+    """Raise PreprocessingError for clips of one channel that may be images with an axis more."""
+    if len(shape) == 4 and shape[0] == 1 and 3 in (shape[1], shape[-1]) and "frames" not in given:
+        raise PreprocessingError(
+            f"the model takes N×{_shown(shape)}, which may be clips of grey frames, or images with"
+            f" an axis of 1 too many; of clips, say frames = {shape[1] or 16} in model.toml, and of"
+            f" images, export the model with N×{_shown(shape[1:])}"
+        )
 
 
 def _frames(

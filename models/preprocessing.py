@@ -87,6 +87,7 @@ class Preprocessing:
     guess: str = ""  # the preset, where nothing chose it
     sampling: Sampling = Sampling.UNIFORM  # of a clip
     stride: int = 1  # of STRIDE
+    as_bytes: bool = False  # the file's input is uint8: pixels as they are
     pad: tuple[int, ...] = ()  # the colour of PAD as RGB, or one grey; empty: that of the mean
 
     def chosen(self, frames: int) -> list[int]:
@@ -230,7 +231,9 @@ PRESETS: Mapping[str, Preset] = {
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
     """Return this preprocessing changed to each preset with as many channels, by the preset's
-    name."""
+    name; to none if the model takes pixels as they are."""
+    if preprocessing.as_bytes:
+        return {}
     return {
         name: replace(
             preprocessing,

@@ -1,5 +1,6 @@
 """Runs a model file by ONNX Runtime alone, as a reference for Convoy's engines."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,12 @@ from models.classifier import Classifier
 from models.engines.engine import Pixels
 from models.errors import EngineError
 from models.preprocessing import normalised
+
+_KINDS: Mapping[str, type[np.generic]] = {
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(uint8)": np.uint8,
+}
 
 
 class Original:
@@ -40,7 +47,7 @@ class Original:
     def run(self, image: Pixels) -> NDArray[np.float32]:
         """Return the scores of one decoded image. Raises EngineError where ONNX Runtime fails."""
         (x,) = self._session.get_inputs()
-        kind = np.float16 if x.type == "tensor(float16)" else np.float32
+        kind = _KINDS.get(x.type, np.float32)
         tensor = normalised(image[np.newaxis], self._classifier.preprocessing).astype(kind)
         try:
             (scores,) = self._session.run(None, {x.name: tensor})

@@ -15,17 +15,18 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
-from models.errors import UnsupportedModelError
 from models.graph import Graph, Shape
 from models.onnx_loader.file import FileLimits, external_files, read_model
+from models.onnx_loader.image_input import ImageInput, image_input
 from models.onnx_loader.opaque import Opaque
 
 __all__ = [
     "FileLimits",
+    "ImageInput",
     "LoadedModel",
     "Opaque",
     "external_files",
-    "image_shape",
+    "image_input",
     "load_model",
     "load_proto",
     "metadata_of",
@@ -51,20 +52,6 @@ class LoadedModel:
         apart in it.
         """
         return "".join(node.reason for node in self.graph.nodes if isinstance(node, Opaque))
-
-
-def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
-    """Return the shape of one image that the model's only input declares, None for an open size."""
-    initializers = {tensor.name for tensor in proto.graph.initializer}
-    inputs = [value for value in proto.graph.input if value.name not in initializers]
-    if len(inputs) != 1:
-        names = ", ".join(value.name for value in inputs[:8]) or "none"
-        names += ", ..." if len(inputs) > 8 else ""
-        raise UnsupportedModelError(
-            f"the model has {len(inputs)} inputs ({names}); a classifier has one, its image"
-        )
-    dims = inputs[0].type.tensor_type.shape.dim
-    return tuple(dim.dim_value if dim.dim_value > 0 else None for dim in dims)[1:]
 
 
 def metadata_of(proto: ModelProto) -> Mapping[str, str]:

@@ -82,17 +82,18 @@ def _take_floats(proto: ModelProto, image: str) -> None:
     (taken,) = (value for value in graph.input if value.name == image)
     kept = type(taken)()
     kept.CopyFrom(taken)
-    if kept.type.tensor_type.elem_type == TensorProto.FLOAT16:
+    own = kept.type.tensor_type.elem_type
+    if own != TensorProto.FLOAT:
         kept.type.tensor_type.elem_type = TensorProto.FLOAT
         kept.name = f"{image}/float32"
-        graph.node.insert(0, helper.make_node("Cast", [kept.name], [image], to=TensorProto.FLOAT16))
+        graph.node.insert(0, helper.make_node("Cast", [kept.name], [image], to=own))
     del graph.input[:]
     graph.input.append(kept)
 
 
 def _give_floats(proto: ModelProto) -> None:
     (scores,) = proto.graph.output
-    if scores.type.tensor_type.elem_type != TensorProto.FLOAT16:
+    if scores.type.tensor_type.elem_type not in (TensorProto.FLOAT16, TensorProto.DOUBLE):
         return
     half, scores.name = scores.name, f"{scores.name}/float32"
     scores.type.tensor_type.elem_type = TensorProto.FLOAT

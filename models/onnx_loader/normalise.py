@@ -8,7 +8,7 @@ and onnxscript's work.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -26,6 +26,7 @@ from models.onnx_loader.integers import spell_out_integers
 from models.onnx_loader.limits.bounds import CONSTANT_FACTOR, CONSTANT_FREE, NODE_LIMIT, shortened
 from models.onnx_loader.limits.ranks import check_ranks
 from models.onnx_loader.limits.sizes import check_attributes, check_flat, check_reads, check_value
+from models.onnx_loader.pixels import pixels_to_float32
 
 # The form's opset: 24 is the first with Swish. Before 22 ONNX's shape inference counts pooling
 # windows (ceil_mode) that start beyond the image, which no runtime computes.
@@ -78,6 +79,7 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         check_reads(model, room)
         to_float32(model)
         _convert_opset(model)
+        pixels_to_float32(model)
         spell_out_integers(model)
         _fix_input_shapes(model, input_shape)
         fold(model, room)
@@ -167,42 +169,50 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
+_HALVES: frozenset[ir.DataType | None] = frozenset({ir.DataType.FLOAT16})
+_OTHER_FLOATS: frozenset[ir.DataType | None] = frozenset({ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
+
+
 def to_float32(model: ir.Model) -> None:
-    """Convert float16 to float32, which represents every float16 number exactly."""
+    """Convert float16 to float32, which represents every float16 number exactly.
+
+    So are bfloat16 and float64 if an input has them: the latter is rounded.
+    """
+    kinds = _HALVES | {value.dtype for value in model.graph.inputs} & _OTHER_FLOATS
     for graph in model.graphs():
         for initializer in graph.initializers.values():
             tensor = initializer.const_value
-            if tensor is not None and tensor.dtype == ir.DataType.FLOAT16:
+            if tensor is not None and tensor.dtype in kinds:
                 initializer.const_value = _upcast(tensor)
                 initializer.type = ir.TensorType(ir.DataType.FLOAT)
         for value in graph.inputs:
-            _retype(value)
+            _retype(value, kinds)
         for node in graph:
             for attribute in node.attributes.values():
                 if attribute.is_ref():
                     continue
                 if attribute.type == ir.AttributeType.TENSOR:
                     tensor = attribute.as_tensor()
-                    if tensor.dtype == ir.DataType.FLOAT16:
+                    if tensor.dtype in kinds:
                         node.attributes[attribute.name] = ir.AttrTensor(
                             attribute.name, _upcast(tensor)
                         )
                 elif (
                     node.op_type == "Cast"
                     and attribute.name == "to"
-                    and attribute.as_int() == ir.DataType.FLOAT16
+                    and attribute.as_int() in kinds
                 ):
                     node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
             for value in node.outputs:
-                _retype(value)
+                _retype(value, kinds)
 
 
 def _upcast(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)
 
 
-def _retype(value: ir.Value) -> None:
-    if value.dtype == ir.DataType.FLOAT16:
+def _retype(value: ir.Value, kinds: Collection[ir.DataType | None]) -> None:
+    if value.dtype in kinds:
         value.type = ir.TensorType(ir.DataType.FLOAT)
 
 

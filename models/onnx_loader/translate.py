@@ -75,9 +75,7 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
     )
     for value in model.graph.inputs:
         if value.dtype != ir.DataType.FLOAT:
-            raise UnsupportedModelError(
-                f"input {value.name} holds {value.dtype}; only float32 and float16 are supported"
-            )
+            raise NoKernelsError(f"what reads the input {value.name} computes on {value.dtype}")
     inputs = tuple(importer.declare(value) for value in model.graph.inputs)
     problems: list[_Problem] = []
     for ir_node in model.graph:

@@ -243,6 +243,8 @@ class _TypedElements:
         field."""
         if kind is np.float32:
             return numbers_in_binary(self._packed(_FLOAT, _FOUR), shape, kind)
+        if kind is np.float16:
+            raise BadRequestError("the contents have no field for FP16; send raw_input_contents")
         return _small_numbers(self._packed(_WHOLE, _VARINT), prod(shape)).reshape(shape)
 
     def files(self, n: int) -> list[bytes]:

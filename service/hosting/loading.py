@@ -472,6 +472,7 @@ def info_of(classifier: Classifier, version: str, warning: str = "") -> ModelInf
         channels=meaning.channels,
         tensor=classifier.network.graph.inputs[0],
         tensor_shape=meaning.input_shape,
+        tensor_type=_tensor_type(classifier),
         guess=meaning.guess,
         warning=warning,
         origin=classifier.origin,
@@ -480,3 +481,11 @@ def info_of(classifier: Classifier, version: str, warning: str = "") -> ModelInf
         maps=classifier.maps,
         inner=tuple(classifier.inner.values()),
     )
+
+
+def _tensor_type(classifier: Classifier) -> str:
+    """Return in V2's words what a model's own input holds; it is float32 where it is another float
+    than float16."""
+    if classifier.preprocessing.as_bytes:
+        return "UINT8"
+    return "FP16" if classifier.takes_halves else "FP32"

@@ -36,7 +36,8 @@ class ModelInfo:
     labels: Sequence[str]  # empty: clients see class indices alone
     channels: ChannelOrder = ChannelOrder.RGB  # the engine's; clients send RGB, or grey
     tensor: str = ""  # the name of the model's own input; empty: clients cannot send that
-    tensor_shape: tuple[int, ...] = ()  # of one image in that input, float32
+    tensor_shape: tuple[int, ...] = ()  # of one image in that input
+    tensor_type: str = "FP32"  # or FP16, or UINT8: what the file's input holds, in V2's words
     guess: str = ""  # the preset, where nothing chose it
     warning: str = ""  # why its answers are probably wrong
     origin: str = ""  # one line: which file said what of it

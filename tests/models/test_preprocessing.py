@@ -234,14 +234,20 @@ def test_without_a_file_the_input_shape_decides_and_the_log_says_so(
         assert part in message
 
 
-@pytest.mark.parametrize("shape", [(3, 0, None), (3, None, 96), (None, None, None)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(3, 0, None), (3, None, 96), (3, 96, None), (None, None, None)], ids=str
+)
 def test_an_open_size_is_asked_for_where_nothing_says_it(
     model: Path, shape: tuple[int | None, ...]
 ) -> None:
-    with pytest.raises(PreprocessingError, match=r"leaves open how large .* --set size=224"):
+    says = "wide .* --set width=96" if shape[1] else "high .* --set height=96"
+    if not shape[1] and not shape[2]:
+        says = "large .* --set size=224"
+    with pytest.raises(PreprocessingError, match=f"leaves open how {says}"):
         load_preprocessing(model, shape)
-    p = load_preprocessing(model, shape, {"height": 64, "width": 96})
-    assert (p.height, p.width) == (64, 96)
+    height = shape[1] or 64
+    p = load_preprocessing(model, shape, {"height": height, "width": 96})
+    assert (p.height, p.width) == (height, 96)
 
 
 def test_a_size_taken_from_the_preset_is_said(

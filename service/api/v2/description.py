@@ -137,8 +137,11 @@ async def model_metadata(pipeline: Asked) -> ModelMetadata:
     pixels = TensorMetadata(name=INPUT, datatype="UINT8", shape=[-1, *info.image_shape])
     channels = "grey" if info.channels is ChannelOrder.GREY else "RGB"
     pixels["parameters"] = {"content": f"{channels} pixels, 0 to 255"}
-    own = TensorMetadata(name=info.tensor, datatype="FP32", shape=[-1, *info.tensor_shape])
-    instead = "normalised as the model expects; send it instead of the pixels"
+    own = TensorMetadata(
+        name=info.tensor, datatype=info.tensor_type, shape=[-1, *info.tensor_shape]
+    )
+    form = "pixels, 0 to 255," if info.tensor_type == "UINT8" else "normalised"
+    instead = f"{form} as the model expects; send it instead of the pixels"
     own["parameters"] = {"content": instead}
     sizes = _output_sizes(pipeline)
     outputs = [
@@ -178,7 +181,7 @@ async def model_config(pipeline: Asked) -> dict[str, Any]:
     own = {
         **pixels,
         "name": info.tensor,
-        "data_type": "TYPE_FP32",
+        "data_type": f"TYPE_{info.tensor_type}",
         "format": "FORMAT_NONE",
         "dims": list(info.tensor_shape),
         "optional": True,

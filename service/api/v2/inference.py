@@ -4,7 +4,8 @@ A request has one input: `image`, or the one that the model itself has, under it
 
     image     UINT8 [n, H, W, C]       RGB pixels in the model's size, or grey ones; not normalised
     image     BYTES [n] or [n, 1]      JPEG, PNG or WebP files
-    its own   FP32 [n, C, H, W]        normalised as the model expects; or [n, H, W, C], if it does
+    its own   FP32 [n, C, H, W]        normalised as the model expects; or [n, H, W, C], if it does;
+                                       also FP16, or UINT8, not normalised, where the file has that
 
 It has one output or both: the scores, under the model's own name for them, which alone are sent to
 requests that name none; and `embedding`, FP32 [n, size].
@@ -14,7 +15,7 @@ fields of a protobuf; the OpenAPI document shows their schema. A tensor's elemen
 them: they are read once its shape has been checked.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -35,6 +36,12 @@ from service.images.file import FORMATS
 INPUT = "image"
 
 EMBEDDING = "embedding"
+
+_NUMBERS: Mapping[str, type[np.generic]] = {
+    "FP32": np.float32,
+    "FP16": np.float16,
+    "UINT8": np.uint8,
+}
 
 MEMORY = "shared memory is off; send tensors in the body, or start the server with --shared-memory"
 
@@ -283,9 +290,13 @@ def _read_input(
         if not all(files):
             raise BadRequestError(f"element {files.index(b'') + 1} of input '{INPUT}' is empty")
         return files, None
-    if tensor.datatype == "UINT8":
+    if tensor.name == INPUT and tuple(tensor.shape[1:]) == info.image_shape:
         return [], in_engine_order(given.numbers((n, *info.image_shape), np.uint8), info)
-    numbers = given.numbers((n, *info.tensor_shape), np.float32)
+    kind = _NUMBERS[tensor.datatype]
+    numbers = given.numbers((n, *info.tensor_shape), kind)
+    if kind is not np.float32:  # of JSON float16 is not rounded yet
+        with np.errstate(over="ignore"):
+            numbers = numbers.astype(kind, copy=False).astype(np.float32)
     if not np.isfinite(numbers).all():
         raise BadRequestError(f"input '{tensor.name}' has a value that is NaN or infinite")
     return [], numbers
@@ -308,7 +319,8 @@ def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
         )
     )
     if info.tensor:
-        takes += f"; '{info.tensor}' takes FP32 of shape {['n', *info.tensor_shape]}, normalised"
+        takes += f"; '{info.tensor}' takes {_own_kinds(info)} of shape {['n', *info.tensor_shape]}"
+        takes += "" if info.tensor_type == "UINT8" else ", normalised"
     raise BadRequestError(
         f"{takes}; got {tensor.datatype[:20]} of shape {str(list(tensor.shape))[:80]}".replace(
             "['n'", "[n"
@@ -320,11 +332,19 @@ def _shapes(tensor: InputTensor, info: ModelInfo) -> Sequence[tuple[int, ...]]:
     """Return the shapes that one image can have in a tensor of this name and datatype."""
     if tensor.name == INPUT and tensor.datatype == "BYTES":
         return (), (1,)
+    shapes = []
     if tensor.name == INPUT and tensor.datatype == "UINT8":
-        return (info.image_shape,)
-    if tensor.name == info.tensor and tensor.datatype == "FP32":
-        return (info.tensor_shape,)
-    return ()
+        shapes.append(info.image_shape)
+    if tensor.name == info.tensor and tensor.datatype in ("FP32", info.tensor_type):
+        shapes.append(info.tensor_shape)
+    return shapes
+
+
+def _own_kinds(info: ModelInfo) -> str:
+    """Return which types the model's own input takes, to end a message."""
+    if info.tensor_type == "UINT8":
+        return "UINT8 or FP32, pixels from 0 to 255,"
+    return "FP32" if info.tensor_type == "FP32" else f"{info.tensor_type} or FP32"
 
 
 def in_engine_order(pixels: NDArray[np.uint8], info: ModelInfo) -> NDArray[np.uint8]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from models import (
     BUILT_IN_MODEL,
@@ -16,6 +17,7 @@ from models import (
     ModelFileError,
     Precision,
     PreprocessingError,
+    load_classifier,
 )
 from service.hosting import loading
 from service.hosting.loading import ModelFile, OpenModel, find_models, load, open_models
@@ -338,3 +340,17 @@ def test_a_name_is_of_one_model_and_one_that_it_may_have(tmp_path: Path) -> None
         find_models(named(BUILT_IN_MODEL, "a/b"))
     (file,) = find_models(named(BUILT_IN_MODEL))
     assert (file.name, file.path) == ("rose", BUILT_IN_MODEL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [("float", "FP32"), ("float16", "FP16"), ("uint8", "UINT8"), ("double", "FP32")],
+)
+def test_clients_learn_what_a_models_own_input_holds(tmp_path: Path, kind: str, named: str) -> None:
+    graph = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 17]>
+        g ({kind}[N,3,4,4] x) => (float[N,48] y) {{ f = Cast<to = 1>(x) y = Flatten(f) }}"""
+    )
+    path = tmp_path / "m.onnx"
+    path.write_bytes(graph.SerializeToString())
+    assert loading.info_of(load_classifier(path), "1").tensor_type == named

@@ -68,3 +68,58 @@ def test_pixels_are_rgb_for_every_model() -> None:
         images = parse_request(*body, info, max_images=4).images
         assert images is not None
         assert images.tolist() == [[[[2, 1, 0], [5, 4, 3]]]]
+
+
+HALVES = replace(INFO, tensor_type="FP16")
+BYTES = replace(INFO, tensor_type="UINT8")
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_float16_is_taken_where_the_files_input_is_float16(binary: bool) -> None:
+    own = tensor([0.1, *VALUES[1:]], datatype="FP16")
+    data = None
+    if binary:
+        data = np.array(own.pop("data"), "<f2").tobytes()
+        own["parameters"] = {"binary_data_size": len(data)}
+    body, length = request(own, data)
+    images = parse_request(body, length, HALVES, max_images=4).images
+    assert images is not None
+    assert images.dtype == np.dtype(np.float32)
+    expected = np.array([0.1, *VALUES[1:]], np.float16).astype(np.float32)
+    np.testing.assert_array_equal(images.ravel(), expected)
+    with pytest.raises(BadRequestError, match=r"'x' takes FP32 .* got FP16"):
+        parse(body, length)
+    floats, _ = request(tensor(VALUES))
+    images = parse_request(floats, None, HALVES, max_images=4).images
+    assert images is not None
+    np.testing.assert_array_equal(images.ravel(), np.array(VALUES, np.float32))
+
+
+def test_a_number_beyond_float16_is_refused() -> None:
+    body, _ = request(tensor([7e4, *VALUES[1:]], datatype="FP16"))
+    with pytest.raises(BadRequestError, match="NaN or infinite"):
+        parse_request(body, None, HALVES, max_images=4)
+
+
+def test_bytes_are_taken_where_the_files_input_is_uint8() -> None:
+    body, _ = request(tensor(list(range(244, 256)), datatype="UINT8"))
+    images = parse_request(body, None, BYTES, max_images=4).images
+    assert images is not None
+    assert (images.dtype, images.shape) == (np.dtype(np.float32), (2, 1, 2, 3))
+    assert images.ravel().tolist() == list(range(244, 256))
+    with pytest.raises(BadRequestError, match=r"'x' takes FP32 .* got UINT8"):
+        parse(body)
+    body, _ = request(tensor(VALUES, datatype="FP16"))
+    with pytest.raises(BadRequestError, match=r"'x' takes UINT8 or FP32, pixels from 0 to 255,"):
+        parse_request(body, None, BYTES, max_images=4)
+
+
+def test_an_own_input_named_image_is_told_by_its_shape() -> None:
+    info = replace(BYTES, tensor="image")
+    body, _ = request({"shape": [1, 1, 2, 3]} | {"data": list(range(6))})
+    images = parse_request(body, None, info, max_images=4).images
+    assert images is not None
+    assert (images.dtype, images.shape) == (np.dtype(np.float32), (1, 1, 2, 3))
+    images = parse_request(*request(), info, max_images=4).images
+    assert images is not None
+    assert (images.dtype, images.shape) == (np.dtype(np.uint8), (1, 2, 3, 1))
