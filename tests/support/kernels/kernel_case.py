@@ -4,6 +4,7 @@ Cases are data. They lay out memory as a device sees it: the tensors' elements, 
 before them floats that no kernel may use or touch.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.device.device import ALIGNMENT, Argument, Buffer, Device, Instantiation, Stream
+from kernels.device.device import (
+    ALIGNMENT,
+    SOURCE_ROOT,
+    Argument,
+    Buffer,
+    Device,
+    Instantiation,
+    Stream,
+)
 from kernels.device.launch import Launch
 from kernels.layout.strided import VECTOR, StridedTensor
 from kernels.problems.precision import BYTE, HALF, Storage
@@ -28,7 +37,7 @@ BYTE_POISON = np.uint8(0xA7)
 """Likewise, where bytes are stored: one that many outputs are not."""
 
 
-COPY = Path(__file__).parent / "copy.cu"
+COPY = os.path.relpath(Path(__file__).with_name("copy.cu"), SOURCE_ROOT)
 """What writes the operands that are not weights: in a network the launches before do."""
 
 WEIGHTS = frozenset(
@@ -176,7 +185,7 @@ def _copy(wanted: Mapping[int, Buffer], device: Device, stream: Stream) -> None:
     for target, source in wanted.items():
         arguments += [source.address, target, np.int32(source.nbytes)]
     arguments += [0, 0, np.int32(0)] * (3 - len(wanted))
-    kernel = device.load(Instantiation(str(COPY), "copy"))
+    kernel = device.load(Instantiation(COPY, "copy"))
     device.launch(kernel, (6, 1, 1), (64, 1, 1), 0, arguments, stream, dependent=True)
 
 
