@@ -369,6 +369,11 @@ def hub_access(environ: Mapping[str, str] | None = None) -> HubAccess:
     return HubAccess(endpoint, token, offline)
 
 
+def called_by_make(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether `make serve` runs this command, whose user then writes that."""
+    return "CALLED_BY_MAKE" in (os.environ if environ is None else environ)
+
+
 def parse_assignments(assignments: Sequence[str], flag: str = "--set") -> dict[str, object]:
     """Parse the `key=value` of a flag: values are TOML, or else plain text (channels=bgr).
 

@@ -37,8 +37,8 @@ TASKS = {
 
 # What the script prints once the task is done.
 DONE = {
-    "Serve an ImageNet model": r'"model":"squeezenet1.1","results":\[\{"predictions":\[\{"index"',
     "Ask from Python": r"'label': '\d'",
+    "Serve an ImageNet model": r'"model":"squeezenet1.1","results":\[\{"predictions":\[\{"index"',
     "Use labels of your own": r'"label":"flower \d+"',
     "Move a client of Triton over": r"\(1, 1000\)",
     "Put it in a container with an API key": r'"predictions"',

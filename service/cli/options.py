@@ -9,7 +9,9 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from service.settings import Settings, load_settings
+from models import ModelFileError
+from service.hosting.download import NotDownloadedError
+from service.settings import Settings, called_by_make, load_settings
 
 Expectations = Annotated[
     list[str] | None,
@@ -64,12 +66,35 @@ def with_settings(
         @wraps(command)
         def run(**given: Any) -> None:
             flags = {name: given.pop(name) for name in names}
-            command(load_settings(flags), **given)
+            settings = load_settings(flags)
+            try:
+                command(settings, **given)
+            except NotDownloadedError as error:
+                by_variable = flags.get("model") is None and settings.model is not None
+                advice = _works_now(command.__name__, by_variable)
+                raise ModelFileError(f"{error}. {advice}") from error
 
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return run
 
     return decorate
+
+
+def _works_now(command: str, by_variable: bool) -> str:
+    """Return which models need no download, in the form in which the user named one.
+
+    That is a variable in a container.
+    """
+    if by_variable:
+        built_in, file = "CONVOY_MODEL=", "CONVOY_MODEL=path.onnx"
+    elif called_by_make():
+        built_in, file = "make serve", "make serve MODEL=path.onnx"
+    elif command in ("serve", "demo", "pull_model"):
+        built_in = "convoy demo" if command == "demo" else "convoy serve"
+        file = f"{built_in} path.onnx"
+    else:
+        built_in, file = "digits", "path.onnx"
+    return f"These work now: `{built_in}` (the built-in model) and `{file}` (a file of yours)"
 
 
 def _parameter(name: str, *, required: bool) -> inspect.Parameter:

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models import ModelFileError
-from service.hosting.download import DownloadError, Source, fetch
+from service.hosting.download import DownloadError, NotDownloadedError, Source, fetch
 from service.progress import Show
 
 PULLED = Path("~/.cache/convoy/models")
@@ -103,8 +103,8 @@ def pulled(name: str, folder: Path = PULLED) -> Path | None:
 def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
     """Download a model unless it is here already, and return its file.
 
-    Raises ModelFileError for a name that no model may have, where no server has the file, or where
-    it sends another one.
+    Raises ModelFileError for a name that no model may have, and NotDownloadedError where no server
+    has the file, or where it sends another one.
     """
     target = _file(name, folder)
     source = Source(entry.url, entry.bytes, entry.sha256)
@@ -116,7 +116,7 @@ def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
             before=lambda: _describe(target.parent, entry),
         )
     except DownloadError as error:
-        raise ModelFileError(
+        raise NotDownloadedError(
             f"{name} cannot be pulled from {entry.url}: {error}; {_advice(error, entry)}"
         ) from error
     return target
@@ -136,7 +136,7 @@ def _advice(error: DownloadError, entry: Entry) -> str:
         return "nothing was downloaded; is the address in the catalogue still right?"
     return (
         "nothing was downloaded; is the network there, and does https_proxy name its proxy? "
-        "--catalogue FILE may name a mirror; a file that comes by other ways is served by its path"
+        "--catalogue FILE may name a mirror"
     )
 
 

@@ -38,7 +38,11 @@ _RANGE_NOT_SATISFIABLE = 416
 _Got = TypeVar("_Got")
 
 
-class DownloadError(ModelFileError):
+class NotDownloadedError(ModelFileError):
+    """Says why a model cannot be had from its server; what is here already may be served."""
+
+
+class DownloadError(NotDownloadedError):
     """Says why a server did not send a file, or only part of it.
 
     `status` is the HTTP status, None where no answer came; `begun` how many bytes are here.
@@ -71,7 +75,7 @@ def fetch(
     """Download a file to `target` unless it is there; `progress` gets the number of bytes so far.
 
     `before` is called once the file is complete, before it takes its place. Raises DownloadError
-    where the server does not send it, and ModelFileError where it sends another one.
+    where the server does not send it, and NotDownloadedError where it sends another one.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.{source.sum[:16]}.part")
@@ -94,7 +98,7 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[int], None]) -> None:
-    """Download what a file lacks. Raises DownloadError, or ModelFileError for wrong contents."""
+    """Download what a file lacks. Raises DownloadError, or NotDownloadedError for another file."""
     try:
         _try(lambda: _append(source, file, progress))
     except DownloadError as error:
@@ -104,7 +108,7 @@ def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[in
         raise
     if _sum(part, source) != source.sum:
         part.unlink()
-        raise ModelFileError(
+        raise NotDownloadedError(
             f"{source.url} is not the file that it should be: its sum is another; "
             "nothing of it was kept"
         )
@@ -117,7 +121,7 @@ def read(url: str, most: int, token: str = "") -> bytes:
         with _open(url, token) as response:
             data: bytes = response.read(most + 1)
         if len(data) > most:
-            raise ModelFileError(f"{url} answers with more than {most:,} bytes")
+            raise NotDownloadedError(f"{url} answers with more than {most:,} bytes")
         if response.length:  # of which no error tells
             raise ConnectionError(f"the server closed the connection after {len(data):,} bytes")
         return data
@@ -168,7 +172,7 @@ class _Redirects(HTTPRedirectHandler):
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         allowed = ("https",) if old.scheme == "https" else ("https", "http")
         if new.scheme not in allowed:
-            raise ModelFileError(
+            raise NotDownloadedError(
                 f"{req.full_url} redirects to {newurl}; only {' and '.join(allowed)} is followed"
             )
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -208,7 +212,7 @@ def _append(source: Source, file: BinaryIO, progress: Callable[[int], None]) -> 
             begin += len(chunk)
             if begin > source.bytes:
                 file.truncate(0)
-                raise ModelFileError(f"{source.url} has more than {source.bytes:,} bytes")
+                raise NotDownloadedError(f"{source.url} has more than {source.bytes:,} bytes")
             file.write(chunk)
             progress(begin)
     file.flush()

@@ -19,7 +19,7 @@ from uuid import uuid4
 import msgspec
 
 from models import FileLimits, ModelFileError, descriptions_of, external_files, files_beside
-from service.hosting.download import DownloadError, Source, fetch, read
+from service.hosting.download import DownloadError, NotDownloadedError, Source, fetch, read
 from service.hosting.onnx_files import model_files
 from service.progress import Show
 from service.settings import HubAccess
@@ -109,8 +109,9 @@ def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -
     """Return a model's file; it, its weights and the files that describe it are downloaded if they
     are missing.
 
-    Raises ModelFileError where there is no model or several, where the repository or a file of it
-    cannot be had, or is not what the hub says, or has a name that leads outside.
+    Raises ModelFileError where there is no model or several, or a file's name leads outside, and
+    NotDownloadedError where the repository or a file of it cannot be had or is not what the hub
+    says.
     """
     home = cache.expanduser() / address.org / address.name
     listing = _listing(address, access, home)
@@ -149,7 +150,7 @@ def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
     if is_here and (access.offline or commit == address.revision):
         return _parsed(known.read_bytes())
     if access.offline:
-        raise ModelFileError(
+        raise NotDownloadedError(
             f"{address} is not here, and HF_HUB_OFFLINE is set; download it once without, or copy "
             f"{home} from a machine that has it"
         )
@@ -287,14 +288,13 @@ _FINAL = {401, 403, 404}  # the hub's own word on the repository, which no other
 
 def _explained(
     address: Address, access: HubAccess, url: str, error: DownloadError
-) -> ModelFileError:
+) -> NotDownloadedError:
     """Return a download's error with advice added."""
     advice = _REFUSED.get(error.status or 0) or (
         "is the network there? https_proxy names a proxy, HF_ENDPOINT a mirror of the hub "
-        f"(it is {access.endpoint}); files that come by other ways are served by their path: "
-        "convoy serve FOLDER"
+        f"(it is {access.endpoint}); files that come by other ways are served as a folder"
     )
     if error.status == 401 and access.token:
         advice = f"HF_TOKEN is not a token of {access.endpoint}, or there is no such repository"
     begun = f"; {error.begun:,} bytes are here, and the next try resumes" if error.begun else ""
-    return ModelFileError(f"{address} cannot be had from {url}: {error}{begun}; {advice}")
+    return NotDownloadedError(f"{address} cannot be had from {url}: {error}{begun}; {advice}")

@@ -2,12 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from itertools import product
 from pathlib import Path
+from socket import socket
 
 import pytest
 
 from models import BUILT_IN_MODEL
+from service.hosting import download
 from tests.support.command_line import Run
+from tests.support.servers.answering import answering, send_part
 from tests.support.servers.fake_hub import COMMIT, FakeHub, fake_hub
 
 SAMPLE = BUILT_IN_MODEL.parent / "samples" / "7_faint_on_grey.jpg"
@@ -55,6 +60,79 @@ def test_commands_that_take_a_model_take_one_of_a_hub(
     assert status == 0
     assert "config.json: labels" in out
     assert len(flowers.asked) == 1
+
+
+IN_THE_FORM_OF_SERVE = "`convoy serve` (the built-in model) and `convoy serve path.onnx` (a file"
+
+
+@pytest.mark.parametrize(
+    ("model", "failure"),
+    [
+        *product(("listed", NAME), ("no host", "no TLS", "404", "503", "another file")),
+        (NAME, "offline"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("command", "environ", "says"),
+    [
+        (["serve", "MODEL"], {}, IN_THE_FORM_OF_SERVE),
+        (["pull", "MODEL"], {}, IN_THE_FORM_OF_SERVE),
+        (["demo", "MODEL"], {}, "`convoy demo` (the built-in model) and `convoy demo path.onnx`"),
+        (
+            ["serve", "MODEL"],
+            {"CALLED_BY_MAKE": "yes"},
+            "`make serve` (the built-in model) and `make serve MODEL=path.onnx` (a file of yours)",
+        ),
+        (
+            ["serve"],
+            {"CONVOY_MODEL": "MODEL", "CALLED_BY_MAKE": "yes"},
+            "`CONVOY_MODEL=` (the built-in model) and `CONVOY_MODEL=path.onnx` (a file of yours)",
+        ),
+        (["classify", "MODEL", SAMPLE], {}, "`digits` (the built-in model) and `path.onnx`"),
+    ],
+)
+def test_where_a_download_fails_the_error_ends_with_what_works_now(
+    convoy: Run,
+    flowers: FakeHub,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: list[str | Path],
+    environ: dict[str, str],
+    says: str,
+    model: str,
+    failure: str,
+) -> None:
+    def address() -> str:
+        with socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            return f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if failure.isdecimal():
+            handler.send_error(int(failure))
+        else:
+            send_part(handler, b"<html>sign in</html>", 0, 20)
+
+    monkeypatch.setattr(download, "_PAUSE_S", 0.0)
+    catalogue = tmp_path / "more.toml"
+    monkeypatch.setenv("CONVOY_CATALOGUE", str(catalogue))
+    for key, value in environ.items():
+        monkeypatch.setenv(key, value.replace("MODEL", model))
+    monkeypatch.setenv("HF_HUB_OFFLINE", str(int(failure == "offline")))
+    with answering(answer) as server:
+        url = address() if failure == "no host" else server
+        url = url.replace("http:", "https:") if failure == "no TLS" else url
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        entry = {"url": f"{url}/x.onnx", "sha256": "0" * 64, "licence": "MIT", "preset": "digits"}
+        fields = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
+        catalogue.write_text(f"[listed]\n{fields}bytes = 20\n", encoding="utf-8")
+        port = ["--port", "0"] if command[0] in ("serve", "demo") else []
+        words = [model if word == "MODEL" else word for word in command]
+        status, out, error = convoy(*words, *port)
+    assert (status, out) == (1, "")
+    *_, line = error.splitlines()  # behind the bar
+    assert line.startswith("Error: ")
+    assert f". These work now: {says}" in line
 
 
 @pytest.mark.parametrize(
