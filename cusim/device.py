@@ -11,7 +11,7 @@ outside a buffer, a copy that was not waited for, a barrier that not all threads
 import struct
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from ctypes import c_uint8
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ from cusim.streams import (
     capture,
     own_stream,
 )
+from kernels.device.compile import compile_each
 from kernels.device.device import (
     NO_CLUSTERS,
     SOURCE_ROOT,
@@ -154,6 +155,14 @@ class CusimDevice:
         affect."""
         return self._process.cpu_seconds()
 
+    def compile(
+        self, instantiations: Iterable[Instantiation], threads: int = 0
+    ) -> Iterator[Instantiation]:
+        return compile_each(self._library, instantiations, threads)
+
+    def _library(self, instantiation: Instantiation) -> Path:
+        return builds.kernel(self.build, instantiation, self.source_root)
+
     def load(self, instantiation: Instantiation) -> Kernel:
         self._queues.refuse_capture("load")
         if instantiation not in self._kernels:
@@ -161,7 +170,7 @@ class CusimDevice:
         return self._kernels[instantiation]
 
     def _load(self, instantiation: Instantiation) -> Kernel:
-        library = builds.kernel(self.build, instantiation, self.source_root)
+        library = self._library(instantiation)
         try:
             answer = self._ask(Request.LOAD, _text(str(instantiation)) + _text(str(library)))
         except RefusedError as error:

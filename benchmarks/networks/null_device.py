@@ -5,7 +5,7 @@ A replay sets the flags that the engine waits for, and does nothing else.
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -88,6 +88,11 @@ class NullDevice:
     def __init__(self) -> None:
         self._graph: NullGraph | None = None  # being captured
 
+    def compile(
+        self, instantiations: Iterable[Instantiation], threads: int = 0
+    ) -> Iterator[Instantiation]:
+        return iter(instantiations)
+
     def load(self, instantiation: Instantiation) -> Kernel:
         return Kernel(instantiation, None)
 
@@ -130,10 +135,8 @@ class NullDevice:
         dependent: bool = False,
         cluster: Dim3 = NO_CLUSTERS,
     ) -> None:
-        if kernel.instantiation.kernel == "top_k":
-            plain = cast("Sequence[PlainArgument]", arguments)  # it takes no tensor maps
-            _, _, y, classes, _, k, *_ = plain  # of kernels/src/top_k.cu
-            flags = _flags(grid[0], int(y), int(classes), int(k))
+        flags = flags_of(kernel, grid, arguments)
+        if flags is not None:
             flags[...] = 1
             if self._graph is not None:
                 self._graph.flags = flags
@@ -151,8 +154,15 @@ class NullDevice:
         pass
 
 
-def _flags(n: int, y: int, classes: int, k: int) -> NDArray[np.float32]:
-    """Return the last float of each image's results, which says that they are there (top_k.py)."""
-    pitch = classes + 2 * k + 1
-    floats = (ctypes.c_float * (n * pitch)).from_address(y)
-    return np.ctypeslib.as_array(floats).reshape(n, pitch)[:, -1]
+def flags_of(
+    kernel: Kernel, grid: Dim3, arguments: Sequence[Argument]
+) -> NDArray[np.float32] | None:
+    """Return the last float of each image's results, which says that they are there (top_k.py),
+    or None where a launch writes no results."""
+    if kernel.instantiation.kernel != "top_k":
+        return None
+    plain = cast("Sequence[PlainArgument]", arguments)  # it takes no tensor maps
+    _, _, y, classes, _, k, *_ = plain  # of kernels/src/top_k.cu
+    pitch = int(classes) + 2 * int(k) + 1
+    floats = (ctypes.c_float * (grid[0] * pitch)).from_address(int(y))
+    return np.ctypeslib.as_array(floats).reshape(grid[0], pitch)[:, -1]

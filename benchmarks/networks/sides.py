@@ -72,19 +72,18 @@ class ConvoyNetwork(CudaEngine):
             replay = self._replays[self._only]
             replay.graph = AfterUpload(upload, replay.graph)
 
-    def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
+    def _load(self, progress: Progress, threads: int) -> Mapping[Instantiation, Kernel]:
         """Load only the plan for n images' pixels, because the other plans' kernels take long to
         compile."""
         self._plans = {self._only: self._plans[self._only]}
         if self._switch not in VARIANTS:
-            return super()._load(progress)
+            return super()._load(progress, threads)
         (plan,) = self._plans.values()
         every = dict.fromkeys(step.launch.instantiation for step in plan.steps)
-        variants = (VARIANTS[self._switch],)
-        return {
-            instantiation: self._device.load(replace(instantiation, variants=variants))
-            for instantiation in every
-        }
+        variants = {each: replace(each, variants=(VARIANTS[self._switch],)) for each in every}
+        for _ in self._device.compile(variants.values(), threads):
+            pass
+        return {each: self._device.load(variant) for each, variant in variants.items()}
 
     def _upload(self, plan: Plan) -> None:
         if self._switch != "without one graph":

@@ -14,10 +14,12 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 from kernels.device import nvrtc
@@ -39,6 +41,9 @@ FLAGS = (
 )
 
 _log = logging.getLogger(__name__)
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 
 def compiler() -> str:
@@ -99,30 +104,60 @@ def compile_all(
     architectures: Iterable[str],
     cache: Path = DEFAULT_CACHE,
     progress: Callable[[int, int], None] | None = None,
-    workers: int | None = None,
+    threads: int = 0,
     root: Path = SOURCE_ROOT,
 ) -> dict[tuple[Instantiation, str], Cubin]:
     """Return the cubin of every instantiation for each of the architectures that it supports.
 
-    They are compiled on `workers` threads (all cores). `progress(done, total)` is called after
-    each, from the calling thread. Raises the first CompileError at once; kernels compiled before it
-    stay in the cache.
+    They are compiled on as many `threads`; 0 is one for each core. `progress(done, total)` is
+    called after each, from the calling thread. Raises the first CompileError at once; kernels
+    compiled before it stay in the cache.
     """
     architectures = tuple(architectures)
     pairs = ((i, arch) for i in instantiations for arch in architectures)
     wanted = {(i, arch): None for i, arch in pairs if i.architectures.includes(arch)}
     cubins = {}
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        running = {pool.submit(compile_kernel, *kernel, cache, root): kernel for kernel in wanted}
+
+    def make(kernel: tuple[Instantiation, str]) -> Cubin:
+        return compile_kernel(*kernel, cache, root)
+
+    for done, (kernel, cubin) in enumerate(_in_threads(make, wanted, threads), start=1):
+        cubins[kernel] = cubin
+        if progress is not None:
+            progress(done, len(wanted))
+    return {kernel: cubins[kernel] for kernel in wanted}
+
+
+def compile_each(
+    make: Callable[[Instantiation], object], instantiations: Iterable[Instantiation], threads: int
+) -> Iterator[Instantiation]:
+    """Call `make` with every instantiation, on as many `threads` (0: one for each core), and yield
+    each once its call has ended.
+
+    A CompileError is left to whatever loads that kernel; any other error is raised at once.
+    """
+
+    def attempt(instantiation: Instantiation) -> None:
+        with suppress(CompileError):
+            make(instantiation)
+
+    for instantiation, _ in _in_threads(attempt, instantiations, threads):
+        yield instantiation
+
+
+def _in_threads(
+    make: Callable[[_Item], _Made], items: Iterable[_Item], threads: int
+) -> Iterator[tuple[_Item, _Made]]:
+    """Yield each item with what `make` returns for it, as they end; after an error no other
+    begins."""
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+        running = {pool.submit(make, item): item for item in items}
         try:
-            for done, future in enumerate(as_completed(running), start=1):
-                cubins[running[future]] = future.result()
-                if progress is not None:
-                    progress(done, len(wanted))
+            for future in as_completed(running):
+                yield running[future], future.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return {kernel: cubins[kernel] for kernel in wanted}
 
 
 def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:

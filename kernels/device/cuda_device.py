@@ -7,7 +7,7 @@ Convoy's own: CuPy compiles with other flags, and cuts the last byte off a cubin
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.device import nvrtc
-from kernels.device.compile import DEFAULT_CACHE, Cubin, architecture, compile_kernel
+from kernels.device.compile import (
+    DEFAULT_CACHE,
+    Cubin,
+    architecture,
+    compile_each,
+    compile_kernel,
+)
 from kernels.device.device import (
     NO_CLUSTERS,
     Argument,
@@ -105,9 +111,17 @@ class CudaDevice:
     def compiler(self) -> str:
         return "NVRTC {}.{}".format(*nvrtc.version())
 
+    def compile(
+        self, instantiations: Iterable[Instantiation], threads: int = 0
+    ) -> Iterator[Instantiation]:
+        return compile_each(self._cubin, instantiations, threads)
+
+    def _cubin(self, instantiation: Instantiation) -> Cubin:
+        return compile_kernel(instantiation, self.architecture, self._cache)
+
     def load(self, instantiation: Instantiation) -> Kernel:
         if instantiation not in self._kernels:
-            cubin = compile_kernel(instantiation, self.architecture, self._cache)
+            cubin = self._cubin(instantiation)
             with self._lock:
                 if instantiation not in self._kernels:
                     self._kernels[instantiation] = self._load(instantiation, cubin)

@@ -1,21 +1,21 @@
 """Defines the interface between the engine and a device: a GPU, or in tests the CPU.
 
-    Instantiation ─ load ─> Kernel ─┐
-    allocate ─> Buffer ─ address ───┴─ launch(kernel, grid, block, ...) on a Stream, or into a Graph
+    Instantiation ─ compile, load ─> Kernel ─┐
+    allocate ─> Buffer ─ address ────────────┴─ launch(kernel, ...) on a Stream, or into a Graph
 
 Work is asynchronous: a call that takes a stream returns at once, and its work is done after all
 earlier work of that stream. It is complete for the host after `synchronize()`. Streams do not wait
 for each other.
 
     DeviceError
-    ├── CompilerNotFoundError  load: NVRTC is not installed (kernels/device/nvrtc.py)
+    ├── CompilerNotFoundError  compile, load: NVRTC is not installed (kernels/device/nvrtc.py)
     ├── CompileError      load: the source does not compile for this device
     ├── OutOfMemoryError  allocate, pinned: with the bytes needed and free
     ├── LaunchError       launch: refused before anything ran; names the kernel
     └── FaultError        synchronize: asynchronous work failed; the device cannot be used any more
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from enum import Enum, unique
@@ -247,6 +247,15 @@ class Device(Protocol):
     @property
     def overlaps(self) -> bool:
         """Return whether a dependent launch may begin before the previous one has ended."""
+
+    def compile(
+        self, instantiations: Iterable[Instantiation], threads: int = 0
+    ) -> Iterator[Instantiation]:
+        """Compile what the cache lacks, all at once, and yield each kernel once it is there.
+
+        It takes as many `threads`; 0 is one for each core. A kernel that does not compile is
+        yielded like the others: `load` has the error. Raises CompilerNotFoundError.
+        """
 
     def load(self, instantiation: Instantiation) -> Kernel:
         """Load a kernel from the cache, or compile it. Raises CompileError with the compiler's log.

@@ -2,16 +2,14 @@
 
     candidates ─ examine ─> right ─ screen: a few runs ─> finalists ─ time: warm, cold ─┬─> store
                     └ wrong, refused, does not compile: reported, stored, never chosen  │
-                                             winner ─ time in a row: its best trigger ──┘
+                                 winners, once all are known ─ time in a row: trigger ──┘
 
 Measurements in the store are not repeated, so an interrupted run continues where it stopped.
 The device must do no other work meanwhile.
 """
 
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -85,9 +83,11 @@ def autotune(
     *,
     progress: Progress,
     timer: Timer = time_launches,
+    threads: int = 0,
 ) -> dict[ConvProblem, Outcomes]:
     """Return the outcomes of each problem, after measuring those that the store did not have.
 
+    Kernels are compiled before any is measured, on as many `threads`; 0 is one for each core.
     Raises TuningStoreError, and DeviceError: a candidate that broke the device (FaultError) is left
     out the next time. Earlier measurements stay in the store, also after Ctrl-C.
     """
@@ -98,27 +98,52 @@ def autotune(
         problem: shortlist(problem, device, search.top, outcomes)
         for problem, outcomes in known.items()
     }
-    todo = {
-        problem: candidates
-        for problem, candidates in every.items()
-        if _unscreened(candidates, known[problem])
-        or _untimed(candidates, known[problem], search)
-        or (device.overlaps and _untriggered(candidates, known[problem]))
-    }
-    _compile(device, todo, known, progress)
-    with _bench(device, timer) as bench:
-        for done, (problem, candidates) in enumerate(todo.items()):
-            progress(f"measuring {problem}", done, len(todo))
+
+    def compile_all(kernels: Iterable[Instantiation]) -> None:
+        wanted = dict.fromkeys(kernels)
+        for done, _ in enumerate(device.compile(wanted, threads)):
+            progress("compiling kernels", done, len(wanted))
+
+    def measure_all(measure: _Measure, todo: Sequence[ConvProblem], how: str, anew: bool) -> None:
+        for done, problem in enumerate(todo):
+            progress(f"measuring {problem}{how}", done, len(todo))
             found: dict[str, Outcome] = {}
             try:
-                for name, outcome in _measure(bench, problem, candidates, known[problem], search):
+                for name, outcome in measure(bench, problem, every[problem], known[problem]):
                     found[name] = known[problem][name] = outcome
                     if outcome.failure is not None:
                         _log.error("%s is not used for %s: %s", name, problem, outcome.failure)
             finally:
                 if found:
-                    store.add(key_of(problem), found, anew=search.anew)
-    progress("measured", len(todo), len(todo))
+                    store.add(key_of(problem), found, anew=anew)
+
+    todo = [
+        problem
+        for problem, candidates in every.items()
+        if _unscreened(candidates, known[problem]) or _untimed(candidates, known[problem], search)
+    ]
+    compile_all(
+        kernel
+        for problem in todo
+        for name in _unscreened(every[problem], known[problem])
+        for kernel in instantiations(problem, every[problem][name])
+    )
+    with _bench(device, timer) as bench:
+        measure_all(partial(_measure, search), todo, "", search.anew)
+        todo = [
+            problem
+            for problem, candidates in every.items()
+            if device.overlaps and _untriggered(candidates, known[problem])
+        ]
+        compile_all(
+            kernel
+            for problem in todo
+            for name in _untriggered(every[problem], known[problem])
+            for trigger in Trigger
+            for kernel in instantiations(problem, every[problem][name]._replace(trigger=trigger))
+        )
+        measure_all(_measure_triggers, todo, " in a row", anew=False)
+    progress("measured", len(every), len(every))
     return dict(known)
 
 
@@ -138,10 +163,14 @@ def _untriggered(candidates: Candidates, known: Outcomes) -> list[str]:
     return [name for name in winners if known[name].trigger is None]
 
 
+_Measure = Callable[[Bench, ConvProblem, Candidates, Outcomes], Iterator[tuple[str, Outcome]]]
+"""Yields outcomes; the caller adds each to those that are known before it asks for the next."""
+
+
 def _measure(
-    bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes, search: Search
+    search: Search, bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield outcomes; the caller adds each to `known` before it asks for the next."""
+    """Yield how fast the candidates are, by a few runs, and then the finalists by many."""
     for name in _unscreened(candidates, known):
         yield from _attempt(bench, problem, name, candidates[name], _screen)
     running = dict(candidates)
@@ -151,7 +180,13 @@ def _measure(
         yield from _attempt(bench, problem, name, candidates[name], timed)
         if known[name].times is None:
             del running[name]  # it failed, or did not fit into memory: try another one
-    for name in _untriggered(candidates, known) if bench.device.overlaps else ():
+
+
+def _measure_triggers(
+    bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes
+) -> Iterator[tuple[str, Outcome]]:
+    """Yield the winner with its best trigger."""
+    for name in _untriggered(candidates, known):
         best = partial(_trigger, known[name], problem, candidates[name])
         yield from _attempt(bench, problem, name, candidates[name], best)
 
@@ -218,30 +253,6 @@ def _times(known: Outcome, bench: Bench, candidate: Candidate, dependent: bool =
 
 def _copies(us: float) -> int:
     return min(COPIES, ceil(GRAPH_US / max(us, 1.0)))
-
-
-def _compile(
-    device: Device,
-    todo: Mapping[ConvProblem, Candidates],
-    known: Mapping[ConvProblem, Outcomes],
-    progress: Progress,
-) -> None:
-    """Load every kernel that will be run, on all cores. Compile errors are reported later."""
-    wanted: dict[Instantiation, None] = {}
-    for problem, candidates in todo.items():
-        for name in _unscreened(candidates, known[problem]):
-            wanted |= dict.fromkeys(instantiations(problem, candidates[name]))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = [pool.submit(device.load, instantiation) for instantiation in wanted]
-        try:
-            for done, future in enumerate(as_completed(running)):
-                progress("compiling kernels", done, len(running))
-                error = future.exception()
-                if error is not None and not isinstance(error, CompileError):
-                    raise error
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 @contextmanager

@@ -13,9 +13,9 @@ one scale.
 Bytes stand for such integers too: those of x are 128 larger, as is the bias, and y is clamped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ _ZERO = 128
 
 @dataclass(frozen=True, eq=False)
 class Exam:
-    """Holds a layer's operands and the expected result for its first image, without the bias.
+    """Holds a layer's operands, and the expected result once it is asked for.
 
     Pixels are as on a device, channels last. Their padding to whole vectors is NaN, or of bytes a
     number beyond all others: kernels must not use it.
@@ -45,7 +45,12 @@ class Exam:
     images: Mapping[str, NDArray[Any]]  # x, and the residual if it is projected: H×W×C, C padded
     weight: Floats  # K×(C/groups)×R×S
     bias: Floats  # K
-    expected: Floats  # P×Q×K
+    answer: Callable[[], Floats]  # what `expected` is, which may take a second
+
+    @cached_property
+    def expected(self) -> Floats:
+        """Return the result for the first image, P×Q×K, without the bias."""
+        return self.answer()
 
     @property
     def of_filters(self) -> Mapping[str, NDArray[Any]]:
@@ -107,14 +112,18 @@ def exam_of(layer: ConvProblem) -> Exam:
     operands = {name: rng.choice(numbers, (1, *shape)) for name, shape in shapes.items()}
     weight = rng.choice([-1.0, 1.0], layer.filter_shape)
     exact = {name: operand.astype(np.float64) for name, operand in operands.items()}
-    y = reference.conv(exact["x"], weight, layer, residual=exact.get("residual"))
+
+    def answer() -> Floats:
+        (y,) = reference.conv(exact["x"], weight, layer, residual=exact.get("residual"))
+        return np.ascontiguousarray(np.moveaxis(y, 0, -1), np.float32)
+
     stored = layer.precision.stored
     return Exam(
         stored=stored,
         images={name: _pixels(x[0], stored) for name, x in operands.items()},
         weight=weight.astype(np.float32),
         bias=(rng.choice(numbers, layer.k) + (_ZERO if stored == BYTE else 0)).astype(np.float32),
-        expected=np.ascontiguousarray(np.moveaxis(y[0], 0, -1), np.float32),
+        answer=answer,
     )
 
 

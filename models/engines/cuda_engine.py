@@ -10,7 +10,7 @@ with the results there.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -108,6 +108,7 @@ class CudaEngine:
         prove: Proof = unproved,
         fallback: Fallback | None = None,
         takes: Kind = Kind.TENSOR,
+        threads: int = 0,
     ) -> None:
         """Share plans, kernels and weights with `beside`, an open engine of this classifier, if
         given.
@@ -115,6 +116,7 @@ class CudaEngine:
         `warm_up` ends with `prove`; where either fails, `fallback`'s engine serves, if there is
         one. Branches of a plan run in parallel where `pays` says so, by default the model of time.
         The device `takes` images of that kind and those before it, if the model's are not too many.
+        Kernels are compiled on as many `threads`; 0 is one for each core.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -146,11 +148,15 @@ class CudaEngine:
         )
         self._replays: dict[_PlanKey, Replay] = {}
         self._kernels: Mapping[Instantiation, Kernel]
+        self._side_streams: Sequence[Stream] = ()  # for what runs beside `_stream`
         self._buffer: Buffer | None = None
         self._weights: _Weights | None = None
         try:
-            self._kernels = beside._kernels if beside else self._load(progress)
+            self._kernels = beside._kernels if beside else self._load(progress, threads)
             self._stream = device.stream()
+            branches = max(max(streams(plan.after)) for plan in self._plans.values())
+            # None is made in a capture, which need not allow it.
+            self._side_streams = [device.stream() for _ in range(branches)]
             self._allocate(beside)
         except OutOfMemoryError as error:
             self._free()
@@ -311,6 +317,7 @@ class CudaEngine:
 
     def _free(self) -> None:
         self._replays.clear()
+        self._side_streams = ()
         if self._buffer is not None:
             buffer, self._buffer = self._buffer, None
             buffer.free()
@@ -332,13 +339,13 @@ class CudaEngine:
 
     # --- before the first request ---
 
-    def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
+    def _load(self, progress: Progress, threads: int) -> Mapping[Instantiation, Kernel]:
         every = dict.fromkeys(
             step.launch.instantiation for plan in self._plans.values() for step in plan.steps
         )
-        return {
-            instantiation: self._device.load(instantiation) for instantiation in progress(every)
-        }
+        for _ in zip(progress(every), self._device.compile(every, threads), strict=True):
+            pass  # each step of the progress is a kernel that is compiled
+        return {instantiation: self._device.load(instantiation) for instantiation in every}
 
     def _allocate(self, beside: "CudaEngine | None") -> None:
         plans = self._plans.values()
@@ -378,8 +385,7 @@ class CudaEngine:
         before and after each are returned.
         """
         chosen = streams(plan.after)
-        others = [self._device.stream() for _ in range(max(chosen))]
-        on = [(self._stream, *others)[number] for number in chosen]
+        on = [(self._stream, *self._side_streams)[number] for number in chosen]
         awaited = [
             sorted(other for other in after if chosen[other] != stream)
             for stream, after in zip(chosen, plan.after, strict=True)

@@ -77,14 +77,14 @@ def open_engine(
 ) -> Engine:
     """Return an engine for batches of 1..max_batch images; it is not warm yet.
 
-    `threads` is for the CPU; 0 leaves their number to ONNX Runtime. A GPU's engine chooses its
-    convolutions by the measurements in `tuning`, or by those in the default file if there is one;
-    `progress` wraps the kernels that it compiles. It `takes` images of that kind and those
-    before it. Its warm-up proves that a batch changes no image's scores, or else makes its largest
-    batch 1; on a GPU it also compares the scores with ONNX Runtime's. Raises EngineError
-    where the device is not available; AUTO takes the CPU then, and where the comparison fails, and
-    logs why. A model that Convoy's kernels cannot run takes the CPU on AUTO, with a warning, and
-    raises NoKernelsError on CUDA.
+    `threads` compute on the CPU, or compile for a GPU; 0 leaves their number to ONNX Runtime, or is
+    one for each core. A GPU's engine chooses its convolutions by the measurements in `tuning`, or
+    by those in the default file if there is one; `progress` wraps the kernels that it compiles. It
+    `takes` images of that kind and those before it. Its warm-up proves that a batch changes no
+    image's scores, or else makes its largest batch 1; on a GPU it also compares the scores with
+    ONNX Runtime's. Raises EngineError where the device is not available; AUTO takes the CPU then,
+    and where the comparison fails, and logs why. A model that Convoy's kernels cannot run takes the
+    CPU on AUTO, with a warning, and raises NoKernelsError on CUDA.
     """
     return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress, takes)
 
@@ -134,6 +134,7 @@ def _open(
             prove=partial(prove, classifier=classifier, choose=choose, threads=threads),
             fallback=fallback,
             takes=takes,
+            threads=threads,
         )
 
     if (reason := _why_on_cpu(classifier, choice)) is not None:

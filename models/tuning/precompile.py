@@ -25,12 +25,13 @@ def precompile(
     tuning: Path | None = None,
     cache: Path = DEFAULT_CACHE,
     progress: Callable[[int, int], None] | None = None,
+    threads: int = 0,
 ) -> int:
     """Fill the cache with the kernels for N = 1..max_batch, and return how many there are.
 
-    The winners in `tuning`, if given, are compiled too. Calls `progress(done, total)`. Raises
-    EngineError for an unknown architecture, one that lacks the precision, a missing compiler, or a
-    missing file.
+    The winners in `tuning`, if given, are compiled too, all on as many `threads`; 0 is one for each
+    core. Calls `progress(done, total)`. Raises EngineError for an unknown architecture, one that
+    lacks the precision, a missing compiler, or a missing file.
     """
     if unknown := sorted(set(architectures) - ARCHITECTURES.keys()):
         raise EngineError(
@@ -56,7 +57,7 @@ def precompile(
             plan = build_plan(graph, meaning, n, choose, kind=kind)
             wanted |= dict.fromkeys(step.launch.instantiation for step in plan.steps)
     try:
-        return len(compile_all(wanted, architectures, cache, progress))
+        return len(compile_all(wanted, architectures, cache, progress, threads))
     except DeviceError as error:
         raise EngineError(str(error)) from error
 

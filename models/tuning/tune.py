@@ -69,9 +69,11 @@ def tune(
     progress: Callable[[str, int, int], None],
     top: int | None = TOP_CANDIDATES,
     anew: bool = False,
+    threads: int = 0,
 ) -> TuningReport:
     """Measure every convolution for N = 1..max_batch, `top` candidates each, or all if it is None.
 
+    Kernels are compiled on as many `threads` before any is measured; 0 is one for each core.
     Measurements in the file `tuning` are not repeated unless `anew`; None is the default file.
     Calls `progress(task, done, total)`. Raises EngineError where there is no GPU, the file cannot
     be used, or the device fails. Measurements are in the file by then, also after
@@ -82,7 +84,14 @@ def tune(
     graph = classifier.rewritten.graph
     problems = conv_problems(graph, range(1, max_batch + 1))
     try:
-        known = autotune(device, list(problems), store, Search(top, anew=anew), progress=progress)
+        known = autotune(
+            device,
+            list(problems),
+            store,
+            Search(top, anew=anew),
+            progress=progress,
+            threads=threads,
+        )
     except TuningStoreError as error:
         raise EngineError(str(error)) from error
     except FaultError as error:

@@ -31,5 +31,6 @@ def compile_ahead(
             max_batch=settings.max_batch,
             tuning=settings.tuning,
             progress=partial(show, "compiling kernels"),
+            threads=settings.thread_count,
         )
     typer.echo(f"{count} kernels are compiled and cached")

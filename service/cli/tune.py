@@ -50,6 +50,7 @@ def tune(
                 top=None if exhaustive else top,
                 anew=again,
                 progress=show,
+                threads=settings.thread_count,
             )
     except KeyboardInterrupt:
         store = settings.tuning or DEFAULT_TUNING

@@ -320,7 +320,7 @@ def test_compile_all_stops_at_what_does_not_compile(
     wanted = [Instantiation("bad.cu", "bad")]
     wanted += [Instantiation("scale.cu", "scale", (("times", n),)) for n in range(50)]
     with pytest.raises(CompileError, match="bad"):
-        compile_all(wanted, ["80"], workplace.cache, workers=1, root=workplace.root)
+        compile_all(wanted, ["80"], workplace.cache, threads=1, root=workplace.root)
     assert len(compilations) < 5
 
 

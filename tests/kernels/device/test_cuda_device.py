@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kernels.device import cuda_device
 from kernels.device.compile import Cubin, Resources, compile_kernel
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError, FaultError, Instantiation
@@ -28,6 +29,7 @@ def test_where_there_is_cupy_but_no_gpu_the_error_is_cudas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(devices=0))
+    monkeypatch.setattr(cuda_device, "_thread", threading.local())  # which has asked for no other
     with pytest.raises(DeviceError, match="CUDA device 0 does not answer: cudaError100"):
         CudaDevice()
 

@@ -18,7 +18,7 @@ from tests.support.kernels import fake_cupy
 from tests.support.kernels.fake_cupy import FakeCupy
 
 # Attributes that only the stand-in has: faults to inject, and its record of calls.
-_ITS_OWN = {"fault", "capturing", "loaded", "ask"}
+_ITS_OWN = {"fault", "capturing", "loaded", "streams", "ask"}
 _CLASSES = {
     "cuda.Stream": fake_cupy.FakeStream,
     "cuda.Event": fake_cupy.FakeEvent,

@@ -1,6 +1,6 @@
 """Measuring on the simulator: what is examined, timed, stored, reported, and gone on with."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from kernels.convolution.algorithms import ALGORITHMS, Algorithm
 from kernels.convolution.gemm import GemmConv
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.device.cuda_device import CudaDevice
-from kernels.device.device import Trigger
+from kernels.device.device import Instantiation, Kernel, Trigger
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
 from kernels.tuning.autotune import Search, autotune
-from kernels.tuning.search import conditions_of, finder, ranking, shortlist
+from kernels.tuning.search import conditions_of, finder, instantiations, ranking, shortlist
 from kernels.tuning.store import TuningStore
 from tests.support.kernels.tuning_fakes import (
     FEW,
@@ -91,6 +91,41 @@ def test_the_winners_trigger_is_measured_once_where_launches_overlap(
         assert found.trigger is fastest
         asked = [trigger for where, *_, trigger in clock_.triggers if where == str(problem)]
         assert asked == [trigger for trigger in Trigger for _ in ("warm", "cold")]
+
+
+def test_the_winners_other_triggers_are_compiled_at_once_once_all_winners_are_known(
+    device: CusimDevice, store: TuningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_ = clock(device)
+    asked: list[tuple[set[Instantiation], int, int]] = []
+    compiling, load = device.compile, device.load
+    loaded: set[Instantiation] = set()
+
+    def compile_(kernels: Collection[Instantiation], threads: int) -> Iterator[Instantiation]:
+        asked.append((set(kernels), len(clock_.asked), len(clock_.triggers)))
+        assert threads == 2
+        return compiling(kernels, threads)
+
+    def load_(instantiation: Instantiation) -> Kernel:
+        loaded.add(instantiation)
+        return load(instantiation)
+
+    monkeypatch.setattr(device, "compile", compile_)
+    monkeypatch.setattr(device, "load", load_)
+    known = autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=clock_, threads=2)
+    (first, *when), (second, *later) = asked
+    assert when == [0, 0]
+    assert later == [len(clock_.asked), 0]
+    assert {kernel.trigger for kernel in first} == {Trigger.START}
+    winners = {
+        kernel
+        for problem, outcomes in known.items()
+        for kernel in instantiations(
+            problem, shortlist(problem, device, SEARCH.top)[ranking(outcomes)[0][0]]
+        )
+    }
+    assert second == {replace(kernel, trigger=trigger) for kernel in winners for trigger in Trigger}
+    assert loaded <= first
 
 
 def test_no_trigger_is_measured_where_launches_do_not_overlap(

@@ -46,6 +46,7 @@ class FakeCupy:
         self.fault = 0  # what every call that waits or launches answers, where not 0
         self.capturing: dict[int, list[Work]] = {}  # by stream
         self.loaded: list[bytes] = []  # the machine code of every module
+        self.streams: list[str] = []  # what happened to one: created, capture, captured, destroyed
         self.cuda = SimpleNamespace(
             runtime=FakeRuntime(self, devices),
             driver=SimpleNamespace(CUDADriverError=CUDADriverError),
@@ -249,6 +250,10 @@ class FakeStream:
     def __init__(self, cupy: FakeCupy) -> None:
         self._cupy = cupy
         self.ptr = id(self)
+        cupy.streams.append("created")
+
+    def __del__(self) -> None:
+        self._cupy.streams.append("destroyed")
 
     def synchronize(self) -> None:
         """Raise what went wrong before."""
@@ -267,10 +272,12 @@ class FakeStream:
         """Keep all work from now on."""
         assert mode == FakeRuntime.streamCaptureModeThreadLocal
         self._cupy.capturing[self.ptr] = []
+        self._cupy.streams.append("capture")
 
     def end_capture(self) -> FakeGraph:
         """Return a graph of the work that was kept."""
         kept = self._cupy.capturing.pop(self.ptr)
+        self._cupy.streams.append("captured")
         for stream in [each for each, work in self._cupy.capturing.items() if work is kept]:
             del self._cupy.capturing[stream]
         return FakeGraph(self._cupy, kept)
