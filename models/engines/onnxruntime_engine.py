@@ -30,7 +30,8 @@ from models.engines.engine import (
     unproved,
 )
 from models.engines.normalised import PIXELS, TENSORS, with_either_input
-from models.engines.unsigned import with_unsigned_activations
+from models.engines.saturation import pairs_saturate
+from models.engines.unsigned import on_integers
 from models.errors import EngineError
 from models.inner import Inner
 from models.onnx_loader import Opaque
@@ -57,7 +58,9 @@ class SessionModel:
     @staticmethod
     def of(classifier: Classifier) -> "SessionModel":
         """Return a classifier in the form that ONNX Runtime loads."""
-        proto = with_unsigned_activations(classifier.network.proto)
+        proto = classifier.network.proto
+        if classifier.network.quantised:
+            proto = on_integers(proto, pairs_saturate=pairs_saturate())
         inner = classifier.inner
         return SessionModel(
             classifier.name,

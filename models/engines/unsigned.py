@@ -1,18 +1,49 @@
-"""Gives activations of int8 the type uint8, in which ONNX Runtime computes on integers.
+"""Gives quantised activations the type and zero point with which ONNX Runtime uses integers.
 
-    q in int8 with the zero point z means what q + 128 means in uint8 with the zero point z + 128
+On x86 it joins a convolution with the nodes that quantise beside it only if its input is uint8, and
+with a Relu or Clip ahead of the QuantizeLinear only if that makes the lowest code of 0. It computes
+others in float, and takes longer than for the float model. So codes q become q + d, which mean the
+same with the zero point z + d:
 
-On x86 ONNX Runtime joins a convolution with the nodes that quantise beside it only if its input is
-uint8. Of int8 it computes most in float, and takes longer than for the float model.
+    d = -z, uint8,  where every code is made of a Relu's or a Clip's numbers, which are 0 or more
+    d = 128, uint8, of other values of int8
+
+Quantising never changes the order of two numbers. So the activation becomes a part of it, and of a
+bound only the least code is left:
+
+    quantize(clip(x, 0, c)) = min(quantize(x), quantize(c), highest code),   zero point 0
+
+The highest code is int8's 127 and so on, less z. Refused where other nodes read the codes, and
+where values of different zero points are joined.
+
+A CPU without VNNI adds products of uint8 and int8 in pairs in 16 bits, which saturate: 2 · 255 ·
+127 is beyond them, 2 · 127 · 128, of codes behind a Relu of int8, is not. So there filters become
+uint8.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from numpy.typing import NDArray
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+    numpy_helper,
+)
 
 _SHIFT = 128
+_HIGHEST, _SEVEN_BITS = 255, 127
+_TYPES: Mapping[int, np.iinfo[Any]] = {
+    TensorProto.INT8: np.iinfo(np.int8),
+    TensorProto.UINT8: np.iinfo(np.uint8),
+}
 
 # They move bytes, or take the largest: the order of the numbers is that of the shifted ones.
 _MOVES = frozenset(
@@ -20,66 +51,106 @@ _MOVES = frozenset(
 )
 
 
-def with_unsigned_activations(model: ModelProto) -> ModelProto:
-    """Return the model, or a copy in which what QuantizeLinear makes of int8 is uint8.
+def on_integers(model: ModelProto, *, pairs_saturate: bool = False) -> ModelProto:
+    """Return a copy in which what QuantizeLinear makes is uint8 wherever it may be.
 
-    Every number keeps its meaning to the bit. A value that is read by nodes with a meaning of int8
-    of their own stays as it is, and so does what is joined with it.
+    Every number keeps its meaning to the bit. A value that is read by nodes with a meaning of codes
+    of their own stays as it is, and so does what is joined with it. Where `pairs_saturate`, filters
+    whose products may are uint8, too: ONNX Runtime then adds them in 32 bits.
     """
     result = ModelProto()
     result.CopyFrom(model)
-    graph = result.graph
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    changed = _changeable(graph, constants)
-    if not changed:
-        return model
-    for node in graph.node:
-        if _quantises(node, changed):
-            node.input[2] = _shifted(graph, constants, node.input[2])
-            # From opset 21 on it may say the type of the zero point once more.
-            kept = [part for part in node.attribute if part.name != "output_dtype"]
-            if node.op_type == "QuantizeLinear" and len(kept) < len(node.attribute):
-                del node.attribute[:]
-                node.attribute.extend(kept)
-    for value in graph.value_info:
-        if value.name in changed:
-            value.type.tensor_type.elem_type = TensorProto.UINT8
+    # A graph inside a node may read any value.
+    if any(p.type == AttributeProto.GRAPH for node in model.graph.node for p in node.attribute):
+        return result
+    graph = _Graph.of(result.graph)
+    changed = [change for joined in _joined(graph) if (change := _change(graph, joined))]
+    for change in changed:
+        _apply(graph, change)
+    _drop_unread(result.graph)
+    if pairs_saturate:
+        small = [c.joined.names for c in changed if c.highest <= _SEVEN_BITS]
+        _widen_filters(graph, set().union(*small))
     return result
 
 
-def _changeable(graph: GraphProto, constants: Mapping[str, TensorProto]) -> set[str]:
-    """Return the names of the values of int8 that only nodes read which may as well read uint8.
+@dataclass(frozen=True)
+class _Graph:
+    """A graph with its edges."""
 
-    There are none where a node has a graph of its own, which may read any value.
-    """
-    if any(part.type == AttributeProto.GRAPH for node in graph.node for part in node.attribute):
-        return set()
-    makers: dict[str, NodeProto] = {}
-    readers: dict[str, list[NodeProto]] = defaultdict(list)
-    found: set[str] = set()
-    for node in graph.node:
-        moved = node.op_type in _MOVES and found.intersection(_moved(node))
-        if moved or (node.op_type == "QuantizeLinear" and _is_signed(node, constants)):
-            found.add(node.output[0])
-        makers.update(dict.fromkeys(node.output, node))
-        for name in node.input:
-            readers[name].append(node)
-    found.difference_update(output.name for output in graph.output)
+    proto: GraphProto
+    constants: dict[str, TensorProto]
+    makers: Mapping[str, NodeProto]
+    readers: Mapping[str, list[NodeProto]]
 
-    def may_change(name: str) -> bool:
-        maker = makers[name]
-        if maker.op_type in _MOVES and not found.issuperset(_moved(maker)):
-            return False
-        return all(
-            found.issuperset(reader.output)
-            if reader.op_type in _MOVES and name in _moved(reader)
-            else reader.op_type == "DequantizeLinear" and _is_signed(reader, constants)
-            for reader in readers[name]
+    @staticmethod
+    def of(proto: GraphProto) -> "_Graph":
+        readers: dict[str, list[NodeProto]] = defaultdict(list)
+        for node in proto.node:
+            for name in node.input:
+                readers[name].append(node)
+        return _Graph(
+            proto,
+            {tensor.name: tensor for tensor in proto.initializer},
+            {name: node for node in proto.node for name in node.output},
+            readers,
         )
 
-    while refused := {name for name in found if not may_change(name)}:
-        found -= refused
-    return found
+    def array(self, name: str) -> NDArray[np.generic] | None:
+        """Return a constant's numbers, or None for a computed value."""
+        tensor = self.constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+    def add(self, name: str, array: NDArray[np.generic]) -> str:
+        """Add a constant unless there is one of that name, and return its name."""
+        if name not in self.constants:
+            self.proto.initializer.append(numpy_helper.from_array(array, name))
+            self.constants[name] = self.proto.initializer[-1]
+        return name
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Holds values of 8 bits that nodes move from one to the other, and who makes and reads
+    them."""
+
+    names: set[str]
+    quantise: list[NodeProto]
+    dequantise: list[NodeProto]
+
+
+def _joined(graph: _Graph) -> Iterator[_Joined]:
+    """Yield the values that QuantizeLinear makes, and only moves and DequantizeLinear read."""
+    outputs = {output.name for output in graph.proto.output}
+    seen: set[str] = set()
+    for first in graph.proto.node:
+        if first.op_type != "QuantizeLinear" or first.output[0] in seen:
+            continue
+        found = _Joined(set(), [], [])
+        left, whole = [first.output[0]], True
+        while left:
+            name = left.pop()
+            if name in found.names:
+                continue
+            found.names.add(name)
+            maker = graph.makers.get(name)
+            whole &= name not in outputs
+            if maker is not None and maker.op_type == "QuantizeLinear":
+                found.quantise.append(maker)
+            elif maker is not None and maker.op_type in _MOVES and len(maker.output) == 1:
+                left += _moved(maker)
+            else:
+                whole = False
+            for reader in graph.readers[name]:
+                if reader.op_type == "DequantizeLinear" and reader.input[0] == name:
+                    found.dequantise.append(reader)
+                elif reader.op_type in _MOVES and name in _moved(reader):
+                    left += reader.output
+                else:
+                    whole = False
+        seen |= found.names
+        if whole:
+            yield found
 
 
 def _moved(node: NodeProto) -> Sequence[str]:
@@ -87,22 +158,125 @@ def _moved(node: NodeProto) -> Sequence[str]:
     return list(node.input) if node.op_type == "Concat" else [node.input[0]]
 
 
-def _quantises(node: NodeProto, changed: set[str]) -> bool:
-    return (node.op_type == "QuantizeLinear" and node.output[0] in changed) or (
-        node.op_type == "DequantizeLinear" and node.input[0] in changed
+@dataclass(frozen=True)
+class _Change:
+    joined: _Joined
+    shift: int
+    # What a QuantizeLinear reads instead of the activation ahead of it, and the largest code.
+    behind: Mapping[str, tuple[str, int]]
+
+    @property
+    def highest(self) -> int:
+        """Return the highest code that any value has."""
+        return max((most for _, most in self.behind.values()), default=_HIGHEST)
+
+
+def _change(graph: _Graph, joined: _Joined) -> _Change | None:
+    """Return how values are to be changed, or None if they stay."""
+    ends = [*joined.quantise, *joined.dequantise]
+    tensors = [graph.constants.get(end.input[2]) if len(end.input) > 2 else None for end in ends]
+    zeros = [numpy_helper.to_array(tensor) for tensor in tensors if tensor is not None]
+    types = {tensor.data_type for tensor in tensors if tensor is not None}
+    if len(zeros) < len(ends) or len(types) != 1 or not types <= _TYPES.keys():
+        return None
+    (kind,) = types
+    one = {int(zero.item()) for zero in zeros if zero.size == 1}
+    behind = {}
+    if len(one) == 1 and all(zero.size == 1 for zero in zeros):
+        (zero,) = one
+        highest = int(_TYPES[kind].max) - zero
+        for end in joined.quantise:
+            if (bound := _bound(graph, end, highest)) is not None:
+                behind[end.output[0]] = bound
+        lowest = zero == _TYPES[kind].min
+        bites = any(
+            graph.makers[end.input[0]].op_type == "Clip"
+            for end in joined.quantise
+            if end.output[0] in behind
+        )
+        if len(behind) == len(joined.quantise) and (not lowest or bites):
+            return _Change(joined, -zero, behind)
+    return _Change(joined, _SHIFT, {}) if kind == TensorProto.INT8 else None
+
+
+def _bound(graph: _Graph, quantise: NodeProto, highest: int) -> tuple[str, int] | None:
+    """Return what an activation ahead of a QuantizeLinear reads, and the largest code that it
+    leaves, less the zero point; None for other activations than clip(x, 0, c)."""
+    activation = graph.makers.get(quantise.input[0])
+    scale = graph.array(quantise.input[1])
+    if activation is None or scale is None or scale.size != 1:
+        return None
+    if activation.op_type == "Relu":
+        return activation.input[0], highest
+    if activation.op_type != "Clip":
+        return None
+    low, high = (
+        graph.array(activation.input[index]) if len(activation.input) > index else None
+        for index in (1, 2)
     )
+    given = len(activation.input) > 2 and activation.input[2] != ""
+    if low is None or low.item() != 0 or (high is None) == given:
+        return None
+    if high is None:
+        return activation.input[0], highest
+    code = np.rint(np.float32(high.item()) / np.float32(scale.item()))
+    return activation.input[0], int(min(code, highest))
 
 
-def _is_signed(node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
-    zero = constants.get(node.input[2]) if len(node.input) > 2 else None
-    return zero is not None and zero.data_type == TensorProto.INT8
+def _apply(graph: _Graph, change: _Change) -> None:
+    for end in (*change.joined.quantise, *change.joined.dequantise):
+        end.input[2] = _shifted(graph, end.input[2], change.shift)
+        # From opset 21 on it may say the type of the zero point once more.
+        kept = [part for part in end.attribute if part.name != "output_dtype"]
+        if end.op_type == "QuantizeLinear" and len(kept) < len(end.attribute):
+            del end.attribute[:]
+            end.attribute.extend(kept)
+    for value in graph.proto.value_info:
+        if value.name in change.joined.names:
+            value.type.tensor_type.elem_type = TensorProto.UINT8
+    for name, (x, most) in change.behind.items():
+        quantise = graph.makers[name]
+        quantise.input[0] = x
+        if most < _HIGHEST:
+            quantise.output[0] = f"{name}/unbounded"
+            constant = graph.add(f"convoy/{most}", np.array(most, np.uint8))
+            least = helper.make_node("Min", [quantise.output[0], constant], [name])
+            least.name = f"{quantise.name}/bound"
+            graph.proto.node.insert(list(graph.proto.node).index(quantise) + 1, least)
 
 
-def _shifted(graph: GraphProto, constants: dict[str, TensorProto], name: str) -> str:
-    """Return the name of the zero point of uint8, which is added unless it is there."""
-    unsigned = f"{name}/unsigned"
-    if unsigned not in constants:
-        zero = numpy_helper.to_array(constants[name]).astype(np.int16) + _SHIFT
-        graph.initializer.append(numpy_helper.from_array(zero.astype(np.uint8), unsigned))
-        constants[unsigned] = graph.initializer[-1]
-    return unsigned
+def _drop_unread(graph: GraphProto) -> None:
+    """Drop activations that nothing reads any more: a convolution whose result they read would be
+    computed in float."""
+    read = {name for node in graph.node for name in node.input}
+    read.update(output.name for output in graph.output)
+    for node in list(graph.node):
+        if node.op_type in ("Clip", "Relu") and node.output[0] not in read:
+            graph.node.remove(node)
+
+
+def _shifted(graph: _Graph, name: str, shift: int) -> str:
+    """Return the name of integers of uint8 that are `shift` more, which are added unless there."""
+    shifted = numpy_helper.to_array(graph.constants[name]).astype(np.int16) + shift
+    return graph.add(f"{name}/{shift:+}", shifted.astype(np.uint8))
+
+
+def _widen_filters(graph: _Graph, small: set[str]) -> None:
+    """Make filters of int8 uint8, except those that are multiplied by `small` codes or are
+    small."""
+    for product in graph.proto.node:
+        if product.op_type not in ("Conv", "Gemm", "MatMul"):
+            continue
+        x, filter_ = (graph.makers.get(name) for name in product.input[:2])
+        if x is None or filter_ is None or x.op_type != "DequantizeLinear":
+            continue
+        numbers = graph.array(filter_.input[0]) if filter_.op_type == "DequantizeLinear" else None
+        if numbers is None or numbers.dtype != np.int8 or x.input[0] in small:
+            continue
+        if 2 * _HIGHEST * int(np.abs(numbers.astype(np.int16)).max()) <= np.iinfo(np.int16).max:
+            continue
+        if len(filter_.input) < 3:
+            zeros = np.zeros_like(graph.array(filter_.input[1]), np.int8)
+            filter_.input.append(graph.add(f"{filter_.input[1]}/zero", zeros))
+        for index in (0, 2):
+            filter_.input[index] = _shifted(graph, filter_.input[index], _SHIFT)

@@ -13,8 +13,9 @@ from onnxruntime.quantization import QuantFormat, QuantType
 
 from models import BUILT_IN_MODEL, load_classifier
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
-from models.engines.unsigned import with_unsigned_activations
-from tests.support.models.quantised import quantised, run_on_integers
+from models.engines.saturation import pairs_saturate
+from models.engines.unsigned import on_integers
+from tests.support.models.quantised import quantised, run_node_by_node, run_on_integers
 
 DIGITS = {"preset": "digits"}
 RNG = np.random.default_rng(0)
@@ -117,9 +118,9 @@ def test_moved_bytes_mean_the_same_to_the_bit() -> None:
         ],
         {"y": TensorProto.FLOAT},
     )
-    other = with_unsigned_activations(model)
-    assert _zeros(other) == {"q": "zero/unsigned", "y": "zero/unsigned"}
-    (zero,) = (t for t in other.graph.initializer if t.name == "zero/unsigned")
+    other = on_integers(model)
+    assert _zeros(other) == {"q": "zero/+128", "y": "zero/+128"}
+    (zero,) = (t for t in other.graph.initializer if t.name == "zero/+128")
     assert numpy_helper.to_array(zero).dtype == np.uint8
     # Beyond both ends of the range, too.
     x = RNG.normal(0, 10, (3, 2, 4, 4)).astype(np.float32)
@@ -162,7 +163,7 @@ def test_what_others_read_as_int8_stays(
     nodes: list[onnx.NodeProto], outputs: dict[str, int]
 ) -> None:
     model = _model(nodes, outputs)
-    assert with_unsigned_activations(model) is model
+    assert on_integers(model) == model
 
 
 def test_the_type_that_a_node_says_once_more_goes_with_the_zero_point() -> None:
@@ -170,8 +171,8 @@ def test_the_type_that_a_node_says_once_more_goes_with_the_zero_point() -> None:
     model.opset_import[0].version = 21
     model.ir_version = 10
     model.graph.node[0].attribute.append(helper.make_attribute("output_dtype", TensorProto.INT8))
-    other = with_unsigned_activations(model)
-    assert _zeros(other) == {"q": "zero/unsigned", "y": "zero/unsigned"}
+    other = on_integers(model)
+    assert _zeros(other) == {"q": "zero/+128", "y": "zero/+128"}
     x = RNG.normal(size=(2, 2, 4, 4)).astype(np.float32)
     (found,) = ort.InferenceSession(other.SerializeToString()).run(None, {"x": x})
     np.testing.assert_allclose(found, x, atol=0.03)
@@ -186,4 +187,149 @@ def test_what_a_branch_may_read_stays_as_it_is() -> None:
     some = helper.make_node("Constant", [], ["some"], value=numpy_helper.from_array(np.array(True)))
     chosen = helper.make_node("If", ["some"], ["y"], then_branch=kept, else_branch=dropped)
     model = _model([_quantise("x", "q"), some, chosen], {"y": TensorProto.FLOAT})
-    assert with_unsigned_activations(model) is model
+    assert on_integers(model) == model
+
+
+C = 16
+
+
+def _behind(activation: onnx.NodeProto, zero: Any, **constants: Any) -> ModelProto:
+    """Return two convolutions with an activation and a quantiser of that zero point between."""
+    rng = np.random.default_rng(1)
+    weights: dict[str, Any] = {
+        "step": np.float32(0.03),
+        "middle": np.uint8(128),
+        "scale": np.float32(0.02),
+        "zero": zero,
+        "last": np.float32(0.05),
+        "end": np.uint8(111),
+        **{name: rng.integers(-127, 128, (C, C, 3, 3)).astype(np.int8) for name in ("v", "w")},
+        "s": np.linspace(0.0005, 0.001, C).astype(np.float32),
+        "z": np.zeros(C, np.int8),
+        **constants,
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "step", "middle"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "step", "middle"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["v", "s", "z"], ["vd"], axis=0),
+        helper.make_node("Conv", ["xd", "vd"], ["c"], name="first", pads=[1] * 4),
+        activation,
+        helper.make_node("QuantizeLinear", ["r", "scale", "zero"], ["q"], name="q"),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"], name="d"),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["wd"], axis=0),
+        helper.make_node("Conv", ["d", "wd"], ["e"], name="second", pads=[1] * 4),
+        helper.make_node("QuantizeLinear", ["e", "last", "end"], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", "last", "end"], ["y"]),
+    ]
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", C, 6, 6])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", C, 6, 6])
+    tensors = [numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items()]
+    graph = helper.make_graph(nodes, "net", [image], [result], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+RELU = helper.make_node("Relu", ["c"], ["r"])
+CLIP = helper.make_node("Clip", ["c", "low", "high"], ["r"])
+BOUNDS: dict[str, Any] = {"low": np.float32(0), "high": np.float32(0.6)}
+
+
+@pytest.mark.parametrize("saturate", [False, True], ids=["exact pairs", "pairs that saturate"])
+@pytest.mark.parametrize(
+    ("activation", "zero", "most"),
+    [
+        (RELU, np.int8(0), 127),
+        (RELU, np.int8(-128), None),
+        (RELU, np.int8(-28), 155),
+        (RELU, np.uint8(0), None),
+        (RELU, np.uint8(128), 127),
+        (CLIP, np.int8(0), 30),
+        (CLIP, np.uint8(0), 30),
+        (CLIP, np.int8(-128), 30),
+    ],
+    ids=lambda value: getattr(value, "op_type", None),
+)
+def test_behind_a_relu_or_clip_the_lowest_code_is_0_and_convolutions_are_on_integers(
+    activation: onnx.NodeProto, zero: Any, most: int | None, saturate: bool, tmp_path: Path
+) -> None:
+    model = _behind(activation, zero, **BOUNDS)
+    other = on_integers(model, pairs_saturate=saturate)
+    found = operators(other.SerializeToString(), tmp_path)
+    assert found.count("QLinearConv") == 2
+    assert not {"Conv", "FusedConv", "Relu", "Clip"}.intersection(found)
+    bounds = [node for node in other.graph.node if node.op_type == "Min"]
+    arrays = {t.name: numpy_helper.to_array(t) for t in other.graph.initializer}
+    assert [arrays[node.input[1]] for node in bounds] == ([] if most is None else [most])
+    x = RNG.normal(0, 2, (3, C, 6, 6)).astype(np.float32)
+    expected = run_node_by_node(model, x)
+    assert len(np.unique(expected)) > 20
+    # Node by node the codes are the same; sums of integers may round the other way.
+    np.testing.assert_array_equal(run_node_by_node(other, x), expected)
+    if saturate or not pairs_saturate():
+        (y,) = ort.InferenceSession(other.SerializeToString()).run(None, {"x": x})
+        steps = np.abs(y - expected) / np.float32(0.05)
+        assert steps.max() < 1.01
+        assert (steps > 0.5).mean() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("activation", "zero"),
+    [
+        (helper.make_node("Clip", ["c", "high"], ["r"]), np.uint8(100)),
+        (helper.make_node("LeakyRelu", ["c"], ["r"]), np.uint8(100)),
+        (RELU, np.array([3, 5] * (C // 2), np.uint8)),
+    ],
+    ids=["a clip above 0", "a leaky relu", "zero points of channels"],
+)
+def test_other_activations_stay(activation: onnx.NodeProto, zero: NDArray[Any]) -> None:
+    model = _behind(activation, zero, **BOUNDS)
+    if zero.size > 1:
+        scales = np.full(C, 0.02, np.float32)
+        (scale,) = (t for t in model.graph.initializer if t.name == "scale")
+        scale.CopyFrom(numpy_helper.from_array(scales, "scale"))
+    assert on_integers(model) == model
+
+
+def test_an_activation_that_others_read_stays_for_them() -> None:
+    model = _behind(RELU, np.int8(0))
+    model.graph.node.append(helper.make_node("Identity", ["r"], ["kept"]))
+    model.graph.output.append(helper.make_tensor_value_info("kept", TensorProto.FLOAT, None))
+    other = on_integers(model)
+    assert [node.op_type for node in other.graph.node].count("Relu") == 1
+    x = RNG.normal(size=(1, C, 6, 6)).astype(np.float32)
+    for found, expected in zip(
+        ort.InferenceSession(other.SerializeToString(), _unjoined()).run(None, {"x": x}),
+        ort.InferenceSession(model.SerializeToString(), _unjoined()).run(None, {"x": x}),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+def _unjoined() -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
+def test_where_pairs_saturate_filters_of_large_codes_are_uint8() -> None:
+    """Not those behind a Relu of int8, nor those of few bits."""
+    model = _behind(RELU, np.int8(0))
+    first, second = (_filter_type(on_integers(model, pairs_saturate=True), v) for v in "vw")
+    assert (first, second) == (TensorProto.UINT8, TensorProto.INT8)
+    few = _behind(RELU, np.uint8(0), v=np.full((C, C, 3, 3), 64, np.int8))
+    assert _filter_type(on_integers(few, pairs_saturate=True), "v") == TensorProto.INT8
+    assert _filter_type(on_integers(few, pairs_saturate=True), "w") == TensorProto.UINT8
+    assert _filter_type(on_integers(few), "w") == TensorProto.INT8
+
+
+def _filter_type(model: ModelProto, name: str) -> int:
+    (node,) = (node for node in model.graph.node if node.output[0] == f"{name}d")
+    (kind,) = (t.data_type for t in model.graph.initializer if t.name == node.input[0])
+    return int(kind)
+
+
+def test_this_machines_sums_are_what_its_probe_says() -> None:
+    model = _behind(RELU, np.uint8(0))
+    x = np.full((1, C, 6, 6), 9, np.float32)
+    expected = run_node_by_node(model, x)
+    (y,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    assert (np.abs(y - expected).max() > 0.06) == pairs_saturate()

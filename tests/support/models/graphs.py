@@ -83,10 +83,11 @@ class GraphBuilder:
         bias: bool = True,
         residual: str | None = None,
         activation: Activation | None = None,
+        dilation: int = 1,
     ) -> str:
         c, *size = self.shapes[x]
         axes, pad = len(size), kernel // 2 if pad is None else pad
-        window = _window(size, kernel, stride, pad)
+        window = _window(size, kernel, stride, pad, dilation)
         problem = ConvProblem(n=1, c=c, k=k, window=window, groups=groups)
         fan_in = c // groups * kernel**axes
         weight = self.noise(f"{output}.w", problem.filter_shape, -1 / fan_in, 1 / fan_in)
@@ -160,7 +161,9 @@ class GraphBuilder:
         return self.add(Pad, output, shape, x=x, begin=begin, end=end, value=value)
 
 
-def _window(size: list[int], kernel: int, stride: int | tuple[int, ...], pad: int) -> Window:
+def _window(
+    size: list[int], kernel: int, stride: int | tuple[int, ...], pad: int, dilation: int = 1
+) -> Window:
     axes = len(size)
 
     def each(entry: int) -> tuple[int, ...]:
@@ -168,10 +171,10 @@ def _window(size: list[int], kernel: int, stride: int | tuple[int, ...], pad: in
 
     strides = stride if isinstance(stride, tuple) else each(stride)
     output = tuple(
-        floor_output(length, kernel, step, 1, pad, pad)
+        floor_output(length, kernel, step, dilation, pad, pad)
         for length, step in zip(size, strides, strict=True)
     )
-    return Window(tuple(size), each(kernel), strides, each(1), each(pad), each(pad), output)
+    return Window(tuple(size), each(kernel), strides, each(dilation), each(pad), each(pad), output)
 
 
 def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) -> RewriteResult:
