@@ -153,6 +153,18 @@ def test_a_fully_connected_layer_multiplies_bytes() -> None:
     assert found.weight in result.graph.grids  # not permuted
 
 
+def test_a_fully_connected_layer_of_several_rows_an_image_stays_in_float() -> None:
+    to = _Bytes()
+    rows = to.b.reshape("f", to.dequantize(to.quantize("q", "x")), (16, 18))
+    made = to.b.gemm("g", to.dequantize(to.quantize("f8", rows)), 5)
+    gemm = to.b.nodes[-1]
+    assert isinstance(gemm, Gemm)
+    to.to_grid(gemm.weight)
+    result = _rewritten(to.build(to.dequantize(to.quantize("y", made))))
+    assert not any(isinstance(node, Gemm) for node in _of_bytes(result))
+    assert f"{gemm.name} has several rows an image" in _reasons(result)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

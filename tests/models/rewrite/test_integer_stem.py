@@ -16,13 +16,19 @@ _TO = replace(BYTE, scale=0.5, zero_point=128)
 
 
 def stem(
-    c: int, size: tuple[int, int], kernel: int, stride: int = 2, pad: int = 0, twice: bool = False
+    c: int,
+    size: tuple[int, int],
+    kernel: int,
+    stride: int = 2,
+    pad: int = 0,
+    twice: bool = False,
+    dilation: int = 1,
 ) -> Graph:
     """Quantize, a convolution, Quantize; `twice` reads the bytes once more."""
     b = GraphBuilder(0, x=(c, *size))
     q = b.add(Quantize, "q", b.shapes["x"], x="x")
     d = b.add(Dequantize, "d", b.shapes["x"], x=q)
-    y = b.conv("c", d, 8, kernel, stride=stride, pad=pad)
+    y = b.conv("c", d, 8, kernel, stride=stride, pad=pad, dilation=dilation)
     conv = b.nodes[-1]
     assert isinstance(conv, Conv)
     numbers = np.random.default_rng(1).integers(-127, 128, b.weights[conv.weight].shape)
@@ -82,9 +88,10 @@ def test_blocks_of_pixels_have_the_same_convolution(c: int, kernel: int, pad: in
         (stem(5, (12, 10), 3), ""),
         (stem(3, (12, 10), 3, stride=1), ""),
         (stem(3, (12, 10), 1), ""),
+        (stem(3, (20, 24), 3, pad=2, dilation=2), ""),
         (stem(3, (12, 10), 3, twice=True), "q is also read by"),
     ],
-    ids=["odd", "channels", "stride", "pixel", "readers"],
+    ids=["odd", "channels", "stride", "pixel", "dilation", "readers"],
 )
 def test_others_stay_as_they_are(graph: Graph, reason: str) -> None:
     result = rewritten(graph)
