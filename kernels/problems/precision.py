@@ -36,6 +36,11 @@ class Storage:
         """Return the least and the greatest byte, each minus the zero point."""
         return -self.zero_point, 255 - self.zero_point
 
+    def byte(self, number: float) -> int:
+        """Return the byte of a number, as ONNX's QuantizeLinear rounds it."""
+        steps = int(np.rint(np.float32(number) / np.float32(self.scale)))
+        return min(max(steps + self.zero_point, 0), 255)
+
     def pitch(self, channels: int) -> int:
         """Return how many numbers apart two pixels are in a buffer: the channels padded to whole
         vectors."""

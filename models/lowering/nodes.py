@@ -223,7 +223,9 @@ def _transpose(to: Context, node: Transpose) -> None:
 
 def _pad(to: Context, node: Pad) -> None:
     inner = y = to.output(node.output)
-    to.tape.emit(elementwise.fill_launch(y.strided, node.value), y=at(y))
+    stored = y.strided.stored
+    value = stored.byte(node.value) if is_quantised(stored) else node.value
+    to.tape.emit(elementwise.fill_launch(y.strided, value), y=at(y))
     for axis, size in enumerate(to.graph.shape(node.x)):
         inner = buffer_view.cut(inner, axis + 1, node.begin[axis], node.begin[axis] + size)
     to.copy(to.views[node.x], inner)

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 from onnx_ir.passes import common as passes
 
 from models.errors import UnsupportedModelError
 from models.graph import Shape
-from models.onnx_loader.importer import drop_batch_axis, numbered, static_shape
+from models.onnx_loader.constants import add_constant
+from models.onnx_loader.importer import drop_batch_axis, static_shape
 from models.onnx_loader.integers import constant_of
 
 BATCH = "N"
@@ -54,19 +54,6 @@ def make_batch_symbolic(model: ir.Model) -> None:
         value.shape = ir.Shape([BATCH, *rest])
 
 
-def _constant(graph: ir.Graph, name: str, array: NDArray[np.generic]) -> ir.Value:
-    # A model that was written in this form has constants of these names.
-    name = next(free for free in numbered(name) if free not in graph.initializers)
-    value = ir.Value(
-        name=name,
-        type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-        shape=ir.Shape(array.shape),
-        const_value=ir.Tensor(array, name=name),
-    )
-    graph.register_initializer(value)
-    return value
-
-
 def _image_shape(node: ir.Node) -> Shape:
     return static_shape(node.outputs[0])[1:]
 
@@ -75,13 +62,13 @@ def _copy_batch(graph: ir.Graph, node: ir.Node) -> None:
     # A 0 in a Reshape target copies that axis from the input (unless allowzero).
     target = np.array([0, *_image_shape(node)], np.int64)
     node.attributes.pop("allowzero", None)
-    node.replace_input_with(1, _constant(graph, f"{node.outputs[0].name}/target", target))
+    node.replace_input_with(1, add_constant(graph, f"{node.outputs[0].name}/target", target))
 
 
 def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
     # Expand broadcasts both ways: 1 keeps the input's size.
     target = np.array([1, *_image_shape(node)], np.int64)
-    node.replace_input_with(1, _constant(graph, f"{node.outputs[0].name}/target", target))
+    node.replace_input_with(1, add_constant(graph, f"{node.outputs[0].name}/target", target))
 
 
 def _resize_without_batch(graph: ir.Graph, node: ir.Node) -> None:
@@ -92,7 +79,7 @@ def _resize_without_batch(graph: ir.Graph, node: ir.Node) -> None:
     axes = range(2, len(static_shape(node.outputs[0])))
     node.attributes["axes"] = ir.AttrInt64s("axes", list(axes))
     target = np.array(static_shape(node.outputs[0])[2:], np.int64)
-    node.replace_input_with(3, _constant(graph, f"{node.outputs[0].name}/target", target))
+    node.replace_input_with(3, add_constant(graph, f"{node.outputs[0].name}/target", target))
 
 
 def _cut_constants(graph: ir.Graph, node: ir.Node, operands: Iterable[int]) -> None:
@@ -105,7 +92,7 @@ def _cut_constants(graph: ir.Graph, node: ir.Node, operands: Iterable[int]) -> N
         if array.ndim == rank and array.shape[0] != 1:
             image = drop_batch_axis(str(value.name), array, rank)[np.newaxis]
             name = f"{node.outputs[0].name}/constant{index}"
-            node.replace_input_with(index, _constant(graph, name, image))
+            node.replace_input_with(index, add_constant(graph, name, image))
 
 
 def _repeat_constants(graph: ir.Graph, node: ir.Node) -> None:
@@ -118,9 +105,9 @@ def _repeat_constants(graph: ir.Graph, node: ir.Node) -> None:
             str(value.name), value.const_value.numpy(), len(node.outputs[0].shape or ())
         )
         batch = ir.node("Shape", [computed[0]], {"start": 0, "end": 1})
-        rest = _constant(graph, f"{name}/rest", np.array(image.shape, np.int64))
+        rest = add_constant(graph, f"{name}/rest", np.array(image.shape, np.int64))
         target = ir.node("Concat", [batch.outputs[0], rest], {"axis": 0})
-        part = _constant(graph, name, image[np.newaxis])
+        part = add_constant(graph, name, image[np.newaxis])
         repeated = ir.node("Expand", [part, target.outputs[0]])
         for new, suffix in ((batch, "n"), (target, "shape"), (repeated, "repeated")):
             new.outputs[0].name = f"{name}/{suffix}"

@@ -1,7 +1,6 @@
 """Holds the state of one import, which is the known tensors and the nodes written so far."""
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Grid, Node, Shape, Value, Weight
+from models.onnx_loader.constants import numbered
 from models.onnx_loader.integers import constant_of, dequantised_constant
 
 
@@ -101,12 +101,6 @@ class Importer:
         """Return the graph of all nodes, values and weights collected so far."""
         nodes = tuple(self.nodes)
         return Graph(name, inputs, outputs, self.values, nodes, self.weights, self.grids)
-
-
-def numbered(stem: str) -> Iterator[str]:
-    """Yield a name, and then the name followed by 1, 2 and so on."""
-    yield stem
-    yield from (f"{stem}.{number}" for number in itertools.count(1))
 
 
 def _same(a: Weight, b: Weight) -> bool:

@@ -15,6 +15,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from models.onnx_loader.constants import add_constant
+
 _CONTRIB = "com.microsoft"
 
 Parameters = tuple[int, int, int]
@@ -55,6 +57,9 @@ _INTEGERS = {
     ir.DataType.UINT8: np.dtype(np.uint8),
     ir.DataType.INT32: np.dtype(np.int32),
 }
+
+BYTE_SHIFTS = {ir.DataType.UINT8: 0, ir.DataType.INT8: 128}
+"""By how much a byte is larger than the integer that it stores."""
 
 
 def spell_out_integers(model: ir.Model) -> None:
@@ -127,15 +132,8 @@ def _dequantise_bias(node: ir.Node, bias: int, step: NDArray[np.float32]) -> ir.
     name = f"{node.outputs[0].name}/bias"
     values = []
     for suffix, array in (("scale", step), ("zero", np.zeros(step.shape, np.int32))):
-        constant = ir.Value(
-            name=f"{name}/{suffix}",
-            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-            shape=ir.Shape(array.shape),
-            const_value=ir.Tensor(array, name=f"{name}/{suffix}"),
-        )
         if isinstance(node.graph, ir.Graph):
-            node.graph.register_initializer(constant)
-        values.append(constant)
+            values.append(add_constant(node.graph, f"{name}/{suffix}", array))
     made = ir.node("DequantizeLinear", [_input(node, bias), *values], {"axis": 0})
     made.outputs[0].name = name
     return made

@@ -1,6 +1,7 @@
 """Turns a checked ModelProto into one form: float32, one opset, constants folded, shapes known.
 
-    inline → to_float32 → convert_opset → spell_out_integers → fix_shapes → fold → infer shapes
+    inline → to_float32 → convert_opset → spell_out_integers → fix_shapes → fold →
+    fold_into_integer_filters → move_integers → infer shapes
 
 Everything that follows (typed nodes, ONNX Runtime) sees only this form. Inlining, folding, opset
 conversion, shape inference and the folding of BatchNormalization into Conv are onnx's, onnx-ir's
@@ -22,6 +23,8 @@ from onnxscript import version_converter
 from models.errors import ModelError, UnsupportedModelError
 from models.graph import Shape
 from models.onnx_loader.fold import fold
+from models.onnx_loader.integer_moves import move_integers
+from models.onnx_loader.integer_scales import fold_into_integer_filters
 from models.onnx_loader.integers import spell_out_integers
 from models.onnx_loader.limits.bounds import CONSTANT_FACTOR, CONSTANT_FREE, NODE_LIMIT, shortened
 from models.onnx_loader.limits.ranks import check_ranks
@@ -83,6 +86,8 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         spell_out_integers(model)
         _fix_input_shapes(model, input_shape)
         fold(model, room)
+        fold_into_integer_filters(model)
+        move_integers(model)
         check_reads(model, room)
         _infer_shapes(model)
     _name_nodes(model, names)

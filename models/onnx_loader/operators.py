@@ -34,7 +34,7 @@ from models.onnx_loader.importer import (
     drop_batch_axis,
     extends,
 )
-from models.onnx_loader.integers import constant_of, dequantised_constant
+from models.onnx_loader.integers import BYTE_SHIFTS, constant_of, dequantised_constant
 
 Operator = Callable[[Importer, OnnxNode], None]
 
@@ -277,13 +277,9 @@ def _split(to: Importer, node: OnnxNode) -> None:
         start = stop
 
 
-# By how much a byte is larger than the integer that it stores.
-_SHIFTS = {ir.DataType.UINT8: 0, ir.DataType.INT8: 128}
-
-
 def _storage(node: OnnxNode, integers: ir.Value) -> Storage:
     """Return how a QuantizeLinear's or DequantizeLinear's integers are stored."""
-    if integers.dtype not in _SHIFTS:
+    if integers.dtype not in BYTE_SHIFTS:
         raise RefusedError(f"its integers are {integers.dtype}; only int8 and uint8 are supported")
     attributes_only(node, {"block_size": 0})
     scale, zero = node.constant(1), node.constant(2) if node.has(2) else np.zeros(1, np.int64)
@@ -291,7 +287,7 @@ def _storage(node: OnnxNode, integers: ir.Value) -> Storage:
         raise RefusedError(f"its {scale.size} scales: only one for all of a tensor is supported")
     if not 0 < scale.item() < np.inf:
         raise ImpossibleError(f"its scale {scale.item()} is not a number above 0")
-    return Storage(BYTE.dtype, float(scale.item()), int(zero.item()) + _SHIFTS[integers.dtype])
+    return Storage(BYTE.dtype, float(scale.item()), int(zero.item()) + BYTE_SHIFTS[integers.dtype])
 
 
 def _quantize(to: Importer, node: OnnxNode) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graph import Identity, Pad, Resample, Slice
+from models.integers import is_quantised
 from models.onnx_loader.importer import (
     Importer,
     ImpossibleError,
@@ -17,6 +18,7 @@ from models.onnx_loader.importer import (
     RefusedError,
     attributes_only,
 )
+from models.onnx_loader.integers import BYTE_SHIFTS
 
 Positions = NDArray[np.float32]
 Index = NDArray[np.int64]
@@ -154,13 +156,25 @@ def pad(to: Importer, node: OnnxNode) -> None:
                 x=x,
                 begin=tuple(first for first, _ in widths),
                 end=tuple(last for _, last in widths),
-                value=node.scalar(2, 0.0),
+                value=_padded_with(to, node),
             )
         )
+    elif mode in _INSIDE and is_quantised(to.values[node.x()].stored):
+        raise RefusedError(f"mode={mode} of integers is not supported; only of numbers")
     elif mode in _INSIDE:
         _pad_inside(to, node, x, mode, widths)
     else:
         raise RefusedError(f"mode={mode} is unknown")
+
+
+def _padded_with(to: Importer, node: OnnxNode) -> float:
+    """Return the number that a Pad pads with; of integers it says which they are."""
+    value, stored = node.scalar(2, 0.0), to.values[node.x()].stored
+    if not is_quantised(stored):
+        return value
+    kind = node.input(0).dtype
+    shift = 0 if kind is None else BYTE_SHIFTS[kind]
+    return float(np.float32(stored.scale) * np.float32(value + shift - stored.zero_point))
 
 
 def _cut(to: Importer, node: OnnxNode, begin: Sequence[int], end: Sequence[int]) -> str:

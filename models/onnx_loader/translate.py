@@ -64,7 +64,8 @@ def translate(
 _MOVES = frozenset(
     {
         "Concat", "DepthToSpace", "DequantizeLinear", "Expand", "Flatten", "Gather", "Identity",
-        "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze",
+        "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose",
+        "Unsqueeze",
     }
 )  # fmt: skip
 

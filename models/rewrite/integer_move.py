@@ -3,7 +3,7 @@
     quantize(move(dequantize(x)))  →  move(x)             where x is quantised as the result is
                                    →  move(quantize(x))   else: bytes become bytes of that scale
 
-Maxima, reshapes, transpositions, slices, concatenations, and nothing at all. Quantising never
+Maxima, reshapes, transpositions, slices, pads, concatenations, and nothing at all. Quantising never
 changes the order of two numbers, so it may be done ahead of a maximum, too. An average over whole
 images is a whole sum, whatever its two scales. Refused where another node needs the value ahead of
 Quantize.
@@ -18,6 +18,7 @@ from models.graph import (
     Dequantize,
     GlobalPool,
     Node,
+    Pad,
     Pool,
     Quantize,
     Reshape,
@@ -37,7 +38,7 @@ def integer_move(view: GraphView, node: Node) -> Outcome:
     if isinstance(move, Dequantize):
         return _nothing_between(view, node, move)
     if not isinstance(
-        move, Pool | GlobalPool | Reshape | Transpose | Slice | ChannelShuffle | Concat
+        move, Pad | Pool | GlobalPool | Reshape | Transpose | Slice | ChannelShuffle | Concat
     ):
         return None
     if isinstance(move, Pool) and move.problem.kind is not PoolKind.MAX:

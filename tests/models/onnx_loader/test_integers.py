@@ -17,8 +17,9 @@ from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from models.errors import NoKernelsError, UnsupportedModelError
 from models.graph import Conv, Dequantize, Gemm, Quantize
 from models.onnx_loader import load_proto
+from models.rewrite import RULES_OF_INTEGERS, rewrite
 from tests.support.models.onnx_chains import node, noise
-from tests.support.models.quantised import quantised, quietly, run_on_integers
+from tests.support.models.quantised import quantised, quietly, run_node_by_node, run_on_integers
 from tests.support.models.reference import run_reference
 
 Arrays = dict[str, NDArray[Any]]
@@ -151,7 +152,8 @@ def test_operators_on_integers_become_those_on_floats(middle: onnx.NodeProto) ->
 def test_a_matrix_of_integers_has_its_scales_along_its_outputs(
     transposed: int, per_channel: bool
 ) -> None:
-    w = np.random.default_rng(0).integers(-127, 128, (144, 5)).astype(np.int8)
+    # Two products with the largest byte fit 16 bits, in which a CPU without VNNI adds them.
+    w = np.random.default_rng(0).integers(-63, 64, (144, 5)).astype(np.int8)
     scales = np.linspace(0.001, 0.003, 5).astype(np.float32)
     weights = STEPS | {
         "rows": np.array([0, 144]),
@@ -218,3 +220,61 @@ def test_int8_is_a_quantised_models_precision_alone(tmp_path: Path) -> None:
     path = quantised(BUILT_IN_MODEL, tmp_path / "q.onnx", IMAGES)
     for given in ({}, {"precision": "int8"}):
         assert load_classifier(path, overrides=DIGITS | given).precision is Precision.INT8
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_a_scale_for_each_channel_of_activations_leaves_that_layer_in_float(kind: type) -> None:
+    """Where the layer ahead cannot take them: NNCF's depthwise layers behind a HardSwish."""
+    rng = np.random.default_rng(1)
+    weights: Arrays = {
+        "s": np.geomspace(0.002, 0.05, 4).astype(np.float32),
+        "z": (np.array([17, 30, 5, 100]) + np.iinfo(kind).min).astype(kind),
+        "w": rng.integers(-127, 128, (4, 1, 3, 3)).astype(np.int8),
+        "ws": np.linspace(0.001, 0.003, 4).astype(np.float32),
+        "wz": np.zeros(4, np.int8),
+        "t": np.array(0.02, np.float32),
+        "u": np.array(77, np.uint8),
+    }
+    nodes = [
+        node("HardSwish", "x", "h"),
+        node("QuantizeLinear", "h s z", "q", axis=1),
+        node("DequantizeLinear", "q s z", "d", axis=1),
+        node("DequantizeLinear", "w ws wz", "f", axis=0),
+        node("Conv", "d f", "c", group=4, pads=[1, 1, 1, 1]),
+        node("QuantizeLinear", "c t u", "cq"),
+        node("DequantizeLinear", "cq t u", "y"),
+    ]
+    proto = _model(nodes, weights)
+    loaded = load_proto("small", proto)
+    assert not loaded.no_kernels
+    images = noise(5, 4, 6, 6) * 3
+    (typed,) = run_reference(loaded.graph, {"x": images}).values()
+    expected = run_node_by_node(proto, images)
+    assert expected.std(axis=(0, 2, 3)).min() > 0.05
+    assert np.abs(run_on_integers(loaded.proto, images) - expected).max() < 0.0202
+    steps = np.abs(typed - expected) / 0.02
+    assert steps.max() < 1.01  # a number between two may be rounded either way
+    assert (steps > 0.5).mean() < 0.01
+    kinds = [type(each).__name__ for each in rewrite(loaded.graph, RULES_OF_INTEGERS).graph.nodes]
+    ahead, behind = ["ScaleShift", "Quantize"], ["Dequantize", "ScaleShift"]
+    assert kinds[1:-3] == [*ahead, *behind]
+    (conv,) = (each for each in loaded.graph.nodes if isinstance(each, Conv))
+    assert conv.problem.precision is Precision.FP32
+
+
+def test_channels_that_are_read_otherwise_than_they_were_written_are_refused() -> None:
+    weights: Arrays = {
+        "s": np.array([0.1, 0.2, 0.3, 0.4], np.float32),
+        "other": np.array([0.1, 0.2, 0.35, 0.4], np.float32),
+        "one": np.array(0.4, np.float32),
+        "z": np.zeros(4, np.uint8),
+        "none": np.array(0, np.uint8),
+    }
+    for read in ("q other z", "q one none", "p one none"):
+        nodes = [
+            node("QuantizeLinear", "x s z", "q", axis=1),
+            node("MaxPool", "q", "p", kernel_shape=[1, 1]),
+            node("DequantizeLinear", read, "y", **({} if "one" in read else {"axis": 1})),
+        ]
+        with pytest.raises(NoKernelsError, match="only one for all of a tensor is supported"):
+            load_proto("small", _model(nodes, weights))

@@ -54,6 +54,10 @@ class _Network:
         self._weights.append(numpy_helper.from_array(array, name))
         return name
 
+    def array(self, name: str, numbers: list[int]) -> None:
+        """Add whole numbers."""
+        self._weights.append(numpy_helper.from_array(np.array(numbers), name))
+
     def conv(
         self,
         x: str,
@@ -119,6 +123,20 @@ def grouped() -> onnx.ModelProto:
     return net.model(18)
 
 
+def padded() -> onnx.ModelProto:
+    """TensorFlow's padding, of a first layer, a maximum and a later layer."""
+    net = _Network(2)
+    net.array("pads", [0, 0, 0, 0, 0, 0, 1, 1])
+    net.conv(net.node("Pad", ["x", "pads"], "p"), "a", 3, 24, 3, 2)
+    net.node("Pad", ["a", "pads"], "q")
+    net.node("MaxPool", ["q"], "m", kernel_shape=[2, 2], strides=[2, 2])
+    net.conv(net.node("Pad", ["m", "pads"], "r"), "b", 24, 20, 3)
+    net.node("GlobalAveragePool", ["b"], "gap")
+    net.node("Flatten", ["gap"], "flat")
+    net.node("Gemm", ["flat", net.noise("w", 10, 20), net.noise("bias", 10)], "y", transB=1)
+    return net.model(13)
+
+
 def _images(size: int) -> NDArray[np.float32]:
     return np.random.default_rng(2).normal(size=(4, 3, size, size)).astype(np.float32)
 
@@ -138,8 +156,14 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("make", "size"), [(residual, 40), (grouped, 18)])
+CASES = [
+    *((make, size, form) for make, size in ((residual, 40), (grouped, 18)) for form in FORMS),
+    (padded, 13, "u8s8 as operators"),
+    (padded, 13, "s8s8 a channel"),
+]
+
+
+@pytest.mark.parametrize(("make", "size", "form"), CASES)
 def test_a_quantised_network_has_the_scores_of_onnx_runtime_to_the_bit(
     device: CusimDevice,
     make: Callable[[], onnx.ModelProto],
