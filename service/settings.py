@@ -119,7 +119,8 @@ class Settings(BaseModel):
     """Memory for decoding, over all threads, in MB of 1,000,000 bytes; 0: a quarter of the
     container's or machine's memory."""
     threads: int = Field(default=0, ge=0, le=1024)
-    """Decode threads, and engine threads on the CPU; 0: one per core."""
+    """Decode threads, engine threads on the CPU, and threads that compile kernels for a GPU; 0: one
+    per core."""
     workers: int = Field(default=0, ge=0, le=64)
     """Processes for HTTP and decoding, beside the engine process; 0: one process does
     everything."""

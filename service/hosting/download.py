@@ -136,7 +136,10 @@ def _try(download: Callable[[], _Got]) -> _Got:
             return download()
         except (OSError, HTTPException) as error:
             status = error.code if isinstance(error, HTTPError) else None
-            final = status is not None and status < 500 and status != _TOO_MANY_REQUESTS
+            refused = status is not None and status < 500 and status != _TOO_MANY_REQUESTS
+            # A host that has not answered a connection for so long is behind a firewall.
+            nowhere = isinstance(error, URLError) and isinstance(error.reason, TimeoutError)
+            final = refused or nowhere
             pause = _pause(error, number)
             if final or number == _TRIES - 1 or pause > _LONGEST_PAUSE_S:
                 raise DownloadError(_reason(error), status) from error

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from service.hosting.catalogue import (
     pulled,
     read_catalogue,
 )
+from service.hosting.download import NotDownloadedError
 from service.hosting.loading import OpenModel, open_models
 from service.settings import Settings
 from tests.support.servers.answering import answering, send_part
@@ -194,6 +196,25 @@ def test_an_error_of_the_network_is_told_in_its_own_words(tmp_path: Path) -> Non
     assert "urlopen" not in message
     assert "again" not in message
     assert not list((tmp_path / "one").iterdir())
+
+
+def test_a_host_that_never_answers_a_connection_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "_STALLED_S", 0.2)
+    pauses: list[float] = []
+    monkeypatch.setattr(download.time, "sleep", pauses.append)
+    with socket() as silent, server() as (entry, _):
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        with socket() as one, socket() as other:  # as many as wait: the next gets no answer
+            for waiting in (one, other):
+                waiting.setblocking(False)
+                waiting.connect_ex(silent.getsockname())
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/model.onnx"
+            with pytest.raises(NotDownloadedError, match="timed out; nothing was downloaded"):
+                pull("one", entry.model_copy(update={"url": url}), unseen, tmp_path)
+    assert pauses == []
 
 
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", "a/b", "stats", ""])
