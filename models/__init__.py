@@ -56,7 +56,6 @@ from models.preprocessing import (
     ChannelOrder,
     CropMode,
     Layout,
-    OutputKind,
     Preprocessing,
     each_preset,
     normalised,
@@ -68,6 +67,16 @@ from models.readers import files_beside
 from models.reports.plan_report import PlanReport, plan_report
 from models.reports.report import NetworkReport, NodeReport, report
 from models.schedule.timeline import Timeline
+from models.scores import (
+    OutputKind,
+    classes_of,
+    contradiction,
+    each_probability,
+    meaning_of,
+    positive,
+    probabilities_of,
+    shown_by,
+)
 from models.tuning.precompile import precompile
 from models.tuning.tune import ProblemReport, TuningReport, tune
 
@@ -134,8 +143,11 @@ __all__ = [
     "WrittenImage",
     "__version__",
     "as_vectors",
+    "classes_of",
+    "contradiction",
     "descriptions_of",
     "each_preset",
+    "each_probability",
     "every_gpu",
     "external_files",
     "files_beside",
@@ -144,16 +156,20 @@ __all__ = [
     "kind_of",
     "kind_of_batch",
     "load_classifier",
+    "meaning_of",
     "measure_timeline",
     "normalised",
     "open_engine",
     "open_engines",
     "plan_report",
+    "positive",
     "precompile",
+    "probabilities_of",
     "quantize",
     "read_jpeg",
     "report",
     "score_tolerance",
+    "shown_by",
     "try_on_cpu",
     "tune",
     "write_image",

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 
 from onnx import ModelProto
@@ -11,22 +12,24 @@ from onnx import ModelProto
 from kernels.problems.precision import Precision
 from models import imagenet
 from models.description import Serving, load_description
-from models.errors import NoKernelsError, UnsupportedModelError
-from models.graph import Graph, Shape, Softmax, last_nodes
-from models.inner import UNSOUGHT, Absent, Inner, find_embedding, origin
+from models.errors import NoKernelsError, NotScoresError, UnsupportedModelError
+from models.graph import Shape
+from models.inner import UNSOUGHT, Absent, Inner, find_embedding, in_onnx, origin, why_shut
 from models.maps import Maps, find_maps
 from models.onnx_loader import (
     FileLimits,
     LoadedModel,
-    Opaque,
+    Outputs,
     image_input,
+    labels_of,
     load_proto,
     metadata_of,
     read_model,
+    take_outputs,
     weighs_halves,
 )
 from models.precision import at_precision, kept_in_float
-from models.preprocessing import OutputKind, Preprocessing, check_labels
+from models.preprocessing import Preprocessing, checked_labels
 from models.rewrite import (
     RULES,
     RULES_AT_A_PRECISION,
@@ -35,6 +38,7 @@ from models.rewrite import (
     RuleRefusal,
     rewrite,
 )
+from models.scores import Meaning, OutputKind, classes_of, meaning_of
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +59,21 @@ class Classifier:
     maps: Maps | Absent = UNSOUGHT  # of what the network looked at
     keeps_input: bool = False  # so that engines can return it, too
     takes_halves: bool = False  # the file's input is float16; engines take float32 in any case
+    shown: bool = True  # whether the file or its graph shows what the scores are
+    why: str = ""  # they are what they are
+    warning: str = ""  # why its answers are probably wrong
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Return whether an image may have several labels, or none."""
+        return self.classes > 1 and self.preprocessing.output.is_independent
+
+    @property
+    def scores(self) -> str:
+        """Return a sentence that says which output the scores are, and what they are."""
+        (output,) = self.network.graph.outputs
+        said = meaning_of(self.preprocessing.output, self.classes)
+        return f'its scores, "{output}", are {said}{f" ({self.why})" if self.why else ""}'
 
     @property
     def input(self) -> Inner:
@@ -113,18 +132,24 @@ def load_classifier(
     UnsupportedModelError or PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
-    outputs = [output.name for output in proto.graph.output]
-    if len(outputs) != 1:
-        names = ", ".join(outputs[:8]) + (", ..." if len(outputs) > 8 else "")
-        raise UnsupportedModelError(
-            f"{path} has {len(outputs)} outputs ({names}); a classifier has one, its scores"
-        )
     image = image_input(proto)
     description = load_description(
         path, image.shape, overrides, metadata_of(proto), takes_bytes=image.takes_bytes
     )
     preprocessing, precision = description.preprocessing, description.precision
-    network = load_proto(path.stem, proto, preprocessing.input_shape, opaque=True)
+    try:
+        outputs = take_outputs(proto, description.scores, description.embedding)
+        network = load_proto(
+            path.stem,
+            proto,
+            preprocessing.input_shape,
+            opaque=True,
+            outputs=outputs,
+            labels=len(preprocessing.labels),
+            beside=description.embedding,
+        )
+    except NotScoresError as error:
+        raise UnsupportedModelError(f"{path}: {error}") from error
     if precision is None:
         precision = _own_precision(proto, network)
     if precision is Precision.INT8 and not network.quantised:
@@ -139,26 +164,30 @@ def load_classifier(
     except UnsupportedModelError as error:
         # Of a model that is refused anyway the operators say more than its output.
         raise UnsupportedModelError(network.no_kernels or str(error)) from error
-    if classes == imagenet.CLASSES and not preprocessing.labels:
+    labels = preprocessing.labels or labels_of(outputs, graph.outputs[0], classes)
+    if classes == imagenet.CLASSES and not labels:
         _log.warning("%s has 1000 classes and no labels: they are taken as ImageNet's", path.name)
-        preprocessing = replace(preprocessing, labels=imagenet.labels())
-    if description.labels_from == path.name and len(preprocessing.labels) != classes:
-        doubt = f"its metadata name {len(preprocessing.labels)} classes, and it has {classes}"
+        labels = imagenet.labels()
+    if description.labels_from == path.name and len(labels) not in (classes, classes_of(classes)):
+        doubt = f"its metadata name {len(labels)} classes, and it has {classes_of(classes)}"
         _log.warning("%s: %s; its classes are numbers until --labels names them", path.name, doubt)
         description = replace(description, origin=f"{description.origin}; {path.name}: {doubt}")
-        preprocessing = replace(preprocessing, labels=())
-    check_labels(preprocessing, classes, description.labels_from)
+        labels = ()
+    labels = checked_labels(labels, classes, description.labels_from)
+    kind, why = _kind_of_scores(path, network.meaning, description.output, classes)
     return Classifier(
         path.stem,
         network,
-        _settle_output(path, network, preprocessing),
+        replace(preprocessing, output=kind or OutputKind.LOGITS, labels=labels),
         classes,
         precision,
         description.serving,
         description.origin,
-        find_embedding(network, description.embedding),
+        find_embedding(network, description.embedding or _features(network, outputs, classes)),
         find_maps(network),
         takes_halves=image.takes_halves,
+        shown=kind is not None,
+        why=why,
     )
 
 
@@ -180,19 +209,41 @@ def _classes(path: Path, shape: Shape) -> int:
     return classes
 
 
-def _settle_output(path: Path, network: LoadedModel, preprocessing: Preprocessing) -> Preprocessing:
-    """Set the output to probabilities if the network ends in a softmax, whatever the files said.
+def _kind_of_scores(
+    path: Path, shown: Meaning, stated: OutputKind | None, classes: int
+) -> tuple[OutputKind | None, str]:
+    """Return what the scores are and why, or None where neither the graph nor a file says it.
 
-    The softmax of a softmax would rank the classes right and make every probability wrong.
+    The graph overrules a file that asks for a softmax or a sigmoid of what is bounded already: it
+    would rank the classes right and make every probability wrong.
     """
-    if preprocessing.output is OutputKind.PROBABILITIES or not _ends_in_softmax(network.graph):
-        return preprocessing
-    _log.warning("%s ends in a softmax: its output is taken as probabilities", path.name)
-    return replace(preprocessing, output=OutputKind.PROBABILITIES)
+    if shown.refusal:
+        raise UnsupportedModelError(f"{path}: {shown.refusal}")
+    if stated is None:
+        return shown.kind, shown.reason
+    if shown.kind is not None and not shown.kind.is_unbounded and stated.is_unbounded:
+        _log.warning(
+            '%s: output = "%s" is overruled: %s, so that its scores are %s',
+            path.name,
+            stated.value,
+            shown.reason,
+            meaning_of(shown.kind, classes),
+        )
+        return shown.kind, shown.reason
+    return stated, f'output = "{stated.value}"'
 
 
-def _ends_in_softmax(graph: Graph) -> bool:
-    last = last_nodes(graph)[-1]
-    if isinstance(last, Opaque):
-        return last.ends_in_softmax
-    return isinstance(last, Softmax) and not last.log
+def _features(network: LoadedModel, outputs: Outputs, classes: int) -> str | None:
+    """Return the one other output that can be the embedding, if there is one."""
+    graph = network.graph
+    if why_shut(network):
+        return None
+    found = [
+        name
+        for name in outputs.features
+        if name in graph.values
+        and name not in (*graph.inputs, *graph.outputs)
+        and prod(graph.shape(name)) == max(graph.shape(name), default=1) != classes
+        and isinstance(in_onnx(network, name), Inner)
+    ]
+    return found[0] if len(found) == 1 else None

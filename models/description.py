@@ -17,7 +17,9 @@
     scale = 0.00392156862745098
     mean = [0.485, 0.456, 0.406]
     std = [0.229, 0.224, 0.225]
-    output = "logits"          # or "probabilities"
+    scores = "logits"          # the output that is the scores; normally found
+    output = "logits"          # what they are, where the model does not show it: or "sigmoid",
+                               # "probabilities", "independent-probabilities", "percent" (docs)
     labels = "labels.txt"      # or JSON, YAML, CSV; the path counts from the TOML file
     precision = "fp32"         # of a GPU: or "3xtf32", "tf32", "fp16"
     max_batch = 8              # images at most; --max-batch is another limit
@@ -56,6 +58,7 @@ from models.readers import (
 )
 from models.readers.metadata import read_metadata
 from models.readers.reading import read_text
+from models.scores import OutputKind
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +90,8 @@ class Description:
     origin: str  # one line: what was taken from which file, what was overruled or is not used
     labels_from: str  # the file of the labels
     embedding: str | None = None  # the node that has it; None: it is found
+    output: OutputKind | None = None  # what the scores are; None: nothing says so
+    scores: str | None = None  # the output that is the scores; None: it is found
 
 
 def files_of(model_path: Path) -> Iterator[Path]:
@@ -147,6 +152,8 @@ def load_description(
         for doubt in reading.doubts:
             _log.warning("%s: %s", name, doubt)
         file = str(reading.file)
+        if reading.unclear and "output" not in given:
+            raise PreprocessingError(f"{file}: {reading.unclear}")
         _add(name, parse_keys(file, reading.serving), given, sources)
         if reading.labels and "labels" not in given:
             try:
@@ -179,6 +186,8 @@ def load_description(
         shorten("; ".join(origin), _LONGEST, placeholder=" ..."),
         labels_from,
         given.get("embedding"),
+        given.get("output"),
+        given.get("scores"),
     )
 
 
@@ -312,7 +321,7 @@ def _settle(
         scale=given.get("scale", preset.scale),
         mean=given.get("mean", preset.mean),
         std=given.get("std", preset.std),
-        output=given.get("output", preset.output),
+        output=given.get("output", OutputKind.LOGITS),
         labels=given.get("labels", ()),
         frames=_frames(source, depth, given.get("frames"), shape),
         exact=given.get("exact", False),
@@ -444,7 +453,7 @@ def _sampling(source: str, depth: Sequence[int], given: Mapping[str, Any]) -> Ma
 
 
 def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None:
-    guessed = [key for key in ("channels", "scale", "mean", "std", "output") if key not in given]
+    guessed = [key for key in ("channels", "scale", "mean", "std") if key not in given]
     if guessed:
         _log.warning(
             "%s has no settings for %s: they are taken from the preset %r, guessed from its "

@@ -3,7 +3,8 @@
 ModelError
 ├── ModelFileError          missing, too large, truncated, not ONNX, external data, invalid
 ├── UnsupportedModelError   valid ONNX that Convoy cannot run, with everything that is missing
-│   └── NoKernelsError      valid ONNX that Convoy's kernels cannot run; ONNX Runtime may
+│   ├── NoKernelsError      valid ONNX that Convoy's kernels cannot run; ONNX Runtime may
+│   └── NotScoresError      valid ONNX of which no output, or more than one, may be scores
 ├── QuantisationError       a quantised model would change too many labels
 ├── PreprocessingError      model.toml, a preset or a flag that is invalid
 └── EngineError             a device that is missing, or a run that failed
@@ -26,6 +27,10 @@ class UnsupportedModelError(ModelError):
 
 class NoKernelsError(UnsupportedModelError):
     """Says that Convoy has no kernels for some operators, though ONNX Runtime may run the model."""
+
+
+class NotScoresError(UnsupportedModelError):
+    """Says that no output of the model is a classifier's scores, or that several may be."""
 
 
 class QuantisationError(ModelError):

@@ -17,12 +17,12 @@ from models.preprocessing import (
     ChannelOrder,
     CropMode,
     Layout,
-    OutputKind,
     Preset,
     Sampling,
 )
 from models.readers.labels import read_label_file
 from models.readers.reading import LARGEST_BATCH, LOWEST_PRIORITY
+from models.scores import OutputKind
 from models.torchvision import TORCHVISION
 
 EVERY_PRESET: Mapping[str, Preset] = {**PRESETS, **TORCHVISION}
@@ -119,6 +119,11 @@ def _one_of(kind: type[Enum]) -> tuple[Callable[[object], Enum], str]:
     return kind, "one of " + ", ".join(f'"{member.value}"' for member in kind)
 
 
+def _output_kinds() -> tuple[Callable[[object], Enum], str]:
+    parse, right = _one_of(OutputKind)
+    return parse, right.replace('"logits"', '"logits" or "softmax"', 1)
+
+
 def _label_path(value: object) -> Path:
     if not isinstance(value, str | Path) or not str(value):
         raise ValueError
@@ -155,7 +160,8 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "scale": (_positive, "a number above 0"),
     "mean": (_per_channel(_number), "a list of 3 numbers, or 1 for grey"),
     "std": (_per_channel(_positive), "a list of 3 numbers above 0, or 1 for grey"),
-    "output": _one_of(OutputKind),
+    "output": _output_kinds(),
+    "scores": (_text, "the name of an output, or of a value inside the model"),
     "labels": (_label_path, "the path of a file of labels, one a line, or in JSON, YAML or CSV"),
     "precision": _one_of(Precision),
     "max_batch": (_batch, f"a whole number of images, 1 to {LARGEST_BATCH}"),
@@ -172,6 +178,8 @@ BESIDE_PIXELS = {
     "stride",
     "layout",
     "labels",
+    "output",
+    "scores",
     "precision",
     "max_batch",
     "timeout_ms",

@@ -9,7 +9,7 @@ Either way the score, before any softmax, is the mean of the map plus what remai
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 
@@ -69,7 +69,22 @@ class Maps:
 
 
 def find_maps(network: LoadedModel) -> Maps | Absent:
-    """Return how to make a network's maps, or why it has none."""
+    """Return how to make a network's maps, or why it has none.
+
+    The one score of a yes/no network is that of yes; the map of no has its opposite.
+    """
+    found = _found(network)
+    if isinstance(found, Absent) or len(found.weight) > 1:
+        return found
+    if found.rectified:
+        return Absent("its one score is never negative, so that no map can speak for no")
+    weight, inside, beside = (
+        np.concatenate([-part, part]) for part in (found.weight, found.inside, found.beside)
+    )
+    return replace(found, weight=weight, inside=inside, beside=beside)
+
+
+def _found(network: LoadedModel) -> Maps | Absent:
     if reason := why_shut(network):
         return Absent(reason)
     graph = rewrite(network.graph, (global_pool,)).graph

@@ -16,6 +16,7 @@ from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES
 from kernels.image.place import Kind, array_bytes
 from kernels.problems.interpolation import Interpolation
 from models.errors import PreprocessingError
+from models.scores import OutputKind, classes_of
 
 
 @unique
@@ -51,14 +52,6 @@ class Sampling(Enum):
     UNIFORM = "uniform"  # the middles of as many equal parts
     FIRST = "first"
     STRIDE = "stride"  # the first, and every so many further
-
-
-@unique
-class OutputKind(Enum):
-    """Names the kind of a model's scores."""
-
-    LOGITS = "logits"
-    PROBABILITIES = "probabilities"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +162,6 @@ class Preset:
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    output: OutputKind
     interpolation: Interpolation = Interpolation.BILINEAR
 
     def resized(self, height: int, width: int) -> int:
@@ -189,7 +181,7 @@ class Preset:
             scale=self.scale,
             mean=self.mean,
             std=self.std,
-            output=self.output,
+            output=OutputKind.LOGITS,
             labels=(),
         )
 
@@ -203,9 +195,11 @@ _IMAGENET = Preset(
     scale=1 / 255,
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
-    output=OutputKind.LOGITS,
 )
 _UNIT = (1.0, 1.0, 1.0)
+_NONE = (0.0, 0.0, 0.0)
+_BGR = replace(_IMAGENET, channels=ChannelOrder.BGR)
+_GREY = replace(_IMAGENET, size=32, resize=32, channels=ChannelOrder.GREY, mean=(0.0,), std=(1.0,))
 
 PRESETS: Mapping[str, Preset] = {
     "imagenet": _IMAGENET,
@@ -216,16 +210,33 @@ PRESETS: Mapping[str, Preset] = {
         scale=1.0,
         mean=(103.939, 116.779, 123.68),
         std=_UNIT,
-        output=OutputKind.PROBABILITIES,
     ),
     # -1..1: Keras' MobileNet, Inception, Xception and NASNet; TensorFlow's; timm's Inception
     "inception": replace(_IMAGENET, scale=1 / 127.5, mean=_UNIT, std=_UNIT),
     # 0..255, for networks that normalise inside: Keras' EfficientNet, ConvNeXt and MobileNetV3
-    "raw": replace(_IMAGENET, scale=1.0, mean=(0.0, 0.0, 0.0), std=_UNIT),
-    # the built-in model; plain grey for any other model of one channel
-    "digits": replace(
-        _IMAGENET, size=32, resize=32, channels=ChannelOrder.GREY, mean=(0.0,), std=(1.0,)
+    "raw": replace(_IMAGENET, scale=1.0, mean=_NONE, std=_UNIT),
+    # 0..1: Ultralytics, Keras' Rescaling(1/255), PyTorch's ToTensor alone, Lobe
+    "unit": replace(_IMAGENET, mean=_NONE, std=_UNIT),
+    # 0..255 as OpenCV reads them: Custom Vision, and what was trained on cv2.imread
+    "bgr": replace(_BGR, scale=1.0, mean=_NONE, std=_UNIT),
+    "bgr-unit": replace(_BGR, mean=_NONE, std=_UNIT),
+    "bgr-inception": replace(_BGR, scale=1 / 127.5, mean=_UNIT, std=_UNIT),
+    # imagenet's numbers in the order of BGR: what OpenCV read, normalised as PyTorch does
+    "bgr-imagenet": replace(_BGR, mean=(0.406, 0.456, 0.485), std=(0.225, 0.224, 0.229)),
+    # caffe's numbers in the order of RGB
+    "rgb-caffe": replace(_IMAGENET, scale=1.0, mean=(123.68, 116.779, 103.939), std=_UNIT),
+    # CLIP's encoders, and what was fine-tuned from them
+    "clip": replace(
+        _IMAGENET,
+        mean=(0.48145466, 0.4578275, 0.40821073),
+        std=(0.26862954, 0.26130258, 0.27577711),
     ),
+    # the built-in model; plain grey of 0..1 for any other model of one channel
+    "digits": _GREY,
+    "grey-inception": replace(_GREY, scale=1 / 127.5, mean=(1.0,)),
+    "grey-raw": replace(_GREY, scale=1.0),
+    # torchvision's examples of MNIST
+    "mnist": replace(_GREY, mean=(0.1307,), std=(0.3081,)),
 }
 
 
@@ -251,15 +262,23 @@ def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
     }
 
 
-def check_labels(preprocessing: Preprocessing, classes: int, source: str = "") -> None:
-    """Raise PreprocessingError unless there is one label a class, or none at all."""
-    count = len(preprocessing.labels)
+def checked_labels(labels: tuple[str, ...], scores: int, source: str = "") -> tuple[str, ...]:
+    """Return the labels of each class of a model with so many scores, or none at all.
+
+    One label of one score is that of yes. Raises PreprocessingError where there are too many or too
+    few.
+    """
+    count, classes = len(labels), classes_of(scores)
+    if scores == count == 1:
+        return f"not {labels[0]}", labels[0]
     if count not in (0, classes):
         where = f" in {source}" if source else ""
+        kinds = "classes" if scores > 1 else "classes, no and yes"
         raise PreprocessingError(
-            f"there are {count} labels{where}, but the model has {classes} classes; "
+            f"there are {count} labels{where}, but the model has {classes} {kinds}; "
             "the label file must have one line a class, in the order of the model's output"
         )
+    return labels
 
 
 def normalisation(

@@ -39,7 +39,7 @@ ORDER = {
         "tuning",
     ],
     "models": [
-        "errors graph arena imagenet",
+        "errors graph arena imagenet scores",
         "integers",
         "preprocessing open_gpu cost precision onnx_loader rewrite schedule",
         "readers torchvision inner",

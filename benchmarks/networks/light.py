@@ -18,7 +18,8 @@ from onnx import numpy_helper
 from benchmarks.networks.c3d import c3d
 from models.classifier import Classifier
 from models.onnx_loader import load_proto
-from models.preprocessing import PRESETS, CropMode, OutputKind
+from models.preprocessing import PRESETS, CropMode
+from models.scores import OutputKind
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 LIGHT_NETWORKS = tuple(

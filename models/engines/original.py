@@ -12,6 +12,7 @@ from onnx import ModelProto, TensorProto
 from models.classifier import Classifier
 from models.engines.engine import Pixels
 from models.errors import EngineError
+from models.onnx_loader import expose
 from models.preprocessing import normalised
 
 _KINDS: Mapping[str, type[np.generic]] = {
@@ -36,10 +37,18 @@ class Original:
         self._classifier = classifier
         try:
             proto = onnx.load(path)
+            outputs = [output.name for output in proto.graph.output]
+            (scores,) = classifier.network.graph.outputs
+            expose(proto, scores)
             halves = any(
                 weight.data_type == TensorProto.FLOAT16 for weight in proto.graph.initializer
             )
-            model = _as_floats(proto) if halves else path
+            if halves:
+                model: Path | bytes = _as_floats(proto)
+            elif outputs == [output.name for output in proto.graph.output]:
+                model = path
+            else:
+                model = proto.SerializeToString()
             self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its own exceptions share no base class but this
             raise EngineError(f"ONNX Runtime cannot open {path}: {error}") from error

@@ -32,7 +32,6 @@ from models.graph import (
 from models.integers import is_quantised
 from models.lowering import Choose
 from models.onnx_loader import Opaque
-from models.preprocessing import OutputKind
 
 _STEPS = 255
 """The number of steps from the smallest byte to the largest."""
@@ -126,7 +125,8 @@ def repeat_tolerance(classifier: Classifier, smallest: float) -> float:
 
 
 def _of_scores(classifier: Classifier, smallest: float, bound: float) -> float:
-    if classifier.preprocessing.output is OutputKind.PROBABILITIES:
+    kind = classifier.preprocessing.output
+    if not (kind.is_unbounded or kind.by_softmax):
         tiny = float(np.finfo(np.float32).tiny)
         bound *= 2 * max(1.0, -log(smallest if smallest > tiny else tiny))  # not NaN
     return bound

@@ -25,6 +25,7 @@ from models.lowering.tape import (
     WeightOperand,
 )
 from models.preprocessing import Preprocessing
+from models.scores import OutputKind
 
 __all__ = [
     "INPUT",
@@ -48,8 +49,10 @@ def lower(
 
     The graph's first output are the scores; its others are kept where they are computed.
     """
-    score = ScoreKind[preprocessing.output.name]
-    if score is ScoreKind.PROBABILITIES and (logits := without_last_softmax(graph)) is not None:
+    output = preprocessing.output
+    # The host makes probabilities of the few scores that are ranked, where no softmax does.
+    score = ScoreKind.LOGITS if output.by_softmax else ScoreKind.PROBABILITIES
+    if output is OutputKind.PROBABILITIES and (logits := without_last_softmax(graph)) is not None:
         graph, score = logits, ScoreKind.SOFTMAX
     to = Context(without_last_dequantize(graph), n, choose)
     to.preprocess(preprocessing, kind)

@@ -10,6 +10,7 @@ inlined, its axes and numbers before anything is computed, and what the rewrite 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -19,18 +20,24 @@ from models.graph import Graph, Shape
 from models.onnx_loader.file import FileLimits, external_files, read_model
 from models.onnx_loader.image_input import ImageInput, image_input
 from models.onnx_loader.opaque import Opaque
+from models.onnx_loader.outputs import Outputs, expose, labels_of, take_outputs
+from models.scores import UNSHOWN, Meaning
 
 __all__ = [
     "FileLimits",
     "ImageInput",
     "LoadedModel",
     "Opaque",
+    "Outputs",
+    "expose",
     "external_files",
     "image_input",
+    "labels_of",
     "load_model",
     "load_proto",
     "metadata_of",
     "read_model",
+    "take_outputs",
     "weighs_halves",
 ]
 
@@ -43,6 +50,7 @@ class LoadedModel:
     graph: Graph  # typed nodes as exported, before any rewriting
     proto: ModelProto  # the normal form as ONNX, its batch axis symbolic; or the file's own
     quantised: bool = False  # whether it computes on 8-bit integers
+    meaning: Meaning = UNSHOWN  # of its scores
 
     @property
     def no_kernels(self) -> str:
@@ -81,13 +89,30 @@ def load_model(
 
 
 def load_proto(
-    name: str, proto: ModelProto, input_shape: Shape | None = None, *, opaque: bool = False
+    name: str,
+    proto: ModelProto,
+    input_shape: Shape | None = None,
+    *,
+    opaque: bool = False,
+    outputs: Outputs | None = None,
+    labels: int = 0,
+    beside: str | None = None,
 ) -> LoadedModel:
     """Return a checked ModelProto in both forms. Raises NoKernelsError, which lists all unsupported
     nodes.
 
     With `opaque`, a model that typed nodes cannot express is loaded as it is, for ONNX Runtime.
+    Of the `outputs` that `take_outputs` left the one is kept that is the scores of a classifier
+    with so many labels, 0 if they are not known; without `outputs` all are kept. The nodes of the
+    output `beside` stay in it, if there is one.
     """
-    from models.onnx_loader.translate import translate  # noqa: PLC0415  its libraries take 0.6 s
+    # Their libraries take 0.6 s.
+    from models.onnx_loader.choose import choose_scores  # noqa: PLC0415
+    from models.onnx_loader.translate import translate  # noqa: PLC0415
 
-    return LoadedModel(name, *translate(name, proto, input_shape, opaque=opaque))
+    choose = (
+        None
+        if outputs is None
+        else partial(choose_scores, outputs=outputs, labels=labels, beside=beside)
+    )
+    return LoadedModel(name, *translate(name, proto, input_shape, opaque=opaque, choose=choose))

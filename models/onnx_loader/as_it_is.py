@@ -15,6 +15,7 @@ from models.graph import Graph, Value
 from models.onnx_loader.importer import RefusedError, static_shape
 from models.onnx_loader.limits.sizes import known_shape
 from models.onnx_loader.opaque import Opaque
+from models.onnx_loader.outputs import expose
 
 _UNBOUNDED = {"Loop", "Scan"}
 
@@ -42,16 +43,15 @@ def as_it_is(
         raise UnsupportedModelError(f"{reason}\nand {', '.join(loops)} may run without end")
     runnable = ModelProto()
     runnable.CopyFrom(proto)
+    expose(runnable, str(scores.name))
     runnable.ir_version = max(proto.ir_version, 4)  # since then initializers are no inputs
     _take_floats(runnable, str(image.name))
     _give_floats(runnable)
-    last = scores.producer()
     node = Opaque(
         name=name,
         output=str(scores.name),
         x=str(image.name),
         reason=reason,
-        ends_in_softmax=last is not None and last.op_type == "Softmax",
         sums=tuple(_terms(inner) for inner in model.graph),
         halves=any(weight.data_type == TensorProto.FLOAT16 for weight in proto.graph.initializer),
     )

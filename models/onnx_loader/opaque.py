@@ -11,6 +11,5 @@ class Opaque(Node):
 
     x: str = operand()
     reason: str  # why typed nodes cannot express it
-    ends_in_softmax: bool
     sums: tuple[int, ...]  # how many terms a number of each inner node's result sums
     halves: bool  # whether the inner nodes round to float16

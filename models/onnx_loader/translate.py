@@ -5,12 +5,14 @@ s).
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
 import onnx_ir as ir
 from onnx import ModelProto
+from onnx_ir.passes import common as passes
 
 from models.errors import NoKernelsError, UnsupportedModelError
 from models.graph import Graph, Shape
@@ -26,8 +28,10 @@ from models.onnx_loader.importer import (
 from models.onnx_loader.integers import on_integers
 from models.onnx_loader.limits.bounds import shortened
 from models.onnx_loader.limits.structure import check_structure
+from models.onnx_loader.meaning import meaning_of_scores
 from models.onnx_loader.normalise import normalise
 from models.onnx_loader.operators import OPERATORS
+from models.scores import UNSHOWN, Meaning
 
 
 class Translation(NamedTuple):
@@ -36,28 +40,43 @@ class Translation(NamedTuple):
     graph: Graph
     proto: ModelProto
     quantised: bool
+    meaning: Meaning
 
 
 def translate(
-    name: str, proto: ModelProto, input_shape: Shape | None, *, opaque: bool
+    name: str,
+    proto: ModelProto,
+    input_shape: Shape | None,
+    *,
+    opaque: bool,
+    choose: Callable[[ir.Model], None] | None = None,
 ) -> Translation:
-    """Return a model in both of its forms.
+    """Return a model in both of its forms; `choose` leaves one of its outputs.
 
     Raises NoKernelsError where typed nodes cannot express it, unless it may be `opaque` and ONNX
     Runtime can run it as it is.
     """
     model = normalise(proto, input_shape)
+    if choose is not None:
+        choose(model)
+        passes.RemoveUnusedNodesPass()(model)
+    meaning = meaning_of_scores(model.graph.outputs[0]) if model.graph.outputs else UNSHOWN
     quantised = on_integers(model.graph)
     try:
         graph = _typed_graph(name, model)
     except NoKernelsError as error:
         if not opaque:
             raise
+        del model.graph.outputs[1:]
         graph, runnable = as_it_is(name, proto, model, str(error))
-        return Translation(graph, runnable, bool(quantised))
+        return Translation(graph, runnable, bool(quantised), meaning)
     check_structure(graph)
     make_batch_symbolic(model)
-    return Translation(graph, ir.serde.serialize_model(model), bool(quantised))
+    written = ir.serde.serialize_model(model)
+    if choose is not None:  # what is beside the scores is asked for by name
+        graph = replace(graph, outputs=graph.outputs[:1])
+        del written.graph.output[1:]
+    return Translation(graph, written, bool(quantised), meaning)
 
 
 # What may be done to integers that stand for other numbers.

@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from models.engines.onnxruntime_engine import open_session
 from models.errors import EngineError
-from models.preprocessing import OutputKind
+from models.scores import OutputKind, probabilities_of
 
 Tensors = NDArray[np.float32]
 Probabilities = NDArray[np.float64]
@@ -108,11 +108,7 @@ def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Pro
         raise EngineError(f"ONNX Runtime cannot open the model: {error}") from error
     batches = (images[i : i + _BATCH] for i in range(0, len(images), _BATCH))
     scores = np.concatenate([_run(session, batch) for batch in batches]).astype(np.float64)
-    if output is OutputKind.PROBABILITIES:
-        return scores
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    softmax: Probabilities = powers / powers.sum(axis=1, keepdims=True)
-    return softmax
+    return probabilities_of(scores, output)
 
 
 def _run(session: ort.InferenceSession, images: Tensors) -> Tensors:

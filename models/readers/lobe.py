@@ -33,5 +33,4 @@ def _pixels() -> Keys:
         "std": [1, 1, 1],
         "crop_mode": "crop",
         "crop_pct": 1.0,
-        "output": "probabilities",
     }

@@ -109,7 +109,6 @@ def _of_ultralytics(size: tuple[int, int], channels: str) -> Keys:
         "crop_mode": "crop" if size[0] == size[1] else "squash",
         "crop_pct": 1.0,
         "interpolation": "bilinear",
-        "output": "probabilities",
     }
 
 

@@ -90,7 +90,7 @@ def _pixels(path: Path, steps: Sequence[tuple[str, Mapping[str, object]]]) -> Ke
     else:
         keys |= {"scale": 1, "mean": [0, 0, 0], "std": [1, 1, 1]}
     to_rgb = settings.get("DecodeImage", {}).get("to_rgb", True)
-    return keys | {"channels": "rgb" if to_rgb else "bgr", "output": "logits"}
+    return keys | {"channels": "rgb" if to_rgb else "bgr"}
 
 
 def _geometry(path: Path, resize: Mapping[str, object], crop: Mapping[str, object] | None) -> Keys:

@@ -29,10 +29,11 @@ class Reading:
     file: Path
     pixels: Callable[[], Keys] | None = None
     labels: Callable[[], tuple[str, ...]] | None = None
-    # Keys beside the pixels': max_batch, timeout_ms, priority, height, width.
+    # Keys beside the pixels': max_batch, timeout_ms, priority, height, width, output.
     serving: Mapping[str, object] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()  # sentences on what contradicts the model
+    unclear: str = ""  # why a model is refused whose output nothing else says
 
 
 def read_text(path: Path, what: str = "", longest: int = _LONGEST) -> str:

@@ -41,8 +41,7 @@ def read_timm(path: Path) -> Reading | None:
 
 def _pixels(path: Path, trained: Mapping[str, object]) -> Keys:
     keys = {key: trained.get(key) or default for key, default in _DEFAULTS.items()}
-    keys |= {"scale": 1 / 255, "output": "logits"}
-    keys |= _size(path, trained.get("input_size"))
+    keys |= {"scale": 1 / 255, **_size(path, trained.get("input_size"))}
     if (mode := trained.get("crop_mode")) is not None:
         if not isinstance(mode, str) or mode not in _CROP_MODES:
             raise PreprocessingError(

@@ -63,6 +63,11 @@ _LEAST = 0.01  # part of a side that a crop is
 
 _TYPE = re.compile(r"(.*?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
 
+_REGRESSION = (
+    "problem_type is regression, so that the model's output is a quantity; if it is the score of a"
+    ' class, set output = "sigmoid", "probabilities" or another in model.toml, or by --set'
+)
+
 _OTHERWISE = "; or replace what the file says by a preset: --preset, or in model.toml"
 
 
@@ -86,11 +91,13 @@ def read_config(path: Path) -> Reading | None:
     if not isinstance(names, dict) or not names:
         return None
     unknown = all(name == f"LABEL_{number}" for number, name in names.items())
-    several = config.get("problem_type") == "multi_label_classification"
+    problem = config.get("problem_type")
+    several = problem == "multi_label_classification"
     return Reading(
         path,
         labels=None if unknown else partial(labels_by_number, path, "id2label", names),
-        ignored=("problem_type",) if several else (),
+        serving={"output": "sigmoid"} if several else {},
+        unclear=_REGRESSION if problem == "regression" else "",
     )
 
 
@@ -153,7 +160,6 @@ def _normalisation(path: Path, config: Config, kind: str) -> Keys:
         "mean": mean,
         "std": std,
         "channels": "grey" if len(mean) == 1 else colour,
-        "output": "logits",
     }
 
 

@@ -55,6 +55,7 @@ class NetworkReport:
     nodes: tuple[NodeReport, ...]
     weight_bytes: int
     origin: str  # one line: which file said what of it; or empty
+    scores: str  # one line: which output has the scores, what they are, and why
 
     @property
     def kept(self) -> tuple[tuple[str, str], ...]:
@@ -89,6 +90,7 @@ def report(classifier: Classifier, n: int = 1) -> NetworkReport:
         nodes=tuple(_node_report(rewritten, node, n) for node in result.nodes),
         weight_bytes=_weight_bytes(result),
         origin=classifier.origin,
+        scores=classifier.scores,
     )
 
 

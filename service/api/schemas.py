@@ -49,7 +49,10 @@ class ClassMap(TypedDict):
 class ImageResult(TypedDict):
     """The classes of one image."""
 
-    predictions: Annotated[list[Prediction], Field(description="`top_k` classes, likeliest first")]
+    predictions: Annotated[
+        list[Prediction],
+        Field(description="the classes that reach the threshold, `top_k` at most, likeliest first"),
+    ]
     maps: Annotated[
         NotRequired[list[ClassMap]], Field(description="one a class that `explain` asks for")
     ]
@@ -79,6 +82,10 @@ class ClassifyAnswer(TypedDict):
         Field(description="images in the batch that the last of them ran in, other requests' too"),
     ]
     version: Annotated[str, Field(description="of the model that answered", examples=["1"])]
+    warning: Annotated[
+        NotRequired[str],
+        Field(description="why the answers are probably wrong; absent where nothing shows that"),
+    ]
 
 
 class ModelDescription(TypedDict):
@@ -90,6 +97,17 @@ class ModelDescription(TypedDict):
     state: Annotated[str, Field(examples=["ready"])]
     classes: int
     labels: Annotated[list[str], Field(description="one a class; empty: classes have no names")]
+    output: Annotated[
+        str,
+        Field(
+            description="what its scores are, as the key `output` says it",
+            examples=["logits", "independent-probabilities"],
+        ),
+    ]
+    multi_label: Annotated[
+        bool, Field(description="whether an image may have several labels, or none")
+    ]
+    scores: Annotated[str, Field(description="which output has its scores, what they are, and why")]
     image: Annotated[
         list[int],
         Field(description="height, width and channels of its input; a clip's frames come first"),
@@ -135,6 +153,9 @@ def broken_model(broken: FailedModel) -> ModelDescription:
         state="broken: it could not be opened",
         classes=0,
         labels=[],
+        output="",
+        multi_label=False,
+        scores="",
         image=[],
         device="",
         precision="",

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import override
 
-from models import ChannelOrder, Maps
+from models import ChannelOrder, Maps, classes_of
 from service.api.explain import QUERY, MapRequest, check_number, explain, maps_of, read_explain
 from service.api.query import read_query
 from service.api.schemas import (
@@ -21,7 +21,7 @@ from service.api.schemas import (
     errors,
 )
 from service.batching.policy import LEVELS, NO_HURRY, Urgency, urgency_of
-from service.engine.ranking import top_k
+from service.engine.ranking import DEFAULT_THRESHOLD, top_k
 from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import ModelInfo, Pipeline
@@ -58,8 +58,23 @@ _Timeout = TypeAdapter[float](
 )
 _Priority = TypeAdapter[int](Annotated[int, Field(ge=0, description=LEVELS)])
 
+_Share = TypeAdapter[float](
+    Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            allow_inf_nan=False,
+            description="the least probability of a class in the answer; the default is 0.5 of a"
+            " multi-label model and 0 of any other",
+        ),
+    ]
+)
+_SHARE = "threshold must be a number from 0 to 1"
+
 _TIMEOUT, _PRIORITY = (name.lower().encode() for name in (TIMEOUT_HEADER, PRIORITY_HEADER))
 _timeout, _priority = _Timeout.validator.validate_python, _Priority.validator.validate_python
+_share = _Share.validator.validate_python
 
 
 def model_path(name: str) -> str:
@@ -124,7 +139,10 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
                         version=pipeline.info.version,
                         default=pipeline is repository.default,
                         state=pipeline.runner.state.value,
-                        classes=pipeline.runner.classes,
+                        classes=classes_of(pipeline.runner.classes),
+                        output=pipeline.info.output.value,
+                        multi_label=pipeline.info.is_multi_label,
+                        scores=pipeline.info.meaning,
                         labels=list(pipeline.info.labels),
                         image=list(pipeline.info.image_shape),
                         device=pipeline.runner.device,
@@ -159,7 +177,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
             CLASSIFY_PATH,
             classify,
             "Classify images",
-            default.runner.classes if default else None,
+            classes_of(default.runner.classes) if default else None,
             [default] if default else served,
         ),
         (model_path("{model}"), classify_by, "Classify images with a named model", None, served),
@@ -194,6 +212,7 @@ class _Form(NamedTuple):
 
     classes: int
     explained: MapRequest | None = None
+    threshold: float = 0.0  # the least probability
 
 
 class _ClassifyParameters(NamedTuple):
@@ -209,8 +228,8 @@ class Classify:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        classes = pipeline.runner.classes
-        self._few = _Form(min(DEFAULT_TOP_K, classes))
+        classes = classes_of(pipeline.runner.classes)
+        self._few = _Form(*_by_default(pipeline.info, classes))
         self._read_query = query_parser(pipeline.info, classes)
 
     def check(self, record: RequestRecord) -> _ClassifyParameters:
@@ -242,7 +261,9 @@ class Classify:
         """Return the likeliest classes of each image, with maps if asked for."""
         info = self.pipeline.info
         results = [
-            ImageResult(predictions=top_k(row, form.classes, info.output, info.labels))
+            ImageResult(
+                predictions=top_k(row, form.classes, info.output, info.labels, form.threshold)
+            )
             for row in scored.results
         ]
         if (asked := form.explained) is not None:
@@ -250,15 +271,16 @@ class Classify:
                 result["maps"] = explain(row, view, asked, info)
         total, *parts = [us / 1e3 for us in count()]
         timing: Any = {**dict(zip(PHASES, parts, strict=True)), "total": total}
-        return json_response(
-            ClassifyAnswer(
-                model=info.name,
-                results=results,
-                timing_ms=timing,
-                batch_size=scored.batch_size,
-                version=info.version,
-            )
+        answer = ClassifyAnswer(
+            model=info.name,
+            results=results,
+            timing_ms=timing,
+            batch_size=scored.batch_size,
+            version=info.version,
         )
+        if info.warning:
+            answer["warning"] = info.warning
+        return json_response(answer)
 
 
 class ShowPixels(Classify):
@@ -309,15 +331,24 @@ def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
     """Return a parser of a query to a model of `classes` classes; it raises ServiceError."""
     validate: Callable[[bytes | str], int] = _top_k(classes).validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
-    few = min(DEFAULT_TOP_K, classes)
+    usual = _by_default(info, classes)
 
     def parse(query: bytes) -> _Form:
-        parameters = read_query(query, ("top_k", *QUERY))
-        asked = parameters.get("top_k")
-        top = few if asked is None else validated(validate, asked[-1], rule)
-        return _Form(top, read_explain(parameters, info, classes))
+        parameters = read_query(query, ("top_k", "threshold", *QUERY))
+        asked, least = parameters.get("top_k"), parameters.get("threshold")
+        top = usual.classes if asked is None else validated(validate, asked[-1], rule)
+        threshold = usual.threshold if least is None else validated(_share, least[-1], _SHARE)
+        return _Form(top, read_explain(parameters, info, classes), threshold)
 
     return parse
+
+
+def _by_default(info: ModelInfo, classes: int) -> _Form:
+    """Return what is answered where the query says nothing: the likeliest classes, or of a
+    multi-label model every label that is likelier than not."""
+    if info.is_multi_label:
+        return _Form(classes, threshold=DEFAULT_THRESHOLD)
+    return _Form(min(DEFAULT_TOP_K, classes))
 
 
 def _why_no_maps(info: ModelInfo) -> str:
@@ -326,14 +357,20 @@ def _why_no_maps(info: ModelInfo) -> str:
 
 def _top_k(classes: int | None) -> TypeAdapter[int]:
     """Return the type of `?top_k=` for a model of `classes` classes, or for any model if None."""
-    described = "number of classes, likeliest first"
+    described = (
+        "number of classes at most, likeliest first; of a multi-label model the default is all that"
+        " reach the threshold"
+    )
     return TypeAdapter(Annotated[int, Field(ge=1, le=classes, description=described)])
 
 
 def _parameters(classes: int | None) -> list[dict[str, Any]]:
     """Return the parameters that `Classify.check` reads, described for OpenAPI."""
     fewest = min(DEFAULT_TOP_K, classes or DEFAULT_TOP_K)
-    return parameters_of({"top_k": (_top_k(classes).json_schema(), fewest), **QUERY})
+    threshold = (_Share.json_schema(), 0)
+    return parameters_of(
+        {"top_k": (_top_k(classes).json_schema(), fewest), "threshold": threshold, **QUERY}
+    )
 
 
 def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:

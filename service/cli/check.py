@@ -1,9 +1,9 @@
 """Implements `convoy check`, which compares a model's answers with ONNX Runtime's and tries all
 presets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import comb, inf
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -24,17 +24,18 @@ from models import (
     Preprocessing,
     Results,
     Scores,
+    classes_of,
+    contradiction,
     kind_of,
     score_tolerance,
 )
 from service.cli.classify import read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
 from service.cli.options import Expectations, number_from_0, with_settings
-from service.engine.ranking import Prediction, ScoreRow, top_k
+from service.engine.ranking import DEFAULT_THRESHOLD, Prediction, ScoreRow, top_k
 from service.errors import ServiceError
 from service.hosting.loading import (
     decoder,
-    doubt_guess,
     find_model,
     image_reader,
     load,
@@ -46,8 +47,13 @@ from service.settings import Settings, SettingsError
 from service.telemetry.counts import NO_FILE, why_left
 from service.telemetry.logs import configure_logging
 
-# Of the images with labels, how many more another preset must be right for to be advised.
+# Of the images with labels, how many more another preset must be right for to be advised, and how
+# improbable the wins of one preset over another must be, were both as good, to tell the two apart.
 _CLEARLY_MORE = 0.1
+_IMPROBABLE = 0.05
+# How far a probability that clients get may be from that of ONNX Runtime's scores, for float32; the
+# tolerance of the scores allows more at other precisions.
+_SHIFT = 1e-3
 
 _OTHER_PIXELS = "the GPU makes other pixels than the CPU"
 _OTHER_SCORES = "the GPU makes the same pixels as the CPU, which get other scores"
@@ -62,8 +68,14 @@ class _ImageComparison:
     ours: Prediction  # the likeliest class
     theirs: Prediction
     shift: float  # the largest difference of probabilities
+    same: bool  # whether a client gets the same labels in the same order
     difference: float  # of scores, relative to the largest
-    smallest: float  # of ONNX Runtime's scores
+    scores: Scores  # ONNX Runtime's
+
+    def is_within(self, allowed: float) -> bool:
+        """Return whether scores, and the probabilities that clients get, differ by no more; a NaN
+        does."""
+        return self.difference <= allowed and self.shift <= max(_SHIFT, allowed)
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -137,7 +149,7 @@ def check(
             pixels = decoding.run()
             results = engine.run(pixels[np.newaxis], kept)
             ours, theirs = results.scores[0], original.run(pixels)
-            compared.append(_compare(file, ours, theirs, classifier.preprocessing))
+            compared.append(_compare(file, ours, theirs, classifier))
             if engine.takes >= Kind.DECODED:
                 path = _path_of(engine, decoding, results, classifier.input.name)
                 paths.setdefault(path, []).append(file)
@@ -151,19 +163,18 @@ def check(
         allowed = tolerance
     else:
         allowed = inf if original_file else _allowed(classifier, engine, compared)
+    failed = not _are_what_they_are_taken_for(classifier, compared) or failed
     _sum_up(classifier, engine, compared, allowed)
-    for path, files in paths.items():
-        shown = f": {', '.join(map(str, files))}" if path in _DIFFERENT else ""
-        typer.echo(f"{path}: {len(files)} of {len(compared)} images{shown}")
+    _show_paths(paths, len(compared))
     failed = failed or any(path in paths for path in _DIFFERENT)
     if compared:
         _show_presets(
             classifier, engine, [image.file for image in compared], image_reader(settings)
         )
     engine.close()
-    if warning := doubt_guess(classifier, settings):
-        typer.echo(warning)
-    if failed or not compared or not all(image.difference <= allowed for image in compared):  # NaN
+    if classifier.warning:
+        typer.echo(classifier.warning)
+    if failed or not compared or not all(image.is_within(allowed) for image in compared):
         raise typer.Exit(1)
 
 
@@ -191,11 +202,39 @@ def _path_of(engine: Engine, decoding: Decoding, of_pixels: Results, pixels: str
     return f"{what}{f', decoded by the CPU ({why})' if why else ''}, to the same pixels"
 
 
-def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -> _ImageComparison:
+def _show_paths(paths: Mapping[str, Sequence[Path]], images: int) -> None:
+    for path, files in paths.items():
+        shown = f": {', '.join(map(str, files))}" if path in _DIFFERENT else ""
+        typer.echo(f"{path}: {len(files)} of {images} images{shown}")
+
+
+def _are_what_they_are_taken_for(
+    classifier: Classifier, compared: Sequence[_ImageComparison]
+) -> bool:
+    """Print what the scores are taken for, and return whether those of the images may be that."""
+    typer.echo(f"{classifier.name}: {classifier.scores}")
+    if not compared:
+        return True
+    scores = np.array([image.scores for image in compared], np.float64)
+    if wrong := contradiction(classifier.preprocessing.output, scores):
+        typer.echo(
+            f"{classifier.name}: its scores of these images are something else, because {wrong};"
+            " set output in model.toml, or by --set output="
+        )
+    return not wrong
+
+
+def _compare(file: Path, ours: Scores, theirs: Scores, classifier: Classifier) -> _ImageComparison:
+    meaning, classes = classifier.preprocessing, classes_of(classifier.classes)
     mine, other = (
-        top_k(ScoreRow(scores), len(scores), meaning.output, meaning.labels)
+        top_k(ScoreRow(scores), classes, meaning.output, meaning.labels)
         for scores in (ours, theirs)
     )
+    least = DEFAULT_THRESHOLD if classifier.is_multi_label else 0.0
+    answered = [
+        [each["index"] for each in answer if each["probability"] >= least][: None if least else 1]
+        for answer in (mine, other)
+    ]
     p, q = (
         {prediction["index"]: prediction["probability"] for prediction in answer}
         for answer in (mine, other)
@@ -206,7 +245,8 @@ def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -
         other[0],
         shift=max(abs(p[index] - q[index]) for index in q),
         difference=float(np.abs(ours - theirs).max() / np.abs(theirs).max()),
-        smallest=float(theirs.min()),
+        same=answered[0] == answered[1],
+        scores=theirs,
     )
 
 
@@ -214,14 +254,14 @@ def _allowed(classifier: Classifier, engine: Engine, compared: Sequence[_ImageCo
     """Return how much scores may differ at the precision in which the engine computes."""
     if engine.device.startswith("cpu"):
         classifier = replace(classifier, precision=Precision.FP32)
-    smallest = min((image.smallest for image in compared), default=1.0)
+    smallest = min((float(image.scores.min()) for image in compared), default=1.0)
     return max(1e-3, score_tolerance(classifier, smallest))
 
 
 def _sum_up(
     classifier: Classifier, engine: Engine, compared: Sequence[_ImageComparison], allowed: float
 ) -> None:
-    differing = [image for image in compared if image.ours["label"] != image.theirs["label"]]
+    differing = [image for image in compared if not image.same]
     largest = max((image.difference for image in compared), default=0.0)
     typer.echo(
         f"{classifier.name} on {engine.device}: "
@@ -260,12 +300,39 @@ def _show_presets(
             "How many answers are right is not known: no folder and no file is named after a label"
         )
         return
-    best = max(trials, key=lambda trial: trial.right)
-    if best.right - used.right > max(1, _CLEARLY_MORE * named):
-        typer.echo(
-            f"{best.name} is right for {best.right} of the {named} images that are named after "
-            f"a label, {used.name} for {used.right}: set it with --preset {best.name}"
-        )
+    if advice := _advice(used, trials, named):
+        typer.echo(advice)
+
+
+def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str:
+    """Return which preset is right more often than the one that is used, and how sure that is."""
+    best = max(trials, key=lambda trial: (trial.right, trial.likelihood))
+    if best.right - used.right <= max(1, _CLEARLY_MORE * named):
+        return ""
+    said = (
+        f"{best.name} is right for {best.right} of the {named} images that are named after a label,"
+        f" {used.name} for {used.right}"
+    )
+    alike = [
+        trial.name
+        for trial in trials
+        if trial is not best and chance_of(best.correct, trial.correct) >= _IMPROBABLE
+    ]
+    if used.name in alike:
+        return f"{said}, which may be chance; more images would show it"
+    if 2 * best.right < named:
+        return f"{said}: still for fewer than half, so that probably none of these presets is right"
+    if alike:
+        return f"{said}; these images do not tell it from {', '.join(alike)}: try more of them"
+    return f"{said}: set it with --preset {best.name}"
+
+
+def chance_of(better: Sequence[bool], other: Sequence[bool]) -> float:
+    """Return how probable at least so many wins are, were the two as good: a sign test."""
+    won = sum(a and not b for a, b in zip(better, other, strict=True))
+    changed = sum(a != b for a, b in zip(better, other, strict=True))
+    ways = sum(comb(changed, wins) for wins in range(won, changed + 1))
+    return float(ways / 2**changed)
 
 
 def _preset_row(trial: PresetTrial, images: int, named: int) -> tuple[str, ...]:

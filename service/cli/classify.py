@@ -10,10 +10,11 @@ import numpy as np
 import typer
 
 from loadtest.tables import left, make_table, print_table, right
+from models import classes_of
 from service.cli.options import Expectations, with_settings
 from service.engine.ranking import rank, top_k
 from service.errors import ServiceError
-from service.hosting.loading import decoder, doubt_guess, load, open_classifier
+from service.hosting.loading import decoder, load, open_classifier
 from service.images.file import ImageFormat
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging
@@ -40,12 +41,10 @@ def classify(
     configure_logging()
     classifier = load(settings, expectations)
     engine = open_classifier(classifier, settings, 1)
-    if k > classifier.classes:
-        raise SettingsError(
-            f"--top-k: {k} is not allowed; {classifier.name} has {classifier.classes} classes"
-        )
-    if warning := doubt_guess(classifier, settings):
-        typer.echo(f"Warning: {warning}", err=True)
+    if k > (classes := classes_of(classifier.classes)):
+        raise SettingsError(f"--top-k: {k} is not allowed; {classifier.name} has {classes} classes")
+    if classifier.warning:
+        typer.echo(f"Warning: {classifier.warning}", err=True)
     engine = engine.warm_up()
     prepare, meaning = decoder(classifier.preprocessing, settings), classifier.preprocessing
     rows: list[tuple[str, str, str]] = []

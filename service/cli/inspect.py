@@ -132,7 +132,9 @@ def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
     )
     columns = [*left("node", "output"), *right("MFLOP"), *left("algorithm")]
     legend = f"Algorithms are those of {plan.gpu.name} (--gpu). --wide, --why, --plan show more."
-    head = [Text(line) for line in (*_totals(network), *_precision(network), legend)]
+    head = [
+        Text(line) for line in (*_totals(network), *_precision(network), network.scores, legend)
+    ]
     return Group(*head, Text(), make_table(columns, rows))
 
 
@@ -188,6 +190,7 @@ def _network_table(report: NetworkReport) -> RenderableType:
     return Group(
         *map(Text, _totals(report)),
         *map(Text, _precision(report)),
+        Text(report.scores),
         Text(),
         make_table(columns, rows),
         Text(),

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from models import OutputKind, Results, Scores, TopClasses
+from models import (
+    OutputKind,
+    Results,
+    Scores,
+    TopClasses,
+    each_probability,
+    positive,
+    probabilities_of,
+)
 from service.errors import EngineFailedError
 
 
@@ -35,6 +43,9 @@ _MOST_EXP = 600.0
 # The classes ranked here for every image of a batch; few requests ask for more.
 RANKED = 5
 
+DEFAULT_THRESHOLD = 0.5
+"""The least probability of a label that a multi-label model answers, where a request says none."""
+
 NOT_DECODED = -1
 
 # Classes in order, likeliest first (of equals, the lower index first), and their probabilities.
@@ -54,9 +65,10 @@ class _Batch:
 
         None where scores are unusual, so that each image has to be ranked alone.
         """
-        if self._ranked is not None:
-            return _read(self._ranked)
-        return _rankings(self._scores, self._output)
+        scores, output = self._scores, self._output
+        if self._ranked is not None and scores.shape[1] > 1 and output is not OutputKind.SHARES:
+            return _read(self._ranked, output)
+        return _rankings(scores, output)
 
     @cached_property
     def is_finite(self) -> bool:
@@ -114,16 +126,21 @@ def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
     return [ScoreRow(row, batch, index) for index, row in enumerate(results.scores)]
 
 
-def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> list[Prediction]:
-    """Return the k likeliest classes, likeliest first, equals in order of their index.
+def top_k(
+    row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str], least: float = 0.0
+) -> list[Prediction]:
+    """Return the k likeliest classes, likeliest first, equals in order of their index, without
+    those whose probability is below `least`.
 
-    1 <= k <= classes. Logits become probabilities by softmax in float64. A class without a label is
-    named by its index. Raises EngineFailedError where a score is NaN or infinite.
+    1 <= k <= classes. Scores become probabilities in float64. A class without a label is named by
+    its index. Raises EngineFailedError where a score is NaN or infinite.
     """
     ranking = row.ranking
     if ranking is None or k > len(ranking[0]):
         ranking = _ranking(row.scores, k, output)
     indices, probabilities = ranking
+    if least:
+        k = min(k, sum(probability >= least for probability in probabilities))
     named = len(labels)
     return [
         {
@@ -138,6 +155,8 @@ def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> l
 def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
     """Return a batch's rankings, or None if a score or its exponential is not finite."""
     n, classes = scores.shape
+    if classes == 1:
+        return None  # of a yes/no model each is ranked alone: two classes are no work
     rows = scores.astype(np.float64)
     if not math.isfinite(np.add.reduce(rows, axis=None)):  # see `finite`
         return None
@@ -151,20 +170,26 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
         cells[begins + best] = -math.inf
     rest.argmax(axis=1, out=found[-1])
     probabilities = rows.ravel()[found + begins]
-    if output is OutputKind.LOGITS:
+    if output.by_softmax:
         if max(map(abs, probabilities[0].tolist())) > _MOST_EXP:
             return None
         np.exp(rows, out=rows)
         np.exp(probabilities, out=probabilities)
         probabilities /= np.add.reduce(rows, axis=1)
+    elif output is OutputKind.SHARES:
+        probabilities /= positive(np.add.reduce(rows, axis=1))
+    else:
+        probabilities = each_probability(probabilities, output)
     return list(zip(found.T.tolist(), _rounded(probabilities).T.tolist(), strict=True))
 
 
-def _read(ranked: TopClasses) -> Sequence[Ranking] | None:
+def _read(ranked: TopClasses, output: OutputKind) -> Sequence[Ranking] | None:
     """Return the rankings that an engine made, or None if some of its scores are not finite."""
     probabilities = ranked.probabilities.astype(np.float64)
     if not math.isfinite(np.add.reduce(probabilities, axis=None)):
         return None
+    if not output.by_softmax:  # which the engine left to be done
+        probabilities = each_probability(probabilities, output)
     indices = ranked.indices.astype(np.intp)
     return list(zip(indices.tolist(), _rounded(probabilities).tolist(), strict=True))
 
@@ -172,22 +197,15 @@ def _read(ranked: TopClasses) -> Sequence[Ranking] | None:
 def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking:
     """Return the ranking of one image. Raises EngineFailedError where a score is not finite."""
     row = finite(scores)
-    first = largest(row, k)
-    if output is OutputKind.LOGITS:
-        weights = np.exp(row - row[first[0]])
-        chosen = weights[first] / np.add.reduce(weights)
-    else:
-        chosen = row[first]
-    return first.tolist(), _rounded(chosen).tolist()
+    every = probabilities(scores, output)
+    first = largest(every if len(row) == 1 else row, k)
+    return first.tolist(), _rounded(every[first]).tolist()
 
 
 def probabilities(scores: NDArray[np.float32], output: OutputKind) -> NDArray[np.float64]:
     """Return every class's probability. Raises EngineFailedError where a score is not finite."""
-    row = finite(scores)
-    if output is OutputKind.LOGITS:
-        row = np.exp(row - row.max())
-        row /= np.add.reduce(row)
-    return row
+    every: NDArray[np.float64] = probabilities_of(finite(scores)[np.newaxis], output)[0]
+    return every
 
 
 def _rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from models import classes_of
 from service.engine.ranking import probabilities
 from service.errors import EngineFailedError
 from service.hosting.pipeline import ModelInfo
@@ -23,7 +24,7 @@ def compare(
     """
     if not after:
         return Comparison()
-    classes = before[0].scores.size, after[0].scores.size
+    classes = classes_of(before[0].scores.size), classes_of(after[0].scores.size)
     by_number = [np.arange(count) for count in classes]
     columns: dict[str, int] = {}  # of each class of either version
     by_label = [

@@ -43,7 +43,7 @@ from service.hosting.hub import pull as pull_address
 from service.hosting.kept import KeptObject
 from service.hosting.onnx_files import FILE, model_files, onnx_files_in
 from service.hosting.pipeline import FailedModel, ModelInfo
-from service.hosting.presets import doubt
+from service.hosting.presets import judged
 from service.images.clip import prepare_clip
 from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image
@@ -169,7 +169,7 @@ def read_as_it_is(
     """Return a model whose engines prove themselves when they are opened. Raises EngineError."""
     max_batch = max_batch_of(classifier, settings)
     return ReadModel(
-        info_of(classifier, file.version, doubt_guess(classifier, settings)),
+        info_of(classifier, file.version),
         classifier.preprocessing,
         partial(open_on_devices, classifier, settings, max_batch),
         stamp,
@@ -188,6 +188,7 @@ def open_read(
     info, places = read.info, settings.device_choices
     if info.origin:
         _log.info("%s is described by %s", info.name, info.origin)
+    _log.info("%s: %s", info.name, info.meaning)
     if info.warning:
         _log.warning("%s", info.warning)
     engines = read.open(places)
@@ -325,17 +326,19 @@ def open_on_devices(
     )
 
 
-def doubt_guess(classifier: Classifier, settings: Settings) -> str:
-    """Return why a guessed preset is probably wrong, or nothing if it seems right.
+def judge(classifier: Classifier, settings: Settings) -> Classifier:
+    """Return a model as the built-in photographs show it where nothing else says what it is.
 
-    The test photographs run on the CPU, on an engine of their own that is closed again.
+    They run on the CPU, on an engine of their own that is closed again. Raises
+    UnsupportedModelError and EngineError.
     """
-    if not classifier.preprocessing.guess or classifier.preprocessing.frames is not None:
-        return ""
+    meaning = classifier.preprocessing
+    if classifier.shown and (not meaning.guess or meaning.frames is not None):
+        return classifier
     choice, threads = [DeviceChoice(DeviceKind.CPU)], settings.engine_threads
     (engine,) = open_engines(classifier, choice, max_batch=1, threads=threads)
     try:
-        return doubt(classifier, engine, image_reader(settings))
+        return judged(classifier, engine, image_reader(settings))
     finally:
         engine.close()
 
@@ -427,7 +430,8 @@ def _load(
         overrides["precision"] = settings.precision.value
     overrides.update(file.overrides)
     limits = FileLimits(external_data=settings.external_data)
-    return replace(load_classifier(file.path, overrides=overrides, limits=limits), name=file.name)
+    loaded = load_classifier(file.path, overrides=overrides, limits=limits)
+    return judge(replace(loaded, name=file.name), settings)
 
 
 def _read_again(
@@ -459,7 +463,7 @@ def stamp_of(file: ModelFile) -> Stamp:
     return stamps
 
 
-def info_of(classifier: Classifier, version: str, warning: str = "") -> ModelInfo:
+def info_of(classifier: Classifier, version: str) -> ModelInfo:
     """Return the description of a model for clients."""
     meaning = classifier.preprocessing
     return ModelInfo(
@@ -474,12 +478,14 @@ def info_of(classifier: Classifier, version: str, warning: str = "") -> ModelInf
         tensor_shape=meaning.input_shape,
         tensor_type=_tensor_type(classifier),
         guess=meaning.guess,
-        warning=warning,
+        warning=classifier.warning,
         origin=classifier.origin,
         serving=classifier.serving,
         embedding=classifier.embedding,
         maps=classifier.maps,
         inner=tuple(classifier.inner.values()),
+        meaning=classifier.scores,
+        is_multi_label=classifier.is_multi_label,
     )
 
 

@@ -45,6 +45,8 @@ class ModelInfo:
     embedding: Inner | Absent = _UNSOUGHT
     maps: Maps | Absent = _UNSOUGHT
     inner: Collection[Inner] = ()  # values inside the network that may be asked for
+    meaning: str = ""  # one line: which output has the scores, what they are, and why
+    is_multi_label: bool = False  # an image may have several labels, or none
 
     @property
     def of_clips(self) -> bool:

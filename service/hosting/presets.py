@@ -1,9 +1,14 @@
-"""Tests presets by how well a network tells images apart, and whether it names them right.
+"""Judges by built-in photographs what a model's scores are and which preset its pixels need.
 
-A guessed preset is tried on the built-in photographs, beside the others that fit. Confidence says
-little: a network made for `imagenet` is sure of everything where it gets the pixels of `caffe`,
-which are sixty times as large. What a wrong preset does show in is the share of the scores that
-changes with the image: where pixels are too small, the network hardly sees them.
+What nothing else says is found by running photographs: a preset that was guessed is replaced where
+they show clearly that it is wrong and another right, and doubted where they show only the former.
+Clear is what the labels name: by the one preset the network names every photograph, by the other
+hardly any, and the right names are far likelier.
+
+Of other labels the photographs show less. Confidence says little: a network made for `imagenet` is
+sure of everything where it gets the pixels of `caffe`, which are sixty times as large. What a wrong
+preset does show in is the share of the scores that changes with the image: where pixels are too
+small, the network hardly sees them.
 
 SqueezeNet 1.1 (trained, ImageNet), as it is and wrapped for other presets; three photographs:
 
@@ -18,25 +23,33 @@ were with 2. Seven networks of random weights gave none with two seeds each, tho
 `caffe` took their confidence from 0.35 to 1.0.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf, log
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models import (
+    PRESETS,
     Classifier,
     Engine,
     OutputKind,
     Pixels,
     Preprocessing,
     Scores,
+    UnsupportedModelError,
+    classes_of,
     each_preset,
     normalised,
+    shown_by,
 )
-from service.engine.ranking import ScoreRow, top_k
+from service.engine.ranking import ScoreRow, probabilities, top_k
 from service.errors import EngineFailedError
+
+_log = logging.getLogger("convoy")
 
 PHOTOGRAPHS = sorted((Path(__file__).parents[1] / "api/page/photographs").glob("*.jpg"))
 """Photographs of the page, from which an ImageNet network can tell what they show."""
@@ -51,7 +64,13 @@ _SHOWS = {
 # `_CLEARLY` and `_FAR` times as far; or another names so many photographs more.
 _HARDLY, _CLEARLY, _FAR = 0.25, 0.4, 3.0
 _MORE_NAMED = 2
+# With fewer classes three photographs say little: a right model may score them all alike.
 _FEWEST_CLASSES = 5
+# How much likelier a preset must make the right names than the guess does to take its place, and
+# two presets at most differ that these photographs do not tell apart, of which the one that
+# PRESETS has first is taken; as logarithms.
+_FAR_LIKELIER, _AS_LIKELY = log(1000), log(20)
+_LEAST = 1e-9  # a probability below this is as good as none
 
 Decode = Callable[[Path, Preprocessing], Pixels]
 
@@ -65,6 +84,71 @@ class PresetTrial:
     confidence: float  # the mean probability of the likeliest class
     share: float  # of the scores' size, that changes with the image; 0 for one image
     right: int  # images of which the likeliest class has a name that was expected
+    likelihood: float = 0.0  # the logarithm of the probability of all expected names
+    correct: tuple[bool, ...] = ()  # for each image whether it is among `right`
+
+
+def judged(classifier: Classifier, engine: Engine, decode: Decode) -> Classifier:
+    """Return a model with the kind of its scores and its preset as the photographs show them, and
+    with a warning where they show only that its guessed preset is wrong.
+
+    Raises UnsupportedModelError where nothing shows what its scores are.
+    """
+    if not classifier.shown:
+        classifier = _with_kind(classifier, engine, decode)
+    meaning, classes = classifier.preprocessing, classes_of(classifier.classes)
+    guess, labels = meaning.guess, meaning.labels
+    if not guess or meaning.frames is not None or len(each_preset(meaning)) == 1:
+        return classifier
+    images = {photograph: _SHOWS[photograph.stem] for photograph in PHOTOGRAPHS}
+    are_named = all(any(_classes_named(names, labels)) for names in images.values())
+    (guessed,) = try_presets(classifier, engine, images, decode, only=guess)
+    if guessed.right == len(images) or not (are_named or guessed.share < _HARDLY):
+        return classifier
+    trials = try_presets(classifier, engine, images, decode)
+    if are_named:
+        return _by_names(classifier, guessed, trials)
+    if said := _by_shares(classifier.name, guessed, trials, classes):
+        if classes < _FEWEST_CLASSES:
+            _log.warning("%s", said)
+            return classifier
+        return replace(classifier, warning=said)
+    return classifier
+
+
+# --- what the scores are -------------------------------------------------------------------------
+
+
+def _with_kind(classifier: Classifier, engine: Engine, decode: Decode) -> Classifier:
+    """Return a model whose scores are of the kind that the photographs and images of one colour
+    show."""
+    meaning = classifier.preprocessing
+    if meaning.frames is None:
+        images = [decode(photograph, meaning) for photograph in PHOTOGRAPHS]
+    else:
+        images = [np.random.default_rng(0).integers(0, 256, meaning.image_shape, np.uint8)]
+    images += [np.full(meaning.image_shape, level, np.uint8) for level in (0, 255)]
+    rows = np.concatenate([engine.run([image]).scores for image in images]).astype(np.float64)
+    kind = shown_by(rows) if np.isfinite(rows).all() else None
+    if kind is None:
+        raise UnsupportedModelError(
+            f"{classifier.name}: neither its graph ({classifier.why}) nor its scores of"
+            f" photographs, {rows.min():.3g} to {rows.max():.3g}, show what they are; set output ="
+            ' "probabilities", "sigmoid", "percent" or another in model.toml, or by --set'
+        )
+    why = f"so they are of the built-in photographs; {classifier.why}"
+    made = replace(classifier, preprocessing=replace(meaning, output=kind), shown=True, why=why)
+    if kind is OutputKind.INDEPENDENT:
+        _log.warning(
+            "%s: %s. If they exclude each other, set output"
+            ' = "probabilities" in model.toml, or by --set',
+            classifier.name,
+            made.scores,
+        )
+    return made
+
+
+# --- which preset --------------------------------------------------------------------------------
 
 
 def try_presets(
@@ -72,8 +156,10 @@ def try_presets(
     engine: Engine,
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
+    only: str | None = None,
 ) -> list[PresetTrial]:
-    """Run images through every preset that fits; `images` maps each to its right names.
+    """Run images through every preset that fits, or through one; `images` maps each to its right
+    names.
 
     The model's own preprocessing comes first if it is not a preset. Raises what `decode` and the
     engine raise.
@@ -85,24 +171,8 @@ def try_presets(
     return [
         replace(_try(name, preset, engine, images, decode), used=preset == own)
         for name, preset in presets.items()
+        if only in (None, name)
     ]
-
-
-def doubt(classifier: Classifier, engine: Engine, decode: Decode) -> str:
-    """Return why a guessed preset is probably wrong, judged by built-in photographs, or "".
-
-    Empty also where nothing was guessed, no other preset fits, or there are too few classes.
-    """
-    guess = classifier.preprocessing.guess
-    if not guess or len(each_preset(classifier.preprocessing)) == 1:
-        return ""
-    images = {photograph: _SHOWS[photograph.stem] for photograph in PHOTOGRAPHS}
-    trials = try_presets(classifier, engine, images, decode)
-    guessed = next(trial for trial in trials if trial.name == guess)
-    best = max(trials, key=lambda trial: (trial.right, trial.share))
-    if not _doubts(guessed, best, classifier.classes):
-        return ""
-    return _sentence(classifier.name, guessed, best)
 
 
 def label_names(label: str) -> list[str]:
@@ -119,6 +189,12 @@ def plain_words(text: str) -> str:
     return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
+def _classes_named(names: Iterable[str], labels: Sequence[str]) -> NDArray[np.bool_]:
+    """Return for each class whether its label has one of the names."""
+    wanted = set(names)
+    return np.array([not wanted.isdisjoint(label_names(label)) for label in labels], np.bool_)
+
+
 def _try(
     name: str,
     preset: Preprocessing,
@@ -129,25 +205,32 @@ def _try(
     """Return a preset's trial, all zero if a score is not finite, which extreme pixels may
     cause."""
     rows: list[NDArray[np.float64]] = []
-    confidences, right = [], 0
+    confidences, likelihood = [], 0.0
+    correct: list[bool] = []
     for file, expected in images.items():
         tensor = normalised(decode(file, preset)[np.newaxis], preset)
         (scores,) = engine.run(tensor).scores
         try:
             (best,) = top_k(ScoreRow(scores), 1, preset.output, preset.labels)
+            every = probabilities(scores, preset.output)
         except EngineFailedError:
-            return PresetTrial(name, False, 0.0, 0.0, 0)
+            return PresetTrial(name, False, 0.0, 0.0, 0, -inf, (False,) * len(images))
         confidences.append(best["probability"])
-        right += not set(expected).isdisjoint(label_names(best["label"]))
+        correct.append(not set(expected).isdisjoint(label_names(best["label"])))
+        named = _classes_named(expected, preset.labels)
+        if named.any():
+            likelihood += log(max(_LEAST, float(every[named].sum())))
         rows.append(_logits(scores, preset.output))
-    return PresetTrial(name, False, float(np.mean(confidences)), _share(rows), right)
+    right = sum(correct)
+    share, confidence = _share(rows), float(np.mean(confidences))
+    return PresetTrial(name, False, confidence, share, right, likelihood, tuple(correct))
 
 
 def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
     """Return logits up to a constant, which softmax ignores."""
     row = scores.astype(np.float64)
-    if output is OutputKind.PROBABILITIES:
-        row = np.log(np.maximum(row, np.finfo(np.float32).tiny))
+    if len(row) == 1 or not (output.is_unbounded or output.by_softmax):
+        row = np.log(np.maximum(probabilities(scores, output), np.finfo(np.float32).tiny))
     centred: NDArray[np.float64] = row - row.mean()
     return centred
 
@@ -159,25 +242,88 @@ def _share(rows: Sequence[NDArray[np.float64]]) -> float:
     return max(0.0, 1 - len(rows) * float(mean @ mean) / size) if size else 0.0
 
 
-def _doubts(guess: PresetTrial, best: PresetTrial, classes: int) -> bool:
-    if best.right >= guess.right + _MORE_NAMED:
-        return True
-    if guess.right == len(PHOTOGRAPHS):
-        return False
-    blind = guess.share < _HARDLY and best.share > max(_CLEARLY, _FAR * guess.share)
-    return blind and classes >= _FEWEST_CLASSES
-
-
-def _sentence(name: str, guess: PresetTrial, best: PresetTrial) -> str:
-    named = ""
-    if best.right > guess.right:
-        named = (
-            f", and names {guess.right} of {len(PHOTOGRAPHS)} of them where {best.name} names"
-            f" {best.right}"
+def _by_names(
+    classifier: Classifier, guessed: PresetTrial, trials: Sequence[PresetTrial]
+) -> Classifier:
+    """Return a model whose labels name what the photographs show, as the trials show it."""
+    likeliest = max(trials, key=lambda trial: (trial.right, trial.likelihood))
+    alike = [
+        trial
+        for trial in trials
+        if trial.right == likeliest.right and likeliest.likelihood - trial.likelihood <= _AS_LIKELY
+    ]
+    best = alike[0]  # the commonest
+    whole, name = len(PHOTOGRAPHS), classifier.name
+    if best.right < guessed.right + _MORE_NAMED:
+        if guessed.right or best.right > 1:
+            return classifier
+        said = (
+            f"answers of {name} are probably wrong: its preset {guessed.name} is a guess, by which"
+            f" it names {guessed.right} of {whole} photographs of what its labels name, and no"
+            f" preset names more than {best.right}; set its pixels in its model.toml, as they were"
+            " in training"
         )
+        return replace(classifier, warning=said)
+    named = (
+        f"by {best.name} it names {best.right} of {whole} built-in photographs, by the guess"
+        f" {guessed.name} {guessed.right}"
+    )
+    others = ", ".join(other.name for other in alike[1:])
+    unsure = f" (they do not tell {best.name} from {others})" if others else ""
+    if best.right == whole and best.likelihood - guessed.likelihood >= _FAR_LIKELIER:
+        _log.warning(
+            '%s: the preset "%s" is taken: %s%s. To choose one, set preset = "NAME" in its'
+            " model.toml, or --preset",
+            name,
+            best.name,
+            named,
+            unsure,
+        )
+        return _with_preset(classifier, best.name)
+    said = (
+        f"answers of {name} are probably wrong: {named}{unsure}. That is likely, not sure: try"
+        f' preset = "{best.name}", as --preset {best.name}, by convoy check with photographs of its'
+        " classes"
+    )
+    return replace(classifier, warning=said)
+
+
+def _with_preset(classifier: Classifier, name: str) -> Classifier:
+    """Return a model whose pixels are a preset's; their size and crop stay as they are."""
+    preset, meaning = PRESETS[name], classifier.preprocessing
+    pixels = replace(
+        meaning,
+        channels=preset.channels,
+        scale=preset.scale,
+        mean=preset.mean,
+        std=preset.std,
+        guess=name,
+    )
+    origin = classifier.origin.replace(
+        f"the preset {meaning.guess}, a guess", f"the preset {name}, by the built-in photographs"
+    )
+    return replace(classifier, preprocessing=pixels, origin=origin)
+
+
+def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], classes: int) -> str:
+    """Return why a guess by which photographs hardly differ is doubted, or ""."""
+    seeing = [trial for trial in trials if trial.share > max(_CLEARLY, _FAR * guessed.share)]
+    if not seeing:
+        return ""
+    seeing.sort(key=lambda trial: -trial.share)
+    by = ", ".join(f"{trial.name} {trial.share:.0%}" for trial in seeing)
+    wrong, sure = "are probably", ""
+    if classes < _FEWEST_CLASSES:
+        wrong = "may be"
+        sure = f"; with {classes} classes, of none of which these need be, that is weak evidence"
+    which = (
+        f'try preset = "{seeing[0].name}": --preset {seeing[0].name}, or in its model.toml'
+        if len(seeing) == 1
+        else "which of these is right they do not show: try each, as --preset"
+        f" {seeing[0].name}, by convoy check with photographs of its classes"
+    )
     return (
-        f"answers of {name} are probably wrong: its preset {guess.name} is a guess, by which it"
-        f" hardly tells photographs apart ({guess.share:.0%} of its scores change with the"
-        f" photograph, by {best.name} {best.share:.0%}){named}; set preset = "
-        f'"{best.name}": --preset {best.name}, or in its model.toml'
+        f"answers of {name} {wrong} wrong: its preset {guessed.name} is a guess, by which it hardly"
+        f" tells photographs apart ({guessed.share:.0%} of its scores change with the photograph,"
+        f" by {by}){sure}; {which}"
     )

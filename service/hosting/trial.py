@@ -24,7 +24,6 @@ from service.hosting.loading import (
     ModelFile,
     ReadModel,
     decoder,
-    doubt_guess,
     info_of,
     load_unchanged,
     max_batch_of,
@@ -68,7 +67,7 @@ def try_file(
         return Trial(read_as_it_is(classifier, stamp, file, settings))
     engine, proved = tried
     meaning = classifier.preprocessing
-    info = info_of(classifier, file.version, doubt_guess(classifier, settings))
+    info = info_of(classifier, file.version)
     scores: list[NDArray[np.float32] | None] = []
     if old is not None:
         prepare = decoder(meaning, settings)

@@ -16,11 +16,11 @@ from models.preprocessing import (
     ChannelOrder,
     CropMode,
     Layout,
-    OutputKind,
-    check_labels,
+    checked_labels,
     each_preset,
     normalisation,
 )
+from models.scores import OutputKind
 from tests.support.models.description import load_preprocessing
 
 RGB_224 = (3, 224, 224)
@@ -72,7 +72,7 @@ def test_a_preset_is_taken_whole(model: Path, name: str) -> None:
     preset = PRESETS[name]
     p = load_preprocessing(model, (None, None, None))
     assert (p.height, p.width, p.resize) == (preset.size, preset.size, preset.resize)
-    for key in ("crop_mode", "channels", "scale", "mean", "std", "output"):
+    for key in ("crop_mode", "channels", "scale", "mean", "std"):
         assert getattr(p, key) == getattr(preset, key)
     assert p.labels == ()
 
@@ -186,7 +186,9 @@ def test_every_preset_of_as_many_channels_can_be_tried(model: Path) -> None:
     p = load_preprocessing(model, (3, 299, 320))
     assert p.guess == "imagenet"
     presets = each_preset(p)
-    assert list(presets) == ["imagenet", "caffe", "inception", "raw"]
+    of_colours = [name for name, preset in PRESETS.items() if len(preset.mean) == 3]
+    assert list(presets) == of_colours
+    assert {"imagenet", "caffe", "inception", "raw", "unit", "bgr"} <= presets.keys()
     for name, other in presets.items():
         chosen = load_preprocessing(model, (3, 299, 320), {"preset": name})
         assert replace(other, output=chosen.output) == chosen
@@ -284,7 +286,7 @@ def test_nothing_is_logged_when_nothing_is_guessed(
         ("exact = 1", "exact = 1", "true or false"),
         ("channels = 3", "channels = 3", '"rgb", "bgr", "grey"'),
         ("layout = []", "layout = []", '"nchw", "nhwc"'),
-        ('output = "softmax"', "output = 'softmax'", '"logits", "probabilities"'),
+        ('output = "softmaxes"', "output = 'softmaxes'", '"logits" or "softmax", "probabilities"'),
         ("scale = 0", "scale = 0", "above 0"),
         ("scale = nan", "scale = nan", "above 0"),
         ("mean = 0.5", "mean = 0.5", "list of 3 numbers"),
@@ -450,10 +452,17 @@ def test_unreadable_labels_are_refused_naming_their_file(
 
 def test_the_number_of_labels_must_be_that_of_the_classes(model: Path) -> None:
     plain = load_preprocessing(model, RGB_224, {"preset": "imagenet"})
-    check_labels(plain, 1000)
-    check_labels(replace(plain, labels=("a", "b")), 2)
+    assert checked_labels(plain.labels, 1000) == ()
+    assert checked_labels(("a", "b"), 2) == ("a", "b")
     with pytest.raises(PreprocessingError, match="2 labels, but the model has 3 classes"):
-        check_labels(replace(plain, labels=("a", "b")), 3)
+        checked_labels(("a", "b"), 3)
+
+
+def test_one_score_has_two_labels_or_that_of_yes() -> None:
+    assert checked_labels(("cold", "hot"), 1) == ("cold", "hot")
+    assert checked_labels(("hot",), 1) == ("not hot", "hot")
+    with pytest.raises(PreprocessingError, match="3 labels, but the model has 2 classes, no and"):
+        checked_labels(("a", "b", "c"), 1)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.api.v2.inference import InferRequest, WantedOutput
-from service.engine.ranking import ScoreRow, finite, largest
+from service.engine.ranking import ScoreRow, finite, largest, probabilities
 from service.errors import EngineFailedError, InvalidTensorError
 from service.hosting.embeddings import embeddings_of
 from service.hosting.pipeline import ModelInfo
@@ -68,8 +68,9 @@ def _output(wanted: WantedOutput, rows: Sequence[ScoreRow], info: ModelInfo) -> 
     if wanted.classes is None:
         shape = [len(rows), len(rows[0].scores)]
         return Output(name, "FP32", shape, np.concatenate([row.scores for row in rows]), binary)
-    k = min(wanted.classes, len(rows[0].scores))
-    texts = [text for row in rows for text in _classification(row, k, info.labels)]
+    values = [_ranked_values(row, info) for row in rows]
+    k = min(wanted.classes, len(values[0]))
+    texts = [text for each in values for text in _classification(each, k, info.labels)]
     return Output(name, "BYTES", [len(rows), k], texts, binary)
 
 
@@ -85,11 +86,16 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
         ) from error
 
 
-def _classification(row: ScoreRow, k: int, labels: Sequence[str]) -> list[str]:
-    """Return "value:index:label" for the k largest scores, as the classification extension
+def _ranked_values(row: ScoreRow, info: ModelInfo) -> NDArray[np.floating]:
+    """Return the scores, one a class; of a yes/no model's one score both probabilities."""
+    return row.scores if len(row.scores) > 1 else probabilities(row.scores, info.output)
+
+
+def _classification(values: NDArray[np.floating], k: int, labels: Sequence[str]) -> list[str]:
+    """Return "value:index:label" for the k largest values, as the classification extension
     defines."""
     texts = []
-    for index in largest(row.scores.astype(np.float64), k).tolist():
-        text = f"{row.scores[index]:f}:{index}"
+    for index in largest(values.astype(np.float64), k).tolist():
+        text = f"{values[index]:f}:{index}"
         texts.append(f"{text}:{labels[index]}" if index < len(labels) else text)
     return texts

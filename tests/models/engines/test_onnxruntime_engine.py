@@ -24,7 +24,7 @@ from models import (
 )
 from models.engines import onnxruntime_engine
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
-from models.errors import ModelError, UnsupportedModelError
+from models.errors import ModelError
 from models.preprocessing import normalised
 from tests.support.onnx_models import run_onnxruntime
 
@@ -201,7 +201,7 @@ def test_a_network_that_ends_in_softmax_gives_probabilities_whatever_was_said(
     assert plain.preprocessing.output is OutputKind.LOGITS
     ending = load_classifier(save(tmp_path, small(softmax=True), 'output = "logits"'))
     assert ending.preprocessing.output is OutputKind.PROBABILITIES
-    assert "ends in a softmax" in caplog.text
+    assert 'output = "logits" is overruled: Softmax bounds its output' in caplog.text
 
 
 def test_labels_that_do_not_fit_the_classes_are_refused(tmp_path: Path) -> None:
@@ -211,13 +211,13 @@ def test_labels_that_do_not_fit_the_classes_are_refused(tmp_path: Path) -> None:
         load_classifier(path)
 
 
-def test_a_model_with_two_outputs_is_no_classifier(tmp_path: Path) -> None:
+def test_a_second_output_that_has_positions_is_not_the_scores(tmp_path: Path) -> None:
     model = small()
     model.graph.output.add().CopyFrom(
         helper.make_tensor_value_info("c", TensorProto.FLOAT, [1, 5, 16, 16])
     )
-    with pytest.raises(UnsupportedModelError, match="2 outputs"):
-        load_classifier(save(tmp_path, model))
+    (scores,) = load_classifier(save(tmp_path, model)).network.graph.outputs
+    assert scores == small().graph.output[0].name
 
 
 def test_a_model_with_open_sizes_takes_them_from_its_description(tmp_path: Path) -> None:

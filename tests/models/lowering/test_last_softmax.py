@@ -14,7 +14,7 @@ from models.engines.tolerance import relative_error
 from models.graph import Graph, Softmax
 from models.lowering import lower
 from models.lowering.last_softmax import without_last_softmax
-from models.preprocessing import OutputKind
+from models.scores import OutputKind
 from tests.support.models.engines import (
     H200_CHOICE,
     classifier_of,

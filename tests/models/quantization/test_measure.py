@@ -9,7 +9,6 @@ import pytest
 
 from models import BUILT_IN_MODEL
 from models.onnx_loader import load_proto
-from models.preprocessing import OutputKind
 from models.quantization import measure
 from models.quantization.measure import (
     Comparison,
@@ -18,6 +17,7 @@ from models.quantization.measure import (
     probabilities,
     time_in_turn,
 )
+from models.scores import OutputKind
 
 BEFORE = np.array([[0.8, 0.1, 0.1], [0.4, 0.35, 0.25], [0.1, 0.1, 0.8], [0.3, 0.6, 0.1]])
 AFTER = np.array([[0.7, 0.2, 0.1], [0.35, 0.4, 0.25], [0.1, 0.1, 0.8], [0.1, 0.2, 0.7]])

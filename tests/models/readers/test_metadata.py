@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.description import Description, load_description
-from models.preprocessing import ChannelOrder, CropMode, OutputKind
+from models.preprocessing import ChannelOrder, CropMode
 from models.readers.metadata import read_metadata
 
 NAMES = ("red", "it's green", 'the "blue"')
@@ -49,17 +49,12 @@ def test_ultralytics_says_labels_size_and_pixels(
     described = describe(ULTRALYTICS, shape)
     p = described.preprocessing
     assert (p.labels, p.height, p.width, p.resize) == (NAMES, 64, 64, 64)
-    assert (p.channels, p.crop_mode, p.output) == (
-        ChannelOrder.RGB,
-        CropMode.CROP,
-        OutputKind.PROBABILITIES,
-    )
+    assert (p.channels, p.crop_mode) == (ChannelOrder.RGB, CropMode.CROP)
     assert (p.scale, p.mean, p.std, p.guess) == (1 / 255, (0,) * 3, (1,) * 3, "")
     assert not caplog.records
     size = "height, width, " if None in shape else ""
     assert described.origin == (
-        f"m.onnx: {size}labels, channels, scale, mean, std, crop_mode, crop_pct, interpolation,"
-        " output"
+        f"m.onnx: {size}labels, channels, scale, mean, std, crop_mode, crop_pct, interpolation"
     )
     assert described.labels_from == "m.onnx"
 

@@ -42,7 +42,7 @@ def test_the_first_file_counts_and_what_others_say_is_said(tmp_path: Path) -> No
     assert (p.labels, p.resize, p.interpolation.value) == (("cat", "dog"), 240, "bicubic")
     assert described.labels_from == "../config.json"
     assert described.origin == (
-        "model.toml: resize; ../config.json: labels, interpolation, mean, std, scale, output,"
+        "model.toml: resize; ../config.json: labels, interpolation, mean, std, scale,"
         " channels, height, width; ../config.json says otherwise: resize;"
         " preprocessor_config.json says otherwise: resize, crop_mode, interpolation, mean, std;"
         " ../config.json says otherwise: labels"

@@ -43,7 +43,7 @@ def test_all_that_timm_evaluates_with_is_read(model: Path) -> None:
     assert (p.scale, p.mean, p.std) == (1 / 255, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3))
     assert (p.labels, p.guess) == (("cat", "dog"), "")
     assert description.origin == (
-        "config.json: labels, interpolation, crop_pct, mean, std, scale, output, channels, height,"
+        "config.json: labels, interpolation, crop_pct, mean, std, scale, channels, height,"
         " width, crop_mode"
     )
 

@@ -9,6 +9,7 @@ from kernels.problems.interpolation import Interpolation
 from models.description import load_description
 from models.errors import PreprocessingError
 from models.preprocessing import ChannelOrder, CropMode
+from models.scores import OutputKind
 from tests.support.models.description import load_preprocessing
 
 OPEN = (3, None, None)
@@ -175,6 +176,18 @@ def test_labels_go_by_number(model: Path) -> None:
         load_preprocessing(model, (3, 8, 8))
 
 
-def test_that_classes_are_no_alternatives_is_not_used_and_said(model: Path) -> None:
-    label(model, {"0": "cat"}, problem_type="multi_label_classification")
-    assert "config.json, not used: problem_type" in load_description(model, (3, 8, 8)).origin
+def test_that_classes_are_no_alternatives_makes_a_model_multi_label(model: Path) -> None:
+    label(model, {"0": "cat", "1": "sofa"}, problem_type="multi_label_classification")
+    described = load_description(model, (3, 8, 8))
+    assert described.output is OutputKind.SIGMOID
+    assert "config.json: output, labels" in described.origin
+    label(model, {"0": "cat", "1": "sofa"}, problem_type="single_label_classification")
+    assert load_description(model, (3, 8, 8)).output is None
+
+
+def test_a_regression_is_refused_unless_output_says_what_its_score_is(model: Path) -> None:
+    label(model, {"0": "age"}, problem_type="regression")
+    with pytest.raises(PreprocessingError, match="is regression, so that"):
+        load_description(model, (3, 8, 8))
+    described = load_description(model, (3, 8, 8), {"output": "probabilities"})
+    assert described.output is OutputKind.PROBABILITIES

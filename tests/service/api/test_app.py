@@ -328,7 +328,9 @@ async def test_the_openapi_document_tells_bodies_parameters_and_errors() -> None
         "image",
         "images",
     }
-    top_k, explain, explain_as, timeout, priority = operation["parameters"]
+    top_k, threshold, explain, explain_as, timeout, priority = operation["parameters"]
+    assert (threshold["in"], threshold["name"]) == ("query", "threshold")
+    assert threshold["schema"].items() >= {"minimum": 0, "maximum": 1}.items()
     assert (explain["name"], explain_as["schema"]["default"]) == ("explain", "numbers")
     assert (timeout["name"], priority["name"]) == ("X-Timeout-Ms", "X-Priority")
     expected = {"type": "integer", "minimum": 1, "maximum": CLASSES, "default": 5}

@@ -130,7 +130,10 @@ async def test_an_embedding_and_a_map_of_one_batch_do_not_disturb_each_other() -
         ("explain=class:%C2%B2", "a whole number below 10"),
         ("explain=1&explain_as=svg", "explain_as must be numbers or overlay; got 'svg'"),
         ("explain_as=overlay", "explain_as needs explain, such as explain=1"),
-        ("explained=1", "unknown parameter 'explained'; there are top_k, explain and explain_as"),
+        (
+            "explained=1",
+            "unknown parameter 'explained'; there are top_k, threshold, explain and explain_as",
+        ),
     ],
 )
 async def test_a_wrong_query_is_told_what_is_right(query: str, says: str) -> None:

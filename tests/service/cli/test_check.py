@@ -173,8 +173,11 @@ def test_the_preset_that_is_right_more_often_is_advised(convoy: Run, tmp_path: P
     assert status == 0
     assert re.search(r"caffe, used +\S+ +\S+ +4 of 12", out), out  # green alone stays in place
     assert re.search(r"imagenet +\S+ +\S+ +12 of 12", out)
-    assert "imagenet is right for 12 of the 12 images" in out
-    assert "caffe for 4: set it with --preset imagenet" in out
+    advice = next(line for line in out.splitlines() if " is right for " in line)
+    assert "is right for 12 of the 12 images" in advice
+    assert "caffe for 4; these images do not tell it from" in advice
+    assert "imagenet" in advice
+    assert "unit" in advice
     status, out, _ = convoy(*command, "--device", "cpu", "--preset", "imagenet")
     assert "set it with" not in out
 

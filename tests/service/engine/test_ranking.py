@@ -16,7 +16,7 @@ from tests.support.kernels import reference
 
 # Few values, so that there are ties. Up to 100 classes are sorted outright, and more are not.
 VALUES = st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0])
-ROWS = st.lists(VALUES, min_size=1, max_size=12) | st.lists(VALUES, min_size=101, max_size=140)
+ROWS = st.lists(VALUES, min_size=2, max_size=12) | st.lists(VALUES, min_size=101, max_size=140)
 
 
 def top_k(
@@ -61,6 +61,64 @@ def test_softmax_is_stable_where_exp_would_overflow_or_vanish() -> None:
         assert first["probability"] == second["probability"] == 0.5
     (first, second) = top_k(row(-3e38, 3e38), 2, OutputKind.LOGITS, ())
     assert (first["index"], first["probability"], second["probability"]) == (1, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("output", "scores", "expected"),
+    [
+        (OutputKind.LOG_PROBABILITIES, [-0.5, -1.5], [0.731059, 0.268941]),
+        (OutputKind.PERCENT, [75, 25], [0.75, 0.25]),
+        (OutputKind.SHARES, [3, 1], [0.75, 0.25]),
+        (OutputKind.SIGMOID, [2, -3], [0.880797, 0.047426]),
+        (OutputKind.INDEPENDENT, [0.9, 0.8], [0.9, 0.8]),
+        (OutputKind.INDEPENDENT_PERCENT, [90, 80], [0.9, 0.8]),
+        (OutputKind.INDEPENDENT_LOG, [-0.5, -1.5], [0.606531, 0.22313]),
+    ],
+)
+@pytest.mark.parametrize("filler", [0, 200])
+def test_each_kind_of_score_has_its_own_probability(
+    output: OutputKind, scores: list[float], expected: list[float], filler: int
+) -> None:
+    least = -1000.0 if output in (OutputKind.LOG_PROBABILITIES, OutputKind.SIGMOID) else 0.0
+    least = -1000.0 if output is OutputKind.INDEPENDENT_LOG else least
+    predictions = top_k(row(*scores, *[least] * filler), 2, output, ())
+    assert [p["index"] for p in predictions] == [0, 1]
+    assert [p["probability"] for p in predictions] == expected
+
+
+@pytest.mark.parametrize(
+    ("output", "score", "yes"),
+    [
+        (OutputKind.LOGITS, 2.0, 0.880797),
+        (OutputKind.SIGMOID, 2.0, 0.880797),
+        (OutputKind.SIGMOID, -800.0, 0.0),
+        (OutputKind.PROBABILITIES, 0.25, 0.25),
+        (OutputKind.INDEPENDENT, 0.25, 0.25),
+        (OutputKind.PERCENT, 25.0, 0.25),
+        (OutputKind.LOG_PROBABILITIES, -0.5, 0.606531),
+    ],
+)
+def test_one_score_is_of_yes_and_no_has_the_rest(
+    output: OutputKind, score: float, yes: float
+) -> None:
+    predictions = top_k(row(score), 2, output, ("no", "yes"))
+    found = {p["label"]: p["probability"] for p in predictions}
+    assert found == {"yes": yes, "no": pytest.approx(1 - yes, abs=1e-6)}
+    assert predictions[0]["label"] == ("yes" if yes > 0.5 else "no")
+
+
+def test_what_a_softmax_makes_of_logarithms_is_a_probability_too_where_they_are_shifted() -> None:
+    shifted = top_k(row(99.5, 98.5), 2, OutputKind.LOG_PROBABILITIES, ())
+    assert [p["probability"] for p in shifted] == [0.731059, 0.268941]
+
+
+@given(ROWS, st.floats(0, 1))
+def test_a_threshold_leaves_what_reaches_it(scores: list[float], least: float) -> None:
+    whole = top_k(row(*scores), len(scores), OutputKind.SIGMOID, ())
+    (only,) = rank(Results(row(*scores)[np.newaxis]), OutputKind.SIGMOID)
+    found = labels.top_k(only, len(scores), OutputKind.SIGMOID, (), least)
+    assert found == [p for p in whole if p["probability"] >= least]
+    assert labels.top_k(only, 1, OutputKind.SIGMOID, (), least) == found[:1]
 
 
 def test_probabilities_are_passed_on_rounded_to_what_a_float32_carries() -> None:
@@ -114,7 +172,7 @@ def test_an_engines_ranking_is_read_and_more_than_it_has_is_ranked_here(
 ) -> None:
     rows = np.array([scores, scores[::-1]], np.float32)
     k = min(16, len(scores))
-    ranked = _ranked(rows, k, logits=output is OutputKind.LOGITS)
+    ranked = _ranked(rows, k, logits=output.by_softmax)
     ours, theirs = rank(Results(rows), output), rank(Results(rows, ranked), output)
     for wanted in (1, k, len(scores)):
         for mine, given_ in zip(ours, theirs, strict=True):

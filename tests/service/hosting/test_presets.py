@@ -8,8 +8,16 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, save_model
 
-from models import PRESETS, Classifier, DeviceChoice, DeviceKind, each_preset, open_engines
-from service.hosting.loading import doubt_guess, image_reader, load
+from models import (
+    PRESETS,
+    Classifier,
+    DeviceChoice,
+    DeviceKind,
+    each_preset,
+    imagenet,
+    open_engines,
+)
+from service.hosting.loading import image_reader, load
 from service.hosting.presets import (
     PHOTOGRAPHS,
     label_names,
@@ -57,10 +65,11 @@ def model(path: Path, *expectations: str, preset: str | None = None) -> Classifi
 def test_a_guess_by_which_photographs_hardly_differ_is_doubted(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     write_network(path, bias=40.0)
-    said = doubt_guess(model(path), SETTINGS)
+    said = model(path).warning
     assert "answers of net are probably wrong: its preset imagenet is a guess" in said
-    assert "set preset = " in said
-    assert "--preset caffe" in said or "--preset raw" in said
+    assert "which of these is right they do not show" in said
+    assert "caffe" in said
+    assert "raw" in said
 
 
 def test_a_guess_by_which_photographs_differ_is_not_doubted_however_sure_others_are(
@@ -79,33 +88,38 @@ def test_a_guess_by_which_photographs_differ_is_not_doubted_however_sure_others_
     # What the pixels' size alone does to confidence, and why it is no evidence.
     assert trials["caffe"].confidence > 2 * trials["imagenet"].confidence
     assert trials["imagenet"].used
-    assert doubt_guess(classifier, SETTINGS) == ""
+    assert classifier.warning == ""
 
 
 def test_few_classes_are_too_few_to_doubt_by(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     write_network(path, bias=40.0, classes=4)
-    assert doubt_guess(model(path), SETTINGS) == ""
+    assert model(path).warning == ""
 
 
 def test_what_was_chosen_is_not_doubted(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     write_network(path, bias=40.0)
-    assert doubt_guess(model(path, preset="imagenet"), SETTINGS) == ""
-    assert doubt_guess(model(path, "scale=0.01"), SETTINGS) == ""
+    assert model(path, preset="imagenet").warning == ""
+    assert model(path, "scale=0.01").warning == ""
     assert model(path).preprocessing.guess == "imagenet"
 
 
 def test_a_preset_that_overflows_is_none(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     write_network(path, bias=1e37)
-    assert doubt_guess(model(path), SETTINGS) == ""
+    assert model(path).warning == ""
 
 
-def test_a_guess_of_a_grey_model_has_no_other_preset() -> None:
+def test_a_grey_model_has_presets_of_its_own() -> None:
     digits = load(SETTINGS, ["size=32"])
-    assert list(each_preset(digits.preprocessing)) == ["digits"]
-    assert doubt_guess(digits, SETTINGS) == ""
+    assert list(each_preset(digits.preprocessing)) == [
+        "digits",
+        "grey-inception",
+        "grey-raw",
+        "mnist",
+    ]
+    assert digits.warning == ""
 
 
 @pytest.mark.parametrize(
@@ -123,12 +137,34 @@ def test_a_label_has_names_in_plain_words(label: str, names: list[str]) -> None:
 
 
 @needs_shared
-def test_squeezenets_guess_is_doubted_and_its_own_preset_names_the_photographs() -> None:
-    said = doubt_guess(model(SQUEEZENET), SETTINGS)
-    assert "names 0 of 3 of them where caffe names 3" in said
-    assert "--preset caffe" in said
+def test_squeezenets_guess_is_replaced_by_the_preset_that_names_the_photographs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    taken = model(SQUEEZENET)
+    assert taken.preprocessing.guess == "caffe"
+    assert (taken.preprocessing.mean, taken.warning) == (PRESETS["caffe"].mean, "")
+    assert "the preset caffe, by the built-in photographs" in taken.origin
+    assert 'the preset "caffe" is taken: by caffe it names 3 of 3' in caplog.text
     classifier = model(SQUEEZENET, preset="caffe")
-    assert doubt_guess(classifier, SETTINGS) == ""
+    assert (classifier.warning, classifier.preprocessing.guess) == ("", "")
+
+
+@needs_shared
+def test_what_was_set_of_the_crop_stays_where_a_preset_is_taken() -> None:
+    taken = model(SQUEEZENET, "resize=240").preprocessing
+    assert (taken.guess, taken.resize) == ("caffe", 240)
+
+
+@needs_shared
+def test_a_network_that_names_nothing_by_any_preset_warns(tmp_path: Path) -> None:
+    """Its labels in the wrong order."""
+    labels = tmp_path / "labels.txt"
+    labels.write_text("\n".join(reversed(imagenet.labels())))
+    settings = SETTINGS.model_copy(update={"model": SQUEEZENET, "labels": labels})
+    found = load(settings, None)
+    assert "by which it names 0 of 3 photographs of what its labels name" in found.warning
+    assert "no preset names more than 0" in found.warning
+    assert found.preprocessing.guess == "imagenet"
 
 
 @needs_shared
@@ -163,6 +199,7 @@ def test_a_trained_network_made_for_a_preset_is_doubted_only_where_the_guess_bli
     proto.ir_version = 4  # since then initializers are no inputs
     path = tmp_path / "made.onnx"
     onnx.save(proto, path)
-    said = doubt_guess(model(path), SETTINGS)
-    assert (f"--preset {made_for}" in said) == (made_for in ("caffe", "raw")), said
-    assert bool(said) == (made_for in ("caffe", "raw"))
+    found = model(path)
+    assert found.warning == ""
+    expected = made_for if made_for in ("caffe", "raw") else "imagenet"
+    assert found.preprocessing.guess == expected

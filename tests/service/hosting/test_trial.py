@@ -102,7 +102,7 @@ def test_what_is_for_a_gpu_is_only_read_there(
 ) -> None:
     file = file_of(settings)
     on_gpu = settings.model_copy(update={"device": DeviceKind.CUDA})
-    monkeypatch.setattr(trial, "doubt_guess", lambda *_: pytest.fail("the CPU was asked"))
+    monkeypatch.setattr(trial, "_measured", lambda *_: pytest.fail("the CPU was asked"))
     found = try_file(file, on_gpu, None, None, [])
     assert (found.latency, found.scores) == (None, None)
     # Where a GPU may be, that is what opens it; here the CPU stands for that.

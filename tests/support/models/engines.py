@@ -24,11 +24,11 @@ from models.preprocessing import (
     ChannelOrder,
     CropMode,
     Layout,
-    OutputKind,
     Preprocessing,
     normalisation,
 )
 from models.rewrite import rewrite
+from models.scores import OutputKind
 from tests.support.models.graphs import GraphBuilder
 from tests.support.models.reference import run_reference
 

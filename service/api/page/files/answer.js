@@ -19,12 +19,22 @@ function bar({ label, probability }) {
   return item;
 }
 
+const LIKELIER_THAN_NOT = 0.5;
+
+/** The label of an answer; of a model whose images may have several labels, or none, all of them. */
+function labelOf(predictions, several) {
+  if (!several) return predictions[0].label;
+  const labels = predictions.filter(({ probability }) => probability >= LIKELIER_THAN_NOT).map(({ label }) => label);
+  return labels.join(", ") || "no label";
+}
+
 /** Fill an article with an answer, an error or that it waits. */
-export function fill(article, { name, predictions, timing, batch, error }) {
-  const [best] = predictions ?? [];
+export function fill(article, { name, predictions, timing, batch, error, several }) {
   article.classList.toggle("failed", Boolean(error));
   article.querySelector(".name").textContent = name;
-  article.querySelector(".label").textContent = best?.label ?? (error ? "no answer" : "…");
+  article.querySelector(".label").textContent = predictions?.length
+    ? labelOf(predictions, several)
+    : error ? "no answer" : "…";
   article.querySelector(".bars").replaceChildren(...(predictions ?? []).map(bar));
   article.querySelector(".time").textContent = timing ? timeLine(timing, batch) : (error ?? "waiting");
 }

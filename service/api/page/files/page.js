@@ -29,7 +29,8 @@ let turns = 0; // of the stage: what was asked for last is what it shows
 let pad;
 
 const chosen = () => models.find(({ name }) => name === $("model").value);
-const path = (model = chosen(), topK = $("top-k").value) => pathOf(model.name, Math.min(topK, model.classes));
+const path = (model = chosen(), topK = $("top-k").value) =>
+  pathOf(model.name, Math.min(topK, model.classes)) + (model.multi_label ? "&threshold=0" : "");
 
 /** Ask for an answer's labels, and keep them or the error in it. */
 async function askFor(answer, model = chosen()) {
@@ -92,7 +93,8 @@ function stage(answer, drawn = false) {
 
 function showAnswer() {
   if (!current || camera.live()) return;
-  fill(mainArticle, { ...current, name: $("beside").value ? `${chosen().name}: ${current.name}` : current.name });
+  const name = $("beside").value ? `${chosen().name}: ${current.name}` : current.name;
+  fill(mainArticle, { ...current, name, several: chosen()?.multi_label });
   const [best] = current.predictions ?? [];
   if (best) $("latest").textContent = `${current.name}: ${best.label}, ${percent(best.probability)}`;
   if (best) api.describe(current.files.map(({ name }) => name), path());
@@ -111,7 +113,7 @@ async function compare() {
   const other = { files: one.files, name: `${model.name}: ${one.name}` };
   await askFor(other, model);
   if (one !== current || model.name !== $("beside").value) return;
-  fill(otherArticle, other);
+  fill(otherArticle, { ...other, several: model.multi_label });
   const [mine, its] = [one, other].map(({ predictions }) => predictions?.[0].label);
   if (!mine || !its) return;
   // Of the models alone: an image's first decoding takes longest.
@@ -224,6 +226,7 @@ function showModel() {
   const facts = {
     Model: model.name,
     Classes: model.classes,
+    Scores: model.scores,
     Input: `${frames ? `${frames} frames of ` : ""}${width} × ${height} ${channels === 1 ? "grey" : "RGB"}`,
     Engine: engine ?? device,
     Device: device,

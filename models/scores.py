@@ -1,0 +1,209 @@
+"""Defines what a model's scores are, and what each score is as a probability.
+
+    output                     a score s as a probability     classes exclude each other
+    logits, or softmax         softmax                        yes
+    probabilities              s                              yes
+    log-probabilities          e^s, made to add up to 1       yes
+    percent                    s / 100                        yes
+    shares                     s / their sum                  yes
+    sigmoid                    1 / (1 + e^-s)                 no: an image may have several labels
+    independent-probabilities  s                              no
+    independent-percent        s / 100                        no
+    independent-log-probabilities  e^s                        no
+
+A model with one score answers a yes/no question: its classes are no, 1 - p, and yes, p. Its logit
+becomes p by a sigmoid, whichever of `logits` and `sigmoid` it is called.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, unique
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_PERCENT = 100.0
+_LOG_OF_YES = "the logarithm of the probability of yes"
+
+
+@unique
+class OutputKind(Enum):
+    """Names the kind of a model's scores, as the key `output` does."""
+
+    LOGITS = "logits"
+    PROBABILITIES = "probabilities"
+    LOG_PROBABILITIES = "log-probabilities"
+    PERCENT = "percent"
+    SHARES = "shares"
+    SIGMOID = "sigmoid"
+    INDEPENDENT = "independent-probabilities"
+    INDEPENDENT_PERCENT = "independent-percent"
+    INDEPENDENT_LOG = "independent-log-probabilities"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "OutputKind | None":
+        return cls.LOGITS if value == "softmax" else None  # by what is done to them
+
+    @property
+    def is_independent(self) -> bool:
+        """Return whether an image may have several labels, or none."""
+        return self in _INDEPENDENT
+
+    @property
+    def by_softmax(self) -> bool:
+        """Return whether a softmax makes probabilities of several scores."""
+        return self in (OutputKind.LOGITS, OutputKind.LOG_PROBABILITIES)
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Return whether scores are numbers of any size, not probabilities in some form."""
+        return self in (OutputKind.LOGITS, OutputKind.SIGMOID)
+
+    @property
+    def meaning(self) -> str:
+        """Return a phrase that says what the scores are."""
+        return _MEANINGS[self]
+
+
+_INDEPENDENT = frozenset(
+    {
+        OutputKind.SIGMOID,
+        OutputKind.INDEPENDENT,
+        OutputKind.INDEPENDENT_PERCENT,
+        OutputKind.INDEPENDENT_LOG,
+    }
+)
+
+_MEANINGS = {
+    OutputKind.LOGITS: "logits, of which a softmax makes probabilities",
+    OutputKind.PROBABILITIES: "probabilities that add up to 1",
+    OutputKind.LOG_PROBABILITIES: "logarithms of probabilities that add up to 1",
+    OutputKind.PERCENT: "probabilities in percent that add up to 100",
+    OutputKind.SHARES: "shares, which are divided by their sum",
+    OutputKind.SIGMOID: "independent logits (multi-label), of each of which a sigmoid makes a"
+    " probability",
+    OutputKind.INDEPENDENT: "independent probabilities (multi-label)",
+    OutputKind.INDEPENDENT_PERCENT: "independent probabilities in percent (multi-label)",
+    OutputKind.INDEPENDENT_LOG: "logarithms of independent probabilities (multi-label)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Says what a model's graph shows of its scores."""
+
+    kind: OutputKind | None  # None: it does not show that
+    reason: str  # a phrase
+    refusal: str = ""  # why they are no scores
+
+
+UNSHOWN = Meaning(None, "its graph was not looked at")
+
+
+def set_key(name: str | None) -> str:
+    """Return a phrase that says how to name the scores."""
+    return f'set scores = "{name}" in model.toml, or --set scores={name}'
+
+
+def classes_of(scores: int) -> int:
+    """Return the number of classes that a model with so many scores tells apart."""
+    return max(2, scores)
+
+
+def meaning_of(kind: OutputKind, scores: int) -> str:
+    """Return a phrase that says what so many scores are."""
+    if scores > 1:
+        return kind.meaning
+    if kind.is_unbounded:
+        return "one logit, of which a sigmoid makes the probability of yes"
+    forms = {
+        OutputKind.LOG_PROBABILITIES: _LOG_OF_YES,
+        OutputKind.INDEPENDENT_LOG: _LOG_OF_YES,
+        OutputKind.PERCENT: "the probability of yes in percent",
+        OutputKind.INDEPENDENT_PERCENT: "the probability of yes in percent",
+    }
+    return f"one score, {forms.get(kind, 'the probability of yes')}"
+
+
+def each_probability(values: Floats, kind: OutputKind) -> Floats:
+    """Return scores of any shape as probabilities, each by itself, which a softmax is not."""
+    if kind is OutputKind.SIGMOID:
+        return sigmoid(values)
+    if kind in (OutputKind.PERCENT, OutputKind.INDEPENDENT_PERCENT):
+        return values / _PERCENT
+    if kind in (OutputKind.LOG_PROBABILITIES, OutputKind.INDEPENDENT_LOG):
+        return np.exp(np.minimum(values, 0))
+    return values
+
+
+def positive(sums: Floats) -> Floats:
+    """Return sums to divide by: 1 for those that are no sum of shares."""
+    return np.where(sums > 0, sums, 1)
+
+
+def sigmoid(values: Floats) -> Floats:
+    """Return 1 / (1 + e^-x), which overflows for no x."""
+    powers = np.exp(-np.abs(values))
+    smaller: Floats = powers / (1 + powers)
+    return np.where(values < 0, smaller, 1 / (1 + powers))
+
+
+def probabilities_of(scores: Floats, kind: OutputKind) -> Floats:
+    """Return the probabilities of scores, N×1 or N×classes, as N×`classes_of`."""
+    if scores.shape[1] == 1:
+        return _of_one(scores, kind)
+    if kind.by_softmax:
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        softmax: Floats = powers / powers.sum(axis=1, keepdims=True)
+        return softmax
+    if kind is OutputKind.SHARES:
+        return scores / positive(scores.sum(axis=1, keepdims=True))
+    return each_probability(scores, kind)
+
+
+def _of_one(scores: Floats, kind: OutputKind) -> Floats:
+    if kind.is_unbounded:
+        return np.concatenate([sigmoid(-scores), sigmoid(scores)], axis=1)
+    yes = each_probability(scores, kind)
+    return np.concatenate([1 - yes, yes], axis=1)
+
+
+# How far sums of float32 and float16 probabilities may be from 1.
+_NEAR = 5e-3
+
+
+def shown_by(scores: Floats) -> OutputKind | None:
+    """Return what the scores of some images, N×classes, can only be; None if they may be several
+    kinds."""
+    low, high, count = float(scores.min()), float(scores.max()), scores.shape[1]
+    if count > 1 and low >= -_NEAR and _all_near(scores.sum(axis=1), 1):
+        return OutputKind.PROBABILITIES
+    if count > 1 and low >= -_NEAR and _all_near(scores.sum(axis=1) / _PERCENT, 1):
+        return OutputKind.PERCENT
+    if count > 1 and high <= _NEAR and _all_near(np.exp(scores).sum(axis=1), 1):
+        return OutputKind.LOG_PROBABILITIES
+    if low >= 0 and high <= 1:
+        return OutputKind.PROBABILITIES if count == 1 else OutputKind.INDEPENDENT
+    return OutputKind.LOGITS if low < 0 < high or (count > 1 and low < 0) else None
+
+
+def contradiction(kind: OutputKind, scores: Floats) -> str:
+    """Return why the scores of some images, N×classes, cannot be of this kind; empty if they
+    can."""
+    if scores.shape[1] > 1 and kind.is_unbounded and shown_by(scores) in _ADD_UP:
+        return "they are nowhere below 0, and of each image they add up to 1 or 100"
+    if kind.is_unbounded or kind is OutputKind.SHARES:
+        return ""
+    if kind in (OutputKind.LOG_PROBABILITIES, OutputKind.INDEPENDENT_LOG):
+        return f"one is {scores.max():.4g}, above 0" if scores.max() > _NEAR else ""
+    values = each_probability(scores, kind)
+    wrong = scores[(values < -_NEAR) | (values > 1 + _NEAR)]
+    return f"one is {wrong[0]:.4g}" if wrong.size else ""
+
+
+_ADD_UP = (OutputKind.PROBABILITIES, OutputKind.PERCENT)
+
+
+def _all_near(sums: Floats, right: float) -> bool:
+    return bool((np.abs(sums - right) < _NEAR).all())
