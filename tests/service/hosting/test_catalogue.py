@@ -203,7 +203,7 @@ def test_a_host_that_never_answers_a_connection_is_waited_for_once(
 ) -> None:
     monkeypatch.setattr(download, "_STALLED_S", 0.2)
     pauses: list[float] = []
-    monkeypatch.setattr(download.time, "sleep", pauses.append)
+    monkeypatch.setattr("service.hosting.download.time.sleep", pauses.append)
     with socket() as silent, server() as (entry, _):
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)
