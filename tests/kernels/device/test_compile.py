@@ -1,6 +1,7 @@
 """From CUDA C++ to cubins, and the cache in between. Needs NVRTC, but no GPU and no driver."""
 
 import logging
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,8 +13,9 @@ import pytest
 from kernels.device import compile as compiler
 from kernels.device import nvrtc
 from kernels.device.compile import Cubin, architecture, compile_all, compile_kernel
-from kernels.device.device import CompileError, Instantiation
+from kernels.device.device import SOURCE_ROOT, CompileError, Instantiation
 from kernels.problems.architectures import Architectures
+from tests.support.kernels.kernel_case import COPY
 
 SCALE = """
 #include "factor.cuh"
@@ -277,6 +279,20 @@ def test_processes_that_start_at_once_agree_and_leave_nothing_behind(
         assert process.wait(60) == 0
     assert len(answers) == 1
     assert [entry.suffix for entry in workplace.entries()] == [".cubin", ".cubin"]
+
+
+def test_another_checkout_compiles_nothing_again_not_even_the_tests_own_kernel(
+    tmp_path: Path, compilations: list[str]
+) -> None:
+    copies = Instantiation(COPY, "copy")
+    for checkout in ("one", "other"):
+        root = tmp_path / checkout / "kernels/src"
+        shutil.copytree(SOURCE_ROOT, root)
+        (root / COPY).parent.mkdir(parents=True, exist_ok=True)
+        (root / COPY).write_bytes((SOURCE_ROOT / COPY).read_bytes())
+        compile_kernel(copies, "80", tmp_path / "cache", root)
+    assert compilations == ["copy"]
+    assert not Path(COPY).is_absolute()
 
 
 # Many at once
