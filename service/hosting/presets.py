@@ -63,6 +63,10 @@ _SHOWS = {
 # Where a guess is doubted: it tells photographs apart by less than `_HARDLY`, another by more than
 # `_CLEARLY` and `_FAR` times as far; or another names so many photographs more.
 _HARDLY, _CLEARLY, _FAR = 0.25, 0.4, 3.0
+# The presets by which that was measured: the more are tried, the likelier one seems clearer.
+_MEASURED = ("imagenet", "caffe", "inception", "raw")
+# A guess by which next to nothing changes is doubted where another sees something.
+_BLIND, _SEES = 0.01, 0.1
 _MORE_NAMED = 2
 # With fewer classes three photographs say little: a right model may score them all alike.
 _FEWEST_CLASSES = 5
@@ -136,7 +140,7 @@ def _with_kind(classifier: Classifier, engine: Engine, decode: Decode) -> Classi
             f" photographs, {rows.min():.3g} to {rows.max():.3g}, show what they are; set output ="
             ' "probabilities", "sigmoid", "percent" or another in model.toml, or by --set'
         )
-    why = f"so they are of the built-in photographs; {classifier.why}"
+    why = "; ".join(filter(None, ("as those of built-in photographs are", classifier.why)))
     made = replace(classifier, preprocessing=replace(meaning, output=kind), shown=True, why=why)
     if kind is OutputKind.INDEPENDENT:
         _log.warning(
@@ -307,8 +311,13 @@ def _with_preset(classifier: Classifier, name: str) -> Classifier:
 
 def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], classes: int) -> str:
     """Return why a guess by which photographs hardly differ is doubted, or ""."""
-    seeing = [trial for trial in trials if trial.share > max(_CLEARLY, _FAR * guessed.share)]
-    if not seeing:
+    clearer = any(
+        trial.share > max(_CLEARLY, _FAR * guessed.share)
+        for trial in trials
+        if trial.name in _MEASURED
+    )
+    seeing = [trial for trial in trials if trial.share > max(_SEES, _FAR * guessed.share)]
+    if not (clearer or (guessed.share < _BLIND and seeing)):
         return ""
     seeing.sort(key=lambda trial: -trial.share)
     by = ", ".join(f"{trial.name} {trial.share:.0%}" for trial in seeing)
@@ -317,10 +326,8 @@ def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], c
         wrong = "may be"
         sure = f"; with {classes} classes, of none of which these need be, that is weak evidence"
     which = (
-        f'try preset = "{seeing[0].name}": --preset {seeing[0].name}, or in its model.toml'
-        if len(seeing) == 1
-        else "which of these is right they do not show: try each, as --preset"
-        f" {seeing[0].name}, by convoy check with photographs of its classes"
+        "which pixels are right they do not show, and it may be those of no preset: try each, as"
+        f" --preset {seeing[0].name}, by convoy check with photographs of its classes"
     )
     return (
         f"answers of {name} {wrong} wrong: its preset {guessed.name} is a guess, by which it hardly"

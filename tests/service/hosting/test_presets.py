@@ -6,13 +6,15 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper, save_model
+from onnx import TensorProto, helper, numpy_helper, parser, save_model
 
 from models import (
     PRESETS,
+    ChannelOrder,
     Classifier,
     DeviceChoice,
     DeviceKind,
+    UnsupportedModelError,
     each_preset,
     imagenet,
     open_engines,
@@ -67,7 +69,7 @@ def test_a_guess_by_which_photographs_hardly_differ_is_doubted(tmp_path: Path) -
     write_network(path, bias=40.0)
     said = model(path).warning
     assert "answers of net are probably wrong: its preset imagenet is a guess" in said
-    assert "which of these is right they do not show" in said
+    assert "which pixels are right they do not show, and it may be those of no preset" in said
     assert "caffe" in said
     assert "raw" in said
 
@@ -91,10 +93,39 @@ def test_a_guess_by_which_photographs_differ_is_not_doubted_however_sure_others_
     assert classifier.warning == ""
 
 
-def test_few_classes_are_too_few_to_doubt_by(tmp_path: Path) -> None:
+def test_few_classes_are_weak_evidence_of_which_the_log_tells(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "net.onnx"
-    write_network(path, bias=40.0, classes=4)
+    write_network(path, bias=40.0, classes=2)
     assert model(path).warning == ""
+    assert "answers of net may be wrong: its preset imagenet is a guess" in caplog.text
+    assert "with 2 classes, of none of which these need be, that is weak evidence" in caplog.text
+
+
+def test_a_network_of_colours_of_another_range_is_doubted_and_one_of_the_guess_is_not(
+    tmp_path: Path,
+) -> None:
+    """The nearest of seven colours, whose pixels are 0 to 255 or normalised; as the shares of
+    photographs of other things show them."""
+    colours = np.array(
+        [(200, 30, 30), (30, 180, 40), (30, 40, 200), (220, 210, 30), (128,) * 3, (12,) * 3]
+    )
+    for name in ("raw", "bgr", "imagenet", "unit"):
+        preset = PRESETS[name]
+        means = colours[:, ::-1] if preset.channels is ChannelOrder.BGR else colours
+        centres = (means * preset.scale - preset.mean) / preset.std
+        k = 12 / np.ptp(centres, axis=0).max() ** 2
+        head, bias = 2 * k * centres, -k * (centres**2).sum(1)
+        path = tmp_path / f"{name}.onnx"
+        write_network(path, classes=6)
+        proto = onnx.load(path)
+        for tensor in proto.graph.initializer:
+            if (array := {"head": head, "bias": bias}.get(tensor.name)) is not None:
+                new = numpy_helper.from_array(array.astype(np.float32), tensor.name)
+                tensor.CopyFrom(new)
+        onnx.save(proto, path)
+        assert bool(model(path).warning) == (name in ("raw", "bgr")), name
 
 
 def test_what_was_chosen_is_not_doubted(tmp_path: Path) -> None:
@@ -167,9 +198,14 @@ def test_a_network_that_names_nothing_by_any_preset_warns(tmp_path: Path) -> Non
     assert found.preprocessing.guess == "imagenet"
 
 
+# By the pixels of all others the guess names all photographs. Of `rgb-caffe` and `raw`, which
+# differ by the mean alone, three photographs do not tell which is right.
+TAKEN = {"caffe": "caffe", "raw": "raw", "bgr": "bgr", "rgb-caffe": "raw"}
+
+
 @needs_shared
-@pytest.mark.parametrize("made_for", ["imagenet", "caffe", "inception", "raw"])
-def test_a_trained_network_made_for_a_preset_is_doubted_only_where_the_guess_blinds_it(
+@pytest.mark.parametrize("made_for", [name for name in PRESETS if len(PRESETS[name].mean) == 3])
+def test_a_trained_network_made_for_a_preset_gets_its_pixels_or_the_guess_names_all(
     tmp_path: Path, made_for: str
 ) -> None:
     """SqueezeNet behind nodes that turn a preset's pixels into those of Caffe, its own."""
@@ -178,7 +214,8 @@ def test_a_trained_network_made_for_a_preset_is_doubted_only_where_the_guess_bli
     std, mean, scale = np.array(preset.std), np.array(preset.mean), preset.scale
     if made_for != "caffe":
         caffe = np.array(PRESETS["caffe"].mean)[::-1]
-        factor, offset = std / scale, mean / scale - caffe
+        own = caffe[::-1] if preset.channels is ChannelOrder.BGR else caffe
+        factor, offset = std / scale, mean / scale - own
         (x,) = (v for v in proto.graph.input if v.name == "data_0")
         proto.graph.input.remove(x)
         taken = helper.make_tensor_value_info("pixels", TensorProto.FLOAT16, [1, 3, 224, 224])
@@ -187,7 +224,9 @@ def test_a_trained_network_made_for_a_preset_is_doubted_only_where_the_guess_bli
         for name, value in constants.items():
             array = value.astype(np.float16).reshape(1, 3, 1, 1)
             proto.graph.initializer.append(numpy_helper.from_array(array, name))
-        order = numpy_helper.from_array(np.array([2, 1, 0], np.int64), "order")
+        is_bgr = preset.channels is ChannelOrder.BGR
+        channels = np.array([0, 1, 2] if is_bgr else [2, 1, 0], np.int64)
+        order = numpy_helper.from_array(channels, "order")
         proto.graph.initializer.append(order)
         nodes = [
             helper.make_node("Mul", ["pixels", "factor"], ["scaled"]),
@@ -200,6 +239,51 @@ def test_a_trained_network_made_for_a_preset_is_doubted_only_where_the_guess_bli
     path = tmp_path / "made.onnx"
     onnx.save(proto, path)
     found = model(path)
-    assert found.warning == ""
-    expected = made_for if made_for in ("caffe", "raw") else "imagenet"
-    assert found.preprocessing.guess == expected
+    assert (found.preprocessing.guess, found.warning) == (TAKEN.get(made_for, "imagenet"), "")
+
+
+def write_scores(path: Path, body: str, classes: int) -> None:
+    """Scores of a mean colour, made by the nodes of `body` from z to y."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[N,3,8,8] x) => (float y)
+        {{ g = GlobalAveragePool(x) f = Flatten(g) z = MatMul(f, w) {body} }}"""
+    proto = parser.parse_model(text)
+    weights = np.random.default_rng(2).normal(size=(3, classes)).astype(np.float32)
+    constants = {"w": weights, "zero": np.float32(0), "one": np.float32(1), "ten": np.float32(10)}
+    constants["first"] = np.array([0, 1], np.int64)
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value), name)
+        for name, value in constants.items()
+        if any(name in node.input for node in proto.graph.node)
+    )
+    path.write_bytes(proto.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("body", "classes", "kind"),
+    [
+        # p and 1 - p, which no node shows to add up to 1
+        ("p = Sigmoid(z) n = Sub(one, p) y = Concat<axis=1>(n, p)", 1, "probabilities"),
+        ("b = Less(z, zero) p = Softmax<axis=-1>(z) y = Where(b, p, p)", 4, "probabilities"),
+        ("b = Less(z, zero) p = LogSoftmax<axis=-1>(z) y = Where(b, p, p)", 4, "log-probabilities"),
+        ("y = Clip(z, zero, one)", 4, "independent-probabilities"),
+        ("b = Less(z, zero) y = Where(b, z, z)", 4, "logits"),
+    ],
+)
+def test_what_no_node_shows_the_scores_of_photographs_do(
+    tmp_path: Path, body: str, classes: int, kind: str
+) -> None:
+    path = tmp_path / "net.onnx"
+    write_scores(path, body, classes)
+    found = model(path, preset="unit")
+    assert found.preprocessing.output.value == kind
+    assert "as those of built-in photographs are" in found.scores
+
+
+def test_a_model_whose_scores_show_nothing_is_refused_until_a_key_says_what_they_are(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "net.onnx"
+    write_scores(path, "p = Sigmoid(z) q = Sigmoid(p) r = Mul(q, ten) y = Add(r, ten)", 4)
+    with pytest.raises(UnsupportedModelError, match='set output = "probabilities", "sigmoid"'):
+        model(path, preset="unit")
+    assert model(path, "output=shares", preset="unit").preprocessing.output.value == "shares"
