@@ -41,7 +41,7 @@ ORDER = {
     "models": [
         "errors graph arena imagenet scores",
         "integers",
-        "preprocessing open_gpu cost precision onnx_loader rewrite schedule",
+        "preprocessing open_gpu cost precision onnx_loader rewrite schedule layers",
         "readers torchvision inner",
         "maps",
         "keys",

@@ -87,6 +87,7 @@ class _NoEngine:
     device = "none"
     precision = Precision.FP32
     fallback_reason = ""
+    layers = ""
     takes = Kind.TENSOR
 
     def __init__(self) -> None:

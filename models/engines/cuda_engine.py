@@ -31,6 +31,7 @@ from kernels.device.device import (
     Stream,
 )
 from kernels.image.place import Kind, kind_of, kind_of_batch, write
+from kernels.problems.precision import Precision
 from models.arena import aligned
 from models.classifier import Classifier
 from models.engines.engine import (
@@ -45,6 +46,7 @@ from models.engines.engine import (
 )
 from models.engines.replay import Put, Replay, kernel_reads_host
 from models.errors import DeviceLostError, EngineError
+from models.layers import layers_of
 from models.lowering import Choose
 from models.plan import Location, Pays, Plan, Region, Step, build_plan
 from models.schedule import time
@@ -130,6 +132,7 @@ class CudaEngine:
         self.takes = self._kinds[-1]
         self._prove, self._fallback = prove, fallback
         graph = classifier.rewritten.graph
+        self.layers = str(layers_of(graph)) if self.precision is Precision.INT8 else ""
         self._plans: Mapping[_PlanKey, Plan] = (
             beside._plans
             if beside

@@ -72,6 +72,11 @@ class Engine(Protocol):
         for."""
 
     @property
+    def layers(self) -> str:
+        """Return how many layers of a quantised model are on integers, and the others' names;
+        empty for other models."""
+
+    @property
     def takes(self) -> Kind:
         """Return the highest kind of images that the device turns into pixels itself; this
         machine's CPU does the rest."""

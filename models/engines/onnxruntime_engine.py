@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kernels.image.place import Kind
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
+from models.engines.counted import open_counted
 from models.engines.engine import (
     Batch,
     Engine,
@@ -34,6 +35,7 @@ from models.engines.saturation import pairs_saturate
 from models.engines.unsigned import on_integers
 from models.errors import EngineError
 from models.inner import Inner
+from models.layers import Layers
 from models.onnx_loader import Opaque
 from models.preprocessing import Preprocessing
 
@@ -84,6 +86,7 @@ class WarmUpResult:
     max_batch: int
     side_by_side: bool
     fallback_reason: str
+    layers: Layers | None
 
     def open(self, beside: "OnnxRuntimeEngine | None" = None) -> "OnnxRuntimeEngine":
         """Return an engine whose warm-up need not prove anything again. Raises EngineError."""
@@ -94,6 +97,7 @@ class WarmUpResult:
             fallback_reason=self.fallback_reason,
             beside=beside,
             side_by_side=self.side_by_side,
+            layers=self.layers,
         )
 
 
@@ -125,17 +129,18 @@ class OnnxRuntimeEngine:
         beside: "OnnxRuntimeEngine | None" = None,
         prove: Proof = unproved,
         side_by_side: bool | None = None,
+        layers: Layers | None = None,
     ) -> None:
         """Share sessions with `beside`, an engine of this model that is not warm yet, if given.
 
-        `warm_up` ends with `prove`. Unless it is None, `side_by_side` says whether parallel images
-        are faster, which `warm_up` does not measure then.
+        `warm_up` ends with `prove`. Unless they are None, `side_by_side` says whether parallel
+        images are faster, which `warm_up` does not measure then, and `layers` which layers of a
+        quantised model are on integers, which the first session does not count then.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = model.preprocessing
         self.fallback_reason = fallback_reason
-        self.precision = model.precision
         self._prove = prove
         self._settled = side_by_side
         self.max_batch = max_batch
@@ -150,13 +155,19 @@ class OnnxRuntimeEngine:
         if beside is not None:
             self._session = beside._session if threads == 1 else None
             self._single = beside._single
+            layers = layers or beside._layers
         self._scores_name, self._inner = model.scores, model.inner
         try:
+            if model.precision is Precision.INT8 and layers is None:
+                self._session, layers = open_counted(model.data, session_options(threads))
             self._session = self._session or open_session(model.data, threads)
             if 1 < threads <= max_batch and side_by_side is not False:
                 self._single = self._single or open_session(model.data, 1)
         except Exception as error:  # its own exceptions share no base class but this
             raise EngineError(f"ONNX Runtime cannot open {model.name}: {error}") from error
+        self._layers: Layers | None = layers
+        computes = layers is None or layers.on_integers
+        self.precision = model.precision if computes else Precision.FP32
         self._beside = ThreadPoolExecutor(max(1, threads - 1), "beside")  # starts none yet
         self._side_by_side: ort.InferenceSession | None = None  # where it is faster
 
@@ -164,6 +175,11 @@ class OnnxRuntimeEngine:
     def device(self) -> str:
         """Return the device and ONNX Runtime's version for display."""
         return f"cpu (ONNX Runtime {ort.__version__})"
+
+    @property
+    def layers(self) -> str:
+        """Return which layers of a quantised model are on integers, counted in the session."""
+        return "" if self._layers is None else str(self._layers)
 
     @property
     def takes(self) -> Kind:
@@ -174,7 +190,9 @@ class OnnxRuntimeEngine:
     def proved(self, model: SessionModel) -> WarmUpResult:
         """Return what this engine's warm-up showed of the model."""
         faster = self._side_by_side is not None
-        return WarmUpResult(model, self._threads, self.max_batch, faster, self.fallback_reason)
+        return WarmUpResult(
+            model, self._threads, self.max_batch, faster, self.fallback_reason, self._layers
+        )
 
     def warm_up(self) -> Engine:
         """Measure whether running images in parallel is faster, unless that is known, and prove the
@@ -338,13 +356,19 @@ def _precision(classifier: Classifier) -> Precision:
 
 def open_session(model: bytes, threads: int) -> ort.InferenceSession:
     """Return a session on the CPU; with `threads` = 0 ONNX Runtime chooses their number."""
+    options = session_options(threads)
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def session_options(threads: int) -> ort.SessionOptions:
+    """Return the options of a session for the CPU."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # its errors are raised, too
     # Threads that spin between runs would take cores from decoding.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return options
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kernels.convolution.algorithms import ALGORITHMS
-from kernels.problems.precision import FLOAT
+from kernels.problems.precision import FLOAT, Precision
 from models.classifier import Classifier
 from models.cost import bytes_moved, flops_per_image
 from models.graph import (
@@ -17,6 +17,7 @@ from models.graph import (
     Pool,
     Softmax,
 )
+from models.layers import layers_of
 from models.rewrite import RewriteResult
 
 
@@ -56,6 +57,8 @@ class NetworkReport:
     weight_bytes: int
     origin: str  # one line: which file said what of it; or empty
     scores: str  # one line: which output has the scores, what they are, and why
+    layers: str  # of a quantised model: those that a GPU computes on integers; else empty
+    layers_on_cpu: str  # and those that ONNX Runtime does
 
     @property
     def kept(self) -> tuple[tuple[str, str], ...]:
@@ -78,8 +81,11 @@ class NetworkReport:
         return sum(node.bytes for node in self.nodes)
 
 
-def report(classifier: Classifier, n: int = 1) -> NetworkReport:
-    """Return the report of a classifier's rewritten network and its cost for n images."""
+def report(classifier: Classifier, n: int = 1, *, layers_on_cpu: str = "") -> NetworkReport:
+    """Return the report of a classifier's rewritten network and its cost for n images.
+
+    `layers_on_cpu` is what an engine of the CPU says of a quantised model's layers.
+    """
     loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph
     return NetworkReport(
@@ -91,6 +97,8 @@ def report(classifier: Classifier, n: int = 1) -> NetworkReport:
         weight_bytes=_weight_bytes(result),
         origin=classifier.origin,
         scores=classifier.scores,
+        layers=str(layers_of(result)) if classifier.precision is Precision.INT8 else "",
+        layers_on_cpu=layers_on_cpu,
     )
 
 

@@ -118,6 +118,14 @@ class ModelDescription(TypedDict):
     precision: Annotated[
         str, Field(description="how exactly the engine computes convolutions", examples=["fp32"])
     ]
+    layers: Annotated[
+        str,
+        Field(
+            description="of a quantised model: how many layers are on integers, and which are in"
+            " float; else empty",
+            examples=["24 of 26 layers on integers; in float: conv1, conv7"],
+        ),
+    ]
     max_batch: int
     error: Annotated[
         str,
@@ -159,6 +167,7 @@ def broken_model(broken: FailedModel) -> ModelDescription:
         image=[],
         device="",
         precision="",
+        layers="",
         max_batch=0,
         error=broken.error,
         guess="",

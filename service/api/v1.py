@@ -147,6 +147,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
                         image=list(pipeline.info.image_shape),
                         device=pipeline.runner.device,
                         precision=pipeline.runner.precision,
+                        layers=pipeline.runner.layers,
                         max_batch=pipeline.runner.max_batch,
                         error=pipeline.runner.failure,
                         guess=pipeline.info.guess,

@@ -14,7 +14,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from loadtest.tables import left, make_table, print_table, right
-from models import GPUS, NetworkReport, PlanReport, measure_timeline, plan_report, report
+from models import (
+    GPUS,
+    Classifier,
+    DeviceKind,
+    NetworkReport,
+    PlanReport,
+    measure_timeline,
+    open_engine,
+    plan_report,
+    report,
+)
 from service.cli.options import Expectations, with_settings
 from service.cli.plots import plot_timeline, plot_times, shortened
 from service.hosting.loading import load
@@ -75,7 +85,7 @@ def inspect(
         raise SettingsError("--measure: measures the --timeline; name its file")
     configure_logging()
     classifier = load(settings, expectations)
-    network = report(classifier, n)
+    network = report(classifier, n, layers_on_cpu=_layers_on_cpu(classifier))
     planned = plan_report(classifier, n, GPUS[gpu], settings.tuning, settings.takes)
     if plot_file is not None:
         plot_times(planned, plot_file)
@@ -92,6 +102,15 @@ def inspect(
         print_report(network, as_json=False)
     else:
         print_table(_summary(network, planned))
+
+
+def _layers_on_cpu(classifier: Classifier) -> str:
+    """Return how many layers of a quantised model ONNX Runtime computes on integers here."""
+    if not classifier.network.quantised:
+        return ""
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1)
+    engine.close()
+    return engine.layers
 
 
 def print_report(report: NetworkReport | PlanReport, *, as_json: bool) -> None:
@@ -161,6 +180,9 @@ def _precision(report: NetworkReport) -> Iterator[str]:
     """Yield how a precision other than fp32 computes, and which nodes stay in float32 and why."""
     if report.precision in _MEANING:
         yield f"{report.precision}: {_MEANING[report.precision]}"
+    for where, layers in (("on a GPU", report.layers), ("on this CPU", report.layers_on_cpu)):
+        if layers:
+            yield f"int8 {where}: {layers}"
     for reason, kept in groupby(sorted(report.kept, key=itemgetter(1)), itemgetter(1)):
         names = [name for name, _ in kept]
         more = f" and {len(names) - 1} more" if names[1:] else ""

@@ -40,12 +40,18 @@ class EngineStatus(NamedTuple):
     device: str
     precision: str
     fallback_reason: str  # why it is on the CPU where `auto` looked for a GPU; else empty
+    layers: str  # of a quantised model: those on integers and those in float; else empty
     ready: bool
     max_batch: int  # 1 where a larger one would change scores, which warming up shows
     restarts: int
     batches: int
     images: int
     busy_s: float
+
+
+def layers_of(engines: Sequence[EngineStatus]) -> str:
+    """Return what engines say of a quantised model's layers, without repetition."""
+    return ". ".join(dict.fromkeys(engine.layers for engine in engines if engine.layers))
 
 
 class EngineRunner:
@@ -115,6 +121,11 @@ class EngineRunner:
         return ", ".join(dict.fromkeys(engine.precision for engine in self.engines))
 
     @property
+    def layers(self) -> str:
+        """Return what the engines say of a quantised model's layers, without repetition."""
+        return layers_of(self.engines)
+
+    @property
     def takes(self) -> Kind:
         """Return the highest kind of images that every engine takes."""
         return min(engine.engine.takes for engine in self._engines)
@@ -127,6 +138,7 @@ class EngineRunner:
                 engine.engine.device,
                 engine.engine.precision.value,
                 engine.engine.fallback_reason,
+                engine.engine.layers,
                 engine.state is State.READY,
                 engine.engine.max_batch,
                 engine.restarts,

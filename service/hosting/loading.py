@@ -192,6 +192,8 @@ def open_read(
     if info.warning:
         _log.warning("%s", info.warning)
     engines = read.open(places)
+    for layers in dict.fromkeys(engine.layers for engine in engines if engine.layers):
+        _log.info("%s is quantised: %s", info.name, layers)
     if settings.may_change:  # the version served may have other files than there are then
         again: Callable[[], ReadModel] = KeptObject(read).get
     else:

@@ -12,7 +12,7 @@ from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import BatchResult, OnOutcome
 from service.callbacks import call_safely
 from service.engine.ranking import ScoreRow, rank
-from service.engine.runner import EngineRunner, EngineStatus
+from service.engine.runner import EngineRunner, EngineStatus, layers_of
 from service.engine.supervised_engine import State
 from service.errors import DeadlineError, QueueFullError, ServiceError, ShuttingDownError
 from service.fair_queue import ANYONE, Client
@@ -129,6 +129,11 @@ class RemoteRunner:
         """Return the engines' precisions without repetition."""
         of_engines = dict.fromkeys(engine.precision for engine in self.engines)
         return ", ".join(of_engines) or self._before.precision
+
+    @property
+    def layers(self) -> str:
+        """Return what the engines say of a quantised model's layers, without repetition."""
+        return layers_of(self.engines)
 
     @property
     def state(self) -> State:

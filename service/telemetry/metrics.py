@@ -129,7 +129,7 @@ class Metrics(Collector):
             for phase, histogram in done.phases.items():
                 add(Histogram, "convoy_phase_duration_seconds", _PHASE, *histogram, phase=phase)
             add(Histogram, "convoy_batch_size", "Images per batch.", *done.batch_size)
-            for number, (device, precision, reason, *values) in enumerate(model.engines()):
+            for number, (device, precision, reason, _, *values) in enumerate(model.engines()):
                 about = {"device": device, "precision": precision, "fallback_reason": reason}
                 add(Info, "convoy_engine", _ENGINE, about, engine=str(number))
                 for (kind, name, text), value in zip(_OF_ENGINE, values, strict=True):
@@ -173,7 +173,7 @@ _DURATION = "Time from the head of a request to its answer, for status 200."
 _PHASE = "Time in each phase of a request, for status 200."
 _ENGINE = "Device and precision; why it is the CPU where --device auto looked for a GPU."
 
-# The fields of EngineStatus after the first three.
+# The fields of EngineStatus after the first four.
 _OF_ENGINE: Sequence[tuple[type[Counter] | type[Gauge], str, str]] = (
     (Gauge, "convoy_engine_ready", "1 while the engine takes batches."),
     (Gauge, "convoy_engine_max_batch", "Most images that the engine takes at once."),

@@ -13,7 +13,7 @@ def test_the_device_and_the_machine_are_those_of_the_metrics() -> None:
     metrics = Metrics(max_batch=4)
     for model, device in (("digits", "cpu (ONNX Runtime)"), ("other", "NVIDIA H200")):
         status = EngineStatus(
-            device, "fp32", "", True, max_batch=4, restarts=0, batches=0, images=0, busy_s=0
+            device, "fp32", "", "", True, max_batch=4, restarts=0, batches=0, images=0, busy_s=0
         )
         metrics.model(model, "1").engines = partial(list, [status])
     found = subject("digits", metrics.exposition().decode())

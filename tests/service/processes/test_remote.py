@@ -89,6 +89,7 @@ class TagEngine:
     device = "fake"
     precision = Precision.FP32
     fallback_reason = ""
+    layers = "2 of 3 layers on integers; in float: last"
     takes = Kind.TENSOR
 
     def __init__(self) -> None:

@@ -56,6 +56,7 @@ class FakeEngine:
         self.device = "fake"
         self.precision = Precision.FP32
         self.fallback_reason = ""
+        self.layers = ""
         self.takes = Kind.TENSOR
         self._delay_s = delay_s
         self._gate = gate
