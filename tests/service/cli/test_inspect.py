@@ -5,6 +5,7 @@ import sys
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -14,6 +15,7 @@ from models.schedule.timeline import Bar, Timeline
 from service.cli.inspect import print_report
 from service.cli.plots import shortened, times_of
 from tests.support.command_line import Run
+from tests.support.models.quantised import quantised
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +108,17 @@ def test_a_precision_says_what_it_stores_and_what_stays_in_float32(convoy: Run) 
         assert out.splitlines()[2].startswith(f"{precision}: ")
     _, out, _ = convoy("inspect", "digits", "--precision", "fp32")
     assert "float32" not in out
+
+
+def test_layers_of_a_quantised_model_are_counted_for_both_devices(
+    convoy: Run, tmp_path: Path
+) -> None:
+    images = np.random.default_rng(0).normal(size=(4, 1, 32, 32)).astype(np.float32)
+    path = quantised(BUILT_IN_MODEL, tmp_path / "q.onnx", images)
+    for wide in ((), ("--wide",)):
+        _, out, _ = convoy("inspect", path, "--preset", "digits", *wide)
+        assert "int8 on a GPU: 8 of 8 layers on integers" in out
+        assert "int8 on this CPU: 8 of 8 layers on integers" in out
 
 
 def test_refusals_are_one_row_a_reason(convoy: Run) -> None:

@@ -86,8 +86,10 @@ async def test_it_may_be_another_after_a_restart() -> None:
 async def test_what_is_shown_is_the_precision_that_the_engine_computes_in() -> None:
     engine = FakeEngine()
     engine.precision = Precision.TF32
+    engine.layers = "2 of 3 layers on integers; in float: last"
     async with serving(engine) as (client, _):
         (model,) = (await client.get("/v1/models")).json()["models"]
         assert model["precision"] == "tf32"
+        assert model["layers"] == engine.layers
         metrics = (await client.get("/metrics")).text
         assert 'precision="tf32"' in metrics
