@@ -22,6 +22,7 @@ from models.readers import FILES
 from service.settings import Settings
 from tests.support import ROOT
 from tests.support.command_line import Run, convoy
+from tests.support.kernels import resources
 from tests.support.servers.several_models import convoy_serve
 
 __all__ = ["convoy"]
@@ -134,6 +135,20 @@ def test_as_many_kernels_are_compiled_as_the_page_says(
     _, *words = shlex.split(command)
     status, out, _ = convoy(*words)
     assert (status, out.strip()) == (0, output)
+
+
+def test_compilers_differ_as_the_page_for_a_day_with_a_gpu_says() -> None:
+    page = (ROOT / "docs/gpu-day.md").read_text(encoding="utf-8")
+    older, newer = (
+        {row: cells["90a"] for row, cells in resources.read(made_by).items()}
+        for made_by in ("NVRTC 13.0", "NVRTC 13.4")
+    )
+    assert "a fifth to a quarter of all kernels take\nother registers or memory" in page
+    assert 1 / 5 <= sum(older[row] != newer[row] for row in older) / len(older) <= 1 / 4
+    spill = [row for row, cell in older.items() if "stores" in cell]
+    assert f"and {len(spill)} spill, all of them Winograd's, where none does with 13.4" in page
+    assert all(row.startswith("winograd.cu ") for row in spill)
+    assert not [row for row, cell in newer.items() if "stores" in cell]
 
 
 def test_the_readme_is_one_page() -> None:

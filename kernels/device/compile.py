@@ -23,7 +23,9 @@ from typing import TypeVar
 from uuid import uuid4
 
 from kernels.device import nvrtc
+from kernels.device.compilers import name_of
 from kernels.device.device import SOURCE_ROOT, CompileError, Instantiation
+from kernels.device.gpus import ARCHITECTURES
 
 DEFAULT_CACHE = Path("~/.cache/convoy/cubins")
 
@@ -48,7 +50,13 @@ _Made = TypeVar("_Made")
 
 def compiler() -> str:
     """Return the compiler's name and version in the words of the committed tables."""
-    return "NVRTC {}.{}".format(*nvrtc.version())
+    return name_of(nvrtc.version())
+
+
+def architectures() -> tuple[str, ...]:
+    """Return the names of the architectures that the compiler and the table of GPUs have."""
+    known = nvrtc.architectures()
+    return tuple(name for name in ARCHITECTURES if int(name.rstrip("a")) in known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.device import nvrtc
 from kernels.device.compile import (
     DEFAULT_CACHE,
     Cubin,
     architecture,
     compile_each,
     compile_kernel,
+    compiler,
 )
 from kernels.device.device import (
     NO_CLUSTERS,
@@ -109,7 +109,7 @@ class CudaDevice:
 
     @property
     def compiler(self) -> str:
-        return "NVRTC {}.{}".format(*nvrtc.version())
+        return compiler()
 
     def compile(
         self, instantiations: Iterable[Instantiation], threads: int = 0

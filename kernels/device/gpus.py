@@ -37,17 +37,24 @@ class Architecture:
         return 1.0 if precision is Precision.FP32 else self.half_rate / divisor[precision]
 
 
-# Some GeForces have half of the rate for halves.
+_THOR = Architecture(128, 32.0, 228, 227, (12, 20), overlaps=True)  # Jetson T4000; AGX Thor
+
+# Some GeForces have half of the rate for halves. Shared memory is that of CUDA's cuda_occupancy.h.
 ARCHITECTURES: Mapping[str, Architecture] = {
     "75": Architecture(64, 8.0, 64, 64, (40, 72)),  # T4; Quadro RTX 8000
     "80": Architecture(64, 16.0, 164, 163, (56, 108)),  # A30; A100
     "86": Architecture(128, 4.0, 100, 99, (60, 84)),  # A10 has 72; A16, A40
     "87": Architecture(128, 8.0, 164, 163, (8, 14, 16)),  # Jetson Orin: NX, AGX 32 GB and 64 GB
+    "88": Architecture(128, 4.0, 100, 99, (60, 84)),  # no product is listed for it: as 86
     "89": Architecture(128, 4.0, 100, 99, (58, 128, 142)),  # L4; RTX 4090; L40
     "90a": Architecture(128, 16.0, 228, 227, (114, 132), overlaps=True),  # H100 PCIe; SXM, H200
     "100": Architecture(128, 32.0, 228, 227, (148,), overlaps=True),  # B200
-    "110": Architecture(128, 32.0, 228, 227, (12, 20), overlaps=True),  # Jetson T4000; AGX Thor
+    "101": _THOR,  # as CUDA 12 numbers it
+    "103": Architecture(128, 32.0, 228, 227, (148, 152), overlaps=True),  # B300; GB300
+    "107": Architecture(128, 32.0, 328, 227, (224,), overlaps=True),  # Rubin; rate, block: as 103
+    "110": _THOR,
     "120": Architecture(128, 4.0, 100, 99, (170, 188), overlaps=True),  # RTX 5090; RTX PRO 6000
+    "121": Architecture(128, 4.0, 100, 99, (48,), overlaps=True),  # GB10 (DGX Spark)
 }
 """The architectures by the compiler's names for them. Plans depend on multiprocessors and on a
 block's shared memory, so kernels are compiled ahead for those that are listed; another GPU may need

@@ -1,21 +1,25 @@
 """Calls NVRTC, NVIDIA's run-time compiler, which turns CUDA C++ into a cubin for one architecture.
 
-It is called through ctypes: ten functions, which work with CUDA 12 and 13 and need no driver.
+It is called through ctypes: twelve functions, which work with CUDA 12 and 13 and need no driver.
 CuPy's own binding cuts the last byte off a cubin.
 """
 
 import ctypes
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from kernels.device.compilers import doubt
 from kernels.device.device import DeviceError
 from kernels.installation import how_to_install
 
 _SUCCESS = 0
 _COMPILATION_FAILED = 6  # NVRTC_ERROR_COMPILATION: the log has the reason
+
+_log = logging.getLogger(__name__)
 
 
 class CompilerNotFoundError(DeviceError):
@@ -38,9 +42,23 @@ class CompilerOutput:
 @cache
 def version() -> tuple[int, int]:
     """Return the compiler's version: (13, 0) for CUDA 13.0. Raises CompilerNotFoundError."""
+    return _version(_library())
+
+
+def _version(library: ctypes.CDLL) -> tuple[int, int]:
     major, minor = ctypes.c_int(), ctypes.c_int()
-    _check(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    # It fails for null pointers only.
+    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return major.value, minor.value
+
+
+def architectures() -> tuple[int, ...]:
+    """Return the architectures that it has: (75, 80, ...). Raises CompilerNotFoundError."""
+    count = ctypes.c_int()
+    _check(_library().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+    numbers = (ctypes.c_int * count.value)()
+    _check(_library().nvrtcGetSupportedArchs(numbers))
+    return tuple(numbers)
 
 
 def compile_program(
@@ -108,7 +126,10 @@ _loading = threading.Lock()
 
 @cache
 def _load() -> ctypes.CDLL:
-    """Load libnvrtc from the nvidia wheels, a conda environment, CUDA_PATH or the system."""
+    """Load libnvrtc from the nvidia wheels, a conda environment, CUDA_PATH or the system.
+
+    Logs a warning where no kernels of this version were compared.
+    """
     try:
         # Installed with CuPy; a machine that serves on its CPU has neither.
         from cuda.pathfinder import (  # noqa: PLC0415
@@ -127,9 +148,10 @@ def _load() -> ctypes.CDLL:
         ctypes.CDLL(str(builtins))
     library = ctypes.CDLL(path)
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    if why := doubt(_version(library)):
+        _log.warning("%s; %s", why, _HOW_TO_CHANGE)
     return library
 
 
-_HOW_TO_INSTALL = (
-    f"NVRTC was not found; {how_to_install('cuda13')} (or cuda12, to match the driver)"
-)
+_HOW_TO_CHANGE = f"{how_to_install('cuda13')} (or cuda12, to match the driver)"
+_HOW_TO_INSTALL = f"NVRTC was not found; {_HOW_TO_CHANGE}"

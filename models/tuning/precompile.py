@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from kernels.device.compile import DEFAULT_CACHE, compile_all
+from kernels.device.compile import DEFAULT_CACHE, compile_all, compiler
+from kernels.device.compile import architectures as known_architectures
 from kernels.device.device import DeviceError, Instantiation
 from kernels.device.gpus import ARCHITECTURES
 from kernels.image.place import Kind
@@ -30,12 +31,16 @@ def precompile(
     """Fill the cache with the kernels for N = 1..max_batch, and return how many there are.
 
     The winners in `tuning`, if given, are compiled too, all on as many `threads`; 0 is one for each
-    core. Calls `progress(done, total)`. Raises EngineError for an unknown architecture, one that
-    lacks the precision, a missing compiler, or a missing file.
+    core. Calls `progress(done, total)`. Raises EngineError for an architecture that the compiler
+    does not know, one that lacks the precision, a missing compiler, or a missing file.
     """
-    if unknown := sorted(set(architectures) - ARCHITECTURES.keys()):
+    try:
+        known, by = known_architectures(), compiler()
+    except DeviceError as error:
+        raise EngineError(str(error)) from error
+    if unknown := sorted(set(architectures) - set(known)):
         raise EngineError(
-            f"unknown architecture {', '.join(unknown)}; there are {', '.join(ARCHITECTURES)}"
+            f"unknown architecture {', '.join(unknown)}; {by} compiles for {', '.join(known)}"
         )
     precision = classifier.precision
     if old := [

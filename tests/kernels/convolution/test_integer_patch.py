@@ -101,7 +101,7 @@ def test_the_cost_model_is_told_what_a_block_takes(tile: PatchTile) -> None:
     problem = replace(
         conv_problem(1, 128, 64, window((14, 14), (3, 3), pads=(1,) * 4)), precision=Precision.INT8
     )
-    _, table = resources.read()
+    table = resources.read()
     (work,) = INTEGER_PATCH.work(problem, TileConfig(tile))
     x, y = (Pixels(channels, channels, stored=BYTE) for channels in (128, 64))
     (launched,) = INTEGER_PATCH.launches(problem, TileConfig(tile), ConvTensors(x, y))

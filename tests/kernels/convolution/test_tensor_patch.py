@@ -141,7 +141,7 @@ def test_a_filter_of_few_channels_lies_in_pairs_of_taps() -> None:
 @EVERY_TILE
 def test_the_cost_model_is_told_what_a_block_takes(tile: PatchTile) -> None:
     problem = same(128, 64, 14, 14)
-    _, table = resources.read()
+    table = resources.read()
     (work,) = PATCH.work(problem, TileConfig(tile))
     (launched,) = PATCH.launches(problem, TileConfig(tile), ConvTensors(halves(128), halves(64)))
     cell = table[f"tensor_patch.cu {launched.instantiation.expression}"]["90a"].split()

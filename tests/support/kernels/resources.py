@@ -1,45 +1,79 @@
-"""Keeps the committed tables: each kernel's resources by architecture, and its sources' digests.
+"""Keeps the committed tables: each kernel's resources by architecture, a file for each compiler.
 
-The tables are resources.tsv and sources.tsv; the digests are of the sources that the rows were
-compiled from. A change of the kernels or of the compiler changes them; look at the difference and
-commit it:
+    tests/kernels/resources/NVRTC-13.4.tsv   what each kernel takes: all kernels of the pinned one
+    tests/kernels/resources/NVRTC-13.0.tsv   of another, one kernel of each source, or more (WHOLE)
+    tests/kernels/resources/sources.tsv      the digests of the sources that the rows are from
+
+A change of the kernels or of `kernels.device.compilers.COMPARED` changes them; look at the
+difference and commit it:
 
     python -m tests.support.kernels.resources            # all rows
     python -m tests.support.kernels.resources changed    # those of the sources that changed
     python -m tests.support.kernels.resources linear.cu  # those of some sources
+
+Each compiler runs in a process of its own; the package registry has those that are not in .cache.
+With `--compiler "NVRTC 13.0"` only that one's table is written.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+import argparse
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
+from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from kernels.device import gpus
-from kernels.device.compile import Cubin, compile_all, compiler, source_digest
+from kernels.device.compile import (
+    Cubin,
+    architectures,
+    compile_all,
+    compiler,
+    source_digest,
+)
+from kernels.device.compilers import COMPARED, Compiler
 from kernels.device.device import Instantiation
 from kernels.operations.epilogue import commonest
 from tests.support import ROOT
 from tests.support.cases import INSTANTIATIONS
+from tests.support.kernels.compilers import named, run_with
+
+MODULE = "tests.support.kernels.resources"
 
 EMBEDDED = ("87", "110")
-"""Jetson's, which have no column in the tables: the long suite compiles all kernels for them."""
-ARCHITECTURES = tuple(arch for arch in gpus.ARCHITECTURES if arch not in EMBEDDED)
+"""Jetson's: the long suite compiles all kernels for them, without a table."""
+ARCHITECTURES = ("75", "80", "86", "89", "90a", "100", "120")
+"""Those that the pinned compiler's table has every kernel for."""
 WITHOUT_SPILLS = ("80", "90a")
 """Data-centre GPUs, for which the kernels' tiles are chosen."""
 
-TABLE = ROOT / "tests" / "kernels" / "resources.tsv"
-SOURCES = ROOT / "tests" / "kernels" / "sources.tsv"
+PINNED = "NVRTC 13.4"
+"""The compiler of constraints.txt, and of the profiles."""
+
+WHOLE: Mapping[str, Collection[str]] = {
+    "NVRTC 12.9": ("80",),
+    "NVRTC 13.0": ("90a",),
+    PINNED: ARCHITECTURES,
+}
+"""By compiler, the architectures for which its table has every kernel. For others it has one of
+each source."""
+
+BRIEF = ("NVRTC 12.8", "NVRTC 13.1", "NVRTC 13.2", "NVRTC 13.3")
+"""The compilers whose tables have data-centre GPUs alone: between those that extras install."""
+
+FOLDER = ROOT / "tests" / "kernels" / "resources"
+SOURCES = FOLDER / "sources.tsv"
 CACHE = ROOT / ".cache" / "cubins"
 
 NONE = "-"
-"""In the table, where a kernel is not for an architecture."""
+"""In the table, where a kernel is not for an architecture, or not compiled for it."""
 
-Table = dict[str, dict[str, str]]  # kernel → architecture → what it takes
+Table = dict[str, dict[str, str]]
+"""Cells by row and column. Of resources: kernel → architecture → what it takes."""
 
 
 def instantiations(arch: str) -> tuple[Instantiation, ...]:
-    """Return the kernels in an architecture's column: not all have tensor cores for TF32.
+    """Return the kernels for an architecture: not all have tensor cores for TF32.
 
     Kernels for rarer activations are compiled for data-centre GPUs alone, to save a minute.
     """
@@ -47,11 +81,33 @@ def instantiations(arch: str) -> tuple[Instantiation, ...]:
     return tuple(each for each in able if arch in WITHOUT_SPILLS or each == commonest(each))
 
 
-def changed_sources() -> set[str]:
-    """Return the sources whose text, or an include's, is not the one that the rows are from."""
-    lines = SOURCES.read_text(encoding="utf-8").splitlines()
-    committed = dict(line.split("\t") for line in lines)
-    return {name for name in _sources() if committed.get(name) != source_digest([name])}
+def sample(arch: str) -> tuple[Instantiation, ...]:
+    """Return one kernel of each source for an architecture, and one of each range of
+    architectures that a source has kernels for."""
+    firsts: dict[object, Instantiation] = {}
+    for each in INSTANTIATIONS:
+        if each.architectures.includes(arch):
+            firsts.setdefault((each.source, each.architectures), each)
+    return tuple(firsts.values())
+
+
+def compared(made_by: str, arch: str) -> tuple[Instantiation, ...]:
+    """Return the kernels that a compiler's table has for an architecture."""
+    return instantiations(arch) if arch in WHOLE.get(made_by, ()) else sample(arch)
+
+
+def columns() -> tuple[str, ...]:
+    """Return the architectures that the loaded compiler's table has."""
+    return WITHOUT_SPILLS if compiler() in BRIEF else architectures()
+
+
+def changed_sources(made_by: str) -> set[str]:
+    """Return the sources whose text, or an include's, is not the one that a compiler's rows are
+    from."""
+    committed = _read(SOURCES)[1]
+    return {
+        name for name in _sources() if committed.get(name, {}).get(made_by) != source_digest([name])
+    }
 
 
 def row_of(instantiation: Instantiation) -> str:
@@ -83,51 +139,126 @@ def _cell(cubin: Cubin) -> str:
     return " ".join([str(cubin.resources.registers), *sizes])
 
 
-def read() -> tuple[str, Table]:
-    """Return the compiler that made the committed table, and the table."""
-    header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
-    made_with, *architectures = header.split("\t")
-    rows = (line.split("\t") for line in lines)
-    return made_with, {row[0]: dict(zip(architectures, row[1:], strict=True)) for row in rows}
+def column(arch: str, sources: Collection[str]) -> dict[str, str]:
+    """Compile the kernels of some sources for an architecture, and return their cells by row."""
+    wanted = [each for each in compared(compiler(), arch) if each.source in sources]
+    cubins = compile_all(wanted, [arch], CACHE)
+    return {row: cells[arch] for row, cells in table_of(cubins).items()}
 
 
-def write(table: Table, compiled: Sequence[str]) -> None:
-    """Replace the committed table, and the digests of the sources that were `compiled`."""
-    lines = SOURCES.read_text(encoding="utf-8").splitlines() if SOURCES.exists() else []
-    digests = dict(line.split("\t") for line in lines)
-    digests |= {name: source_digest([name]) for name in compiled}
-    SOURCES.write_text(
-        "".join(f"{name}\t{digests[name]}\n" for name in _sources() if name in digests),
-        encoding="utf-8",
+def column_by(made_by: Compiler, arch: str) -> dict[str, str]:
+    """Return what `column` does for all sources with another compiler, in a process of its own."""
+    if made_by.name == compiler():
+        return column(arch, _sources())
+    program = (
+        "import json; from tests.support.kernels import resources as r;"
+        f" print(json.dumps(r.column({arch!r}, r._sources())))"
     )
-    rows = [[compiler(), *ARCHITECTURES]]
+    cells: dict[str, str] = json.loads(run_with(made_by, ["-c", program]))
+    return cells
+
+
+def columns_by(made_by: Compiler) -> tuple[str, ...]:
+    """Return what `columns` does with another compiler."""
+    if made_by.name == compiler():
+        return columns()
+    program = "from tests.support.kernels import resources; print(*resources.columns())"
+    return tuple(run_with(made_by, ["-c", program]).split())
+
+
+# The files
+
+
+def file_of(made_by: str) -> Path:
+    """Return the file of a compiler's table."""
+    return FOLDER / f"{made_by.replace(' ', '-')}.tsv"
+
+
+def read(made_by: str = PINNED) -> Table:
+    """Return a compiler's committed table. Raises LookupError where there is none."""
+    file = file_of(made_by)
+    if not file.exists():
+        raise LookupError(
+            f"no table says what kernels of {made_by} take: install a compiler that has one"
+            " (pip install -c constraints.txt -e '.[dev]'), or add this one to COMPARED in"
+            " kernels/device/compilers.py and make its table: python -m"
+            f" tests.support.kernels.resources --compiler {made_by!r}"
+        )
+    corner, table = _read(file)
+    if corner != made_by:
+        raise ValueError(f"{file} is of {corner}")
+    return table
+
+
+def committed_columns(made_by: str) -> tuple[str, ...]:
+    """Return the architectures of a compiler's committed table; none where there is no table."""
+    file = file_of(made_by)
+    return tuple(next(iter(_read(file)[1].values()))) if file.exists() else ()
+
+
+def _read(file: Path) -> tuple[str, Table]:
+    """Return the first cell of a file's header, and its table."""
+    header, *lines = file.read_text(encoding="utf-8").splitlines()
+    corner, *names = header.split("\t")
+    rows = (line.split("\t") for line in lines)
+    return corner, {row[0]: dict(zip(names, row[1:], strict=True)) for row in rows}
+
+
+def _write(file: Path, corner: str, names: Iterable[str], table: Table) -> None:
+    rows = [[corner, *names]]
     rows += [
-        [row, *(cells.get(arch, NONE) for arch in ARCHITECTURES)]
-        for row, cells in sorted(table.items())
+        [row, *(cells.get(name, NONE) for name in names)] for row, cells in sorted(table.items())
     ]
-    TABLE.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    file.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write(table: Table, compiled: Collection[str]) -> None:
+    """Replace the loaded compiler's table, and the digests of the sources that were `compiled`."""
+    by = compiler()
+    _write(file_of(by), by, columns(), table)
+    committed = _read(SOURCES)[1] if SOURCES.exists() else {}
+    digests = {name: committed.get(name, {}) for name in _sources()}
+    for name in compiled:
+        digests[name] = {**digests[name], by: source_digest([name])}
+    _write(SOURCES, "source", [each.name for each in COMPARED], digests)
 
 
 def _show(bar: Progress, task: TaskID, done: int, total: int) -> None:
     bar.update(task, completed=done, total=total)
 
 
-def main(sources: Sequence[str]) -> None:
-    """Compile the kernels of `sources`, or all, and write their rows."""
-    if "changed" in sources:
-        sources = sorted(changed_sources())
-    elif not sources:
-        sources = _sources()
-    with Progress() as bar:
-        cubins: dict[tuple[Instantiation, str], Cubin] = {}
-        for arch in ARCHITECTURES:
-            task = bar.add_task(f"compiling for {arch}")
-            wanted = [each for each in instantiations(arch) if each.source in sources]
+def make(sources: Collection[str]) -> None:
+    """Compile the kernels of `sources` with the loaded compiler, and write their rows."""
+    made_by = compiler()
+    cubins: dict[tuple[Instantiation, str], Cubin] = {}
+    with Progress(console=Console(stderr=True)) as bar:
+        for arch in columns():
+            task = bar.add_task(f"{made_by} compiles for {arch}")
+            wanted = [each for each in compared(made_by, arch) if each.source in sources]
             cubins |= compile_all(wanted, [arch], CACHE, partial(_show, bar, task))
     kept = {*_sources()} - {*sources}
-    others = {row: cells for row, cells in read()[1].items() if row.split()[0] in kept}
+    before = read(made_by) if file_of(made_by).exists() else {}
+    others = {row: cells for row, cells in before.items() if row.split()[0] in kept}
     write(table_of(cubins) | others, sources)
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the tables that the arguments name."""
+    parser = argparse.ArgumentParser(MODULE)
+    parser.add_argument("sources", nargs="*", help="changed, or files of kernels/src; all if none")
+    names = [each.name for each in COMPARED]
+    parser.add_argument("--compiler", choices=names, help="write only this one's table")
+    options = parser.parse_args(arguments)
+    wanted = [named(options.compiler)] if options.compiler else COMPARED
+    for each in wanted:
+        sources = options.sources or _sources()
+        if sources == ["changed"]:
+            sources = sorted(changed_sources(each.name))
+        if sources and each.name == compiler():
+            make(sources)
+        elif sources:
+            run_with(each, ["-m", MODULE, "--compiler", each.name, *sources])
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

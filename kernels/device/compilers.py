@@ -1,0 +1,57 @@
+"""Lists the compilers whose kernels were compared: the only such table.
+
+Each has a table of what its kernels take (tests/kernels/resources); the extras in pyproject.toml
+allow these versions and no newer one; another that is loaded is named in a warning.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """Names a release of NVRTC, and the package that has it."""
+
+    package: str
+    release: str
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Return the version that NVRTC says of itself, which is all that a process can know."""
+        major, minor, _ = map(int, self.release.split("."))
+        return major, minor
+
+    @property
+    def name(self) -> str:
+        """Return the words for it in tables and rows, such as "NVRTC 13.0"."""
+        return name_of(self.version)
+
+
+COMPARED = (
+    Compiler("nvidia-cuda-nvrtc-cu12", "12.8.93"),
+    Compiler("nvidia-cuda-nvrtc-cu12", "12.9.86"),
+    Compiler("nvidia-cuda-nvrtc", "13.0.88"),
+    Compiler("nvidia-cuda-nvrtc", "13.1.115"),
+    Compiler("nvidia-cuda-nvrtc", "13.2.86"),
+    Compiler("nvidia-cuda-nvrtc", "13.3.33"),
+    Compiler("nvidia-cuda-nvrtc", "13.4.92"),
+    Compiler("nvidia-cuda-nvrtc", "13.5.37"),
+)
+"""The compilers in the order of their versions. PyTorch's wheels bring those between the pinned
+ones (constraints.txt), so none is left out; 12.8 is the first that knows sm_100 and sm_120."""
+
+
+def name_of(version: tuple[int, int]) -> str:
+    """Return the words for a version in tables and rows: "NVRTC 13.0"."""
+    return "NVRTC {}.{}".format(*version)
+
+
+def doubt(version: tuple[int, int]) -> str | None:
+    """Return why kernels of this version of NVRTC are a surprise, or None where they are known."""
+    versions = [compiler.version for compiler in COMPARED]
+    if version in versions:
+        return None
+    first, last = ("{}.{}".format(*each) for each in (min(versions), max(versions)))
+    return (
+        f"{name_of(version)} compiles the kernels, which were compared with NVRTC {first} to {last}"
+        " only: they may be slower, or not compile"
+    )
