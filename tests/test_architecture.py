@@ -69,11 +69,11 @@ ORDER = {
         "cli",
     ],
     "benchmarks": [
-        "rows plots",
+        "rows plots environments",
         "simulation kernels families",
         "networks",
         "serving",
-        "peers gpu",
+        "peers gpu exporters",
     ],
 }
 

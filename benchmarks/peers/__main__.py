@@ -17,7 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.peers.catalogue import PEERS, SAME_AS_CONVOY, Peer
+from benchmarks.environments import NotInstalledError, environment
+from benchmarks.peers.catalogue import PEERS, SAME_AS_CONVOY, Peer, requirements
 from benchmarks.peers.comparison import (
     WORKS,
     Contender,
@@ -28,11 +29,11 @@ from benchmarks.peers.comparison import (
     of_convoy,
     of_peer,
 )
-from benchmarks.peers.environments import CACHE, NotInstalledError, environment
 from benchmarks.peers.report import readme_table, show
 from benchmarks.rows import RESULTS, ROOT, Row, add_record, append, commit, fill, read
 from benchmarks.serving.overhead import where
 
+CACHE = Path.home() / ".cache" / "convoy" / "peers"
 RECORD = RESULTS / "peers.jsonl"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- benchmarks.peers -->", "<!-- end of benchmarks.peers -->"
@@ -70,7 +71,7 @@ def compare(
 def _of(
     peer: Peer, given: Material, venvs: Path, folder: Path, say: Callable[[str], None]
 ) -> list[Contender]:
-    installed = environment(peer, venvs, say)
+    installed = environment(peer.package, requirements(peer), venvs, say)
     return [
         of_peer(peer, setting, installed, given, folder / f"{peer.package}{number}")
         for number, setting in enumerate(peer.settings)

@@ -5,6 +5,7 @@ Each peer has several settings; Convoy is compared with its best.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, Literal
 
 from benchmarks.serving.http_client import post_request
@@ -13,6 +14,12 @@ MAX_BATCH = 8
 
 # The same decoder, arithmetic and runtime as Convoy's own, in Convoy's versions.
 SAME_AS_CONVOY = ("numpy", "onnxruntime", "pillow")
+
+# Of an environment's packages, those that a server's speed depends on.
+TOLD = (
+    *("fastapi", "httptools", "litserve", "bentoml", "ray", "starlette", "uvicorn", "uvloop"),
+    *SAME_AS_CONVOY,
+)
 
 _BOUNDARY = "convoy"
 _SERVERS = "benchmarks.peers.servers"
@@ -44,6 +51,11 @@ class Peer:
     command: tuple[str, ...]
     settings: tuple[Setting, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def requirements(peer: Peer) -> tuple[str, ...]:
+    """Return everything that is installed for a peer, pinned."""
+    return (*peer.requirements, *(f"{name}=={version(name)}" for name in SAME_AS_CONVOY))
 
 
 _BATCHED = {"max_batch_size": MAX_BATCH}

@@ -17,8 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.catalogue import MAX_BATCH, PROTOCOL, Peer, Protocol, Setting, request_for
-from benchmarks.peers.environments import Environment
+from benchmarks.environments import Environment
+from benchmarks.peers.catalogue import (
+    MAX_BATCH,
+    PROTOCOL,
+    TOLD,
+    Peer,
+    Protocol,
+    Setting,
+    request_for,
+)
 from benchmarks.peers.processes import StartError, running
 from benchmarks.peers.servers.work import Settings, answer
 from benchmarks.serving.http_client import (
@@ -165,7 +173,7 @@ def of_peer(
     stands = {
         "choices": dict(setting.choices),
         "environment": {**peer.environment, **setting.environment},
-        "versions": installed.versions,
+        "versions": {name: v for name, v in installed.versions.items() if name in TOLD},
     }
     return Contender(peer.name, setting.name, "/predict", setting.protocol, opened, stands)
 

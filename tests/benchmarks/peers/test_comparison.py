@@ -17,9 +17,18 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from benchmarks.environments import DONE, environment, folder_of
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import processes
-from benchmarks.peers.catalogue import BENTOML, LITSERVE, PEERS, Peer, Setting, request_for
+from benchmarks.peers.catalogue import (
+    BENTOML,
+    LITSERVE,
+    PEERS,
+    Peer,
+    Setting,
+    request_for,
+    requirements,
+)
 from benchmarks.peers.comparison import (
     CONNECTIONS,
     DIGITS,
@@ -33,7 +42,6 @@ from benchmarks.peers.comparison import (
     missing,
     top_of,
 )
-from benchmarks.peers.environments import DONE, environment, folder_of, requirements
 from benchmarks.peers.processes import StartError, members, running
 from benchmarks.peers.report import best, show, standing, verdicts
 from benchmarks.peers.servers.work import Digits, answer
@@ -309,13 +317,15 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "PEERS", (STAND_IN, ABSENT))
-    installed = folder_of(STAND_IN, tmp_path)
+    installed = folder_of(STAND_IN.package, requirements(STAND_IN), tmp_path)
     (installed / "bin").mkdir(parents=True)
     (installed / DONE).write_text('{"stand-in": "1"}')
     python = installed / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    folder_of(ABSENT, tmp_path).write_text("a file, where an environment would be made")
+    folder_of(ABSENT.package, requirements(ABSENT), tmp_path).write_text(
+        "a file, where an environment would be made"
+    )
     out = tmp_path / "rows.json"
     arguments = [
         "--seconds",
@@ -421,13 +431,13 @@ def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return Done
 
     monkeypatch.setattr(subprocess, "run", run)
-    made = environment(LITSERVE, tmp_path, lambda _: None)
-    assert made.versions == {"litserve": "0.2.19"}
+    made = environment("litserve", requirements(LITSERVE), tmp_path, lambda _: None)
+    assert made.versions == {"litserve": "0.2.19", "idna": "3"}
     assert [word for command in commands for word in command if "==" in word] == [
         *requirements(LITSERVE)
     ]
     before = len(commands)
-    assert environment(LITSERVE, tmp_path, lambda _: None) == made
+    assert environment("litserve", requirements(LITSERVE), tmp_path, lambda _: None) == made
     assert len(commands) == before
 
 

@@ -1,4 +1,4 @@
-"""Installs each peer once into a virtual environment of its own."""
+"""Installs what is compared, a server or an exporter, once into an environment of its own."""
 
 import json
 import shutil
@@ -7,27 +7,19 @@ import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-
-from benchmarks.peers.catalogue import SAME_AS_CONVOY, Peer
-
-CACHE = Path.home() / ".cache" / "convoy" / "peers"
 
 # Written last, with the versions: what was interrupted is made anew.
 DONE = "installed.json"
 
-# Of the packages beneath a server, those that its speed depends on.
-_TOLD = ("fastapi", "httptools", "litserve", "bentoml", "ray", "starlette", "uvicorn", "uvloop")
-
 
 class NotInstalledError(Exception):
-    """Says why a peer cannot be installed here."""
+    """Says why packages cannot be installed here."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Names the folder where a peer is installed, and the versions of its packages."""
+    """Names the folder where packages are installed, and their versions by lower-case name."""
 
     folder: Path
     versions: dict[str, str]
@@ -37,33 +29,30 @@ class Environment:
         return str(self.folder / "bin" / name)
 
 
-def requirements(peer: Peer) -> tuple[str, ...]:
-    """Return everything that is installed for a peer, pinned."""
-    return (*peer.requirements, *(f"{name}=={version(name)}" for name in SAME_AS_CONVOY))
+def folder_of(name: str, wanted: Sequence[str], root: Path) -> Path:
+    """Return the folder of an environment, which depends on its pins and on Python."""
+    key = zlib.crc32(" ".join((sys.version, *wanted)).encode())
+    return root / f"{name}-{key:08x}"
 
 
-def folder_of(peer: Peer, root: Path) -> Path:
-    """Return the folder of a peer's environment, which depends on its pins and on Python."""
-    key = zlib.crc32(" ".join((sys.version, *requirements(peer))).encode())
-    return root / f"{peer.package}-{key:08x}"
+def environment(
+    name: str, wanted: Sequence[str], root: Path, say: Callable[[str], None]
+) -> Environment:
+    """Return the environment of the `wanted` pins below `root`, made if it is missing.
 
-
-def environment(peer: Peer, root: Path, say: Callable[[str], None]) -> Environment:
-    """Return the peer's environment below `root`, made if it is missing. Raises
-    NotInstalledError."""
-    wanted = requirements(peer)
-    folder = folder_of(peer, root)
+    Raises NotInstalledError.
+    """
+    folder = folder_of(name, wanted, root)
     done = folder / DONE
     if not done.is_file():
-        say(f"{peer.name}: installing {', '.join(wanted)} into {folder}")
+        say(f"{name}: installing {', '.join(wanted)} into {folder}")
         shutil.rmtree(folder, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(folder)])
         pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         _run([*pip, "install", "--quiet", *wanted])
         listed = json.loads(_run([*pip, "list", "--format=json"]))
         found = {package["name"].lower(): package["version"] for package in listed}
-        told = {name: found[name] for name in (*_TOLD, *SAME_AS_CONVOY) if name in found}
-        done.write_text(json.dumps(told))
+        done.write_text(json.dumps(found))
     return Environment(folder, json.loads(done.read_text()))
 
 

@@ -1,0 +1,1 @@
+"""Compares Convoy's answers with those of the exporters' own pipelines."""

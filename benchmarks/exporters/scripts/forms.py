@@ -1,0 +1,145 @@
+"""Writes files in the documented forms of exporters that cannot run here.
+
+Custom Vision exports from its service, ML.NET from .NET, AutoGluon brings gigabytes: their files'
+inputs, outputs and metadata are written with onnx.helper around PyTorch's export of a network.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from networks import Colours, Then
+from onnx import TensorProto, helper
+from PIL import Image
+from recorded import COLOURS, asked, attempt, record, resized, softmax
+from small_networks import BYTES, IMAGENET
+
+LABELS = list(COLOURS)
+
+
+def exported(place: Path, network: Any, names: tuple[str, str], example: torch.Tensor) -> Any:
+    """Return the network as PyTorch's older exporter writes it."""
+    file = str(place / "model.onnx")
+    torch.onnx.export(
+        network.eval(),
+        (example,),
+        file,
+        dynamo=False,
+        input_names=[names[0]],
+        output_names=[names[1]],
+        dynamic_axes={names[0]: {0: "None"}, names[1]: {0: "None"}},
+        opset_version=13,
+    )
+    return onnx.load(file)
+
+
+def with_zipmap(model: Any, scores: str, label: str, loss: str) -> None:
+    """Give a model the outputs of Custom Vision and of scikit-learn: a label, and a map."""
+    graph = model.graph
+    texts = [text.encode() for text in LABELS]
+    graph.node.append(helper.make_node("ArgMax", [scores], ["best"], axis=1, keepdims=0))
+    graph.initializer.append(helper.make_tensor("texts", TensorProto.STRING, [len(texts)], texts))
+    graph.node.append(helper.make_node("Gather", ["texts", "best"], [label]))
+    graph.node.append(
+        helper.make_node(
+            "ZipMap", [scores], [loss], domain="ai.onnx.ml", classlabels_strings=LABELS
+        )
+    )
+    del graph.output[:]
+    graph.output.append(helper.make_tensor_value_info(label, TensorProto.STRING, ["None"]))
+    element = helper.make_map_type_proto(
+        TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    sequence = helper.make_sequence_type_proto(element)
+    graph.output.append(helper.make_value_info(loss, sequence))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+
+
+def said(model: Any, **properties: str) -> None:
+    """Write `metadata_props`; names may have a dot where the argument has two underscores."""
+    helper.set_model_props(model, {k.replace("__", "."): v for k, v in properties.items()})
+
+
+def custom_vision(place: Path, pixel_format: str, pixel_range: str, example: torch.Tensor) -> None:
+    """Write Custom Vision's form: data, classLabel, loss, and what the pixels are."""
+    deviation = BYTES if "255" in pixel_range else ((0, 0, 0), (1, 1, 1))
+    network = Colours(*deviation, channels="bgr" if "Bgr" in pixel_format else "rgb")
+    model = exported(
+        place, Then(network, lambda x: x.softmax(1)), ("data", "model_output"), example
+    )
+    with_zipmap(model, "model_output", "classLabel", "loss")
+    said(
+        model,
+        Image__BitmapPixelFormat=pixel_format,
+        Image__ColorSpaceGamma="SRGB",
+        Image__NominalPixelRange=pixel_range,
+    )
+    onnx.save(model, place / "model.onnx")
+    (place / "labels.txt").write_text("\n".join(LABELS))
+
+
+def ml_net(place: Path, example: torch.Tensor) -> None:
+    """Write ML.NET's form: the scores beside the predicted label, as its pipelines end."""
+    network = Then(Colours(*IMAGENET), lambda x: x.softmax(1))
+    model = exported(place, network, ("ImageSource.input", "Score.output"), example)
+    best = helper.make_node("ArgMax", ["Score.output"], ["PredictedLabel.output"], axis=1)
+    model.graph.node.append(best)
+    label = helper.make_tensor_value_info("PredictedLabel.output", TensorProto.INT64, ["None", 1])
+    model.graph.output.insert(0, label)
+    onnx.save(model, place / "model.onnx")
+    (place / "labels.txt").write_text("\n".join(LABELS))
+
+
+def autogluon(place: Path, example: torch.Tensor) -> None:
+    """Write AutoGluon's form: logits beside the features that they are made of."""
+    network = Then(Colours(*IMAGENET), lambda x: (x, x.repeat(1, 4)))
+    file = str(place / "model.onnx")
+    torch.onnx.export(
+        network.eval(),
+        (example,),
+        file,
+        dynamo=False,
+        input_names=["timm_image_image"],
+        output_names=["logits", "column_features"],
+        dynamic_axes={"timm_image_image": {0: "batch_size"}, "logits": {0: "batch_size"}},
+        opset_version=16,
+    )
+    (place / "labels.txt").write_text("\n".join(LABELS))
+
+
+def answered(image: Image.Image, *, normalised: Any, resize: int) -> Any:
+    """Return the probabilities of the network of colours for the pixels that it takes."""
+    mean, deviation = map(np.float32, normalised)
+    parts = resized(image, 224, resize).astype(np.float32) / 255
+    pixels = np.ascontiguousarray(((parts - mean) / deviation).transpose(2, 0, 1)[None])
+    with torch.no_grad():
+        return softmax(Colours(*normalised).eval()(torch.from_numpy(pixels)).numpy()[0])
+
+
+def main() -> None:
+    """Write each form."""
+    folder, photographs = asked()
+    example = torch.rand(1, 3, 224, 224)
+    forms: dict[str, Callable[[Path], None]] = {
+        "custom-vision-bgr8": lambda at: custom_vision(at, "Bgr8", "NominalRange_0_255", example),
+        "custom-vision-rgb8": lambda at: custom_vision(at, "Rgb8", "NominalRange_0_255", example),
+        "custom-vision-0-1": lambda at: custom_vision(at, "Rgb8", "Normalized_0_1", example),
+        "ml-net": lambda at: ml_net(at, example),
+        "autogluon": lambda at: autogluon(at, example),
+    }
+    for name, write in forms.items():
+
+        def answer(image: Image.Image, name: str = name) -> Any:
+            if name.startswith("custom-vision"):
+                normalised = ((0, 0, 0), (1, 1, 1)) if name.endswith("0-1") else BYTES
+                return answered(image, normalised=normalised, resize=224)
+            return answered(image, normalised=IMAGENET, resize=256)
+
+        attempt(name, lambda name=name, w=write, a=answer: record(folder, name, w, a, photographs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Makes networks of PyTorch whose answers say which pixels they were given.
+
+Runs in an exporter's environment. Random networks answer all images nearly alike, and one whose
+activations cut off half of the values multiplies a pixel's last bit by hundreds; these have
+statistics as if they had seen data, normalisations that keep most values where activations are
+nearly linear, and a last layer that spreads the answers.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from recorded import COLOURS, colours
+from torch import nn
+
+
+class Colours(nn.Module):
+    """Scores how near the mean colour of an image is to each of seven, after two convolutions.
+
+    The pixels it expects are (RGB parts of 1 − mean) / deviation, in the order of `channels`.
+    """
+
+    def __init__(self, mean: Any, deviation: Any, channels: str = "rgb", scale: float = 6) -> None:
+        super().__init__()
+        order = slice(None, None, -1) if channels == "bgr" else slice(None)
+        mean, deviation = (np.broadcast_to(np.float32(v), 3)[order] for v in (mean, deviation))
+        wanted = np.stack([colour[order] for _, colour in colours()])
+        wanted = torch.tensor((wanted - mean) / deviation)
+        spread = float(np.mean(deviation))
+        torch.manual_seed(0)
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 3, 1)
+        )
+        with torch.no_grad():  # the pixels, whatever their sign, are what is left in the end
+            first, last = self.features[0], self.features[3]
+            first.weight.zero_()
+            first.bias.zero_()
+            last.weight.zero_()
+            last.bias.zero_()
+            for c in range(3):
+                first.weight[2 * c, c, 1, 1], first.weight[2 * c + 1, c, 1, 1] = 1, -1
+                last.weight[c, 2 * c], last.weight[c, 2 * c + 1] = 1, -1
+        self.pool, self.flat = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        self.score = nn.Linear(3, len(COLOURS))
+        with torch.no_grad():  # −|x − w|² without |x|², which is the same for every colour
+            self.score.weight.copy_(2 * scale * spread * spread * wanted * 3)
+            self.score.bias.copy_(-3 * scale * spread * spread * (wanted**2).sum(1))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the logits, N×7."""
+        return self.score(self.flat(self.pool(self.features(pixels))))
+
+
+class Then(nn.Module):
+    """Applies a function behind a network, as people write it into the module they export."""
+
+    def __init__(self, network: nn.Module, last: Any) -> None:
+        super().__init__()
+        self.network, self.last = network, last
+
+    def forward(self, pixels: torch.Tensor) -> Any:
+        """Return what the function makes of the logits."""
+        return self.last(self.network(pixels))
+
+
+def lively(network: nn.Module, pixels: torch.Tensor) -> nn.Module:
+    """Return the network in inference mode, as if it had been trained: see the module.
+
+    pixels: N×3×H×W, preprocessed as the network will get them.
+    """
+    torch.manual_seed(1)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        if getattr(module, "running_var", None) is not None:
+            module.momentum = None  # the statistics become the plain mean of what was seen
+            nn.init.constant_(module.weight, 0.4)
+            nn.init.constant_(module.bias, 1.0)
+    network.train()
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        network(pixels)
+        network.eval()
+        scores = scores_of(network(pixels))
+        last = [m for m in network.modules() if isinstance(m, nn.Linear | nn.Conv2d)][-1]
+        spread = scores.std(0).mean().clamp_min(1e-6)
+        last.weight.mul_(2 / spread)
+        if last.bias is not None:
+            last.bias.copy_(last.bias * 2 / spread - scores.mean(0) * 2 / spread)
+    return network.eval()
+
+
+def scores_of(output: Any) -> torch.Tensor:
+    """Return the logits of a network whose output may be one of transformers' or Ultralytics'."""
+    output = output[-1] if isinstance(output, tuple) else output
+    return getattr(output, "logits", output)

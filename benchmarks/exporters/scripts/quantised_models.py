@@ -1,0 +1,114 @@
+"""Quantises small networks by a quantiser: "onnxruntime", "nncf" or "modelopt".
+
+The float models are those that small_networks.py and torchvision_models.py wrote before.
+"""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from PIL import Image
+from recorded import asked, attempt, record, resized, softmax
+
+QUANTISER = sys.argv[3]
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FLOAT = ("pytorch-old-logits", "torchvision-resnet18", "torchvision-mobilenet_v2")
+
+
+def pixels(image: Image.Image) -> Any:
+    """Return the pixels, 1×3×224×224, that the float models take."""
+    parts = resized(image, 224, 256).astype(np.float32) / 255
+    normalised = (parts - np.float32(MEAN)) / np.float32(DEVIATION)
+    return np.ascontiguousarray(normalised.transpose(2, 0, 1)[None])
+
+
+def by_onnxruntime(source: Path, target: Path, seen: list[Any], form: str) -> None:
+    """Quantise by ONNX Runtime's own quantiser: form is "qdq-u8s8", "qdq-s8s8" or "qoperator"."""
+    from onnxruntime import quantization as q
+
+    class Reader(q.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left: Iterator[Any] = iter({"pixels": each} for each in seen)
+
+        def get_next(self) -> Any:
+            return next(self.left, None)
+
+    prepared = target.with_name("prepared.onnx")
+    q.shape_inference.quant_pre_process(str(source), str(prepared))
+    q.quantize_static(
+        str(prepared),
+        str(target),
+        Reader(),
+        quant_format=q.QuantFormat.QOperator if form == "qoperator" else q.QuantFormat.QDQ,
+        activation_type=q.QuantType.QInt8 if form == "qdq-s8s8" else q.QuantType.QUInt8,
+        weight_type=q.QuantType.QInt8,
+        per_channel=True,
+    )
+    prepared.unlink()
+
+
+def by_nncf(source: Path, target: Path, seen: list[Any], form: str) -> None:
+    """Quantise by NNCF with a preset."""
+    import nncf
+    import onnx
+
+    preset = {
+        "mixed": nncf.QuantizationPreset.MIXED,
+        "performance": nncf.QuantizationPreset.PERFORMANCE,
+    }
+    data = nncf.Dataset(seen, lambda each: {"pixels": each})
+    onnx.save(nncf.quantize(onnx.load(source), data, preset=preset[form]), str(target))
+
+
+def by_modelopt(source: Path, target: Path, seen: list[Any], form: str) -> None:
+    """Quantise by TensorRT's Model Optimizer, to int8."""
+    from modelopt.onnx import quantization
+
+    quantization.quantize(
+        str(source),
+        quantize_mode=form,
+        calibration_data={"pixels": np.concatenate(seen)},
+        calibration_eps=["cpu"],
+        output_path=str(target),
+    )
+
+
+QUANTISERS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+    "onnxruntime": (by_onnxruntime, ("qdq-u8s8", "qdq-s8s8", "qoperator")),
+    "nncf": (by_nncf, ("mixed", "performance")),
+    "modelopt": (by_modelopt, ("int8",)),
+}
+
+
+def main() -> None:
+    """Quantise each float model in each form."""
+    folder, photographs = asked()
+    seen = [pixels(Image.open(photograph).convert("RGB")) for photograph in photographs]
+    quantise, forms = QUANTISERS[QUANTISER]
+    for source in FLOAT:
+        for form in forms:
+            name = f"{QUANTISER}-{form}-{source.split('-', 1)[1]}"
+
+            def work(source: str = source, form: str = form, name: str = name) -> None:
+                def write(place: Path) -> None:
+                    quantise(folder / source / "model.onnx", place / "model.onnx", seen, form)
+                    labels = folder / source / "labels.txt"
+                    if labels.exists():
+                        shutil.copy(labels, place)
+
+                def answer(image: Image.Image) -> Any:
+                    file = str(folder / name / "model.onnx")
+                    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+                    return softmax(session.run(None, {"pixels": pixels(image)})[0][0])
+
+                record(folder, name, write, answer, photographs)
+
+            attempt(name, work)
+
+
+if __name__ == "__main__":
+    main()

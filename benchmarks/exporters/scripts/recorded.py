@@ -1,0 +1,90 @@
+"""Writes what an exporter made of a model, and what its own pipeline answers.
+
+Runs in the exporter's environment, without the project: only Pillow and NumPy are imported here.
+
+    FOLDER/MODEL/*                the files as the exporter writes them
+    FOLDER/MODEL/expected.json    {"photograph": [score per class]}, as the pipeline answers
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+EXPECTED = "expected.json"
+
+# The colours that the small networks tell apart, as 8-bit RGB.
+COLOURS = {
+    "black": (0, 0, 0),
+    "white": (255, 255, 255),
+    "grey": (128, 128, 128),
+    "red": (220, 30, 30),
+    "green": (40, 170, 60),
+    "blue": (40, 70, 200),
+    "yellow": (230, 210, 50),
+}
+
+
+def asked() -> tuple[Path, list[Path]]:
+    """Return the folder to write to and the photographs, from the command line."""
+    folder, photographs = map(Path, sys.argv[1:3])
+    return folder, sorted(photographs.glob("*.jpg"))
+
+
+def record(
+    folder: Path,
+    name: str,
+    write: Callable[[Path], object],
+    answer: Callable[[Image.Image], Sequence[float]],
+    photographs: Sequence[Path],
+) -> None:
+    """Write one model by `write(its folder)`, then the scores that `answer(image)` gives."""
+    place = folder / name
+    place.mkdir(parents=True, exist_ok=True)
+    write(place)
+    scores = {}
+    for photograph in photographs:
+        with Image.open(photograph) as image:
+            scores[photograph.name] = [float(score) for score in answer(image.convert("RGB"))]
+    (place / EXPECTED).write_text(json.dumps(scores))
+    print(f"{name}: written", flush=True)
+
+
+def attempt(name: str, work: Callable[[], None]) -> None:
+    """Do one model's work; an exporter that fails is told, and the next model follows."""
+    try:
+        work()
+    except Exception as error:
+        print(f"{name}: not exported: {type(error).__name__}: {error}"[:500], flush=True)
+
+
+def resized(image: Image.Image, size: int, shorter: int, resample: Any = Image.BILINEAR) -> Any:
+    """Return the pixels, uint8 H×W×3, of the centre of an image whose shorter side is `shorter`."""
+    width, height = image.size
+    if width <= height:
+        small = image.resize((shorter, int(shorter * height / width)), resample)
+    else:
+        small = image.resize((int(shorter * width / height), shorter), resample)
+    left, top = round((small.width - size) / 2), round((small.height - size) / 2)
+    return np.asarray(small.crop((left, top, left + size, top + size)))
+
+
+def softmax(scores: Any) -> Any:
+    """Return the probabilities of logits, in float64."""
+    powers = np.exp(np.asarray(scores, np.float64) - np.max(scores))
+    return powers / powers.sum()
+
+
+def sigmoid(scores: Any) -> Any:
+    """Return the independent probabilities of logits, in float64."""
+    return 1 / (1 + np.exp(-np.asarray(scores, np.float64)))
+
+
+def colours() -> Iterator[tuple[str, Any]]:
+    """Yield the colours' names and their parts of 1."""
+    for name, colour in COLOURS.items():
+        yield name, np.array(colour, np.float32) / 255

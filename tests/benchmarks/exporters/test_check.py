@@ -1,0 +1,69 @@
+"""Recorded exports are answered as their exporters' pipelines answer, or refused with a remedy."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.exporters.__main__ import MOST_BYTES, PHOTOGRAPHS, RECORDINGS, record
+from benchmarks.exporters.catalogue import EXPECTED
+from benchmarks.exporters.check import PIXELS, REFUSED, RIGHT, WRONG, check, verdict
+
+RECORDED = sorted(file.parent for file in RECORDINGS.glob(f"*/{EXPECTED}"))
+
+REMEDIES = {
+    # A row of 64 numbers is no image: the model, not a key, has to change.
+    "scikit-learn-zipmap": "image",
+    "scikit-learn-class-and-scores": "image",
+    "scikit-learn-columns": "image",
+}
+"""The models that are refused, with a word of the reason."""
+
+
+@pytest.mark.parametrize("model", RECORDED, ids=lambda model: model.name)
+def test_an_export_is_answered_as_its_exporter_answers(model: Path) -> None:
+    found = verdict(model, PHOTOGRAPHS)
+    if model.name in REMEDIES:
+        assert found.outcome == REFUSED
+        assert REMEDIES[model.name] in found.said
+    else:
+        assert found.outcome in (RIGHT, PIXELS), found
+
+
+def test_every_refused_model_is_recorded() -> None:
+    assert {*REMEDIES} <= {model.name for model in RECORDED}
+    assert len(RECORDED) > 20
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path) -> Path:
+    """A copy of one recording whose pipeline would have answered otherwise."""
+    model = tmp_path / "pytorch-old-logits"
+    shutil.copytree(RECORDINGS / model.name, model)
+    expected = json.loads((model / EXPECTED).read_text())
+    for scores in expected.values():
+        scores[0], scores[2] = scores[2], scores[0]
+    (model / EXPECTED).write_text(json.dumps(expected))
+    return model
+
+
+def test_an_answer_that_differs_is_never_right(spoilt: Path) -> None:
+    (found,) = check(spoilt.parent, PHOTOGRAPHS)
+    assert found.outcome not in (RIGHT, PIXELS, REFUSED)
+    assert found.difference is not None
+    assert found.difference > 0.1
+
+
+def test_a_missing_class_is_wrong(spoilt: Path) -> None:
+    expected = json.loads((spoilt / EXPECTED).read_text())
+    (spoilt / EXPECTED).write_text(json.dumps({k: s[:-1] for k, s in expected.items()}))
+    assert verdict(spoilt, PHOTOGRAPHS).outcome == WRONG
+
+
+def test_only_small_models_are_recorded(spoilt: Path, tmp_path: Path) -> None:
+    large = spoilt.parent / "large"
+    shutil.copytree(spoilt, large)
+    (large / "weights").write_bytes(bytes(MOST_BYTES))
+    record(spoilt.parent, tmp_path / "recorded")
+    assert [each.name for each in (tmp_path / "recorded").iterdir()] == [spoilt.name]
