@@ -110,10 +110,10 @@ def autogluon(place: Path, example: torch.Tensor) -> None:
     (place / "labels.txt").write_text("\n".join(LABELS))
 
 
-def answered(image: Image.Image, *, normalised: Any, resize: int) -> Any:
-    """Return the probabilities of the network of colours for the pixels that it takes."""
+def answered(seen: Any, normalised: Any) -> Any:
+    """Return the probabilities of the network of colours for pixels, uint8 224×224×3."""
     mean, deviation = map(np.float32, normalised)
-    parts = resized(image, 224, resize).astype(np.float32) / 255
+    parts = seen.astype(np.float32) / 255
     pixels = np.ascontiguousarray(((parts - mean) / deviation).transpose(2, 0, 1)[None])
     with torch.no_grad():
         return softmax(Colours(*normalised).eval()(torch.from_numpy(pixels)).numpy()[0])
@@ -135,8 +135,9 @@ def main() -> None:
         def answer(image: Image.Image, name: str = name) -> Any:
             if name.startswith("custom-vision"):
                 normalised = ((0, 0, 0), (1, 1, 1)) if name.endswith("0-1") else BYTES
-                return answered(image, normalised=normalised, resize=224)
-            return answered(image, normalised=IMAGENET, resize=256)
+                # As the program that the service exports beside the model resizes.
+                return answered(np.asarray(image.resize((224, 224))), normalised)
+            return answered(resized(image, 224, 256), IMAGENET)
 
         attempt(name, lambda name=name, w=write, a=answer: record(folder, name, w, a, photographs))
 
