@@ -28,6 +28,7 @@ from models.onnx_loader import (
     take_outputs,
     weighs_halves,
 )
+from models.onnx_loader.own_normalisation import takes_pixels_up_to
 from models.precision import at_precision, kept_in_float
 from models.preprocessing import Preprocessing, checked_labels
 from models.rewrite import (
@@ -134,7 +135,12 @@ def load_classifier(
     proto = read_model(path, limits or FileLimits())
     image = image_input(proto)
     description = load_description(
-        path, image.shape, overrides, metadata_of(proto), takes_bytes=image.takes_bytes
+        path,
+        image.shape,
+        overrides,
+        metadata_of(proto),
+        takes_bytes=image.takes_bytes,
+        pixels_up_to=takes_pixels_up_to(proto, image.name),
     )
     preprocessing, precision = description.preprocessing, description.precision
     try:

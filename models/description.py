@@ -67,6 +67,8 @@ _LONGEST = 2000  # characters of the line about what was taken from where
 _Path = TypeVar("_Path", bound=PurePath)
 
 _NORMALISING = ("scale", "mean", "std")
+_OF_PIXELS = {255: "raw", 1: "unit"}
+"""The preset of a network that normalises pixels itself, by the largest value that they have."""
 _OF_SERVING = ("max_batch", "timeout_ms", "priority")
 
 
@@ -119,6 +121,7 @@ def load_description(
     metadata: Mapping[str, str] | None = None,
     *,
     takes_bytes: bool = False,
+    pixels_up_to: float | None = None,
 ) -> Description:
     """Return the description of the model at `model_path`, read from the files beside it and the
     `metadata` in its own.
@@ -127,7 +130,8 @@ def load_description(
     16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves open.
     `overrides` are flags under the keys of model.toml, None where not given; a preset among them
     replaces the file's preset. A guess is logged as a warning. A model that `takes_bytes` gets
-    pixels as they are, whatever is said of their scale, mean and std.
+    pixels as they are, whatever is said of their scale, mean and std. `pixels_up_to` is the largest
+    value, 255 or 1, of the pixels that its first operations normalise; None if they do not tell.
 
     Raises PreprocessingError where a file or a flag is invalid or does not fit `input_shape`.
     """
@@ -164,7 +168,11 @@ def load_description(
             _add(name, parse_keys(file, reading.pixels()), given, sources)
             source = f"{source} with {file}" if described else file
             trained = True
-    preprocessing = _settle(source, model_path, input_shape, shape, given, as_bytes=takes_bytes)
+    told = pixels_up_to if not {"preset", *CHOICES} & given.keys() else None
+    own = _OF_PIXELS.get(told or 0, "")
+    preprocessing = _settle(
+        source, model_path, input_shape, shape, given, own, as_bytes=takes_bytes
+    )
     serving = Serving(**{key: given[key] for key in _OF_SERVING if key in given})
     if not preprocessing.labels:
         _say_unlabelled(model_path, unread)
@@ -177,7 +185,7 @@ def load_description(
             line = f"its input takes pixels as they are (uint8): {', '.join(others)} {are} not used"
             _log.warning("%s: %s", model_path.name, line)
             unread.append(line)
-    origin = [*_origin(preprocessing, serving, sources, readings), *unread]
+    origin = [*_origin(preprocessing, serving, sources, readings, own), *unread]
     labels_from = next((name for name, keys in sources.items() if "labels" in keys), "")
     return Description(
         preprocessing,
@@ -223,6 +231,7 @@ def _origin(
     serving: Serving,
     sources: Mapping[str, Sequence[str]],
     readings: Sequence[tuple[str, Reading]],
+    own: str,
 ) -> Iterator[str]:
     """Yield lines that say which keys each source set, which were overruled, and which are not
     used."""
@@ -230,6 +239,8 @@ def _origin(
         yield f"{name}: {', '.join(keys)}"
     if preprocessing.guess:
         yield f"the preset {preprocessing.guess}, a guess"
+    elif own:
+        yield f"the preset {own}, since its first operations normalise such pixels"
     used = {**_values(preprocessing), **_values(serving)}
     for name, reading in readings:
         if overruled := list(_overruled(reading, used)):
@@ -269,6 +280,7 @@ def _settle(
     input_shape: Sequence[int | None],
     shape: Sequence[int],
     given: Mapping[str, Any],
+    own: str,
     *,
     as_bytes: bool,
 ) -> Preprocessing:
@@ -279,8 +291,9 @@ def _settle(
     *depth, height, width = spatial
     name, guess = given.get("preset"), ""
     if name is None:
-        name = "digits" if channels == 1 else "raw" if as_bytes else "imagenet"
-        if not as_bytes:
+        own = "raw" if as_bytes else own
+        name = "digits" if channels == 1 else own or "imagenet"
+        if name != own and not as_bytes:
             _say_guess(model_path, name, given)
             guess = "" if CHOICES & given.keys() else name
     preset = EVERY_PRESET[name]
