@@ -114,6 +114,9 @@ _KERNEL = (
     "-fvisibility=hidden",
     "-fno-gnu-unique",  # or two kernels with one name would share their static shared memory
     "-fno-strict-aliasing",  # CUDA code reads vectors from arrays of scalars
+    # What wgmma reads in registers is watched until it is waited for: no other variable may take
+    # their place, nor may they lie in a function that has returned (__global__ is `flatten`).
+    "-fstack-reuse=none",
     "-Wno-unknown-pragmas",
     "-Werror=return-type",
 )

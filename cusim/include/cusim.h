@@ -5,7 +5,7 @@
 #pragma once
 #include <cusim/runtime.h>
 
-#define __global__
+#define __global__ __attribute__((flatten))
 #define __device__
 #define __host__
 #define __shared__ static

@@ -23,7 +23,6 @@ void Block::begin(uint3 where, size_t first_fiber, Cluster& in, unsigned rank_in
   count_ = live_ = threads;
   cluster = &in;
   rank = rank_in_it;
-  away = nullptr;
   at_barrier_ = barriers_ = arrived_ = 0;
   first_fiber_ = first_fiber;
   fibers_used_ = 0;
@@ -34,6 +33,7 @@ void Block::begin(uint3 where, size_t first_fiber, Cluster& in, unsigned rank_in
   behind_.clear();
   ahead_ = nullptr;
   triggered_ = held_ = false;
+  releases_ = true;
   order_.resize(threads);
   uint3 at = {0, 0, 0};
   for (unsigned i = 0; i < threads; i++) {
@@ -135,13 +135,14 @@ void Block::wait_for_previous() {
   self.waited = launch_has_waited = true;
 }
 
-void Block::cluster_arrive(Site site) {
+void Block::cluster_arrive(bool releases, Site site) {
   Thread& self = *thread;
   if (self.arrived) fault(&site, "arrives again at the cluster's barrier, before its phase ended");
   if (self.must_wait) fault(&site, "arrives again at the cluster's barrier, without a wait");
   self.arrived = self.must_wait = true;
   arrived_++;
-  stores.fence();
+  releases_ &= releases;
+  if (releases) stores.fence();
   cluster->count();
 }
 
@@ -157,6 +158,13 @@ void Block::cluster_wait(Site site) {
 
 void Block::release_cluster() {
   arrived_ = 0;
+  if (cluster->blocks.size() > 1 && !done()) {
+    apart.met(releases_);
+    for (Block* each : cluster->blocks) {
+      if (releases_) each->bulk.come_from(rank);
+    }
+  }
+  releases_ = true;
   shuffle_order();
   for (unsigned i : order_) {
     Thread& each = threads_[i];
@@ -165,8 +173,16 @@ void Block::release_cluster() {
   }
 }
 
-char* Block::place(const void* shared) const {
-  return away == nullptr ? static_cast<char*>(const_cast<void*>(shared)) : in_copy(away, shared);
+char* Block::place(const void* shared) {
+  return apart.away() ? apart.place(shared) : static_cast<char*>(const_cast<void*>(shared));
+}
+
+void Block::expose(const void* shared, size_t size) {
+  if (cluster->blocks.size() > 1) apart.expose(shared, size);
+}
+
+void Block::written(const void* shared, size_t size) {
+  if (cluster->blocks.size() > 1) apart.written(shared, size);
 }
 
 void Block::let_go_on() {
@@ -310,8 +326,7 @@ Thread* Block::take() {
 Thread* Block::next() {
   Thread* found = take();
   while (found == nullptr && live_ != 0 && at_previous_.empty() && cluster->blocks.size() == 1 &&
-         bulk.under_way()) {
-    bulk.deliver();
+         cluster->deliver()) {
     found = take();
   }
   return found;

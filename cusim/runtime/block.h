@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "apart.h"
 #include "bulk.h"
 #include "cluster.h"
 #include "copies.h"
@@ -112,7 +113,7 @@ class Block {
   void wait_at(uint64_t* barrier, int parity, Site site);
   // A thread that waited there.
   void go_on(Thread& waiting) { ready(waiting); }
-  void cluster_arrive(Site site);
+  void cluster_arrive(bool releases, Site site);
   void cluster_wait(Site site);
   bool all_arrived() const { return arrived_ == live_; }
   void release_cluster();
@@ -122,12 +123,14 @@ class Block {
   unsigned barriers() const { return barriers_; }  // that all threads have passed
 
   // What the block has where it would find `shared` if it ran.
-  char* place(const void* shared) const;
+  char* place(const void* shared);
+  void expose(const void* shared, size_t size);
+  void written(const void* shared, size_t size);
 
   uint3 index;
   Cluster* cluster = nullptr;
   unsigned rank = 0;         // in it
-  char* away = nullptr;      // its shared memory, where that is put away
+  Apart apart;               // its shared memory, where others may reach it
   Thread* thread = nullptr;  // the one that runs
   Stores stores;
   Proxy proxy;
@@ -161,6 +164,7 @@ class Block {
   const Thread* first_at_barrier_ = nullptr;
   size_t first_fiber_ = 0, fibers_used_ = 0;
   bool paused_ = false, triggered_ = false, held_ = false;
+  bool releases_ = true;      // all that have arrived in this phase of the cluster's barrier
   std::vector<Fiber*> idle_;  // stacks whose thread has returned
   char start_ = 0, end_ = 0, barrier_tokens_[2] = {};
 };

@@ -139,9 +139,11 @@ void Bulk::init(uint64_t* at, int arrivals, const Site& site) {
   const Unseen tables;
   const MemoryBarrier& added =
       barriers_
-          .emplace(at, MemoryBarrier{unsigned(arrivals), unsigned(arrivals), 0, 0, false, {}, 0})
+          .emplace(at,
+                   MemoryBarrier{unsigned(arrivals), unsigned(arrivals), 0, 0, false, {}, 0, 0, 0})
           .first->second;
   *at = mark_of(added);
+  of_->expose(at, sizeof *at);
   block->proxy.stored(at, 8);
 }
 
@@ -161,6 +163,10 @@ void Bulk::arrive(uint64_t* at, int bytes, const Site& site) {
           static_cast<long long>(self.bytes), most_bytes);
   }
   released(&self.token);
+  if (of_ != block) {
+    self.from |= 1u << block->rank;
+    self.last_from = self.phase;
+  }
   self.missing--;
   count(at, self, site);
 }
@@ -187,12 +193,23 @@ MemoryBarrier* Bulk::waits(uint64_t* at, int parity, const Site& site) {
   return &self;
 }
 
+void Bulk::acquire(uint64_t* at) {
+  MemoryBarrier& self = barriers_.at(at);
+  if (self.last_from < self.phase) self.from = 0;
+  acquired(&self.token);
+}
+
+void Bulk::come_from(unsigned rank) {
+  for (auto& [at, barrier] : barriers_) barrier.from &= ~(1u << rank);
+}
+
 // The pieces of a copy begin to change, of which the barrier is to know.
 void Bulk::expect(const std::vector<Piece>& pieces, uint64_t* at, const Site& site) {
   MemoryBarrier& self = barrier(at, site);
   of_->proxy.check_fenced(site, "a bulk copy", at, 8);
   for (const Piece& piece : pieces) {
     if (of_ == block) writes(piece.to, piece.size);
+    of_->written(piece.to, piece.size);
     raw_fill(of_->place(piece.to), poison, piece.size);
     of_->proxy.written(piece.to, piece.size);
   }
@@ -213,26 +230,35 @@ void Bulk::begin_copy(std::vector<Piece> pieces, uint64_t* at, unsigned blocks, 
     if (blocks >> rank & 1) of_->cluster->other(rank, site).bulk.expect(pieces, at, site);
   }
   const Unseen tables;
-  copies_.push_back({std::move(pieces), bytes, at, blocks, site});
+  const auto shared = std::make_shared<const std::vector<Piece>>(std::move(pieces));
+  for (unsigned rank = 0; blocks >> rank != 0; rank++) {
+    if (blocks >> rank & 1) copies_.push_back({shared, bytes, at, rank, site});
+  }
+}
+
+size_t Bulk::under_way_to(unsigned rank) const {
+  return size_t(std::count_if(copies_.begin(), copies_.end(),
+                              [=](const Copy& each) { return each.rank == rank; }));
 }
 
 // In any order, as they do on a device.
-void Bulk::deliver() {
+void Bulk::deliver_to(unsigned rank) {
   const Unseen tables;
-  const size_t which = launch->order == Order::Random     ? random_below(unsigned(copies_.size()))
-                       : launch->order == Order::Reversed ? copies_.size() - 1
-                                                          : 0;
-  const Copy copy = std::move(copies_[which]);
-  copies_.erase(copies_.begin() + ptrdiff_t(which));
-  for (unsigned rank = 0; copy.blocks >> rank != 0; rank++) {
-    if ((copy.blocks >> rank & 1) == 0) continue;
-    Block& to = of_->cluster->other(rank, copy.site);
-    to.bulk.arrived(copy.pieces, copy.bytes, copy.barrier, copy.site);
-  }
+  const size_t count = under_way_to(rank);
+  size_t which = launch->order == Order::Random     ? random_below(unsigned(count))
+                 : launch->order == Order::Reversed ? count - 1
+                                                    : 0;
+  auto found = copies_.begin();
+  while (found->rank != rank || which-- != 0) ++found;
+  const Copy copy = std::move(*found);
+  copies_.erase(found);
+  Block& to = of_->cluster->other(copy.rank, copy.site);
+  to.bulk.arrived(*copy.pieces, copy.bytes, copy.barrier, copy.site);
 }
 
 void Bulk::arrived(const std::vector<Piece>& pieces, size_t bytes, uint64_t* at, const Site& site) {
   for (const Piece& piece : pieces) {
+    of_->written(piece.to, piece.size);
     char* const to = of_->place(piece.to);
     raw_copy(to, piece.from, piece.read);
     raw_fill(to + piece.read, 0, piece.size - piece.read);
@@ -258,6 +284,21 @@ void Bulk::check_done() const {
   if (!copies_.empty()) {
     fault(&copies_.back().site, "the block ended with %zu bulk copies under way, the last begun",
           copies_.size());
+  }
+  for (const Block* each : of_->cluster->blocks) {
+    for (const Copy& copy : each->bulk.copies_) {
+      if (copy.rank != of_->rank) continue;
+      fault(&copy.site, "the block ended with a bulk copy under way to it, which block %u began",
+            each->rank);
+    }
+  }
+  for (const auto& [at, barrier] : barriers_) {
+    if (barrier.from == 0) continue;
+    fault(
+        nullptr,
+        "the block ended while arrivals of blocks %#x at its mbarrier at %#x may be on their way: "
+        "no thread has waited for them since, nor have those blocks released them",
+        barrier.from, shared_address(at));
   }
 }
 

@@ -1,10 +1,11 @@
 // Barriers in shared memory and the bulk copies that they count: each copy arrives when no thread
-// could go on without it, and not before.
+// could go on without it, and not before; one to several blocks, block by block.
 #pragma once
 #include <cusim/runtime.h>
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "sanitizers.h"
@@ -22,17 +23,24 @@ struct MemoryBarrier {
   bool fenced;        // its initialisation, for other blocks of the cluster
   std::vector<Thread*> waiting;
   char token;
+  // Blocks, bit by bit, that have arrived, and nothing shows yet that this has come; in which phase
+  // the last one did.
+  unsigned from, last_from;
 };
 
 class Bulk {
  public:
   void begin(Block& of);
-  bool under_way() const { return !copies_.empty(); }
 
-  // One copy arrives.
-  void deliver();
+  // How many copies are under way that this block began, or those of them to the block of a rank.
+  size_t under_way() const { return copies_.size(); }
+  size_t under_way_to(unsigned rank) const;
 
-  // Faults for a thread that waits in vain; for a copy whose block has ended.
+  // One of those to that block arrives.
+  void deliver_to(unsigned rank);
+
+  // Faults for a thread that waits in vain; for what is under way to or from a block that has
+  // ended.
   void report_waiting(const Thread& thread) const;
   void check_done() const;
 
@@ -40,7 +48,9 @@ class Bulk {
   void fence_inits();
   void arrive(uint64_t* at, int bytes, const Site& site);
   // The barrier, for a thread that waits there; null where the phase has ended.
-  void acquire(uint64_t* at) { acquired(&barriers_.at(at).token); }
+  void acquire(uint64_t* at);
+  // All arrivals of the block of that rank have.
+  void come_from(unsigned rank);
   MemoryBarrier* waits(uint64_t* at, int parity, const Site& site);
 
   // At most 16 bytes of a copy; those that are not read are zeros.
@@ -59,10 +69,10 @@ class Bulk {
   void arrived(const std::vector<Piece>& pieces, size_t bytes, uint64_t* at, const Site& site);
 
   struct Copy {
-    std::vector<Piece> pieces;
+    std::shared_ptr<const std::vector<Piece>> pieces;  // the same for all blocks that get it
     size_t bytes;
     uint64_t* barrier;
-    unsigned blocks;
+    unsigned rank;  // of the block that gets it
     Site site;
   };
   Block* of_ = nullptr;

@@ -18,6 +18,25 @@ Block& Cluster::other(unsigned rank, const Site& site) const {
   return *blocks[rank];
 }
 
+bool Cluster::deliver() {
+  const size_t count = blocks.size();
+  const size_t first = launch->order == Order::Random ? random_below(unsigned(count)) : 0;
+  const auto in_turn = [&](size_t i) {
+    return launch->order == Order::Reversed ? count - 1 - i : (first + i) % count;
+  };
+  for (size_t to = 0; to < count; to++) {
+    for (size_t from = 0; from < count; from++) {
+      Block& begun_by = *blocks[in_turn(from)];
+      const auto rank = unsigned(in_turn(to));
+      if (begun_by.bulk.under_way_to(rank) == 0) continue;
+      block = &begun_by;
+      block->bulk.deliver_to(rank);
+      return true;
+    }
+  }
+  return false;
+}
+
 void Cluster::count() {
   const auto arrived = [](const Block* each) { return each->all_arrived(); };
   const auto done = [](const Block* each) { return each->done(); };
@@ -29,7 +48,7 @@ void Cluster::count() {
 
 unsigned cluster_rank() { return block->rank; }
 
-void cluster_arrive(Site site) { block->cluster_arrive(site); }
+void cluster_arrive(bool releases, Site site) { block->cluster_arrive(releases, site); }
 
 void cluster_wait(Site site) { block->cluster_wait(site); }
 

@@ -16,6 +16,11 @@ struct Cluster {
   // Where blocks are several, they may be known to have begun only once their threads have met.
   Block& other(unsigned rank, const Site& site) const;
 
+  // One of the copies that blocks have under way arrives, at one block. That all of a block's come
+  // ahead of the others' suits worst: it may end while it still owes them theirs. Whether there was
+  // any.
+  bool deliver();
+
   // Ends the phase, if all threads that have not returned have arrived.
   void count();
 };

@@ -98,32 +98,12 @@ size_t dynamic_in_copy() {
   return (end + copy_alignment - 1) / copy_alignment * copy_alignment;
 }
 
-// A block that is not running, its shared memory put away; with the slack, which blocks of another
-// launch may use.
 struct Resident {
   Block block;
-  std::vector<char> shared;
   bool has_run = false;
 
-  void put_away() {
-    const size_t dynamic_bytes = dynamic.size() + dynamic.slack_size();
-    shared.resize(dynamic_in_copy() + dynamic_bytes);
-    raw_copy(shared.data() + static_in_copy(), launch->module->static_shared,
-             launch->module->static_shared_bytes);
-    raw_copy(shared.data() + dynamic_in_copy(), dynamic.start(), dynamic_bytes);
-    block.away = shared.data();
-  }
-  void take_out() {
-    raw_copy(launch->module->static_shared, shared.data() + static_in_copy(),
-             launch->module->static_shared_bytes);
-    raw_copy(dynamic.start(), shared.data() + dynamic_in_copy(), shared.size() - dynamic_in_copy());
-    block.away = nullptr;
-  }
-
-  // Once a block of a cluster has ended: the others must not read there, nor write.
-  void poison_shared() { raw_fill(shared.data(), poison, shared.size()); }
   void check_untouched() const {
-    if (first_unpoisoned(shared.data(), shared.size()) == nullptr) return;
+    if (!block.apart.touched()) return;
     fault(nullptr, "wrote to the shared memory of block %u of the cluster, which had ended",
           block.rank);
   }
@@ -154,11 +134,8 @@ struct Residents {
           pick([](const Block& each) { return !each.held() && each.can_go_on(); });
       if (found != nullptr) return found;
       if (!all([](const Block& each) { return !each.held(); }) || done()) return nullptr;
-      Resident* const copies = pick([](const Block& each) { return each.bulk.under_way(); });
-      if (copies == nullptr) report_deadlock();
-      block = &copies->block;
-      block->thread = nullptr;
-      block->bulk.deliver();
+      for (const auto& each : members) each->block.thread = nullptr;
+      if (!cluster.deliver()) report_deadlock();
     }
   }
 
@@ -181,7 +158,7 @@ struct Residents {
     for (const auto& each : members) {
       if (each->block.done()) continue;
       block = &each->block;
-      each->take_out();
+      block->apart.take_out();
       block->report_deadlock();
     }
     abort();
@@ -292,7 +269,7 @@ class Grid {
       const size_t thread = paused_ * threads() + rank * count(launch_->block);
       each.has_run = false;
       each.block.begin(block_of(number, rank), first_fiber_ + thread, group.cluster, rank);
-      if (group.members.size() > 1) each.put_away();
+      if (group.members.size() > 1) each.block.apart.begin();
     }
     if (group.members.size() > 1 ? !run(group) : !run(*group.members[0])) paused_++;
   }
@@ -306,7 +283,7 @@ class Grid {
   }
 
   void go_on(Resident& resident) {
-    resident.take_out();
+    resident.block.apart.take_out();
     if (resident.has_run) resident.block.stores.enter();
     run(resident);
   }
@@ -317,13 +294,12 @@ class Grid {
     check_shared_memory();
     if (resident.block.paused()) {
       resident.block.stores.leave();
-      resident.put_away();
+      resident.block.apart.put_away();
     } else {
       resident.block.stores.end();
       block_recorded();
       if (resident.block.cluster->blocks.size() > 1) {
-        resident.put_away();
-        resident.poison_shared();
+        resident.block.apart.end();
       }
     }
     return !resident.block.paused();
@@ -430,6 +406,21 @@ bool in_shared_memory(const void* start, size_t size) {
   };
   return inside(dynamic.start(), dynamic.size()) ||
          inside(launch->module->static_shared, launch->module->static_shared_bytes);
+}
+
+// With the slack, which blocks of another launch may use.
+size_t shared_copy_size() { return dynamic_in_copy() + dynamic.size() + dynamic.slack_size(); }
+
+void copy_shared_to(char* copy) {
+  raw_copy(copy + static_in_copy(), launch->module->static_shared,
+           launch->module->static_shared_bytes);
+  raw_copy(copy + dynamic_in_copy(), dynamic.start(), dynamic.size() + dynamic.slack_size());
+}
+
+void copy_shared_from(const char* copy) {
+  raw_copy(launch->module->static_shared, copy + static_in_copy(),
+           launch->module->static_shared_bytes);
+  raw_copy(dynamic.start(), copy + dynamic_in_copy(), dynamic.size() + dynamic.slack_size());
 }
 
 char* in_copy(char* copy, const void* shared) {

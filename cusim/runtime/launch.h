@@ -66,6 +66,11 @@ void before_others();
 // Whether all of it lies in the shared memory of the block that runs.
 bool in_shared_memory(const void* start, size_t size);
 
+// A copy of all of it: its size; and what memory has now, to the copy, and from it.
+size_t shared_copy_size();
+void copy_shared_to(char* copy);
+void copy_shared_from(const char* copy);
+
 // Where a block that is not running has what it finds in its shared memory at `shared`: there, in
 // the copy of all of it that begins at `copy`.
 char* in_copy(char* copy, const void* shared);

@@ -136,6 +136,21 @@ void check_poisoned(const Registers& registers, const Site& site) {
   }
 }
 
+// Of what a product under way reads too: kernels are compiled so that no variable lies where
+// another has lain (cusim/build.py).
+void check_factors_kept(const WarpProduct& product) {
+  if (!product.has_registers) return;
+  for (int lane = 0; lane < 32; lane++) {
+    unsigned now[4];
+    raw_copy(now, product.at[lane], sizeof now);
+    if (std::equal(now, now + 4, product.left[lane])) continue;
+    fault(&product.site,
+          "registers of A were written before the wgmma was waited for that reads "
+          "them, in lane %d,",
+          lane);
+  }
+}
+
 // Every warp of a warpgroup issues the same, in the same order.
 void check_alike(const WarpProducts& warp, const WarpProduct& product) {
   Warpgroup& group = block->warpgroup();
@@ -180,9 +195,15 @@ void issue_together(const uint64_t (&values)[32]) {
   }
   if (!warp.fenced) fault(&site, "wgmma before any wgmma.fence of its warp");
 
-  WarpProduct product = {
-      first.operands, first.n, first.a,        first.b, first.registers != nullptr, {},
-      first.add,      0,       warp.committed, site};
+  WarpProduct product = {};
+  product.operands = first.operands;
+  product.n = first.n;
+  product.a = first.a;
+  product.b = first.b;
+  product.has_registers = first.registers != nullptr;
+  product.add = first.add;
+  product.group = warp.committed;
+  product.site = site;
   bool fresh;
   if (product.has_registers) {
     const size_t used = registers_at(warp, factors, sizeof product.left[0], fresh);
@@ -191,6 +212,7 @@ void issue_together(const uint64_t (&values)[32]) {
       fault(&site, "registers of A were written behind the last wgmma.fence");
     }
     for (int lane = 0; lane < 32; lane++) {
+      product.at[lane] = factors[lane];
       raw_copy(product.left[lane], factors[lane], sizeof product.left[lane]);
     }
   } else {
@@ -343,6 +365,7 @@ void wait_together(const uint64_t (&values)[32]) {
   for (; done != warp.products.end() && done->group < until; ++done) {
     Registers& registers = warp.registers[done->sums];
     check_poisoned(registers, done->site);
+    check_factors_kept(*done);
     do_product(*done, registers);
     if (--registers.writers > 0) continue;
     for (size_t lane = 0; lane < 32; lane++) {

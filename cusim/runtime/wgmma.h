@@ -22,7 +22,8 @@ struct WarpProduct {
   int n;
   uint64_t a, b;         // descriptors
   bool has_registers;    // A lies in them, not where `a` says
-  unsigned left[32][4];  // those registers
+  const char* at[32];    // those registers, of each lane
+  unsigned left[32][4];  // and what they held
   bool add;
   size_t sums;  // which of the warp's Registers
   int group;    // how many groups were committed before its own

@@ -36,6 +36,7 @@ class CompilerOutput:
 
     cubin: bytes
     lowered_name: str  # the kernel's mangled name in the cubin
+    ptx: str  # of which ptxas made the cubin
     log: str  # ptxas's report, where `--ptxas-options=-v` asked for one
 
 
@@ -93,7 +94,8 @@ def compile_program(
         _check(result, log)
         lowered = ctypes.c_char_p()
         _check(_library().nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(lowered)))
-        return CompilerOutput(_bytes(program, "CUBIN"), (lowered.value or b"").decode(), log)
+        ptx = _bytes(program, "PTX").rstrip(b"\0").decode()
+        return CompilerOutput(_bytes(program, "CUBIN"), (lowered.value or b"").decode(), ptx, log)
     finally:
         _check(_library().nvrtcDestroyProgram(ctypes.byref(program)))
 

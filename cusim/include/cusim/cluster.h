@@ -3,9 +3,8 @@
 #include <cusim/wgmma.h>
 
 inline unsigned cluster_rank() { return cusim::cluster_rank(); }
-inline void cluster_arrive(CUSIM_SITE) { cusim::cluster_arrive(site); }
-// As the other: here all that a thread did is in order.
-inline void cluster_arrive_relaxed(CUSIM_SITE) { cusim::cluster_arrive(site); }
+inline void cluster_arrive(CUSIM_SITE) { cusim::cluster_arrive(true, site); }
+inline void cluster_arrive_relaxed(CUSIM_SITE) { cusim::cluster_arrive(false, site); }
 inline void cluster_wait(CUSIM_SITE) { cusim::cluster_wait(site); }
 template <class T>
 T* of_block(T* shared, unsigned rank, CUSIM_SITE) {

@@ -98,7 +98,8 @@ void copy_pixels(void* shared, const TensorMap& map, const int (&at)[4], const i
                  unsigned long long* barrier, unsigned blocks, Site site);
 
 unsigned cluster_rank();
-void cluster_arrive(Site site);
+// Without a release the other blocks do not see what this one has stored.
+void cluster_arrive(bool releases, Site site);
 void cluster_wait(Site site);
 // Where the block of that rank has what this one has at `shared`.
 const void* of_block(const void* shared, unsigned rank, Site site);

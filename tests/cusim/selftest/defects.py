@@ -208,6 +208,7 @@ def _everywhere(subject: Subject, defect: str, caught: str) -> Planted:
 _RACE = "data race"
 _MET = "its threads have not met yet"
 _ENDED = "of the cluster has ended"
+_OWED = r"block ended (with \d bulk copies under way|while arrivals)"
 _TOUCHED = r"use-after-poison.*wgmma\.cu:\d+"
 _INDEX = r"index 36 out of bounds of 'float \[36\]'.*bounds\.cu:\d+"
 _STACK = "stack-overflow|SEGV"
@@ -249,6 +250,12 @@ PLANTED = (
     Planted(WGMMA, "NO_FENCE", r"before any wgmma\.fence of its warp.*wgmma\.cu:\d+", None),
     Planted(WGMMA, "SUMS_WRITTEN_BEHIND_FENCE", r"sums .* behind the last wgmma\.fence", None),
     Planted(WGMMA_REGISTERS, "A_WRITTEN_BEHIND_FENCE", r"registers of A were written behind", None),
+    Planted(
+        WGMMA_REGISTERS,
+        "A_WRITTEN_UNDER_WAY",
+        r"registers of A were written before the wgmma was waited for .*wgmma\.cu:\d+",
+        "registers of A were written before",
+    ),
     Planted(WGMMA, "SUMS_WRITTEN_UNDER_WAY", "written before it was waited for", _TOUCHED),
     Planted(WGMMA, "SUMS_READ_UNDER_WAY", WRONG, _TOUCHED),
     Planted(WGMMA, "NO_COMMIT", "returned with 12 wgmma under way", _TOUCHED),
@@ -292,6 +299,8 @@ PLANTED = (
     Planted(CLUSTER, "NO_FIRST_BARRIER", "may not have begun: its threads .*cluster", _MET),
     Planted(CLUSTER, "NO_BARRIER_BETWEEN", "block . of the cluster has ended", _ENDED),
     Planted(CLUSTER, "NO_LAST_BARRIER", "block . of the cluster has ended", _ENDED),
+    Planted(CLUSTER, "RELAXED", WRONG, WRONG),
+    Planted(CLUSTER, "ONE_RELAXED", WRONG, WRONG),
     Planted(CLUSTER, "ONE_WAITS_ELSEWHERE", "the cluster's barrier never ends", "never ends"),
     Planted(CLUSTER, "ARRIVES_TWICE", "arrives again at the cluster's barrier", "arrives again"),
     Planted(CLUSTER, "WAITS_WITHOUT_ARRIVAL", "where it has not arrived", "has not arrived"),
@@ -309,7 +318,11 @@ PLANTED = (
     Planted(MULTICAST, "EXPECTS_ITS_OWN_HALF", "bytes more than a phase|copies under way", None),
     Planted(MULTICAST, "REFILLED_TOO_SOON", "one arrival more than the 1 of a phase", None),
     Planted(MULTICAST, "ARRIVES_AT_ITS_OWN", "never ends, 1 arrivals and 0 bytes", None),
-    Planted(MULTICAST, "ENDS_EARLY", "block . of the cluster has ended", _ENDED),
+    *(
+        Planted(MULTICAST, defect, r"block ended with \d bulk copies under way, .*:\d+", _OWED)
+        for defect in ("ENDS_EARLY", "DOES_NOT_WAIT")
+    ),
+    Planted(MULTICAST, "RELAXED_AT_THE_END", "arrivals of blocks .* may be on their way", _OWED),
     # Memory.
     Planted(TWICE, "READ_PAST_END", WRONG, r"use-after-poison.*bounds\.cu:\d+", WRONG),
     Planted(TWICE, "READ_BEFORE_START", WRONG, r"use-after-poison.*bounds\.cu:\d+", WRONG),

@@ -161,6 +161,7 @@ DEFECTS = {
 }
 """Of blocks alone."""
 
+_END = "if (TOGETHER > 1 || in_cluster) cluster_wait();"
 _OF_PIXELS = "of_pixels = (TOGETHER == 4 ? 3u << 2 * row : 3u)"
 
 OF_SEVERAL = {
@@ -179,6 +180,11 @@ OF_SEVERAL = {
     "a stage released to one block": (
         "mbarrier_arrive_at(empty + stage, of_all ^ reader)",
         "mbarrier_arrive(empty + stage)",
+    ),
+    "a release that may come too late": ("lane != 0 || i + STAGES >= count", "lane != 0"),
+    "a block that ends while others wait for its copies": (
+        _END,
+        _END.replace("TOGETHER > 1 || ", ""),
     ),
     "the first half of pixels twice": ("image = first_pixel + half_x", "image = first_pixel"),
     "the first half of weights twice": ("first_filter + half_weights", "first_filter"),
@@ -207,7 +213,11 @@ OF_CLUSTERS = {
         _OF_PIXELS,
     ),
     "a stage released to the blocks of the first part": ("of_all ^ reader", "rank ^ reader"),
-    "a block that ends while others read": ("if (TOGETHER > 1 || in_cluster) cluster_wait();", ";"),
+    "a block that ends while others read": (_END, ";"),
+    "parts that are not released": (
+        "cluster_arrive();  // this block's part",
+        "cluster_arrive_relaxed();  // this block's part",
+    ),
     "the first rows for all": ("first_row = min(split * each, exist)", "first_row = 0"),
     "rows of others, not added up": (
         "end = first_pixel + first_row + count",
@@ -283,8 +293,11 @@ def _notices(
     Layers have more chunks than a block holds, and fewer than parts; two blocks share either one.
     Those that project have a part that begins with x's chunks, and one in those behind.
     """
-    in_header = edit[0] not in (SOURCE_ROOT / "tma_gemm.cu").read_text(encoding="utf-8")
-    root = replaced(folder, "tensor_gemm.cuh" if in_header else "tma_gemm.cu", *edit)
+    files = ("tma_gemm.cu", "tensor_gemm.cuh", "cluster_sum.cuh")
+    texts = ((SOURCE_ROOT / file).read_text(encoding="utf-8") for file in files)
+    root = replaced(
+        folder, next(f for f, text in zip(files, texts, strict=True) if edit[0] in text), *edit
+    )
     parts = ((72, 104, 2), (72, 56, 2)) if cluster else ((72, 104, 1), (72, 56, 2), (8, 104, 12))
     tried = [(_layer(channels, precision, filters), split) for channels, filters, split in parts]
     if projecting:
@@ -335,6 +348,7 @@ def test_a_defect_of_filters_as_rows_is_noticed(defect: str, tmp_path: Path) -> 
         ("chunk + (lane ^ step * 32)", "chunk + (lane ^ step / 2 * 32)"),
         DEFECTS["a stage released never"],
         DEFECTS["a chunk that is not waited for"],
+        ("PRECISION == Precision::FP16 ? 1 : 0", "1"),  # factors overwritten under way
     ],
 )
 def test_a_defect_in_tf32_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:

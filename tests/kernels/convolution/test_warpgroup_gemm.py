@@ -117,13 +117,21 @@ _OF_PRODUCTS_IN_TF32 = {
     "pixels of the step before": ("(lane ^ step * 32)", "(lane ^ step / 2 * 32)"),
     "no wgmma.fence": _OF_PRODUCTS["no wgmma.fence"],
 }
-_IN_TF32 = {name: DEFECTS[name] for name in ("no wait", "no barrier of the loop")}
+_IN_TF32 = {
+    **{name: DEFECTS[name] for name in ("no wait", "no barrier of the loop")},
+    "factors overwritten under way": DEFECTS["a wait for the chunk before"],
+}
 
 
 _MEETING = "cluster_arrive();  // this block's part is there\n  cluster_wait();"
 
 OF_CLUSTERS = {
     "parts read before they are there": ("cluster_sum.cuh", _MEETING, "__syncthreads();"),
+    "parts that are not released": (
+        "cluster_sum.cuh",
+        _MEETING,
+        _MEETING.replace("arrive", "arrive_relaxed"),
+    ),
     "no arrival behind the sum": (
         "cluster_sum.cuh",
         "cluster_arrive_relaxed();  // this block reads",
@@ -268,6 +276,11 @@ _IN_3XTF32 = {
     "no wgmma.fence": ("wgmma_fence();", ";"),
     "no commit": ("wgmma_commit();", ";"),
     "no wait": ("wgmma_wait<0>();", ";"),
+    "pixels split while they are multiplied": (
+        "wgmma_commit();\n    }\n  };\n  const auto add_steps",
+        "wgmma_commit();\n      split_tf32<false>(x[0], x_small[0]);\n    }\n  };\n"
+        "  const auto add_steps",
+    ),
     "no proxy fence": DEFECTS["no proxy fence"],
     "no barrier of the loop": DEFECTS["no barrier of the loop"],
 }

@@ -1,6 +1,6 @@
 """Cases of convolutions of bytes: layers by each tile in turn, and their answers to the bit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -83,10 +83,29 @@ def _algorithm_of(config: object) -> Algorithm[Any]:
     return INTEGER_WARPGROUPS if tile in tiles_of(INTEGER_WARPGROUPS) else INTEGER
 
 
+Shape = tuple[int, ...]
+Draw = Callable[[np.random.Generator, Shape, Shape], tuple[NDArray[np.uint8], NDArray[np.int32]]]
+
+
+def _any_bytes(
+    rng: np.random.Generator, x: Shape, filters: Shape
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    return _bytes(rng, x), rng.integers(-128, 128, filters).astype(np.int32)
+
+
+def _cancelling_bytes(
+    rng: np.random.Generator, x: Shape, filters: Shape
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Draw pixels of which nearly all are the zero point, and weights of one sign."""
+    strays = rng.integers(-2, 3, x) * (rng.random(x) < _STRAYS)
+    return (_LARGE_ZERO + strays).astype(np.uint8), rng.integers(100, 128, filters).astype(np.int32)
+
+
 def integer_case(
     layer: Layer,
     config: TileConfig[TensorTile] | TileConfig[PatchTile] | DepthwiseConfig,
     seed: int = 0,
+    draw: Draw = _any_bytes,
 ) -> KernelCase:
     """A layer of bytes by one tile and split, of the algorithm whose tile it is."""
     algorithm = _algorithm_of(config)
@@ -102,8 +121,7 @@ def integer_case(
         rng = np.random.default_rng(seed)
         x_layout = layer.x.strided(problem.n, problem.window.input)
         y_layout = layer.y.strided(problem.n, problem.window.output)
-        x = _bytes(rng, x_layout.shape)
-        numbers = rng.integers(-128, 128, problem.filter_shape).astype(np.int32)
+        x, numbers = draw(rng, x_layout.shape, problem.filter_shape)
         scale = (rng.uniform(0.3, 1.7, problem.k) * _SCALES["weight"]).astype(np.float32)
         bias = rng.integers(-20000, 20000, problem.k) if layer.bias else None
         added = _bytes(rng, y_layout.shape) if residual else None
@@ -212,6 +230,36 @@ _OF_IMAGES = Layer(
     dense(12),
 )
 
+_LARGE_ZERO, _STRAYS = 228, 0.01
+
+_CANCELLING = Layer(
+    "of sums beyond 2^24 that offsets cancel",
+    conv_problem(1, 80, 24, window((4, 5), (3, 3), pads=(1,) * 4)),
+    dense(80),
+    dense(24),
+    bias=False,
+)
+
+
+def _cancelling() -> Iterator[KernelCase]:
+    """A layer whose sums are no floats, and their offsets none: only both added in whole numbers.
+
+    A unit of the sum is about one of y.
+    """
+    unit = float(np.float32(_SCALES["x"] * _SCALES["weight"]))
+    made = in_bytes(_CANCELLING)
+    made = replace(
+        made,
+        x=replace(made.x, stored=Storage(BYTE.dtype, _SCALES["x"], _LARGE_ZERO)),
+        y=replace(made.y, stored=Storage(BYTE.dtype, unit, 128)),
+    )
+    for algorithm in (INTEGER, INTEGER_WARPGROUPS):
+        for split in (1, 2):
+            config = TileConfig(tiles_of(algorithm)[-1], split)
+            yield integer_case(made, config, draw=_cancelling_bytes)
+    yield integer_case(made, INTEGER_PATCH.configs(made.problem)[0], draw=_cancelling_bytes)
+
+
 INTEGER_CASES: tuple[KernelCase, ...] = (
     *_in_turn(INTEGER),
     *_split(INTEGER),
@@ -219,5 +267,6 @@ INTEGER_CASES: tuple[KernelCase, ...] = (
     *_split(INTEGER_WARPGROUPS),
     *_patches(),
     *_depthwise(),
+    *_cancelling(),
     integer_case(replace(in_bytes(SPLIT_LAYER), activation=CLIP), TileConfig(tiles_of(INTEGER)[3])),
 )

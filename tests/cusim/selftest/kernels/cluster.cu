@@ -9,6 +9,8 @@ enum class Defect {
   NO_FIRST_BARRIER,
   NO_BARRIER_BETWEEN,
   NO_LAST_BARRIER,
+  RELAXED,
+  ONE_RELAXED,
   ONE_WAITS_ELSEWHERE,
   ARRIVES_TWICE,
   WAITS_WITHOUT_ARRIVAL,
@@ -24,6 +26,8 @@ enum class Defect {
   REFILLED_TOO_SOON,
   ARRIVES_AT_ITS_OWN,
   ENDS_EARLY,
+  DOES_NOT_WAIT,
+  RELAXED_AT_THE_END,
   READS_WHERE_ONE_ENDED,
   WRITES_WHERE_ONE_ENDED,
 };
@@ -48,6 +52,8 @@ __global__ void add_up(const float* x, float* y, int blocks, Defect defect) {
   if (defect == Defect::ARRIVES_TWICE) cluster_arrive();
   if (defect == Defect::ONE_WAITS_ELSEWHERE && rank == blocks - 1 && thread == 5)
     __syncthreads();
+  else if (defect == Defect::RELAXED || (defect == Defect::ONE_RELAXED && thread == 5))
+    cluster_arrive_relaxed(), cluster_wait();
   else if (defect != Defect::NO_FIRST_BARRIER)
     meet();
   if (thread % blocks == rank) {
@@ -129,7 +135,11 @@ __global__ void share_chunks(const float4* x, float4* y, int chunks, Defect defe
     }
     y[blockIdx.x * ADDING + (thread + 1) % ADDING] = sum;
   }
-  if (defect != Defect::ENDS_EARLY) meet();
+  if (defect == Defect::DOES_NOT_WAIT || defect == Defect::RELAXED_AT_THE_END)
+    cluster_arrive_relaxed();
+  else if (defect != Defect::ENDS_EARLY)
+    cluster_arrive();
+  if (defect != Defect::ENDS_EARLY && defect != Defect::DOES_NOT_WAIT) cluster_wait();
 #endif
 }
 

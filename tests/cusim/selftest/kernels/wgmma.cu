@@ -10,6 +10,7 @@ enum class Defect {
   NO_FENCE,
   SUMS_WRITTEN_BEHIND_FENCE,
   A_WRITTEN_BEHIND_FENCE,
+  A_WRITTEN_UNDER_WAY,
   SUMS_WRITTEN_UNDER_WAY,
   SUMS_READ_UNDER_WAY,
   NO_COMMIT,
@@ -124,6 +125,8 @@ __device__ __forceinline__ void multiply_chunks(const unsigned char* a, const un
         multiply_rows<KIND>(sums, left + unsigned(step) * 2, right + unsigned(step) * 2, add);
     }
     if (defect != Defect::NO_COMMIT) wgmma_commit();
+    if constexpr (REGISTERS)
+      if (defect == Defect::A_WRITTEN_UNDER_WAY) registers[1][2] += 0x10000;
     if (defect == Defect::SUMS_WRITTEN_UNDER_WAY) sums[3] = 0;
     if (defect == Defect::SUMS_READ_UNDER_WAY) early = sums[3];
     if (defect == Defect::REFILLED_UNDER_WAY && chunk > 0) {
