@@ -1,6 +1,5 @@
 """A new algorithm is a class, a source and a place in the table; nothing else names it."""
 
-import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.rounding import direct_rounding
 from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device import launch as launches
-from kernels.device.device import SOURCE_ROOT, Instantiation
+from kernels.device.device import Instantiation
 from kernels.device.gpus import H200
 from kernels.device.launch import Launch, instantiate, launch
 from kernels.layout.operands import ConvTensors, Filter
@@ -32,6 +31,7 @@ from models.graph import Conv
 from tests.support.cases.conv import conv_case
 from tests.support.kernels.conv_layers import Layer, dense
 from tests.support.kernels.kernel_case import run
+from tests.support.kernels.mutations import copied
 from tests.support.kernels.windows import conv_problem, window
 
 SOURCE = """\
@@ -126,8 +126,7 @@ PROBLEM = conv_problem(2, 5, 6, window((4, 5), (1, 1)))
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The sources with the toy's, and the algorithms with the toy."""
-    root = tmp_path / "src"
-    shutil.copytree(SOURCE_ROOT, root)
+    root = copied(tmp_path)
     (root / "toy.cu").write_text(SOURCE, encoding="utf-8")
     monkeypatch.setattr(launches, "SOURCE_ROOT", root)
     monkeypatch.setattr(algorithms, "ALGORITHMS", (*algorithms.ALGORITHMS, TOY))

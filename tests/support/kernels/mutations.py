@@ -16,7 +16,7 @@ from typing import Final
 from kernels.device.compile import include_names
 from kernels.device.device import SOURCE_ROOT
 from tests.support import ROOT
-from tests.support.kernels.kernel_case import KernelCase
+from tests.support.kernels.kernel_case import COPY, KernelCase
 
 EDITS = (
     (r" < ", " <= "),
@@ -169,9 +169,18 @@ def _includes(case: KernelCase, file: str) -> bool:
     return any(file in include_names(source) for source in sources)
 
 
+def copied(folder: Path) -> Path:
+    """Copy all sources into `folder`, and what every case runs beside them; return their root."""
+    root = shutil.copytree(SOURCE_ROOT, folder / "kernels" / "src")
+    beside = root / COPY
+    beside.parent.mkdir(parents=True)
+    shutil.copy(SOURCE_ROOT / COPY, beside)
+    return root
+
+
 def mutant(folder: Path, file: str, begin: int, end: int, new: str) -> Path:
     """Copy all sources into `folder`, with the characters `begin` to `end` of one replaced."""
-    root = shutil.copytree(SOURCE_ROOT, folder / "src")
+    root = copied(folder)
     text = (root / file).read_text(encoding="utf-8")
     (root / file).write_text(text[:begin] + new + text[end:], encoding="utf-8")
     return root
