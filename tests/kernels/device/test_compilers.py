@@ -16,6 +16,7 @@ from kernels.device.compilers import COMPARED, Compiler, doubt
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.launch import instantiate
 from tests.support import ROOT
+from tests.support.kernels import compilers
 from tests.support.kernels.fake_cupy import FakeCupy
 from tests.support.kernels.resources import PINNED
 
@@ -95,6 +96,17 @@ def test_another_compiler_is_doubted_by_name_with_the_range(version: tuple[int, 
     assert said is not None
     assert said.startswith("NVRTC {}.{} ".format(*version))
     assert f"NVRTC {_RANGE}" in said
+
+
+def test_where_no_registry_answers_a_compiler_says_that_it_needs_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compilers, "CACHE", tmp_path / "compilers")
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    wanted = compilers.named("NVRTC 13.0")
+    with pytest.raises(compilers.NotInstalledError, match=r"NVRTC 13\.0 .*package registry"):
+        compilers.library(wanted)
 
 
 def test_no_compared_compiler_is_doubted() -> None:
