@@ -35,13 +35,17 @@ __all__ = [
 _LABELS = (
     *("labels.txt", "classes.txt", "names.txt", "class_names.txt", "synset.txt"),
     *("synset_words.txt", "labels.json", "classes.json", "class_names.json", "class_indices.json"),
-    *("class_to_idx.json", "id2label.json", "label_map.json", "imagenet_class_index.json"),
-    *("labels.csv", "classes.csv", "class_names.csv", "labels.yaml", "data.yaml"),
+    *("class_to_idx.json", "idx_to_class.json", "index_to_name.json", "id2label.json"),
+    *("label2id.json", "label_map.json", "categories.json", "imagenet_class_index.json"),
+    *("labels.csv", "classes.csv", "class_names.csv", "labels.tsv", "labels.yaml", "labels.yml"),
+    *("data.yaml", "data.yml", "metadata.yaml"),
 )
 
 # Names of files that probably list labels, though no reader has them.
 _LIKE_LABELS = re.compile(
-    r"(?i).*(label|class|synset|categor|names).*\.(txt|json|ya?ml|[ct]sv|xml|pbtxt|names|pkl|npy|pth?)"
+    r"(?i).*(label|class|synset|categor|names).*"
+    r"\.(txt|json|ya?ml|[ct]sv|xml|pbtxt|names|labels|pkl|npy|pth?)"
+    r"|.*\.(names|labels)"
 )
 _AS_THE_MODEL = (".txt", ".json", ".csv", ".names", ".labels", ".yaml")
 _SHOWN = 3

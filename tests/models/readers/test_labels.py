@@ -63,6 +63,7 @@ FORMS: Mapping[str, Sequence[str]] = {
         json.dumps({n: {"name": label, "colour": "#123"} for n, label in BY_NUMBER.items()}),
         str(BY_NUMBER),  # as Python prints it: no JSON
     ],
+    "index_to_name.json": [json.dumps(BY_NUMBER)],
     "class_indices.json": [json.dumps(BY_LABEL), json.dumps(BY_NUMBER)],
     "names.txt": ["\n".join(COLOURS)],
     "data.yaml": [
@@ -178,7 +179,10 @@ def test_a_file_without_labels_is_named_and_a_flag_for_it_refused(
         load_preprocessing(tmp_path / "m.onnx", (3, 8, 8), {"labels": path})
 
 
-@pytest.mark.parametrize("file", ["labels.pkl", "my_classes.json", "label_map.pbtxt", "m.txt"])
+@pytest.mark.parametrize(
+    "file",
+    ["labels.pkl", "my_classes.json", "label_map.pbtxt", "m.txt", "coco.names", "_darknet.labels"],
+)
 def test_a_file_whose_name_alone_speaks_of_labels_is_named(
     tmp_path: Path, file: str, caplog: pytest.LogCaptureFixture
 ) -> None:
