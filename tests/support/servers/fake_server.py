@@ -17,7 +17,7 @@ from service.engine.watchdog import Bounds
 from service.http.server import bind, run_server
 from service.settings import Settings
 from service.telemetry.logs import LogFormat, configure_logging
-from tests.service.whole.faults.pictures import faulty_scores, prepare_faulty
+from tests.service.whole.faults.pictures import FaultyScores, prepare_faulty
 from tests.support.servers.control import Control
 from tests.support.service.fakes import FakeEngine, decode_digit, free, make_repository, one_hot
 
@@ -54,12 +54,14 @@ def main(arguments: list[str] | None = None) -> int:
         if options.cannot_warm_up:
             raise EngineError("no memory")
 
-    def scores(images: Images) -> Scores:
-        if control:
-            control.obey()
-        return faulty_scores(images) if options.faults else one_hot(images)
-
     def engine() -> FakeEngine:
+        faulty = FaultyScores()
+
+        def scores(images: Images) -> Scores:
+            if control:
+                control.obey()
+            return faulty(images) if options.faults else one_hot(images)
+
         return FakeEngine(delay_s=options.delay_s, warm_up=warm_up, scores=scores)
 
     repository = make_repository(

@@ -129,6 +129,24 @@ def _(rig: Rig) -> Counted:
 
 
 @fault(
+    "the engine breaks, and gives no numbers from then on",
+    "500, then 503; answers again once a new engine is ready",
+    *("--engine-timeout-s", "1"),
+)
+def _(rig: Rig) -> Counted:
+    statuses = [rig.classify(b"engine breaks")[0]]
+
+    def answers() -> bool:
+        statuses.append(rig.classify(1)[0])
+        return statuses[-1] == 200
+
+    until(answers)
+    assert statuses.count(500) >= 5
+    assert set(statuses) <= {200, 500, 503}
+    return {ANY: len(statuses)}
+
+
+@fault(
     "one of two engines hangs",
     "500 for its batch; others are answered, and the server stays ready",
     *("--engines", "2", "--engine-timeout-s", "1"),

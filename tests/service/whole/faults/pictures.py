@@ -59,6 +59,13 @@ _DECODER: dict[bytes, Callable[[], object]] = {
     b"decoder hangs": lambda: time.sleep(HANG_S),
 }
 
+_BREAKS = b"engine breaks"
+
+
+def _no_numbers(images: Images) -> Scores:
+    return np.full((len(images), CLASSES), np.nan, np.float32)
+
+
 # The engine knows a picture by its one pixel; these are no digits.
 _ENGINE: dict[bytes, Callable[[Images], Scores]] = {
     b"engine raises": lambda _: _fail(EngineError("the device fell off the bus")),
@@ -69,7 +76,8 @@ _ENGINE: dict[bytes, Callable[[Images], Scores]] = {
     b"engine gives too few": lambda images: _digits(images)[1:],
     b"engine gives other classes": lambda images: _digits(images)[:, :3],
     b"engine gives nothing": lambda _: None,  # type: ignore[dict-item, return-value]
-    b"engine gives no numbers": lambda images: np.full((len(images), CLASSES), np.nan, np.float32),
+    b"engine gives no numbers": _no_numbers,
+    _BREAKS: _no_numbers,
     b"engine is slow": _slowly,
     b"engine hangs": lambda images: _slowly(images, HANG_S),
 }
@@ -110,7 +118,19 @@ def faulty_decode(data: bytes) -> Pixels:
 _prepare_free = free(faulty_decode)
 
 
-def faulty_scores(images: Images) -> Scores:
+class FaultyScores:
+    """Scores digits for one engine, until a picture breaks it: then none is a number."""
+
+    def __init__(self) -> None:
+        self._broken = False
+
+    def __call__(self, images: Images) -> Scores:
+        """Score a batch."""
+        self._broken = self._broken or bool((images == _PIXELS[_BREAKS]).any())
+        return _no_numbers(images) if self._broken else _scores(images)
+
+
+def _scores(images: Images) -> Scores:
     """Each digit's class, and what the first picture that is no digit brings about for all."""
     pixels = set(images[:, 0, 0, 0].tolist())
     for name, pixel in _PIXELS.items():
