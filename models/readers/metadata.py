@@ -49,7 +49,7 @@ def read_metadata(
     task = said.get("task", "").strip().lower()
     pixels: Keys = {}
     doubts = []
-    if is_own and task in _CLASSIFY and size is not None:
+    if is_own and task and size is not None:  # of other tasks the range is the same
         pixels = _of_ultralytics(size, said.get("channels", "3").strip())
     elif {_FORMAT, _RANGE} & said.keys():
         pixels = _of_windows(said)

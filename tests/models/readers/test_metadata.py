@@ -1,7 +1,6 @@
 """What a model's own file says of labels and pixels."""
 
 import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.description import Description, load_description
+from models.errors import PreprocessingError
 from models.preprocessing import ChannelOrder, CropMode
 from models.readers.metadata import read_metadata
 
@@ -103,11 +103,15 @@ def test_what_the_metadata_contradict_is_said(
     assert f"m.onnx: {doubt}" in described.origin
 
 
-def test_pixels_of_another_task_are_not_taken(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        described = describe({**ULTRALYTICS, "task": "segment"})
-    assert described.preprocessing.guess == "imagenet"
-    assert "preset imagenet, a guess" in described.origin
+def test_without_a_task_the_pixels_are_a_guess() -> None:
+    described = describe({key: ULTRALYTICS[key] for key in ("names", "imgsz")})
+    assert (described.preprocessing.labels, described.preprocessing.guess) == (NAMES, "imagenet")
+    assert described.origin.endswith("m.onnx, not used: imgsz without a task")
+
+
+def test_a_size_that_contradicts_the_input_is_not_taken_in_part() -> None:
+    with pytest.raises(PreprocessingError, match="say width = 48"):
+        describe({**ULTRALYTICS, "imgsz": "[32, 64]"}, (3, 48, None))
 
 
 @pytest.mark.parametrize(
