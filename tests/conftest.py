@@ -41,6 +41,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.hookimpl(optionalhook=True)  # a GPU's machine need not have xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Return one worker more than cores: tests of servers wait as long as they compute."""
     return available_cores() + 1

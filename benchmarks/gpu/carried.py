@@ -1,45 +1,63 @@
 """Unpacks, on the other machine, the folder that `carry` made; every command uses it.
 
-.gpu/COMMIT         the checkout's commit, where there is no git
-.gpu/PYTHON         the Python that wheels are for; with any other they are left alone
-.gpu/wheels/*.whl   what the service needs and the machine may lack
-.gpu/nvrtc.tar.xz   the pinned NVRTC, if it was wanted: with it numbers hold for the pinned one
-.gpu/data/          SqueezeNet, photographs, labels
+.gpu/COMMIT            the checkout's commit, where there is no git
+.gpu/PYTHON            the Python that wheels are for; with any other they are left alone
+.gpu/wheels/*.whl      what the service and the tests need and the machine may lack
+.gpu/cubins.tar.xz     every kernel, compiled, for the cache that all processes share
+.gpu/data/             SqueezeNet, photographs, labels
 """
 
+import os
 import sys
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.rows import CARRIED, ROOT
+from kernels.device.compile import DEFAULT_CACHE
+
+ARCHITECTURE = "90a"
+"""The GPU that kernels are carried for: an H100 or H200."""
+
+NVRTC = "13.0.88"
+"""The release of NVRTC that compiles there: what PyTorch 2.11 for CUDA 13.0 brings."""
+
+CUBINS, SITE = "cubins.tar.xz", "site"
 
 _NAMES = ("squeezenet1.1-fp16.onnx", "images", "imagenet_labels.txt")
 
 
-def python(carried: Path = CARRIED) -> list[str]:
-    """Return the command that runs Python with the carried packages and with TF32 disabled.
+def python(
+    carried: Path = CARRIED, cache: Path = DEFAULT_CACHE, *, tf32: bool = False
+) -> list[str]:
+    """Return the command that runs Python with the carried packages, and without TF32 in any
+    library unless `tf32` is set.
 
-    The carried NVRTC is loaded first, because the first one in a process stays.
+    What was carried is unpacked first, once: kernels into `cache`.
     """
-    command = ["env", "NVIDIA_TF32_OVERRIDE=0", "PYTHONUNBUFFERED=1"]
+    command = ["env", "PYTHONUNBUFFERED=1", *([] if tf32 else ["NVIDIA_TF32_OVERRIDE=0"])]
     made_for, running = carried / "PYTHON", "{}.{}".format(*sys.version_info)
     if not made_for.is_file() or made_for.read_text().strip() != running:
         return [*command, sys.executable]
-    site = carried / "site"
-    if wheels := sorted((carried / "wheels").glob("*.whl")):
-        if not site.is_dir():
-            for wheel in wheels:
-                with zipfile.ZipFile(wheel) as packed:
-                    packed.extractall(site)
-        command.append(f"PYTHONPATH={site}")
-    if (carried / "nvrtc.tar.xz").is_file():
-        if not (carried / "nvrtc").is_dir():
-            with tarfile.open(carried / "nvrtc.tar.xz") as packed:
-                packed.extractall(carried / "nvrtc", filter="data")
-        (library,) = (carried / "nvrtc").glob("libnvrtc.so.*")
-        command.append(f"LD_PRELOAD={library}")
-    return [*command, sys.executable]
+    site, done = carried / SITE, carried / "UNPACKED"
+    if not done.exists():
+        for wheel in sorted((carried / "wheels").glob("*.whl")):
+            with zipfile.ZipFile(wheel) as packed:
+                packed.extractall(site)
+        if (carried / CUBINS).is_file():
+            with tarfile.open(carried / CUBINS) as packed:
+                packed.extractall(cache.expanduser(), filter="data")
+        done.touch()
+    return [*command, f"PYTHONPATH={site}", sys.executable]
+
+
+def enter(arguments: Sequence[str], carried: Path = CARRIED) -> None:
+    """Begin again as `python` says, unless this process has no package to gain by that."""
+    command = python(carried)
+    added = f"PYTHONPATH={carried / SITE}"
+    if added in command and str(carried / SITE) not in sys.path:
+        os.execvp(command[0], [*command, *arguments])
 
 
 def data(carried: Path = CARRIED) -> Path | None:

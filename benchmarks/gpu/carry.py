@@ -4,41 +4,53 @@ The service's Python packages are those of this environment, pinned, for the mac
 the machine has already stays here.
 """
 
-import lzma
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
-from benchmarks.gpu.carried import data
-from benchmarks.rows import CARRIED, commit
+from benchmarks.gpu.carried import ARCHITECTURE, CUBINS, NVRTC, data
+from benchmarks.rows import CARRIED, ROOT, commit
 
 PYTHON = "3.12"
 DISTRIBUTION = "convoy-inference"
 """Convoy's own name in pyproject.toml."""
 
 PHOTOGRAPHS = 20
-MOST_BYTES = 40_000_000
-"""The most bytes to carry without NVRTC, which alone has about as many."""
+MOST_BYTES = 60_000_000
+"""The most bytes that travel, the checkout among them."""
 
+MACHINE = {
+    "cupy-cuda13x": "14.2.0",
+    "numpy": "2.5.2",
+    "nvidia-cuda-nvrtc": NVRTC,
+    "nvidia-cuda-runtime": "13.0.*",
+    "onnx": "1.23.1",
+    "onnxruntime": "1.30.0",
+    "torch": "2.11.0",
+    "uvloop": "*",
+}
 ON_THE_MACHINE = frozenset(
-    {"numpy", "onnx", "onnxruntime", "pillow", "uvloop", "protobuf", "ml-dtypes", "sympy", "mpmath"}
+    {*MACHINE, "cuda-pathfinder", "flatbuffers", "ml-dtypes", "mpmath", "protobuf", "sympy"}
 )
-EXTRAS = ("nvidia-cudnn-frontend==1.18.0", f"hypothesis=={version('hypothesis')}")
-"""The extras of the benchmarks and the tests."""
+"""The packages of the machine that are used there: MACHINE, with its versions, and what they need.
+All others are carried."""
+
+TESTS = ("pytest", "hypothesis")
+EXTRAS = ("nvidia-cudnn-frontend==1.18.0",)
+"""The extras of the benchmarks that are not installed here."""
 
 
-def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int]]:
+def carry(folder: Path = CARRIED, *, release: str = NVRTC) -> list[tuple[str, int]]:
     """Replace the folder's contents, and return its files with their bytes.
 
-    Needs `data` and a package index. Raises FileNotFoundError without SqueezeNet and photographs,
-    ValueError where the folder becomes too large.
+    Kernels are compiled by a `release` of NVRTC, which must be the machine's. Needs `data` and a
+    package index. Raises FileNotFoundError without SqueezeNet and photographs, ValueError where the
+    folder and the checkout together become too large.
     """
     source = data(Path("nowhere"))
     if source is None:
@@ -47,23 +59,32 @@ def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int
     folder.mkdir(parents=True)
     (folder / "COMMIT").write_text(f"{commit()}\n")
     (folder / "PYTHON").write_text(f"{PYTHON}\n")
-    wheels(folder / "wheels", [*pins(DISTRIBUTION), *EXTRAS])
+    wheels(folder / "wheels", [*pins(DISTRIBUTION, *TESTS), *EXTRAS])
     photographs(source, folder / "data")
+    kernels(folder / CUBINS, release)
     files = listing(folder)
-    total = sum(size for _, size in files)
+    tree = sum((ROOT / name).stat().st_size for name in checkout_files())
+    total = tree + sum(size for _, size in files)
     if total > MOST_BYTES:
-        raise ValueError(f"{total:,} bytes are too many to travel; at most {MOST_BYTES:,}")
-    if nvrtc:
-        compiler(folder / "nvrtc.tar.xz")
-        files = listing(folder)
+        raise ValueError(
+            f"{total:,} bytes are too many to travel, {tree:,} of them the checkout's; at most"
+            f" {MOST_BYTES:,}"
+        )
     return files
 
 
-def pins(package: str) -> list[str]:
-    """Return the packages that `package` needs, pinned to this machine's versions, without those
-    that the other machine has."""
-    found: dict[str, str] = {}
-    waiting = [package]
+def checkout_files() -> list[str]:
+    """Return the names of the files that travel: those that git does not ignore."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in names.split("\0") if name and (ROOT / name).is_file()]
+
+
+def pins(package: str, *more: str) -> list[str]:
+    """Return `more` and all packages that they and `package` need, pinned to this machine's
+    versions, without those that the other machine has."""
+    found = {name: version(name) for name in more}
+    waiting = [package, *more]
     while waiting:
         for name in _requirements(waiting.pop()):
             if name in ON_THE_MACHINE or name in found:
@@ -119,24 +140,11 @@ def photographs(source: Path, folder: Path) -> None:
         shutil.copy(image, folder / "images" / image.name)
 
 
-def compiler(file: Path) -> None:
-    """Pack the two libraries of the NVRTC version that is pinned here."""
-    with tempfile.TemporaryDirectory() as temporary:
-        download(Path(temporary), [f"nvidia-cuda-nvrtc=={version('nvidia-cuda-nvrtc')}"])
-        (wheel,) = Path(temporary).glob("*.whl")
-        filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 3}]
-        with (
-            zipfile.ZipFile(wheel) as source,
-            lzma.open(file, "wb", filters=filters) as compressed,
-            tarfile.open(fileobj=compressed, mode="w|") as packed,
-        ):
-            for member in source.infolist():
-                name = Path(member.filename).name
-                if re.match(r"libnvrtc(-builtins)?\.so", name):
-                    entry = tarfile.TarInfo(name)
-                    entry.size = member.file_size
-                    with source.open(member) as content:
-                        packed.addfile(entry, content)
+def kernels(file: Path, release: str) -> None:
+    """Compile every kernel by a release of NVRTC, and pack them. Raises CalledProcessError."""
+    module = "tests.support.kernels.carried"
+    command = [sys.executable, "-m", module, release, ARCHITECTURE, str(file.resolve())]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def listing(folder: Path) -> list[tuple[str, int]]:

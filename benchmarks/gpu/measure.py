@@ -8,16 +8,29 @@ from tempfile import TemporaryFile
 
 from benchmarks.gpu import carried
 from benchmarks.gpu.decoding import measure_decoding
-from benchmarks.gpu.units import DECODING, HTTP, JPEG, LAYER, MICRO, PIXELS, Unit, problems
+from benchmarks.gpu.units import (
+    AT_PRECISIONS,
+    DECODING,
+    HTTP,
+    JPEG,
+    JPEG_TO_GPU,
+    LAYER,
+    MICRO,
+    PIXELS,
+    SIDES,
+    WITH_TF32,
+    Unit,
+    problems,
+)
 from benchmarks.gpu.worker import Measure, RefusedError, serve_units
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
 from benchmarks.kernels.contest import Effort, Outcome
 from benchmarks.kernels.report import CONVOY
 from benchmarks.kernels.sides import ConvoySide, baseline
-from benchmarks.networks.light import NETWORKS, classifier
-from benchmarks.networks.measure import RUNS, Make, chosen, images_of, measure
+from benchmarks.networks import light
+from benchmarks.networks.measure import MOST_DIFFERENCE, RUNS, Make, chosen, measure
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork
-from benchmarks.networks.switches import SWITCHES, switched
+from benchmarks.networks.switches import CONVOYS, UNTUNED
 from benchmarks.rows import Row, where
 from benchmarks.serving.http_client import address_of, closed_loop, post_request
 from benchmarks.serving.served import logged
@@ -29,7 +42,7 @@ from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
 
-LOAD_S = 8.0
+LOAD_S = 5.0
 
 _EFFORT, _MICRO_EFFORT = Effort(), micro.Effort()
 
@@ -38,7 +51,8 @@ DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKIL
 
 def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
     """Return the function that measures a side's units. Raises BaselineError for a missing
-    library."""
+    library, and for a side that there is not."""
+    checked_side(side.removesuffix(WITH_TF32))
     store = TuningStore(out / "tuning.json")
     if kind == MICRO:
         return partial(measure_constants, device)
@@ -47,6 +61,13 @@ def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
     if kind == LAYER:
         return _layers(side, device, store)
     return _requests() if kind == HTTP else _networks(side, device, store)
+
+
+def checked_side(side: str) -> str:
+    """Return the name of a side. Raises BaselineError, which lists all, for any other text."""
+    if side not in SIDES:
+        raise BaselineError(f"no side is called {side!r}; there are {', '.join(sorted(SIDES))}")
+    return side
 
 
 def measure_constants(
@@ -104,19 +125,24 @@ def rows_of(problem: ConvProblem, side: str, outcome: Outcome, effort: Effort) -
 
 
 def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -> Measure:
-    switches = {switched(switch): switch for switch in SWITCHES}
-    runtime = None if name == CONVOY or name in switches else CudaRuntime()
+    runtime = None if name == CONVOY else CudaRuntime(tf32=name.endswith(WITH_TF32))
 
     def network(unit: Unit) -> list[Row]:
-        model, n = classifier(unit.subject, NETWORKS[unit.subject]()), unit.n
+        subject, precision = AT_PRECISIONS[unit.subject]
+        model, n = light.network(subject, precision), unit.n
         # Beside PyTorch Convoy only says what the scores must be.
-        choose = chosen(device, model, n, store, Search()) if not runtime else heuristic(device)
-        makers: dict[str, Make] = {CONVOY: partial(ConvoyNetwork, model, device, n, choose)}
-        if name in switches:
-            makers[name] = partial(ConvoyNetwork, model, device, n, choose, switches[name])
+        checked_side(unit.side)
+        convoy, switch = CONVOYS[unit.side] if runtime is None else (UNTUNED, "")
+        tuned = convoy == CONVOY
+        choose = chosen(device, model, n, store, Search()) if tuned else heuristic(device)
+        ours: Make = partial(ConvoyNetwork, model, device, n, choose)
+        makers = {CONVOY: ours, unit.side: ours}
+        if switch:
+            makers[unit.side] = partial(ConvoyNetwork, model, device, n, choose, switch)
         if runtime is not None:
-            makers[name] = lambda: TorchNetwork(runtime, model, n, WAYS[name])
-        rows = measure(unit.subject, n, makers, images_of(model, n), [name], runs)
+            makers[unit.side] = lambda: TorchNetwork(runtime, model, n, WAYS[unit.side])
+        most = MOST_DIFFERENCE[precision]
+        rows = measure(unit.subject, n, makers, light.images_of(model, n), [unit.side], runs, most)
         return [row for side in rows for row in side]
 
     return network
@@ -132,14 +158,17 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
     options = [str(model), "--preset", "caffe", "--device", device, "--precision", "fp32"]
     options.append("--no-access-log")
     binary = "application/octet-stream", "Inference-Header-Content-Length: 0"
+    photograph = post_request("/v1/classify", image, "image/jpeg")
     request_of = {
-        JPEG: post_request("/v1/classify", image, "image/jpeg"),
+        JPEG: photograph,
+        JPEG_TO_GPU: photograph,
         PIXELS: post_request(f"/v2/models/{model.stem}/infer", bytes(224 * 224 * 3), *binary),
     }
 
     def requests(unit: Unit) -> list[Row]:
         request = request_of[unit.subject]
-        with TemporaryFile("w+") as log, logged(options, log, program) as (_, url, _):
+        decode = ["--decode", "gpu" if unit.subject == JPEG_TO_GPU else "cpu"]
+        with TemporaryFile("w+") as log, logged([*options, *decode], log, program) as (_, url, _):
             address = address_of(url)
             closed_loop(address, request, unit.n, load_s / 4)
             took = sorted(closed_loop(address, request, unit.n, load_s))

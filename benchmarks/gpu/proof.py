@@ -34,6 +34,13 @@ MOST_PROCESSES = 10
 
 _ENGINES = "tests/models/engines"
 _WHOLE_KERNELS = "tests/kernels/whole/test_kernels.py"
+_KERNELS = (
+    "tests/kernels/device/test_device.py",
+    "tests/kernels/device/test_cuda_device.py",
+    "tests/kernels/tuning/test_autotune.py",
+    "tests/kernels/tuning/test_micro_late.py",
+    _WHOLE_KERNELS,
+)
 _WINDOWS = "1x7 or 7x1"
 _ENDED = "pytest ended with status {}"
 _LONG = "vgg19 or densenet or 4096"
@@ -50,7 +57,7 @@ class Group:
 
 
 GROUPS: Mapping[str, Group] = {
-    "kernels": Group(("tests/kernels",), "not risky and not slow"),
+    "kernels": Group(_KERNELS, "not risky and not slow"),
     "replays": Group(
         tuple(
             f"{_ENGINES}/test_cuda_engine_{what}.py" for what in ("replays", "decodes", "resizes")

@@ -93,7 +93,7 @@ class Measurer:
 
 
 class Measurers:
-    """Keeps one measurer at a time, of the kind and side that the next unit needs."""
+    """Keeps one measurer at a time, that which the next unit needs."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -104,11 +104,11 @@ class Measurers:
 
     def start_s(self, unit: Unit) -> float:
         """Return how many seconds pass until a measurer is ready for the unit."""
-        return 0.0 if self._measurer and self._key == (unit.kind, unit.side) else START_S
+        return 0.0 if self._measurer and self._key == unit.worker else START_S
 
     def of(self, unit: Unit) -> Measurer | None:
         """Return a measurer for the unit, or None if it cannot be started."""
-        key = unit.kind, unit.side
+        key = unit.worker
         if key in self._absent:
             return None
         if self._measurer is None or self._key != key:

@@ -7,13 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.kernels.report import CONVOY
 from benchmarks.kernels.suites import SUITES
-from benchmarks.networks.switches import SWITCHES, switched
+from benchmarks.networks.switches import CONVOYS, SWITCHES, UNTUNED, switched
 from benchmarks.rows import Row
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.tuning.micro import MEASUREMENTS
 
 MICRO, LAYER, NETWORK, HTTP, DECODING = "micro", "layer", "network", "http", "decoding"
+
+WITH_TF32 = " with tf32"
+"""The end of the side for which a worker is started where TF32 must not be off."""
 
 START_S = 15.0
 """Seconds for a worker to start, with CUDA and where needed PyTorch."""
@@ -24,29 +29,63 @@ _SECONDS = {
     (LAYER, "torch"): 2.0,
     (LAYER, "im2col"): 2.0,
     (LAYER, "cudnn"): 40.0,
-    (NETWORK, "convoy"): 30.0,
     (NETWORK, "torch eager"): 15.0,
     (NETWORK, "torch graph"): 15.0,
     (NETWORK, "torch.compile"): 120.0,
     (HTTP, "convoy"): 25.0,
     (DECODING, "convoy"): 5.0,
-    **{(NETWORK, switched(switch)): 15.0 for switch in SWITCHES},
+    **{(NETWORK, side): 4.0 if side.startswith(UNTUNED) else 15.0 for side in CONVOYS},
+    (NETWORK, CONVOY): 30.0,
 }
 """Guesses of a unit's seconds for plans; if there are lines of such units, their median counts."""
 
-SENT = JPEG, PIXELS = "JPEG", "V2 pixels"
-"""The kinds of requests to SqueezeNet: a photograph, or UINT8 pixels of the model's size."""
+SIDES = frozenset(side for _, side in _SECONDS)
+"""The names of all sides."""
+
+SENT = JPEG, JPEG_TO_GPU, PIXELS = "JPEG", "JPEG decoded by the GPU", "V2 pixels"
+"""The kinds of requests to SqueezeNet: a photograph, for a CPU or a GPU to decode, or UINT8 pixels
+of the model's size."""
 
 SAMPLINGS = {"4:2:0": (2, 2), "4:4:4": (1, 1)}
 """Of photographs that are decoded: samples of luma beside one of chroma, across and down."""
 
+
 _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
+_NETWORKS = (*_SQUEEZENET, *_OTHERS)
+
+
+def at_precision(network: str, precision: Precision) -> str:
+    """Return the subject of a network at a precision: "ResNet-50 fp16"."""
+    return network if precision is Precision.FP32 else f"{network} {precision.value}"
+
+
+AT_PRECISIONS: Mapping[str, tuple[str, Precision]] = {
+    at_precision(network, precision): (network, precision)
+    for network in _NETWORKS
+    for precision in Precision
+}
+"""Every subject of NETWORK: which network, and at which precision."""
+
+_TIMED = Precision.FP32, Precision.TF32, Precision.FP16, Precision.INT8
+_MAIN = "SqueezeNet", "ResNet-50"
+_UNTUNED = (UNTUNED, switched(SWITCHES[0], UNTUNED))
+
+
+def _at(networks: Iterable[str], precisions: Iterable[Precision]) -> tuple[str, ...]:
+    return tuple(
+        at_precision(network, precision) for precision in precisions for network in networks
+    )
+
+
 _TORCH = ("torch eager", "torch graph")
 _SWITCHED = tuple(map(switched, SWITCHES))
 
 # In this order: kind, groups, N (connections for HTTP), sides.
 _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...] = (
     (MICRO, tuple(MEASUREMENTS), (1,), ("convoy",)),
+    (NETWORK, _at(_MAIN, _TIMED), (1, 8), _UNTUNED),
+    # TF32 last: PyTorch has a worker of its own for it.
+    (NETWORK, _at(_MAIN, (Precision.FP32, Precision.FP16, Precision.TF32)), (1, 8), _TORCH[1:]),
     (LAYER, ("vgg-e",), (1, 8), ("convoy", "torch", "im2col")),
     (NETWORK, _SQUEEZENET, (1, 8), ("convoy", *_TORCH)),
     (DECODING, tuple(SAMPLINGS), (1, 8), ("convoy",)),
@@ -57,11 +96,11 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
     (NETWORK, ("GoogLeNet", "VGG-19"), (1, 8), ("convoy", *_TORCH)),
     (NETWORK, ("ResNet-50", "GoogLeNet"), (1, 8), _SWITCHED),
     (LAYER, ("vgg-e", "c3d"), (1, 8), ("cudnn",)),
-    (NETWORK, (*_SQUEEZENET, *_OTHERS), (1, 8), ("torch.compile",)),
+    (NETWORK, _NETWORKS, (1, 8), ("torch.compile",)),
     (LAYER, ("cuconv",), (8,), ("convoy", "torch")),
     (LAYER, ("cuconv",), (1, 8), ("im2col",)),
-    (NETWORK, (*_SQUEEZENET, *_OTHERS), (2, 4), ("convoy", *_TORCH, "torch.compile")),
-    (NETWORK, (*_SQUEEZENET, *_OTHERS), (1, 2, 4, 8), _SWITCHED),
+    (NETWORK, _NETWORKS, (2, 4), ("convoy", *_TORCH, "torch.compile")),
+    (NETWORK, _NETWORKS, (1, 2, 4, 8), _SWITCHED),
     (LAYER, ("cuconv",), (1, 8), ("cudnn",)),
     (LAYER, tuple(SUITES), (2, 4), ("convoy", "torch", "cudnn")),
 )
@@ -71,8 +110,8 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 class Unit:
     """Names a kind of measurement, its subject, N and side; the module explains them.
 
-    `subject` is a problem as text, or a name: of one of MEASUREMENTS, of a network, one of SENT or
-    of SAMPLINGS.
+    `subject` is a problem as text, or a name: of one of MEASUREMENTS, AT_PRECISIONS, SENT or
+    SAMPLINGS.
     """
 
     kind: str
@@ -82,6 +121,16 @@ class Unit:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.subject} N{self.n} {self.side}"
+
+    @property
+    def worker(self) -> tuple[str, str]:
+        """Return the kind and side for which a worker is started: Convoy's sides share one, and
+        PyTorch has one of its own for TF32."""
+        if self.kind == NETWORK and self.side in CONVOYS:
+            return self.kind, CONVOY
+        if self.kind == NETWORK and AT_PRECISIONS[self.subject][1] is Precision.TF32:
+            return self.kind, self.side + WITH_TF32
+        return self.kind, self.side
 
 
 def problems() -> Mapping[str, ConvProblem]:
@@ -133,11 +182,10 @@ def packed(
     chosen: list[Unit] = []
     left, worker = seconds, None
     for unit in todo:
-        key = unit.kind, unit.side
-        cost = takes[key] + (START_S if key != worker else 0)
+        cost = takes[unit.kind, unit.side] + (START_S if unit.worker != worker else 0)
         if cost <= left:
             chosen.append(unit)
-            left, worker = left - cost, key
+            left, worker = left - cost, unit.worker
     return chosen
 
 

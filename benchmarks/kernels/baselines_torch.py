@@ -43,19 +43,20 @@ class Runtime(Protocol):
 
 
 class CudaRuntime:
-    """Runs PyTorch on the GPU with TF32 off. Raises BaselineError if that is impossible."""
+    """Runs PyTorch on the GPU, without TF32 unless `tf32` is set. Raises BaselineError if that is
+    impossible."""
 
     where = "cuda"
 
-    def __init__(self) -> None:
+    def __init__(self, *, tf32: bool = False) -> None:
         try:
             import torch  # noqa: PLC0415  (an optional dependency, and slow to import)
         except ImportError as error:
             raise BaselineError(f"PyTorch cannot be imported: {error}") from error
         if not torch.cuda.is_available():
             raise BaselineError("PyTorch finds no CUDA GPU")
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.benchmark_limit = 0  # all algorithms, not the ten first
         self.torch: Any = torch

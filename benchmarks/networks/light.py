@@ -16,9 +16,12 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.networks.c3d import c3d
+from kernels.problems.precision import Precision
 from models.classifier import Classifier
+from models.engines.engine import Images
 from models.onnx_loader import load_proto
-from models.preprocessing import PRESETS, CropMode
+from models.preprocessing import PRESETS, CropMode, normalised
+from models.quantization.candidate import Method, calibrate, quantised
 from models.scores import OutputKind
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -26,6 +29,9 @@ LIGHT_NETWORKS = tuple(
     sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("light_*.onnx"))
 )
 
+
+_CALIBRATED = 4
+"""Images from which the ranges of 8 bits are taken: speed does not depend on them."""
 
 HEAD = 4096
 """The width of all but the last fully connected layer of AlexNet, VGG and ZFNet."""
@@ -88,6 +94,28 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "C3D": c3d,
 }
 """The networks that are timed whole, by name."""
+
+
+@lru_cache(maxsize=len(Precision))
+def network(name: str, precision: Precision = Precision.FP32) -> Classifier:
+    """Return one of NETWORKS at a precision: in 8 bits with ranges from a few images of squares."""
+    if precision is not Precision.INT8:
+        return replace(classifier(name, NETWORKS[name]()), precision=precision)
+    in_float = network(name)
+    proto = in_float.network.proto
+    images = normalised(images_of(in_float, _CALIBRATED), in_float.preprocessing)
+    in_bytes = quantised(proto, calibrate(proto, images, Method.MIN_MAX))
+    return replace(classifier(name, in_bytes), precision=Precision.INT8)
+
+
+def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
+    """Return n images or clips of coarse squares."""
+    *spatial, channels = network.preprocessing.image_shape
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (n, *[4] * len(spatial), channels), np.uint8)
+    for axis, size in enumerate(spatial, 1):
+        images = images.take(np.arange(size) * 4 // size, axis)
+    return images
 
 
 def classifier(name: str, proto: onnx.ModelProto) -> Classifier:

@@ -1,6 +1,6 @@
 """Runs whole networks by Convoy's engine, and by PyTorch in its fastest ways."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -12,6 +12,7 @@ from benchmarks.networks.switches import VARIANTS, known
 from benchmarks.networks.torch_graph import torch_module
 from kernels.device.device import Device, Event, Graph, Instantiation, Kernel, Stream
 from kernels.image.place import Kind
+from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
 from models.engines.engine import Batch, Results
@@ -72,10 +73,11 @@ class ConvoyNetwork(CudaEngine):
             replay = self._replays[self._only]
             replay.graph = AfterUpload(upload, replay.graph)
 
+    def _plan_keys(self) -> Iterable[tuple[Kind, int]]:
+        """Plan only for n images' pixels: planning all N, and compiling for them, takes long."""
+        return [self._only]
+
     def _load(self, progress: Progress, threads: int) -> Mapping[Instantiation, Kernel]:
-        """Load only the plan for n images' pixels, because the other plans' kernels take long to
-        compile."""
-        self._plans = {self._only: self._plans[self._only]}
         if self._switch not in VARIANTS:
             return super()._load(progress, threads)
         (plan,) = self._plans.values()
@@ -126,8 +128,11 @@ class TorchNetwork:
     ) -> None:
         torch = runtime.torch
         self._torch = torch
-        graph = classifier.rewritten.graph
-        module = torch_module(torch, graph, *normalisation(classifier.preprocessing)).cuda()
+        # The precision is PyTorch's own: as CudaRuntime sets it, or that of halves.
+        graph = replace(classifier, precision=Precision.FP32).rewritten.graph
+        dtype = torch.float16 if classifier.precision is Precision.FP16 else torch.float32
+        factors = normalisation(classifier.preprocessing)
+        module = torch_module(torch, graph, *factors, dtype).cuda().to(dtype)
         shape = (n, *classifier.preprocessing.image_shape)
         self._pinned = torch.zeros(shape, dtype=torch.uint8).pin_memory()
         self._images = self._pinned.cuda()

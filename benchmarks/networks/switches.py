@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from benchmarks.kernels.report import CONVOY
 from kernels.device.device import Variant
 
 VARIANTS: Mapping[str, Variant] = {
@@ -18,6 +19,11 @@ SWITCHES = (
 )
 
 
+UNTUNED = f"{CONVOY} untuned"
+"""Convoy's engine with the algorithms that the model of time chooses: to measure them takes longer
+than all else about a network."""
+
+
 def known(switch: str) -> str:
     """Return a switch. Raises ValueError, which lists SWITCHES, for any other text.
 
@@ -28,7 +34,15 @@ def known(switch: str) -> str:
     return switch
 
 
-def switched(switch: str) -> str:
-    """Return the name for Convoy's side without one of SWITCHES. Raises ValueError as `known`
-    does."""
-    return f"convoy {known(switch)}"
+def switched(switch: str, side: str = CONVOY) -> str:
+    """Return the name for one of Convoy's sides without one of SWITCHES. Raises ValueError as
+    `known` does."""
+    return f"{side} {known(switch)}"
+
+
+CONVOYS: Mapping[str, tuple[str, str]] = {
+    f"{side} {switch}".strip(): (side, switch)
+    for side, switches in ((CONVOY, SWITCHES), (UNTUNED, SWITCHES[:1]))
+    for switch in ("", *switches)
+}
+"""Convoy's sides by their names: CONVOY or UNTUNED, and the switch."""

@@ -30,11 +30,13 @@ from models.graph import (
 Values = dict[str, Any]
 
 
-def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any) -> Any:
+def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any, dtype: Any = None) -> Any:
     """Return a torch.nn.Module from uint8 N×H×W×C (N×D×H×W×C) to the graph's first output.
 
-    Pixels become numbers as in an engine: x = pixel · multiplier + offset, one of each a channel.
+    Pixels become numbers of `dtype` (float32), which the module is converted to, as in an engine:
+    x = pixel · multiplier + offset, one of each a channel.
     """
+    numbers = dtype or torch.float32
 
     class Network(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -51,7 +53,7 @@ def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any) -> Any:
                 self.weights[_key(name)] = torch.nn.Parameter(tensor, requires_grad=False)
 
         def forward(self, images: Any) -> Any:
-            x = images.float() * self.multiplier + self.offset
+            x = images.to(numbers) * self.multiplier + self.offset
             run = _Run(torch, graph, self.weights)
             run.values[graph.inputs[0]] = x.movedim(-1, 1)  # a view: the memory stays as it is
             for node in graph.nodes:

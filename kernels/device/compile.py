@@ -99,12 +99,20 @@ def compile_kernel(
     CompilerNotFoundError where there is no compiler.
     """
     texts = _sources(root, instantiation.source)
-    entry = cache.expanduser() / f"{_digest(instantiation, arch, texts)}.cubin"
+    entry = cached_file(instantiation, arch, cache, root)
     cubin = _read(entry)
     if cubin is None:
         cubin = _compile(instantiation, arch, texts)
         _write(entry, cubin)
     return cubin
+
+
+def cached_file(
+    instantiation: Instantiation, arch: str, cache: Path = DEFAULT_CACHE, root: Path = SOURCE_ROOT
+) -> Path:
+    """Return the file in which `compile_kernel` keeps a cubin. Raises CompilerNotFoundError."""
+    texts = _sources(root, instantiation.source)
+    return cache.expanduser() / f"{_digest(instantiation, arch, texts)}.cubin"
 
 
 def compile_all(

@@ -12,7 +12,7 @@ with the results there.
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 
 import numpy as np
@@ -145,8 +145,7 @@ class CudaEngine:
                     kind=kind,
                     pays=pays or partial(time.pays, machine=device),
                 )
-                for kind in self._kinds
-                for n in range(1, max_batch + 1)
+                for kind, n in self._plan_keys()
             }
         )
         self._replays: dict[_PlanKey, Replay] = {}
@@ -341,6 +340,9 @@ class CudaEngine:
                 raise _failure(error, f"{what} {where}") from error
 
     # --- before the first request ---
+
+    def _plan_keys(self) -> Iterable[_PlanKey]:
+        return product(self._kinds, range(1, self.max_batch + 1))
 
     def _load(self, progress: Progress, threads: int) -> Mapping[Instantiation, Kernel]:
         every = dict.fromkeys(

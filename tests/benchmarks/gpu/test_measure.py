@@ -9,15 +9,19 @@ import pytest
 
 from benchmarks.gpu import measure
 from benchmarks.gpu.measure import _layers, _networks, _requests, measurer_of
-from benchmarks.gpu.units import SENT, Unit, units
+from benchmarks.gpu.units import JPEG, PIXELS, Unit, units
 from benchmarks.gpu.worker import serve_units
 from benchmarks.kernels.baselines_torch import BaselineError
 from benchmarks.kernels.contest import Effort
-from benchmarks.networks.switches import SWITCHES, switched
+from benchmarks.networks import light
+from benchmarks.networks.null_device import NullDevice
+from benchmarks.networks.sides import ConvoyNetwork
+from benchmarks.networks.switches import CONVOYS, SWITCHES, switched
 from benchmarks.rows import Row
 from cusim.device import CusimDevice
 from kernels.device.device import FaultError
 from kernels.problems.conv import same_padded
+from kernels.problems.precision import Precision
 from kernels.tuning import micro
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
@@ -59,8 +63,8 @@ def test_a_network_is_measured_from_pixels_to_scores(
     device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digits = load_classifier(BUILT_IN_MODEL)
-    monkeypatch.setattr(measure, "NETWORKS", {"digits": lambda: None})
-    monkeypatch.setattr(measure, "classifier", lambda *_: digits)
+    monkeypatch.setattr(measure, "AT_PRECISIONS", {"digits": ("digits", Precision.FP32)})
+    monkeypatch.setattr("benchmarks.networks.light.network", lambda *_: digits)
     monkeypatch.setattr(measure, "chosen", lambda device, *_: heuristic(device))
     network = _networks("convoy", device, TuningStore(tmp_path / "tuning.json"), runs=2)
     rows = network(Unit("network", "digits", 2, "convoy"))
@@ -72,11 +76,11 @@ def test_a_network_without_a_part_has_rows_of_its_own(
     device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digits = load_classifier(BUILT_IN_MODEL)
-    monkeypatch.setattr(measure, "NETWORKS", {"digits": lambda: None})
-    monkeypatch.setattr(measure, "classifier", lambda *_: digits)
+    monkeypatch.setattr(measure, "AT_PRECISIONS", {"digits": ("digits", Precision.FP32)})
+    monkeypatch.setattr("benchmarks.networks.light.network", lambda *_: digits)
     monkeypatch.setattr(measure, "chosen", lambda device, *_: heuristic(device))
     name = switched(SWITCHES[0])
-    network = _networks(name, device, TuningStore(tmp_path / "tuning.json"), runs=2)
+    network = _networks("convoy", device, TuningStore(tmp_path / "tuning.json"), runs=2)
     rows = network(Unit("network", "digits", 1, name))
     assert [(row["side"], row["metric"]) for row in rows] == [
         (name, "device"),
@@ -86,10 +90,44 @@ def test_a_network_without_a_part_has_rows_of_its_own(
     assert {(switched(switch), n) for switch in SWITCHES for n in (1, 2, 4, 8)} <= measured
 
 
+def test_sides_that_need_the_same_libraries_share_a_worker() -> None:
+    def worker(subject: str, side: str) -> tuple[str, str]:
+        return Unit("network", subject, 1, side).worker
+
+    same = {worker("ResNet-50 tf32", side) for side in CONVOYS}
+    assert same == {worker("SqueezeNet", "convoy")}
+    assert worker("ResNet-50 fp16", "torch graph") == ("network", "torch graph")
+    assert worker("ResNet-50 tf32", "torch graph") == ("network", "torch graph with tf32")
+    assert Unit("layer", "any", 1, "torch").worker == ("layer", "torch")
+
+
+@pytest.mark.parametrize("side", ["convoy dependent launches", "convoy untuned without branches"])
+def test_a_side_that_there_is_not_is_refused_with_those_that_there_are(
+    side: str, device: CusimDevice, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        BaselineError, match=f"no side is called '{side}'; there are convoy, .*im2col"
+    ):
+        measurer_of("network", side, device, tmp_path)
+    network = _networks("convoy", device, TuningStore(tmp_path / "tuning.json"))
+    with pytest.raises(BaselineError, match=f"no side is called '{side}'"):
+        network(Unit("network", "SqueezeNet", 1, side))
+
+
+def test_a_network_of_bytes_has_kernels_of_bytes() -> None:
+    model = light.network("SqueezeNet", Precision.INT8)
+    assert model.network.quantised
+    device = NullDevice()
+    engine = ConvoyNetwork(model, device, 1, heuristic(device))
+    kernels = {step.launch.instantiation.source for step in engine.plans[1].steps}
+    assert "integer_gemm.cu" in kernels
+    engine.close()
+
+
 @needs_shared
 @pytest.mark.parametrize(
     "sent",
-    [pytest.param(sent, marks=[pytest.mark.slow] * (sent != "JPEG")) for sent in SENT],
+    [pytest.param(sent, marks=[pytest.mark.slow] * (sent != "JPEG")) for sent in (JPEG, PIXELS)],
 )
 def test_requests_are_measured_over_http(sent: str) -> None:
     (row,) = _requests("cpu", load_s=1.0)(Unit("http", sent, 2, "convoy"))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import run as runs
-from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.commands import main
 from benchmarks.gpu.run import pack, run
 from benchmarks.gpu.units import Unit, limit_s, missing, packed, seconds_of, units
 from benchmarks.rows import read
@@ -165,7 +165,7 @@ def test_the_plan_says_what_is_missing_and_what_fits(
     assert first.startswith(f"{len(units())} of {len(units())} measurements are missing, about")
     assert second.startswith("in 100 s fit ")
     assert groups[0].startswith("  micro convoy, N = 1: ")
-    assert groups[1].startswith("  layer convoy, N = 1: ")
+    assert groups[1].startswith("  network convoy untuned, N = 1: ")
 
 
 def test_units_are_chosen_by_a_part_of_their_names(
@@ -184,10 +184,10 @@ def test_units_are_chosen_by_a_part_of_their_names(
 def test_a_run_without_a_gpu_is_a_failure_that_names_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    no_cupy = "import sys; sys.modules['cupy'] = None; from benchmarks.gpu.__main__ import main; "
+    no_cupy = "import sys; sys.modules['cupy'] = None; from benchmarks.gpu.commands import main; "
     command = [sys.executable, "-c", no_cupy + "main(sys.argv[3:])"]
-    monkeypatch.setattr("benchmarks.gpu.carried.python", lambda: command)
-    monkeypatch.setattr("benchmarks.gpu.__main__.units", lambda: UNITS[:2])
+    monkeypatch.setattr("benchmarks.gpu.carried.python", lambda **_: command)
+    monkeypatch.setattr("benchmarks.gpu.commands.units", lambda: UNITS[:2])
     tar = tmp_path / "gpu.tar"
     assert main(["run", "--out", str(tmp_path), "--commit", "0", "--tar", str(tar)]) == 1
     told = capfd.readouterr()

@@ -9,8 +9,8 @@ from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
 from benchmarks.kernels.contest import Cache, Effort
 from benchmarks.kernels.sides import BASELINES, ConvoySide, baseline
 from benchmarks.kernels.suites import C3D, CUCONV, Layer
-from benchmarks.networks.light import NETWORKS, classifier
-from benchmarks.networks.measure import check, images_of
+from benchmarks.networks.light import images_of, network
+from benchmarks.networks.measure import check
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork
 from kernels.device.cuda_device import CudaDevice
 from kernels.tuning.autotune import Search
@@ -58,11 +58,11 @@ def test_a_network_gives_the_same_scores_in_pytorch(device: CudaDevice, way: str
         runtime = CudaRuntime()
     except BaselineError as error:
         pytest.skip(str(error))
-    network = classifier("SqueezeNet", NETWORKS["SqueezeNet"]())
-    images = images_of(network, 2)
-    engine = ConvoyNetwork(network, device, 2, heuristic(device))
+    model = network("SqueezeNet")
+    images = images_of(model, 2)
+    engine = ConvoyNetwork(model, device, 2, heuristic(device))
     expected = engine.run(images).scores
-    side = TorchNetwork(runtime, network, 2, WAYS[way])
+    side = TorchNetwork(runtime, model, 2, WAYS[way])
     check(way, side.run(images).scores, expected)
     assert np.ptp(expected) > 0
     assert min(side.queued_us(3)) > 0

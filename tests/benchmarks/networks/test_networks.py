@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.networks.c3d import C3D, c3d
-from benchmarks.networks.light import classifier
-from benchmarks.networks.measure import DifferentScoresError, chosen, images_of, measure
+from benchmarks.networks.light import classifier, images_of
+from benchmarks.networks.measure import DifferentScoresError, chosen, measure
 from benchmarks.networks.null_device import NullDevice
 from benchmarks.networks.sides import AfterUpload, ConvoyNetwork
 from benchmarks.networks.switches import SWITCHES, VARIANTS, switched

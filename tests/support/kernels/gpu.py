@@ -1,19 +1,20 @@
 """Opens the GPU that tests marked `gpu` run on."""
 
-from pathlib import Path
-
 import pytest
 
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import DeviceError
-from tests.support.kernels.resources import CACHE
 
 
-def open_gpu(config: pytest.Config, cache: Path = CACHE) -> CudaDevice:
-    """Return the GPU. Without one the test is skipped, or fails where `-m gpu` asks for one."""
+def open_gpu(config: pytest.Config) -> CudaDevice:
+    """Return the GPU. Without one the test is skipped, or fails where `-m gpu` asks for one.
+
+    Its kernels are where the server's are: what one compiles, or `carry` brought, all have.
+    """
     try:
-        return CudaDevice(cache=cache)
+        return CudaDevice()
     except DeviceError as error:
-        if "gpu" in config.getoption("markexpr"):
-            pytest.fail(f"-m gpu asks for a GPU: {error}", pytrace=False)
-        pytest.skip(str(error))
+        why = str(error)
+    if "gpu" in config.getoption("markexpr"):
+        pytest.fail(f"-m gpu asks for a GPU: {why}", pytrace=False)
+    pytest.skip(why)

@@ -1,0 +1,76 @@
+"""Imitates the machine of a day on a GPU, but for the GPU: its packages, and what is carried.
+
+folder/convoy/        the checkout's files, without git, and .gpu as `carry` fills it
+folder/environment/   Python with the packages of `carry.MACHINE` except PyTorch (2 GB)
+folder/programs/      in place of the profilers: each runs what it should profile
+folder/home/
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu.carry import MACHINE, checkout_files
+from benchmarks.rows import ROOT
+
+_PROFILER = """#!/bin/sh
+# Runs what it should profile: the command from its `env` on.
+while [ "$1" != env ]; do shift; done
+exec "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """Runs commands as they run on the machine."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """Return its Python."""
+        return self.folder / "environment" / "bin" / "python3"
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """Return nothing of this process but where programs are."""
+        programs = (self.folder / "programs", self.python.parent, "/usr/bin", "/bin")
+        return {"PATH": ":".join(map(str, programs)), "HOME": str(self.folder / "home")}
+
+    def run(self, command: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command line in the checkout, with $OUT."""
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.folder / "convoy",
+            env={**self.environ, "OUT": str(self.folder / "out")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def imitate(folder: Path, interpreter: Path, uv: Path) -> Imitation:
+    """Build the machine, for which packages are downloaded and all kernels compiled."""
+    made = Imitation(folder)
+    for name in checkout_files():
+        target = folder / "convoy" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, target, follow_symlinks=False)
+    for name in ("home", "out", "programs"):
+        (folder / name).mkdir()
+    for name in ("compute-sanitizer", "ncu"):
+        program = folder / "programs" / name
+        program.write_text(_PROFILER)
+        program.chmod(0o755)
+    packages = [f"{name}=={version}" for name, version in MACHINE.items() if name != "torch"]
+    environment = folder / "environment"
+    for words in (
+        (uv, "venv", "--quiet", "--python", interpreter, environment),
+        (uv, "pip", "install", "--quiet", "--python", made.python, *packages),
+        (sys.executable, "-m", "benchmarks.gpu", "carry", "--out", folder / "convoy" / ".gpu"),
+    ):
+        subprocess.run(list(map(str, words)), cwd=ROOT, check=True)
+    return made

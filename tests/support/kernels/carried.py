@@ -1,0 +1,137 @@
+"""Packs the compiled kernels of a day on a GPU: those of all tests, and of all that it measures.
+
+    python -m tests.support.kernels.carried RELEASE ARCHITECTURE FILE
+
+A cubin's name in the cache depends on the compiler's version, so RELEASE must be that of NVRTC on
+the machine which they are for. FILE is a .tar.xz; what the cache lacks is compiled.
+"""
+
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from rich.progress import Progress, TaskID
+
+from benchmarks.gpu.units import AT_PRECISIONS, units
+from benchmarks.kernels.suites import SUITES
+from benchmarks.networks import light
+from benchmarks.networks.null_device import NullDevice, NullEvent
+from benchmarks.networks.sides import ConvoyNetwork
+from benchmarks.networks.switches import UNTUNED
+from kernels.device.compile import cached_file, compile_all, compiler
+from kernels.device.compilers import COMPARED
+from kernels.device.device import Event, Instantiation, Kernel, Trigger
+from kernels.image.place import Kind
+from kernels.problems.conv import ConvProblem
+from kernels.tuning import micro
+from kernels.tuning.autotune import Search
+from kernels.tuning.heuristic import heuristic
+from kernels.tuning.search import instantiations, shortlist
+from models import BUILT_IN_MODEL, load_classifier
+from models.classifier import Classifier
+from models.engines.cuda_engine import CudaEngine
+from models.tuning.measured import conv_problems
+from tests.support.cases import INSTANTIATIONS
+from tests.support.kernels.compilers import run_with
+from tests.support.kernels.resources import CACHE
+from tests.support.networks import SQUEEZENET
+
+TUNED = "SqueezeNet", "ResNet-50"
+SUITE = "vgg-e"
+"""What is tuned first where time is left: its candidates are carried with every trigger."""
+
+
+class _Slow(NullEvent):
+    """Takes the place of an event after which all has taken long enough to be measured."""
+
+    def elapsed_ms(self, since: Event) -> float:
+        """Return more than any warming up takes."""
+        return 1e6
+
+
+class Recorder(NullDevice):
+    """Notes what is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: dict[Instantiation, None] = {}
+
+    def event(self) -> NullEvent:
+        """Return an event by which measurements end at once."""
+        return _Slow()
+
+    def load(self, instantiation: Instantiation) -> Kernel:
+        """Note it."""
+        self.loaded[instantiation] = None
+        return super().load(instantiation)
+
+
+def wanted() -> dict[Instantiation, None]:
+    """Return the kernels, each once: of tests, engines, the model's constants, and candidates."""
+    device = Recorder()
+    for model, most in _served():
+        choose = heuristic(device)
+        CudaEngine(model, device, max_batch=most, choose=choose, takes=Kind.JPEG).close()
+    subjects = {(unit.subject, unit.n) for unit in units() if unit.side == UNTUNED}
+    for subject, n in sorted(subjects):
+        model = light.network(*AT_PRECISIONS[subject])
+        ConvoyNetwork(model, device, n, heuristic(device)).close()
+    with micro.laboratory(device, micro.Effort()) as at:
+        for measure in micro.MEASUREMENTS.values():
+            measure(at)
+    return dict.fromkeys(INSTANTIATIONS) | device.loaded | _candidates(device)
+
+
+def _served() -> Iterator[tuple[Classifier, int]]:
+    """Yield what tests and servers run, with the largest batch; others' kernels are the cases'."""
+    yield load_classifier(BUILT_IN_MODEL), 8
+    yield load_classifier(SQUEEZENET, overrides={"preset": "caffe", "precision": "fp32"}), 8
+
+
+def _candidates(device: NullDevice) -> dict[Instantiation, None]:
+    layers: Iterable[ConvProblem] = (
+        problem
+        for name in TUNED
+        for problem in conv_problems(light.network(name).rewritten.graph, [1])
+    )
+    every = (*layers, *(layer.problem for layer in SUITES[SUITE]))
+    return {
+        kernel: None
+        for problem in dict.fromkeys(every)
+        for choice, trigger in product(shortlist(problem, device, Search().top).values(), Trigger)
+        for kernel in instantiations(problem, choice._replace(trigger=trigger))
+    }
+
+
+def pack(kernels: Iterable[Instantiation], arch: str, file: Path) -> None:
+    """Compile what the cache lacks, and pack the cubins that `arch` has."""
+    with Progress() as bar:
+        task = bar.add_task(f"{compiler()}, sm_{arch}")
+        show = partial(_show, bar, task)
+        made = compile_all(kernels, [arch], CACHE, show)
+    with tarfile.open(file, "w:xz", preset=6) as packed:
+        for kernel, _ in made:
+            cubin = cached_file(kernel, arch, CACHE)
+            packed.add(cubin, cubin.name)
+
+
+def _show(bar: Progress, task: TaskID, done: int, total: int) -> None:
+    bar.update(task, completed=done, total=total)
+
+
+def main(release: str, arch: str, file: str) -> None:
+    """Pack the kernels, in a process with that compiler. Raises SystemExit for an unknown one."""
+    releases = {each.release: each for each in COMPARED}
+    if release not in releases:
+        raise SystemExit(f"no NVRTC {release} was compared; there are {', '.join(releases)}")
+    if releases[release].name == compiler():
+        pack(wanted(), arch, Path(file))
+    else:
+        run_with(releases[release], ["-m", "tests.support.kernels.carried", release, arch, file])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
