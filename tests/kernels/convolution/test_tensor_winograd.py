@@ -227,7 +227,7 @@ def test_images_of_few_tiles_share_a_block() -> None:
 @EVERY_TILE
 def test_the_cost_model_is_told_what_a_block_takes(tile: TensorWinogradTile) -> None:
     problem = same(8, 8, 5, 5)
-    _, table = resources.read()
+    table = resources.read()
     config = WinogradConfig(Points.INTEGER, tile)
     (work,) = F2.work(problem, config)
     (launched,) = F2.launches(problem, config, ConvTensors(halves(8), halves(8)))

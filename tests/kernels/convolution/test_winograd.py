@@ -140,7 +140,7 @@ def test_the_cost_model_is_told_what_a_block_takes(
     algorithm: WinogradConv, tile: WinogradTile
 ) -> None:
     problem = same(algorithm, 8, 8, *[5] * algorithm.axes)
-    _, table = resources.read()
+    table = resources.read()
     for points in algorithm.points:
         config = WinogradConfig(points, tile)
         (work,) = algorithm.work(problem, config)

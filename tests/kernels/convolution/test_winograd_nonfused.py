@@ -291,7 +291,7 @@ def test_the_launches_of_all_chunks_cover_every_tile_once(
 
 
 def test_the_cost_model_is_told_what_the_transforms_take() -> None:
-    _, table = resources.read()
+    table = resources.read()
     layers = (F2, LAYERS[0]), (F4, LAYERS[0]), (F2_3D, LAYERS_3D[0])
     every = [(each, at_precision(layer, at)) for each, layer in layers for at in FLOATING]
     for algorithm, layer in every:
