@@ -3,6 +3,7 @@
 The simulator cannot show what a compiler moves: g++ makes its kernels, not NVRTC.
 """
 
+import json
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from kernels.device.device import Instantiation
 from tests.support.cases import INSTANTIATIONS
 from tests.support.kernels import ptx
+from tests.support.kernels.compilers import named, run_with
 from tests.support.kernels.mutations import replaced
 
 OF_WGMMA = ptx.with_products(INSTANTIATIONS)
@@ -44,6 +46,24 @@ def test_nothing_touches_what_a_wgmma_under_way_uses(kernel: Instantiation) -> N
     assert text.count("wgmma.mma_async.") >= 4
     assert text.count("wgmma.wait_group.") >= 1
     assert not ptx.touches(text)
+
+
+@pytest.mark.slow
+def test_nothing_touches_it_in_any_kernel() -> None:
+    _hold(ptx.touches_of_all(OF_WGMMA))
+
+
+@pytest.mark.slow
+def test_nothing_touches_it_in_any_kernel_of_an_older_compiler() -> None:
+    older = named("NVRTC 13.0")
+    version, found = json.loads(run_with(older, ["-m", "tests.support.kernels.ptx"]))
+    assert tuple(version) == older.version
+    _hold(found)
+
+
+def _hold(found: dict[str, list[str]]) -> None:
+    assert found.keys() == {each.expression for each in OF_WGMMA}
+    assert not {kernel: touched for kernel, touched in found.items() if touched}
 
 
 _TMA, _TENSOR, _INTEGER = "tma_gemm.cu", "tensor_gemm.cu", "integer_gemm.cu"
