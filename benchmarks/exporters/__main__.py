@@ -30,7 +30,7 @@ PHOTOGRAPHS = ROOT / "service" / "api" / "page" / "photographs"
 PAGE = ROOT / "docs" / "exporters.md"
 RECORDINGS = ROOT / "tests" / "benchmarks" / "exporters" / "recordings"
 
-MOST_BYTES = 40_000
+MOST_BYTES = 24_000
 """The most bytes of a model that is recorded for the tests."""
 
 

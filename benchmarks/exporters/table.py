@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchmarks.exporters.catalogue import EXPORTERS, Exporter
-from benchmarks.exporters.check import PIXELS, RIGHT, TOLERANCE, WRONG, Verdict
+from benchmarks.exporters.check import ARE_RIGHT, STEP, TOLERANCE, WRONG, Verdict
 
 _HEAD = """\
 # What exporters write, and what Convoy answers
@@ -14,8 +14,9 @@ Each model was written by a pinned release of its exporter, in a folder with the
 exporter writes beside it, and asked for the page's photographs by the exporter's own pipeline.
 Convoy was asked without a flag. A model is *right* where no probability differs by more than
 {tolerance:g}; *right with exact* where that needs [`exact = true`](models.md#exact), because these
-random networks multiply a pixel's last bit; *refused* and *warned* say what Convoy said. Written by
-`python -m benchmarks.exporters check`{at}, after `export`.
+random networks multiply a pixel's last bit; *right to a step of 8 bits* where a quantised network
+differs by at most {step:g}, as a value between two codes may become either. *Refused* and *warned*
+rows have what Convoy said. Written by `python -m benchmarks.exporters check`{at}, after `export`.
 
 {summary}
 
@@ -32,13 +33,14 @@ random networks multiply a pixel's last bit; *refused* and *warned* say what Con
 def table(verdicts: Sequence[Verdict], commit: str) -> str:
     """Return the page; a row per model, in the order of their names."""
     counted = Counter(each.outcome for each in verdicts)
-    right = counted[RIGHT] + counted[PIXELS]
-    others = [f"{n} {outcome}" for outcome, n in counted.items() if outcome not in (RIGHT, PIXELS)]
+    right = sum(counted[outcome] for outcome in ARE_RIGHT)
+    others = [f"{n} {outcome}" for outcome, n in counted.items() if outcome not in ARE_RIGHT]
     summary = f"Of {len(verdicts)} models {right} are right" + "".join(f", {o}" for o in others)
     if not counted[WRONG]:
         summary += ", none is wrong without a word"
     return _HEAD.format(
         tolerance=TOLERANCE,
+        step=STEP,
         at=f" at {commit}",
         summary=f"{summary}.",
         releases="\n".join(map(_release, EXPORTERS)),

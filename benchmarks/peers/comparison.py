@@ -173,7 +173,7 @@ def of_peer(
     stands = {
         "choices": dict(setting.choices),
         "environment": {**peer.environment, **setting.environment},
-        "versions": {name: v for name, v in installed.versions.items() if name in TOLD},
+        "versions": {n: v for n, v in installed.versions.items() if n in (peer.package, *TOLD)},
     }
     return Contender(peer.name, setting.name, "/predict", setting.protocol, opened, stands)
 
