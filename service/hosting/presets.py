@@ -24,8 +24,9 @@ were with 2. Seven networks of random weights gave none with two seeds each, tho
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf, log
 from pathlib import Path
 
@@ -46,7 +47,7 @@ from models import (
     normalised,
     shown_by,
 )
-from service.engine.ranking import ScoreRow, probabilities, top_k
+from service.engine.ranking import probabilities
 from service.errors import EngineFailedError
 
 _log = logging.getLogger("convoy")
@@ -105,11 +106,12 @@ def judged(classifier: Classifier, engine: Engine, decode: Decode) -> Classifier
     if not guess or meaning.frames is not None or len(each_preset(meaning)) == 1:
         return classifier
     images = {photograph: _SHOWS[photograph.stem] for photograph in PHOTOGRAPHS}
-    are_named = all(any(_classes_named(names, labels)) for names in images.values())
-    (guessed,) = try_presets(classifier, engine, images, decode, only=guess)
+    are_named = all(_classes_named(names, labels) for names in images.values())
+    (guessed,) = try_presets(classifier, engine, images, decode, [guess])
     if guessed.right == len(images) or not (are_named or guessed.share < _HARDLY):
         return classifier
-    trials = try_presets(classifier, engine, images, decode)
+    others = try_presets(classifier, engine, images, decode, PRESETS.keys() - {guess})
+    trials = sorted([guessed, *others], key=lambda trial: list(PRESETS).index(trial.name))
     if are_named:
         return _by_names(classifier, guessed, trials)
     if said := _by_shares(classifier.name, guessed, trials, classes):
@@ -160,10 +162,10 @@ def try_presets(
     engine: Engine,
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
-    only: str | None = None,
+    only: Collection[str] | None = None,
 ) -> list[PresetTrial]:
-    """Run images through every preset that fits, or through one; `images` maps each to its right
-    names.
+    """Run images through every preset that fits, or through those named; `images` maps each to its
+    right names.
 
     The model's own preprocessing comes first if it is not a preset. Raises what `decode` and the
     engine raise.
@@ -172,11 +174,69 @@ def try_presets(
     presets = dict(each_preset(own))
     if own not in presets.values():
         presets = {"as described": own} | presets
-    return [
-        replace(_try(name, preset, engine, images, decode), used=preset == own)
-        for name, preset in presets.items()
-        if only in (None, name)
-    ]
+    if only is not None:
+        presets = {name: preset for name, preset in presets.items() if name in only}
+    tallies = {name: _Tally(preset) for name, preset in presets.items()}
+    for file, expected in images.items():
+        named = _classes_named(expected, own.labels)
+        decoded: dict[object, Pixels] = {}  # most presets differ in the normalisation alone
+        for name, preset in presets.items():
+            key = preset.channels, preset.crop_mode, preset.resize, preset.interpolation
+            if key not in decoded:
+                decoded[key] = decode(file, preset)
+            (scores,) = engine.run(normalised(decoded[key][np.newaxis], preset)).scores
+            tallies[name].add(scores, named)
+    return [tallies[name].trial(name, used=preset == own) for name, preset in presets.items()]
+
+
+class _Tally:
+    """Adds up what a preset gives on images, one after another."""
+
+    def __init__(self, preset: Preprocessing) -> None:
+        self._output = preset.output
+        self._correct: list[bool] = []
+        self._confidence = self._likelihood = self._size = 0.0
+        self._sum: NDArray[np.float64] | float = 0.0
+        self._is_finite = True
+
+    def add(self, scores: Scores, named: Sequence[int]) -> None:
+        """Add an image's scores; `named` has the classes that have an expected name."""
+        try:
+            every = probabilities(scores, self._output)
+        except EngineFailedError:  # extreme pixels may cause it
+            self._is_finite = False
+            every = np.zeros(classes_of(len(scores)))
+        self._confidence += float(every.max())
+        self._correct.append(int(every.argmax()) in named)
+        if named:
+            self._likelihood += log(max(_LEAST, float(every[list(named)].sum())))
+        if self._is_finite:
+            row = _logits(scores, self._output)
+            self._sum += row
+            self._size += float(row @ row)
+
+    def trial(self, name: str, *, used: bool) -> PresetTrial:
+        """Return the sums as a trial, all zero if a score was not finite."""
+        count = len(self._correct)
+        if not self._is_finite:
+            return PresetTrial(name, used, 0.0, 0.0, 0, -inf, (False,) * count)
+        return PresetTrial(
+            name,
+            used,
+            self._confidence / count if count else 0.0,
+            _share(self._sum, self._size, count),
+            sum(self._correct),
+            self._likelihood,
+            tuple(self._correct),
+        )
+
+
+def _share(total: NDArray[np.float64] | float, size: float, count: int) -> float:
+    """Return 1 - n |mean of the rows|² / sum of |row|², or 0 if all rows are equal or zero."""
+    if not size:
+        return 0.0
+    mean = total / count
+    return max(0.0, 1 - count * float(np.dot(mean, mean)) / size)
 
 
 def label_names(label: str) -> list[str]:
@@ -193,41 +253,19 @@ def plain_words(text: str) -> str:
     return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
-def _classes_named(names: Iterable[str], labels: Sequence[str]) -> NDArray[np.bool_]:
-    """Return for each class whether its label has one of the names."""
-    wanted = set(names)
-    return np.array([not wanted.isdisjoint(label_names(label)) for label in labels], np.bool_)
+def _classes_named(names: Iterable[str], labels: tuple[str, ...]) -> Sequence[int]:
+    """Return the classes whose labels have one of the names."""
+    by_name = _classes_by_name(labels)
+    return sorted({index for name in names for index in by_name.get(name, ())})
 
 
-def _try(
-    name: str,
-    preset: Preprocessing,
-    engine: Engine,
-    images: Mapping[Path, Iterable[str]],
-    decode: Decode,
-) -> PresetTrial:
-    """Return a preset's trial, all zero if a score is not finite, which extreme pixels may
-    cause."""
-    rows: list[NDArray[np.float64]] = []
-    confidences, likelihood = [], 0.0
-    correct: list[bool] = []
-    for file, expected in images.items():
-        tensor = normalised(decode(file, preset)[np.newaxis], preset)
-        (scores,) = engine.run(tensor).scores
-        try:
-            (best,) = top_k(ScoreRow(scores), 1, preset.output, preset.labels)
-            every = probabilities(scores, preset.output)
-        except EngineFailedError:
-            return PresetTrial(name, False, 0.0, 0.0, 0, -inf, (False,) * len(images))
-        confidences.append(best["probability"])
-        correct.append(not set(expected).isdisjoint(label_names(best["label"])))
-        named = _classes_named(expected, preset.labels)
-        if named.any():
-            likelihood += log(max(_LEAST, float(every[named].sum())))
-        rows.append(_logits(scores, preset.output))
-    right = sum(correct)
-    share, confidence = _share(rows), float(np.mean(confidences))
-    return PresetTrial(name, False, confidence, share, right, likelihood, tuple(correct))
+@lru_cache(maxsize=1)
+def _classes_by_name(labels: tuple[str, ...]) -> Mapping[str, Sequence[int]]:
+    found: dict[str, list[int]] = {}
+    for index, label in enumerate(labels):
+        for name in label_names(label):
+            found.setdefault(name, []).append(index)
+    return found
 
 
 def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
@@ -237,13 +275,6 @@ def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
         row = np.log(np.maximum(probabilities(scores, output), np.finfo(np.float32).tiny))
     centred: NDArray[np.float64] = row - row.mean()
     return centred
-
-
-def _share(rows: Sequence[NDArray[np.float64]]) -> float:
-    """Return 1 - n |mean of the rows|² / sum of |row|², or 0 if all rows are equal or zero."""
-    size = sum(float(row @ row) for row in rows)
-    mean = np.mean(rows, axis=0)
-    return max(0.0, 1 - len(rows) * float(mean @ mean) / size) if size else 0.0
 
 
 def _by_names(
