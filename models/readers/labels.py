@@ -20,7 +20,7 @@ from pathlib import Path
 import yaml  # type: ignore[import-untyped]
 
 from models.errors import PreprocessingError
-from models.readers.reading import read_text
+from models.readers.reading import LONGEST, read_text
 
 LABEL_KEYS = (
     *("id2label", "names", "class_names", "classnames", "label_names", "labels", "classes"),
@@ -52,27 +52,20 @@ class NotLabelsError(PreprocessingError):
 def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
     """Return the labels in a file, by the form that its name says.
 
-    `source` is the file that names it, if one does. Raises PreprocessingError, or NotLabelsError
-    for a readable file without labels.
+    `source` is the file that names it, if one does. Raises PreprocessingError; NotLabelsError for a
+    readable file without labels, and for a table, JSON or YAML that cannot be read: such a file
+    need not be one of labels.
     """
     what, form = f"{source}: the labels" if source else "", path.suffix.lower()
-    longest = {"longest": _LONGEST_YAML} if form in (".yaml", ".yml") else {}
-    text = read_text(path, what, **longest)
     labels: tuple[str, ...] | None
-    if form in (".yaml", ".yml"):
+    if form in _READERS:
+        longest, read = _READERS[form]
         try:
-            value = yaml.load(text, yaml.BaseLoader)  # noqa: S506  it makes strings of all scalars
-        except (yaml.YAMLError, RecursionError) as error:
-            raise PreprocessingError(f"{path} cannot be read: {error}") from error
-        labels = labels_in(value)
-    elif form in (".csv", ".tsv"):
-        labels = _in_table(path, text)
-    elif form == ".json":
-        value = parse_value(text)
-        if value is None:
-            raise PreprocessingError(f"{path} cannot be read: it is not JSON")
-        labels = labels_in(value)
+            labels = read(path, read_text(path, what, longest))
+        except PreprocessingError as error:
+            raise NotLabelsError(str(error)) from error
     else:
+        text = read_text(path, what)
         labels = labels_in(parse_value(text)) or _in_lines(path, text)
     if not labels:
         raise NotLabelsError(
@@ -80,6 +73,20 @@ def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
             " numbers of the classes from 0 or 1 on, in text, JSON, YAML or CSV"
         )
     return labels
+
+
+def _in_yaml(path: Path, text: str) -> tuple[str, ...] | None:
+    try:
+        return labels_in(yaml.load(text, yaml.BaseLoader))  # noqa: S506  it makes strings alone
+    except (yaml.YAMLError, RecursionError) as error:
+        raise PreprocessingError(f"{path} cannot be read: {error}") from error
+
+
+def _in_json(path: Path, text: str) -> tuple[str, ...] | None:
+    value = parse_value(text)
+    if value is None:
+        raise PreprocessingError(f"{path} cannot be read: it is no list or object in JSON")
+    return labels_in(value)
 
 
 def labels_in_text(text: str) -> tuple[str, ...] | None:
@@ -261,3 +268,12 @@ def labels_by_number(path: Path, key: str, names: Mapping[str, object]) -> tuple
     if not all(isinstance(label, str) for label in labels):
         raise PreprocessingError(f"{path}: {key} must have a label for each number from 0 on")
     return tuple(map(str, labels))
+
+
+_READERS = {
+    ".json": (LONGEST, _in_json),
+    ".yaml": (_LONGEST_YAML, _in_yaml),
+    ".yml": (_LONGEST_YAML, _in_yaml),
+    ".csv": (LONGEST, _in_table),
+    ".tsv": (LONGEST, _in_table),
+}

@@ -11,7 +11,7 @@ from models.errors import PreprocessingError
 
 LARGEST_BATCH = 64  # of --max-batch
 LOWEST_PRIORITY = 9
-_LONGEST = 2**24  # file in characters; the labels of 20,000 classes take a tenth
+LONGEST = 2**24  # of a file in characters; the labels of 20,000 classes take a tenth
 _TOO_LONG = 2**16  # a side in pixels
 
 Keys = dict[str, object]
@@ -36,7 +36,7 @@ class Reading:
     unclear: str = ""  # why a model is refused whose output nothing else says
 
 
-def read_text(path: Path, what: str = "", longest: int = _LONGEST) -> str:
+def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
     """Return a file's text, in UTF-8 or, if it says so, in UTF-16, which Windows writes.
 
     Raises PreprocessingError saying that `what` cannot be read.

@@ -1,6 +1,7 @@
 """Files that hold anything at all are read or refused by name, never a crash."""
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from models.description import load_description
 from models.errors import PreprocessingError
-from models.readers import READERS
+from models.readers import READERS, read_labels
 
 scalars = st.one_of(
     st.none(),
@@ -58,6 +59,9 @@ KINDS = ["ViTImageProcessor", "EfficientNetImageProcessor", "ConvNextImageProces
 FILES = tuple({(read, Path(name).suffix): name for name, read in READERS}.values())
 
 
+LISTS = {name for name, read in READERS if read is read_labels}
+
+
 def values(names: list[str]) -> st.SearchStrategy[Any]:
     return st.recursive(
         scalars,
@@ -100,10 +104,13 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, file: str, content: bytes
 @pytest.mark.parametrize("file", [*FILES, "model.toml"])
 def test_a_file_that_is_too_long_is_refused(tmp_path: Path, file: str) -> None:
     (tmp_path / file).write_bytes(b"\n" * (2**24 + 1))
-    with pytest.raises(
-        PreprocessingError, match=rf"{file} cannot be read: .* (16777216|1048576) char"
-    ):
-        load_description(tmp_path / "model.onnx", (3, 8, 8))
+    if Path(file).suffix != ".txt" and file in LISTS:
+        said = load_description(tmp_path / "model.onnx", (3, 8, 8)).origin  # it need be no list
+    else:
+        with pytest.raises(PreprocessingError) as error:
+            load_description(tmp_path / "model.onnx", (3, 8, 8))
+        said = str(error.value)
+    assert re.search(rf"{file} cannot be read: .* (16777216|1048576) char", said)
 
 
 def test_the_line_about_files_stays_short(tmp_path: Path) -> None:
