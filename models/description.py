@@ -67,7 +67,7 @@ _LONGEST = 2000  # characters of the line about what was taken from where
 _Path = TypeVar("_Path", bound=PurePath)
 
 _NORMALISING = ("scale", "mean", "std")
-_OF_PIXELS = {255: "raw", 1: "unit"}
+_OF_PIXELS: Mapping[float, str] = {255: "raw", 1: "unit"}
 """The preset of a network that normalises pixels itself, by the largest value that they have."""
 _OF_SERVING = ("max_batch", "timeout_ms", "priority")
 
