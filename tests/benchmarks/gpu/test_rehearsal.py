@@ -64,9 +64,14 @@ def test_what_is_measured_asks_for_the_device_and_ends(machine: Imitation) -> No
     ]
     assert all(line["ended"].startswith("status") for line in read(out / STAGES)), run.stdout
     log = (out / LOG).read_text()
-    assert "network by convoy is not measured" in log
-    assert "PyTorch cannot be imported" in log
-    assert "ModuleNotFoundError" not in log.replace("No module named 'torch'", "")
+    for kind, side in (
+        *(("network", "convoy untuned"), ("network", "torch graph"), ("decoding", "convoy")),
+        *(("http", "convoy"), ("micro", "convoy")),
+    ):
+        assert f"{kind} by {side} is not measured: the measuring process crashed" in log
+    assert "CUDA device 0 does not answer" in log
+    assert "ModuleNotFoundError" not in log
+    assert not (out / "gpu.jsonl").exists(), "nothing was measured, and nothing says so"
     comes_back(out)
 
 
