@@ -94,12 +94,12 @@ _NCU = (
 
 PARTS: Mapping[str, Sequence[Stage]] = {
     "proof": (
-        Stage("what is here", ("-m", "benchmarks.gpu", "here"), 10, 30),
+        Stage("what is here", ("-m", "benchmarks.gpu", "here"), 10, 20),
         Stage(
             "smoke",
             (*_CONVOY, "classify", "digits", _SAMPLE, "--device", "cuda"),
             10,
-            40,
+            30,
         ),
         _proof("kernels", 70, 100),
         _proof("windows", 10, 35),
@@ -112,12 +112,12 @@ PARTS: Mapping[str, Sequence[Stage]] = {
     ),
     "speed": (
         _run("networks", "network .* convoy untuned", 70, 95),
-        _run("torch", "network (SqueezeNet|ResNet-50).* N[18] torch graph", 40, 55),
-        _run("decoding", "decoding|http JPEG decoded.* N[18] ", 30, 45),
+        _run("torch", "network (SqueezeNet|ResNet-50).* N[18] torch graph", 45, 65),
+        _run("decoding", "decoding|http JPEG decoded.* N[18] ", 30, 48),
         _run("http", "http JPEG N[18] ", 25, 35),
         _run("micro", "micro", 20, 30),
         # Its times are not the network's: the profiler runs a kernel several times.
-        Stage("ncu", _PROFILED, 15, 20, _NCU),
+        Stage("ncu", _PROFILED, 15, 27, _NCU),
     ),
 }
 

@@ -20,7 +20,7 @@ MICRO, LAYER, NETWORK, HTTP, DECODING = "micro", "layer", "network", "http", "de
 WITH_TF32 = " with tf32"
 """The end of the side for which a worker is started where TF32 must not be off."""
 
-START_S = 15.0
+START_S = 10.0
 """Seconds for a worker to start, with CUDA and where needed PyTorch."""
 
 _SECONDS = {
@@ -30,11 +30,11 @@ _SECONDS = {
     (LAYER, "im2col"): 2.0,
     (LAYER, "cudnn"): 40.0,
     (NETWORK, "torch eager"): 15.0,
-    (NETWORK, "torch graph"): 15.0,
+    (NETWORK, "torch graph"): 3.5,
     (NETWORK, "torch.compile"): 120.0,
-    (HTTP, "convoy"): 25.0,
-    (DECODING, "convoy"): 5.0,
-    **{(NETWORK, side): 4.0 if side.startswith(UNTUNED) else 15.0 for side in CONVOYS},
+    (HTTP, "convoy"): 9.0,
+    (DECODING, "convoy"): 2.0,
+    **{(NETWORK, side): 2.3 if side.startswith(UNTUNED) else 15.0 for side in CONVOYS},
     (NETWORK, CONVOY): 30.0,
 }
 """Guesses of a unit's seconds for plans; if there are lines of such units, their median counts."""
@@ -191,4 +191,4 @@ def packed(
 
 def limit_s(unit: Unit, takes: Mapping[tuple[str, str], float]) -> float:
     """Return the seconds after which a unit counts as hung."""
-    return 3 * takes[unit.kind, unit.side] + 2 * START_S
+    return 3 * (takes[unit.kind, unit.side] + START_S)

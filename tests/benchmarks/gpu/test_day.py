@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import day
-from benchmarks.gpu.commands import main, parse_arguments
+from benchmarks.gpu.commands import _chosen, main, parse_arguments
 from benchmarks.gpu.day import PARTS, SECONDS, START_S, Stage
 from benchmarks.gpu.proof import GROUPS
-from benchmarks.gpu.units import units
+from benchmarks.gpu.units import packed, seconds_of, units
 from benchmarks.rows import read
 from tests.support import ROOT
 
@@ -77,16 +77,12 @@ def test_what_is_run_is_there_and_no_clock_is_set() -> None:
         if "benchmarks.gpu" in words:
             arguments = parse_arguments(words[words.index("benchmarks.gpu") + 1 :])
             if arguments.command == "run":
-                from benchmarks.gpu.commands import _chosen  # noqa: PLC0415
-
                 assert _chosen(arguments)
         assert "nvidia-smi" not in words
         assert stage.program[:1] != ("ncu",) or stage.program[1:3] == ("--clock-control", "none")
 
 
 def test_precisions_are_measured_beside_torch_with_and_without_dependent_launches() -> None:
-    from benchmarks.gpu.commands import _chosen  # noqa: PLC0415
-
     def of(stage: str) -> set[tuple[str, int, str]]:
         (words,) = (told(each) for each in EVERY if each.name == stage)
         arguments = parse_arguments(words[words.index("benchmarks.gpu") + 1 :])
@@ -107,6 +103,15 @@ def test_precisions_are_measured_beside_torch_with_and_without_dependent_launche
     assert {unit.subject for unit in units() if unit.kind == "micro"} == {
         each[0] for each in of("micro")
     }
+
+
+def test_what_a_stage_measures_fits_its_limit_by_the_guesses() -> None:
+    for stage in EVERY:
+        words = told(stage)
+        if "run" in words and not stage.program:
+            arguments = parse_arguments(words[words.index("benchmarks.gpu") + 1 :])
+            chosen = _chosen(arguments)
+            assert packed(chosen, stage.limit - 2, seconds_of([])) == chosen, stage.name
 
 
 def test_a_stage_that_hangs_or_fails_costs_itself_alone(

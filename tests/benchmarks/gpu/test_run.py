@@ -146,7 +146,7 @@ def test_what_fits_is_packed_in_order_and_counts_a_worker_s_start() -> None:
     ]
     assert packed(todo, 36, takes) == [todo[0], todo[2]]
     assert packed(todo, 46, takes) == [todo[0], todo[2], todo[3]]
-    assert packed(todo, 24, takes) == []
+    assert packed(todo, 19, takes) == []
 
 
 def test_seconds_are_those_that_units_took() -> None:
