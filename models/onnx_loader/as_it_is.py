@@ -14,8 +14,10 @@ from models.errors import UnsupportedModelError
 from models.graph import Graph, Value
 from models.onnx_loader.importer import RefusedError, static_shape
 from models.onnx_loader.limits.sizes import known_shape
+from models.onnx_loader.normalise import IR_VERSION, OPSET
 from models.onnx_loader.opaque import Opaque
 from models.onnx_loader.outputs import expose
+from models.onnx_loader.subnormal import flush_proto
 
 _UNBOUNDED = {"Loop", "Scan"}
 
@@ -41,10 +43,7 @@ def as_it_is(
         )
     if loops := {node.op_type for node in model.graph.all_nodes()} & _UNBOUNDED:
         raise UnsupportedModelError(f"{reason}\nand {', '.join(loops)} may run without end")
-    runnable = ModelProto()
-    runnable.CopyFrom(proto)
-    expose(runnable, str(scores.name))
-    runnable.ir_version = max(proto.ir_version, 4)  # since then initializers are no inputs
+    runnable = _runnable(proto, model, str(scores.name))
     _take_floats(runnable, str(image.name))
     _give_floats(runnable)
     node = Opaque(
@@ -53,7 +52,7 @@ def as_it_is(
         x=str(image.name),
         reason=reason,
         sums=tuple(_terms(inner) for inner in model.graph),
-        halves=any(weight.data_type == TensorProto.FLOAT16 for weight in proto.graph.initializer),
+        halves=any(w.data_type == TensorProto.FLOAT16 for w in runnable.graph.initializer),
     )
     values = {
         str(value.name): Value(str(value.name), shape[1:])
@@ -61,6 +60,22 @@ def as_it_is(
     }
     graph = Graph(name, (node.x,), (node.output,), values, (node,), {})
     return graph, runnable
+
+
+def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
+    """Return the file's own nodes, or the normal form where their opset may be ahead of ONNX
+    Runtime's."""
+    if any(
+        opset.domain in ("", "ai.onnx") and opset.version > OPSET for opset in proto.opset_import
+    ):
+        return ir.serde.serialize_model(model)
+    runnable = ModelProto()
+    runnable.CopyFrom(proto)
+    expose(runnable, scores)
+    # From 4 on initializers are no inputs; a number above ONNX Runtime's says nothing of the nodes.
+    runnable.ir_version = min(max(proto.ir_version, 4), IR_VERSION)
+    flush_proto(runnable)
+    return runnable
 
 
 def _terms(node: ir.Node) -> int:

@@ -16,7 +16,7 @@ from onnx import ModelProto
 from models.errors import ModelError, ModelFileError, UnsupportedModelError
 from models.onnx_loader.external import external_names, read_external_data
 from models.onnx_loader.limits.bounds import shortened
-from models.onnx_loader.limits.census import check_census, check_stored
+from models.onnx_loader.limits.census import all_nodes, check_census, check_stored
 from models.onnx_loader.limits.wire import MalformedError, check_wire
 
 OLDEST_OPSET = 7
@@ -49,11 +49,49 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
     read_external_data(path, model, allowed=limits.external_data, max_bytes=limits.max_bytes)
     _refuse(path, check_stored, model)
     try:
-        onnx.checker.check_model(model)
+        check_valid(model)
     # RuntimeError: where onnx itself asserts.
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         raise ModelFileError(f"{path} is not a valid ONNX model: {_first_line(error)}") from error
     return model
+
+
+def check_valid(model: ModelProto) -> None:
+    """Run onnx's checker, hiding from it the old operators that Convoy spells out.
+
+    It knows nothing of them, though ONNX Runtime runs them. Raises what the checker does.
+    """
+    # It imports onnx-ir, which takes 0.6 s.
+    from models.onnx_loader.old_operators import is_spelled_out  # noqa: PLC0415
+
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    opset = opsets.get("", opsets.get("ai.onnx", 0))
+    old = [
+        node
+        for node in all_nodes(model)
+        if is_spelled_out(node.op_type, opset)
+        and node.domain in ("", "ai.onnx")
+        and _is_dropped(node.op_type, opset)
+    ]
+    for node in old:
+        node.domain = _HIDDEN
+    if old:
+        model.opset_import.add(domain=_HIDDEN, version=1)
+    try:
+        onnx.checker.check_model(model)
+    finally:
+        for node in old:
+            node.domain = ""
+        if old:
+            del model.opset_import[-1]
+
+
+_HIDDEN = "convoy.old"
+
+
+def _is_dropped(op: str, opset: int) -> bool:
+    known = onnx.defs.has(op, opset)
+    return not known or bool(onnx.defs.get_schema(op, opset).deprecated)
 
 
 def external_files(path: Path) -> set[str]:

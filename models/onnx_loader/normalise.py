@@ -1,7 +1,8 @@
 """Turns a checked ModelProto into one form: float32, one opset, constants folded, shapes known.
 
-    inline → to_float32 → convert_opset → spell_out_integers → fix_shapes → fold →
-    fold_into_integer_filters → move_integers → infer shapes
+    inline → to_float32 → spell_out_old → convert_opset → spell_out_integers → fix_shapes → fold →
+    fold_into_integer_filters → move_integers → keep_old_sampling → infer shapes → check_inference,
+    check_weights → flush
 
 Everything that follows (typed nodes, ONNX Runtime) sees only this form. Inlining, folding, opset
 conversion, shape inference and the folding of BatchNormalization into Conv are onnx's, onnx-ir's
@@ -22,14 +23,19 @@ from onnxscript import version_converter
 
 from models.errors import ModelError, UnsupportedModelError
 from models.graph import Shape
+from models.onnx_loader.file import check_valid
 from models.onnx_loader.fold import fold
+from models.onnx_loader.inference import check_inference, check_old_inference, check_weights
 from models.onnx_loader.integer_moves import move_integers
 from models.onnx_loader.integer_scales import fold_into_integer_filters
 from models.onnx_loader.integers import spell_out_integers
 from models.onnx_loader.limits.bounds import CONSTANT_FACTOR, CONSTANT_FREE, NODE_LIMIT, shortened
+from models.onnx_loader.limits.census import all_nodes
 from models.onnx_loader.limits.ranks import check_ranks
 from models.onnx_loader.limits.sizes import check_attributes, check_flat, check_reads, check_value
+from models.onnx_loader.old_operators import keep_old_sampling, spell_out_old, unconverted
 from models.onnx_loader.pixels import pixels_to_float32
+from models.onnx_loader.subnormal import flush
 
 # The form's opset: 24 is the first with Swish. Before 22 ONNX's shape inference counts pooling
 # windows (ceil_mode) that start beyond the image, which no runtime computes.
@@ -60,12 +66,16 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         cause = _innermost(error)
         if isinstance(cause, ModelError):  # raised within a pass
             raise cause from error
+        what = (
+            "asks for what Convoy does not read" if isinstance(cause, NotImplementedError) else ""
+        )
         raise UnsupportedModelError(
-            f"the model contradicts itself: {_first_line(cause)}"
+            f"the model {what or 'contradicts itself'}: {_first_line(cause)}"
         ) from error
 
 
 def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
+    _check_values(proto)
     initializers = {tensor.name for tensor in proto.graph.initializer}
     room = CONSTANT_FREE + CONSTANT_FACTOR * proto.ByteSize()
     model = ir.serde.deserialize_model(_inlined(proto))
@@ -81,6 +91,9 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         check_ranks(model)
         check_reads(model, room)
         to_float32(model)
+        opset = _opset(model)
+        check_old_inference(model, opset)
+        spell_out_old(model, opset)
         _convert_opset(model)
         pixels_to_float32(model)
         spell_out_integers(model)
@@ -88,8 +101,12 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         fold(model, room)
         fold_into_integer_filters(model)
         move_integers(model)
+        keep_old_sampling(model, opset)
         check_reads(model, room)
         _infer_shapes(model)
+        check_inference(model)
+        check_weights(model)
+        flush(model)
     _name_nodes(model, names)
     return model
 
@@ -111,6 +128,32 @@ def _name_nodes(model: ir.Model, given: set[str]) -> None:
         node.name = name
 
 
+def _check_values(proto: ModelProto) -> None:
+    """Refuse values that are no dense tensors, which onnx-ir does not read."""
+    graph = proto.graph
+    for value in (*graph.output, *graph.value_info):
+        kind = value.type
+        if kind.HasField("sequence_type"):
+            kind = kind.sequence_type.elem_type
+        if kind.HasField("map_type"):
+            makers = [node for node in graph.node if value.name in node.output]
+            by = "".join(f" of {node.op_type} {node.name or value.name}" for node in makers)
+            raise UnsupportedModelError(
+                f"{value.name}{by} is a map from labels to scores, not a tensor of scores. Export"
+                " the model without it: with skl2onnx by options={'zipmap': False}"
+            )
+    for node in all_nodes(proto):
+        for attribute in node.attribute:
+            if attribute.type in _SPARSE:
+                raise UnsupportedModelError(
+                    f"{node.op_type} {node.name or node.output[0]} holds a sparse tensor; Convoy"
+                    " reads dense ones: convert its weights before exporting"
+                )
+
+
+_SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
+
+
 def _inlined(proto: ModelProto) -> ModelProto:
     if not proto.functions:
         return proto
@@ -123,8 +166,15 @@ def _inlined(proto: ModelProto) -> ModelProto:
             " export the model again without functions"
         )
     # Again: the body of a function may name what only its caller has, even its own result.
-    onnx.checker.check_model(inlined)
+    check_valid(inlined)
     return inlined
+
+
+def _opset(model: ir.Model) -> int:
+    """Return the model's opset, after giving it the name "", which "ai.onnx" is another of."""
+    if "ai.onnx" in model.opset_imports:
+        model.opset_imports.setdefault("", model.opset_imports.pop("ai.onnx"))
+    return int(model.opset_imports.get("", OPSET))
 
 
 def _open_sizes(model: ir.Model) -> None:
@@ -156,7 +206,9 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _first_line(error: BaseException) -> str:
-    return shortened((str(error).strip() or type(error).__name__).partition("\n")[0])
+    # onnx-ir asks its users to contribute what it lacks.
+    line = (str(error).strip() or type(error).__name__).partition("\n")[0].partition(" Please ")[0]
+    return shortened(line)
 
 
 @contextmanager
@@ -222,13 +274,14 @@ def _retype(value: ir.Value, kinds: Collection[ir.DataType | None]) -> None:
 
 
 def _convert_opset(model: ir.Model) -> None:
-    version = model.opset_imports.get("", OPSET)
+    version = _opset(model)
     if version != OPSET:
         version_converter.ConvertVersionPass(OPSET, fallback=True)(model)
-    if model.opset_imports.get("", OPSET) != OPSET:
+    if _opset(model) != OPSET:
+        operators = unconverted(model, version, OPSET) or "the model as a whole"
         raise UnsupportedModelError(
-            f"the model cannot be converted from opset {version} to {OPSET};"
-            f" export it again with opset {OPSET}"
+            f"onnx cannot convert {operators} from opset {version} to {OPSET}, in which Convoy"
+            " reads every model; replace what is named before exporting, or export with that opset"
         )
     # Attributes have become nodes: three for each old Slice.
     nodes = sum(1 for _ in model.graph.all_nodes())

@@ -172,15 +172,6 @@ def _with_number(op: BinaryOp, number: float, *, first: bool = False) -> Operato
     return read
 
 
-def _abs(to: Importer, node: OnnxNode) -> None:
-    """Import Abs as the maximum of x and -x."""
-    output, x = to.declare(node.output), node.x()
-    minus = to.temporary(f"{output}/minus", to.shape(x))
-    weight = to.weight(f"{node.name}/number", np.array(-1.0))
-    to.nodes.append(Binary(name=minus, output=minus, a=x, b=weight, op=BinaryOp.MUL))
-    to.nodes.append(Binary(name=node.name, output=output, a=x, b=minus, op=BinaryOp.MAX))
-
-
 def _gemm(to: Importer, node: OnnxNode) -> None:
     attributes_only(node, {"transA": 0})
     alpha, transposed = node.number("alpha", 1.0), node.integer("transB", 0) == 0
@@ -326,7 +317,7 @@ def _identity(to: Importer, node: OnnxNode) -> None:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "Abs": _abs,
+    "Abs": reductions.absolute,
     "Add": _binary(BinaryOp.ADD),
     "AveragePool": windows.pool,
     "BatchNormalization": _batch_normalization,

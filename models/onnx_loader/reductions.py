@@ -4,9 +4,10 @@ from math import prod
 
 import numpy as np
 
+from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
 from kernels.problems.reduction import ReduceKind
-from models.graph import GlobalPool, Identity, Normalise, Reduce, Reshape
+from models.graph import Binary, GlobalPool, Identity, Normalise, Reduce, Reshape
 from models.onnx_loader.importer import (
     Importer,
     ImpossibleError,
@@ -24,7 +25,11 @@ def reduce(to: Importer, node: OnnxNode) -> None:
     rank = len(shape)
     given = node.constant_integers(1) if node.has(1) else []
     if not given and node.integer("noop_with_empty_axes", 0):
-        to.nodes.append(Identity(name=node.name, output=output, x=x))
+        # The sum, mean, largest or least of one number is that number, its L2 norm is not.
+        if ReduceKind(node.node.op_type) is ReduceKind.L2:
+            absolute(to, node)
+        else:
+            to.nodes.append(Identity(name=node.name, output=output, x=x))
         return
     axes = tuple(sorted({node.axis(axis, rank) for axis in given or range(rank)}))
     if 0 in shape[1:]:
@@ -39,6 +44,15 @@ def reduce(to: Importer, node: OnnxNode) -> None:
         to.nodes.append(Reduce(name=node.name, output=name, x=x, kind=kind, axes=axes))
     if not is_kept:
         to.nodes.append(Reshape(name=f"{node.name}/squeeze", output=output, x=name))
+
+
+def absolute(to: Importer, node: OnnxNode) -> None:
+    """Import |x| as the maximum of x and -x."""
+    output, x = to.declare(node.output), node.x()
+    minus = to.temporary(f"{output}/minus", to.shape(x))
+    weight = to.weight(f"{node.name}/number", np.array(-1.0))
+    to.nodes.append(Binary(name=minus, output=minus, a=x, b=weight, op=BinaryOp.MUL))
+    to.nodes.append(Binary(name=node.name, output=output, a=x, b=minus, op=BinaryOp.MAX))
 
 
 def layer_normalization(to: Importer, node: OnnxNode) -> None:

@@ -38,7 +38,7 @@ def check_census(model: ModelProto) -> None:
     """
     _check_depth(model)
     written = 0
-    for node in _all_nodes(model):
+    for node in all_nodes(model):
         written += 1
         if not node.output:
             raise ModelFileError(f"its node {node.name or node.op_type} writes nothing")
@@ -98,7 +98,7 @@ def tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Yield every tensor of a model, in attributes, subgraphs and functions too."""
     for graph in _graphs(model):
         yield from graph.initializer
-    for node in _all_nodes(model):
+    for node in all_nodes(model):
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
@@ -107,12 +107,13 @@ def tensors(model: ModelProto) -> Iterator[TensorProto]:
 
 def _graphs(model: ModelProto) -> Iterator[GraphProto]:
     yield model.graph
-    for node in _all_nodes(model):
+    for node in all_nodes(model):
         for attribute in node.attribute:
             yield from _subgraphs(attribute)
 
 
-def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
+def all_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield every node: of the graph, of functions, and of graphs inside nodes."""
     yield from _with_nested(model.graph.node)
     for function in model.functions:
         yield from _with_nested(function.node)
@@ -230,7 +231,7 @@ def _check_sparse(model: ModelProto) -> None:
     sparse = [tensor.values.name for graph in _graphs(model) for tensor in graph.sparse_initializer]
     sparse += [
         node.name or "a constant"
-        for node in _all_nodes(model)
+        for node in all_nodes(model)
         for attribute in node.attribute
         if attribute.HasField("sparse_tensor") or attribute.sparse_tensors
     ]

@@ -15,6 +15,7 @@ from models.errors import NoKernelsError
 from models.onnx_loader import Opaque, load_proto
 from models.preprocessing import normalised
 from tests.support.models.onnx_chains import node, noise
+from tests.support.onnx_models import run_onnxruntime
 
 SIZE, WIDTH, HEADS, TOKENS, CLASSES = 8, 16, 2, 4, 5
 SAYS = r"MatMul: input 1 .* must be constant, but is computed \(in .*; 2 nodes\)"
@@ -159,4 +160,23 @@ def test_a_quantised_model_runs_on_the_cpu(tmp_path: Path, batch: int | str) -> 
     expected = steps.mean((2, 3)) @ w[:, :, 0, 0].T
     scores = np.concatenate([engine.run(pixels[i : i + 1]).scores for i in range(3)])
     assert relative_error(scores, expected) < 1e-5
+    engine.close()
+
+
+@pytest.mark.parametrize("opset", [20, 26, 28])
+def test_numbers_above_onnx_runtimes_are_lowered(tmp_path: Path, opset: int) -> None:
+    """As onnx writes them by default: the number of the IR, and that of the opset."""
+    proto = attention()
+    proto.opset_import[0].version = opset
+    proto.ir_version = onnx.IR_VERSION
+    older = attention()
+    older.graph.CopyFrom(proto.graph)
+    classifier = load_classifier(saved(tmp_path, proto), overrides={"preset": "imagenet"})
+    assert classifier.network.no_kernels
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
+    image = np.random.default_rng(0).integers(0, 256, (1, SIZE, SIZE, 3)).astype(np.uint8)
+    x = normalised(image, classifier.preprocessing)
+    np.testing.assert_allclose(
+        engine.run(image).scores, run_onnxruntime(older, {"x": x})["y"], rtol=1e-4, atol=1e-5
+    )
     engine.close()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from models.errors import NoKernelsError, UnsupportedModelError
 from models.onnx_loader import load_proto
@@ -179,7 +179,7 @@ def test_numbers_may_be_divided_by_0() -> None:
 
 @pytest.mark.parametrize("ahead", ["Conv", "Gemm"])
 @pytest.mark.parametrize("training", [0, 1])
-def test_a_normalisation_in_training_is_not_folded_into_what_is_ahead(
+def test_a_normalisation_in_training_is_not_folded_into_what_is_ahead_but_refused(
     ahead: str, training: int
 ) -> None:
     first = {
@@ -192,7 +192,7 @@ def test_a_normalisation_in_training_is_not_folded_into_what_is_ahead(
     original = model(
         [
             *first[ahead],
-            helper.make_node("BatchNormalization", inputs, outputs, **attributes),
+            helper.make_node("BatchNormalization", inputs, outputs, "bn", **attributes),
             node("Flatten", "n"),
         ],
         {
@@ -204,10 +204,12 @@ def test_a_normalisation_in_training_is_not_folded_into_what_is_ahead(
         },
         shape=("N", 4, 6, 6),
     )
+    if training:
+        with pytest.raises(UnsupportedModelError, match=r"BatchNormalization bn .*model\.eval\(\)"):
+            load_proto("m", original, opaque=True)
+        return
     loaded = load_proto("m", original, opaque=True)
-    assert ("training_mode=1 is not supported" in loaded.no_kernels) is bool(training)
-    operators = [each.op_type for each in loaded.proto.graph.node]
-    assert ("BatchNormalization" in operators) is bool(training)
+    assert "BatchNormalization" not in [each.op_type for each in loaded.proto.graph.node]
     x = noise(1, 4, 6, 6)
     (scores,) = run_onnxruntime(loaded.proto, {"x": x}).values()
     np.testing.assert_allclose(scores, run_onnxruntime(original, {"x": x})["y"], atol=1e-4)
@@ -284,3 +286,48 @@ def test_sizes_below_0_are_open_and_asked_for() -> None:
     with pytest.raises(UnsupportedModelError, match="leaves sizes open"):
         load_proto("m", original)
     assert_same_at_every_n(original, load_proto("m", original, (4, 6, 6)))
+
+
+def test_a_zip_map_is_refused_in_words_of_our_own() -> None:
+    labels = helper.make_node(
+        "ZipMap", ["x"], ["y"], "zip", "ai.onnx.ml", classlabels_int64s=[0, 1]
+    )
+    original = model([labels], shape=("N", 2), infer=False)
+    original.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    mapped = helper.make_map_type_proto(
+        onnx.TensorProto.INT64, helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    )
+    original.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(mapped))
+    with pytest.raises(
+        UnsupportedModelError, match=r"y of ZipMap zip is a map .*'zipmap'"
+    ) as caught:
+        load_proto("m", original, opaque=True)
+    assert "contribut" not in str(caught.value)
+
+
+def test_a_sparse_constant_is_refused_in_words_of_our_own() -> None:
+    values = numpy_helper.from_array(np.ones(1, np.float32), "values")
+    places = numpy_helper.from_array(np.zeros((1, 4), np.int64), "places")
+    sparse = helper.make_sparse_tensor(values, places, [1, 4, 6, 6])
+    constant = helper.make_node("Constant", [], ["c"], "few", sparse_value=sparse)
+    original = model([constant, node("Add", "x c")], infer=False)
+    with pytest.raises(UnsupportedModelError, match="Constant few holds a sparse tensor"):
+        load_proto("m", original, opaque=True)
+
+
+def test_an_operator_that_cannot_be_converted_is_named() -> None:
+    original = model(
+        [node("Relu", "x", "r"), helper.make_node("GivenTensorFill", ["r"], ["y"], "filler")],
+        opset=7,
+        infer=False,
+    )
+    with pytest.raises(UnsupportedModelError, match=r"cannot convert GivenTensorFill \(filler\)"):
+        load_proto("m", original)
+
+
+@pytest.mark.parametrize("name", ["", "ai.onnx"])
+def test_the_standard_operators_have_two_names(name: str) -> None:
+    original = model([node("Softmax", "x", axis=1)], opset=11)
+    original.opset_import[0].domain = name
+    original.graph.node[0].domain = name
+    assert_same_at_every_n(original, load_proto("m", original))
