@@ -1,16 +1,19 @@
 """Reads and checks an image classifier, which is a network and the pixels that it expects."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 from kernels.problems.precision import Precision
 from models import imagenet
+from models.as_given import AsGiven, run_as_given
 from models.description import Serving, load_description
 from models.errors import NoKernelsError, NotScoresError, UnsupportedModelError
 from models.graph import Shape
@@ -19,7 +22,9 @@ from models.maps import Maps, find_maps
 from models.onnx_loader import (
     FileLimits,
     LoadedModel,
+    Opaque,
     Outputs,
+    expose,
     image_input,
     labels_of,
     load_proto,
@@ -30,7 +35,7 @@ from models.onnx_loader import (
 )
 from models.onnx_loader.own_normalisation import takes_pixels_up_to
 from models.precision import at_precision, kept_in_float
-from models.preprocessing import Preprocessing, checked_labels
+from models.preprocessing import Preprocessing, checked_labels, normalised
 from models.rewrite import (
     RULES,
     RULES_AT_A_PRECISION,
@@ -42,6 +47,10 @@ from models.rewrite import (
 from models.scores import Meaning, OutputKind, classes_of, meaning_of
 
 _log = logging.getLogger(__name__)
+
+
+TestImages = Callable[[Preprocessing], NDArray[np.uint8]]
+"""Returns photographs as the network's pixels, N×H×W×C."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,9 @@ class Classifier:
         (output,) = self.network.graph.outputs
         said = meaning_of(self.preprocessing.output, self.classes)
         return f'its scores, "{output}", are {said}{f" ({self.why})" if self.why else ""}'
+
+    path: Path | None = None  # of its file
+    given: AsGiven | None = None  # what the file computes as it was given
 
     @property
     def input(self) -> Inner:
@@ -125,12 +137,15 @@ def load_classifier(
     *,
     overrides: Mapping[str, object] | None = None,
     limits: FileLimits | None = None,
+    photographs: TestImages | None = None,
+    threads: int = 0,
 ) -> Classifier:
     """Return the classifier in `path`, described by its `model.toml`.
 
     `overrides` are flags under the same keys. Where neither sets a precision, it is the file's:
-    int8 of a quantised model, else that of its weights, float16 or float32. Raises ModelFileError,
-    UnsupportedModelError or PreprocessingError.
+    int8 of a quantised model, else that of its weights, float16 or float32. ONNX Runtime runs the
+    file as it was given, on `threads` threads, of noise and of `photographs`, for engines to be
+    compared with. Raises ModelFileError, UnsupportedModelError or PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
     image = image_input(proto)
@@ -194,7 +209,29 @@ def load_classifier(
         takes_halves=image.takes_halves,
         shown=kind is not None,
         why=why,
+        path=path,
+        given=_run_as_given(proto, network, preprocessing, photographs, threads),
     )
+
+
+def _run_as_given(
+    proto: ModelProto,
+    network: LoadedModel,
+    preprocessing: Preprocessing,
+    photographs: TestImages | None,
+    threads: int,
+) -> AsGiven:
+    """Return what the file computes of test images; it edits `proto`, which nothing else needs."""
+    shape = preprocessing.image_shape
+    images = np.random.default_rng(0).integers(0, 256, (1, *shape)).astype(np.uint8)
+    if photographs is not None:
+        images = np.concatenate([photographs(preprocessing), images])
+    (scores,) = network.graph.outputs
+    expose(proto, scores)
+    tensors = normalised(images, preprocessing)
+    halves = any(isinstance(node, Opaque) and node.halves for node in network.graph.nodes)
+    name = proto.graph.output[0].name
+    return run_as_given(proto, name, tensors, keep_halves=halves, threads=threads)
 
 
 def _own_precision(proto: ModelProto, network: LoadedModel) -> Precision:

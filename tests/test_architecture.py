@@ -42,7 +42,7 @@ ORDER = {
         "errors graph arena imagenet scores",
         "integers",
         "preprocessing open_gpu cost precision onnx_loader rewrite schedule layers",
-        "readers torchvision inner",
+        "readers torchvision inner as_given",
         "maps",
         "keys",
         "description",

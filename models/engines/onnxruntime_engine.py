@@ -1,15 +1,10 @@
 """Implements the engine for machines without a GPU, by ONNX Runtime on the loader's normal form."""
 
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-
-# ONNX Runtime's Linux wheels switch telemetry on when they are imported: they write an identifier
-# into the home directory and send it away. Its own off switch is read at that moment only.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251  set, not read
 
 import numpy as np
 import onnxruntime as ort
@@ -17,6 +12,7 @@ from numpy.typing import NDArray
 
 from kernels.image.place import Kind
 from kernels.problems.precision import Precision
+from models.as_given import open_session, session_options
 from models.classifier import Classifier
 from models.engines.counted import open_counted
 from models.engines.engine import (
@@ -130,12 +126,14 @@ class OnnxRuntimeEngine:
         prove: Proof = unproved,
         side_by_side: bool | None = None,
         layers: Layers | None = None,
+        exact: bool = False,
     ) -> None:
         """Share sessions with `beside`, an engine of this model that is not warm yet, if given.
 
         `warm_up` ends with `prove`. Unless they are None, `side_by_side` says whether parallel
         images are faster, which `warm_up` does not measure then, and `layers` which layers of a
-        quantised model are on integers, which the first session does not count then.
+        quantised model are on integers, which the first session does not count then. `exact` is that
+        of `open_session`.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -159,8 +157,10 @@ class OnnxRuntimeEngine:
         self._scores_name, self._inner = model.scores, model.inner
         try:
             if model.precision is Precision.INT8 and layers is None:
-                self._session, layers = open_counted(model.data, session_options(threads))
-            self._session = self._session or open_session(model.data, threads)
+                self._session, layers = open_counted(
+                    model.data, session_options(threads, exact=exact)
+                )
+            self._session = self._session or open_session(model.data, threads, exact=exact)
             if 1 < threads <= max_batch and side_by_side is not False:
                 self._single = self._single or open_session(model.data, 1)
         except Exception as error:  # its own exceptions share no base class but this
@@ -352,23 +352,6 @@ def _precision(classifier: Classifier) -> Precision:
     # The loader turns a model's float16 into float32, but of one that is served as it is.
     halves = any(isinstance(n, Opaque) and n.halves for n in classifier.network.graph.nodes)
     return Precision.FP16 if halves else Precision.FP32
-
-
-def open_session(model: bytes, threads: int) -> ort.InferenceSession:
-    """Return a session on the CPU; with `threads` = 0 ONNX Runtime chooses their number."""
-    options = session_options(threads)
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def session_options(threads: int) -> ort.SessionOptions:
-    """Return the options of a session for the CPU."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # its errors are raised, too
-    # Threads that spin between runs would take cores from decoding.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return options
 
 
 def _seconds(run: Callable[[], object]) -> float:

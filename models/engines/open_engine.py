@@ -11,6 +11,7 @@ from kernels.device.driver import has_driver
 from kernels.image.place import Kind
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
+from models.engines.compare import compare
 from models.engines.cuda_engine import CudaEngine, Progress
 from models.engines.engine import DeviceKind, Engine, Fallback
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel, WarmUpResult
@@ -82,9 +83,10 @@ def open_engine(
     by those in the default file if there is one; `progress` wraps the kernels that it compiles. It
     `takes` images of that kind and those before it. Its warm-up proves that a batch changes no
     image's scores, or else makes its largest batch 1; on a GPU it also compares the scores with
-    ONNX Runtime's. Raises EngineError where the device is not available; AUTO takes the CPU then,
-    and where the comparison fails, and logs why. A model that Convoy's kernels cannot run takes the
-    CPU on AUTO, with a warning, and raises NoKernelsError on CUDA.
+    ONNX Runtime's. Raises UnsupportedModelError where the file itself, as ONNX Runtime runs it, has
+    other scores, and EngineError where the device is not available; AUTO takes the CPU then, and
+    where the comparison fails, and logs why. A model that Convoy's kernels cannot run takes the CPU
+    on AUTO, with a warning, and raises NoKernelsError on CUDA.
     """
     return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress, takes)
 
@@ -103,7 +105,7 @@ def _open(
     warm."""
 
     def on_cpu(reason: str = "") -> Engine:
-        return OnnxRuntimeEngine(
+        engine = OnnxRuntimeEngine(
             SessionModel.of(classifier),
             max_batch=max_batch,
             threads=threads,
@@ -111,6 +113,9 @@ def _open(
             beside=beside if isinstance(beside, OnnxRuntimeEngine) else None,
             prove=partial(prove, classifier=classifier),
         )
+        if beside is None:
+            _compare(engine, classifier, threads)
+        return engine
 
     def fall_back(failure: EngineError) -> Engine:
         _log.warning("%s runs on the CPU: %s", classifier.name, failure)
@@ -120,6 +125,8 @@ def _open(
         sharing = beside if isinstance(beside, CudaEngine) else None
         gpu = sharing.gpu if sharing else open_gpu(_NO_GPU, choice.number)
         check_architecture(gpu, classifier.precision)
+        if sharing is None:
+            _compare(None, classifier, threads)
         if classifier.precision is Precision.FP16:
             for node, reason in beyond_half(classifier.rewritten.graph).items():
                 _log.warning("%s of %s stays in float32: %s", node, classifier.name, reason)
@@ -177,8 +184,27 @@ def try_on_cpu(
         fallback_reason=reasons[0] or "",
         prove=partial(prove, classifier=classifier),
     )
+    _compare(engine, classifier, threads)
     engine.warm_up()
     return engine, engine.proved(model)
+
+
+def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: int) -> None:
+    """Compare the CPU's engine, or one opened for that, with the file as it was given.
+
+    Sums of 8-bit products overflow on processors without an instruction for them, differently in
+    each form of a model, so that of a quantised one an engine is compared that avoids it. Raises
+    UnsupportedModelError.
+    """
+    if engine is not None and not classifier.network.quantised:
+        compare(engine, classifier)
+        return
+    model = SessionModel.of(classifier)
+    judge = OnnxRuntimeEngine(model, max_batch=1, threads=threads, exact=True)
+    try:
+        compare(judge, classifier)
+    finally:
+        judge.close()
 
 
 def _why_on_cpu(classifier: Classifier, choice: DeviceChoice) -> str | None:

@@ -1,25 +1,17 @@
 """Runs a model file by ONNX Runtime alone, as a reference for Convoy's engines."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto
 
+from models.as_given import GivenModel
 from models.classifier import Classifier
 from models.engines.engine import Pixels
 from models.errors import EngineError
 from models.onnx_loader import expose
 from models.preprocessing import normalised
-
-_KINDS: Mapping[str, type[np.generic]] = {
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-    "tensor(uint8)": np.uint8,
-}
 
 
 class Original:
@@ -32,46 +24,22 @@ class Original:
 
     def __init__(self, path: Path, classifier: Classifier) -> None:
         """Open a session. Raises EngineError where ONNX Runtime cannot open the file."""
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
         self._classifier = classifier
         try:
             proto = onnx.load(path)
-            outputs = [output.name for output in proto.graph.output]
-            (scores,) = classifier.network.graph.outputs
-            expose(proto, scores)
-            halves = any(
-                weight.data_type == TensorProto.FLOAT16 for weight in proto.graph.initializer
-            )
-            if halves:
-                model: Path | bytes = _as_floats(proto)
-            elif outputs == [output.name for output in proto.graph.output]:
-                model = path
-            else:
-                model = proto.SerializeToString()
-            self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its own exceptions share no base class but this
-            raise EngineError(f"ONNX Runtime cannot open {path}: {error}") from error
+        except Exception as error:  # of protobuf, or of the file system
+            raise EngineError(f"{path} cannot be read: {error}") from error
+        expose(proto, classifier.network.graph.outputs[0])
+        self._scores = proto.graph.output[0].name
+        try:
+            self._model = GivenModel(proto, [self._scores])
+        except EngineError as error:
+            raise EngineError(f"{path}: {error}") from error
 
     def run(self, image: Pixels) -> NDArray[np.float32]:
         """Return the scores of one decoded image. Raises EngineError where ONNX Runtime fails."""
-        (x,) = self._session.get_inputs()
-        kind = _KINDS.get(x.type, np.float32)
-        tensor = normalised(image[np.newaxis], self._classifier.preprocessing).astype(kind)
+        (tensor,) = normalised(image[np.newaxis], self._classifier.preprocessing)
         try:
-            (scores,) = self._session.run(None, {x.name: tensor})
-        except Exception as error:  # as above
-            raise EngineError(f"ONNX Runtime failed on {self._classifier.name}: {error}") from error
-        return np.ravel(scores).astype(np.float32)
-
-
-def _as_floats(proto: ModelProto) -> bytes:
-    # They take half a second to import, and few commands need them.
-    import onnx_ir as ir  # noqa: PLC0415
-
-    from models.onnx_loader.normalise import to_float32  # noqa: PLC0415
-
-    model = ir.serde.deserialize_model(proto)
-    to_float32(model)
-    serialized: bytes = ir.serde.serialize_model(model).SerializeToString()
-    return serialized
+            return self._model.run(tensor)[self._scores]
+        except EngineError as error:
+            raise EngineError(f"{self._classifier.name}: {error}") from error

@@ -15,6 +15,7 @@ from kernels.image.jpeg import JpegImage, read_jpeg
 from kernels.image.place import Kind
 from kernels.problems.interpolation import Interpolation
 from models.classifier import Classifier
+from models.engines.compare import tolerance
 from models.engines.engine import Batch, Engine, Images, Pixels, Scores
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error, repeat_tolerance, score_tolerance
@@ -63,6 +64,8 @@ def prove(
     smallest = float(expected.min())
     if judge is not engine:
         judge.close()
+    if choose:
+        _prove_as_given(engine, classifier, choose)
     for n in range(1 if choose else 2, engine.max_batch + 1):
         allowed = repeat_tolerance(classifier, smallest)
         batches: list[tuple[Batch, Scores]] = [(images[-n:], expected[-n:])]
@@ -86,6 +89,19 @@ def prove(
         what = f"{classifier.name} scores {len(images)} different images alike"
         _log.warning("%s: its self-test cannot show that a batch keeps images apart", what)
     return engine.max_batch
+
+
+def _prove_as_given(engine: Engine, classifier: Classifier, choose: Choose) -> None:
+    """Raise EngineError where a GPU's scores are not those of the file as it was given."""
+    given = classifier.given
+    if given is None or given.scores is None:
+        return
+    allowed = tolerance(classifier, given.scores, choose)
+    for tensor, scores in zip(given.tensors, given.scores, strict=True):
+        flaw = _flaw(engine, tensor[np.newaxis], scores[np.newaxis], allowed, "its file's")
+        if flaw:
+            what = f"the self-test of {classifier.name} on {engine.device}"
+            raise EngineError(f"{what} fails at N = 1: {flaw}")
 
 
 def _twice_as_large(pixels: Pixels) -> DecodedImage:

@@ -10,7 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from models.engines.onnxruntime_engine import open_session
+from models.as_given import open_session
 from models.errors import EngineError
 from models.scores import OutputKind, probabilities_of
 

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
@@ -43,7 +45,7 @@ from service.hosting.hub import pull as pull_address
 from service.hosting.kept import KeptObject
 from service.hosting.onnx_files import FILE, model_files, onnx_files_in
 from service.hosting.pipeline import FailedModel, ModelInfo
-from service.hosting.presets import judged
+from service.hosting.presets import PHOTOGRAPHS, judged
 from service.images.clip import prepare_clip
 from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image
@@ -432,8 +434,22 @@ def _load(
         overrides["precision"] = settings.precision.value
     overrides.update(file.overrides)
     limits = FileLimits(external_data=settings.external_data)
-    loaded = load_classifier(file.path, overrides=overrides, limits=limits)
+    loaded = load_classifier(
+        file.path,
+        overrides=overrides,
+        limits=limits,
+        photographs=_photographs,
+        threads=settings.engine_threads,
+    )
     return judge(replace(loaded, name=file.name), settings)
+
+
+def _photographs(meaning: Preprocessing) -> NDArray[np.uint8]:
+    """Return the built-in photographs as a model's pixels; none for a model of clips."""
+    limits = ImageLimits()  # whatever the settings allow clients
+    files = PHOTOGRAPHS if meaning.frames is None else []
+    images = [prepare_image(file.read_bytes(), meaning, limits).run() for file in files]
+    return np.array(images, np.uint8).reshape(-1, *meaning.image_shape)
 
 
 def _read_again(

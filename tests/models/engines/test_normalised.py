@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from models import BUILT_IN_MODEL, load_classifier
+from models.as_given import open_session
 from models.engines.normalised import PIXELS, with_normalisation
-from models.engines.onnxruntime_engine import open_session
 from models.preprocessing import ChannelOrder, Layout, Preprocessing, normalised
 
 _RGB: dict[str, Any] = {

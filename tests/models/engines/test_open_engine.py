@@ -19,7 +19,7 @@ from models import (
     open_engine,
     open_engines,
 )
-from models.engines.onnxruntime_engine import open_session
+from models.as_given import open_session
 from models.graph import Graph
 from models.rewrite import RULES, RewriteResult, rewrite
 from models.rewrite.rule import Rule
@@ -59,9 +59,9 @@ def test_engines_on_the_cpu_share_the_sessions_of_one_thread(
     """Those hold the weights; a pool of threads is each engine's own."""
     opened: list[int] = []
 
-    def counted(model: bytes, threads: int) -> ort.InferenceSession:
+    def counted(model: bytes, threads: int, *, exact: bool = False) -> ort.InferenceSession:
         opened.append(threads)
-        return open_session(model, threads)
+        return open_session(model, threads, exact=exact)
 
     monkeypatch.setattr("models.engines.onnxruntime_engine.open_session", counted)
     places = [DeviceChoice(DeviceKind.CPU)] * 3

@@ -1,0 +1,142 @@
+"""Compares an engine with ONNX Runtime on the model's file as it was given, when it is opened.
+
+A conversion that changes what a model computes shows nowhere else: all engines run what it made.
+"""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto
+
+from models.as_given import AsGiven, GivenModel
+from models.classifier import Classifier
+from models.engines.engine import Engine, Scores
+from models.engines.tolerance import relative_error, repeat_tolerance, score_tolerance
+from models.errors import ModelError, UnsupportedModelError
+from models.lowering import Choose
+from models.onnx_loader import FileLimits, read_model
+
+# Relative to an image's largest score; rounding alone may be more where a network says so.
+_ALLOWED = 1e-3
+# How many values are looked at by one session, which bounds memory.
+_AT_ONCE = 32
+
+_log = logging.getLogger("convoy")
+
+
+def compare(engine: Engine, classifier: Classifier) -> None:
+    """Raise UnsupportedModelError unless the engine's scores are those of the file as given.
+
+    They must be numbers in any case. Where ONNX Runtime cannot run the file, the log says so.
+    """
+    given = classifier.given
+    if given is None:
+        return
+    scores = np.concatenate([engine.run(tensor[np.newaxis]).scores for tensor in given.tensors])
+    _check_finite(classifier, scores)
+    if given.scores is None:
+        _log.warning("%s is not compared with its file: %s", classifier.name, given.why_not)
+        return
+    allowed = tolerance(classifier, given.scores)
+    errors = [
+        relative_error(ours[np.newaxis], theirs[np.newaxis])
+        for ours, theirs in zip(scores, given.scores, strict=True)
+    ]
+    worst = int(np.argmax(errors))
+    if errors[worst] <= allowed:
+        return
+    raise UnsupportedModelError(
+        f"{classifier.name} is not served: Convoy's form of it gives other scores than ONNX Runtime"
+        f" does for the file itself, by {errors[worst]:.1e} of the largest, {allowed:.1e} is"
+        f" allowed. {_cause(classifier, given, worst, allowed)} Export it with another opset, and"
+        " report the model"
+    )
+
+
+def tolerance(classifier: Classifier, expected: Scores, choose: Choose | None = None) -> float:
+    """Return how far scores may be from those of the file as given, relative to the largest.
+
+    `choose` is that of a GPU's engine.
+    """
+    smallest = float(expected.min())
+    if choose is None:
+        return max(_ALLOWED, repeat_tolerance(classifier, smallest))
+    return max(_ALLOWED, score_tolerance(classifier, smallest, choose))
+
+
+def _check_finite(classifier: Classifier, scores: Scores) -> None:
+    """Raise UnsupportedModelError for scores that rank no classes: NaN, or an infinite largest."""
+    bad = ~np.isfinite(scores.max(axis=1))
+    if bad.any():
+        raise UnsupportedModelError(
+            f"{classifier.name} is not served: of {len(scores)} test images {int(bad.sum())} get"
+            " scores that are not finite (NaN or infinite). Its weights, or a constant in it, are"
+            " broken: export an earlier checkpoint, in float32"
+        )
+
+
+def _cause(classifier: Classifier, given: AsGiven, index: int, allowed: float) -> str:
+    """Return a sentence with the first node of the file whose result differs, if it can be
+    found."""
+    if classifier.path is None or classifier.network.no_kernels:
+        return ""
+    try:
+        proto = read_model(classifier.path, FileLimits(external_data=True))
+        return _first_difference(proto, classifier.network.proto, given.tensors[index], allowed)
+    except ModelError as error:  # the file may have gone
+        return f"Which of its operators differs could not be found: {error}."
+
+
+def _first_difference(
+    proto: ModelProto, normal: ModelProto, tensor: NDArray[np.float32], allowed: float
+) -> str:
+    others = {
+        value.name
+        for value in normal.graph.value_info
+        if value.type.tensor_type.elem_type not in (TensorProto.UNDEFINED, TensorProto.FLOAT)
+    }
+    ours = {name for node in normal.graph.node for name in node.output} - others
+    made = {name: node for node in proto.graph.node for name in node.output}
+    common = [name for name in made if name in ours]
+    for start in range(0, len(common), _AT_ONCE):
+        names = common[start : start + _AT_ONCE]
+        given, served = (_values(model, names, tensor) for model in (proto, normal))
+        for name in names:
+            if _differ(served[name], given[name], allowed):
+                causes = _converted(name, made, ours) or [made[name]]
+                named = ", ".join(f"{n.op_type} {n.name or n.output[0]}" for n in causes[:4])
+                return f"The cause is {named}: the first result that differs is {name}."
+    return "No result inside it that both have differs."
+
+
+def _converted(
+    name: str, made: Mapping[str, NodeProto], kept: Collection[str]
+) -> Sequence[NodeProto]:
+    """Return the nodes of the file that lead to a result from others that Convoy's form has too.
+
+    The last of them, whose result it has, is not among them.
+    """
+    found: list[NodeProto] = []
+    pending = [*made[name].input]
+    while pending:
+        value = pending.pop()
+        if value in made and value not in kept and made[value] not in found:
+            found.append(made[value])
+            pending += made[value].input
+    return found
+
+
+def _differ(a: NDArray[np.float32], b: NDArray[np.float32], allowed: float) -> bool:
+    if a.size != b.size or not a.size:
+        return a.size != b.size
+    return not relative_error(a[np.newaxis], b[np.newaxis]) <= allowed  # NaN
+
+
+def _values(
+    proto: ModelProto, names: Sequence[str], tensor: NDArray[np.float32]
+) -> "dict[str, NDArray[np.float32]]":
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    return dict(GivenModel(copy, names).run(tensor))

@@ -1,0 +1,155 @@
+"""What is served is compared with ONNX Runtime on the file as it was given, when it is opened."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from models import (
+    BUILT_IN_MODEL,
+    Classifier,
+    DeviceChoice,
+    DeviceKind,
+    UnsupportedModelError,
+    load_classifier,
+    open_engine,
+    try_on_cpu,
+)
+from models.as_given import AsGiven
+from models.onnx_loader import load_proto, normalise
+from tests.support.models.onnx_chains import node, noise
+
+SIZE = 16
+
+
+def network(batch: int | str = "N", opset: int = 9) -> onnx.ModelProto:
+    """A network with an Upsample of an old opset, as torch wrote it, and a node nothing reads."""
+    nodes = [
+        node("Conv", "x w", "c", strides=[4, 4]),
+        node("Upsample", "c s", "u", mode="linear"),
+        node("Relu", "u", "r"),
+        node("Exp", "x", "unread"),
+        node("GlobalMaxPool", "r", "g"),
+        node("Flatten", "g", "f"),
+        node("MatMul", "f h"),
+    ]
+    weights = {
+        "w": noise(8, 3, 4, 4),
+        "s": np.array([1, 1, 1.5, 1.5], np.float32),
+        "h": noise(8, 5) * 9,
+    }
+    graph = helper.make_graph(
+        nodes,
+        "old",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, SIZE, SIZE])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 5])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4)
+
+
+def loaded(tmp_path: Path, proto: onnx.ModelProto, **more: Any) -> Classifier:
+    path = tmp_path / "old.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return load_classifier(path, overrides={"preset": "imagenet", "resize": SIZE}, **more)
+
+
+@pytest.fixture
+def broken_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if Convoy trusted onnx's converter with Upsample."""
+
+    def trusting(model: ir.Model, opset: int) -> None:
+        del model, opset
+
+    monkeypatch.setattr(normalise, "keep_old_sampling", trusting)
+
+
+@pytest.mark.parametrize("batch", ["N", 1, 2])
+def test_the_scores_of_the_file_are_those_served(tmp_path: Path, batch: int | str) -> None:
+    photographs = np.random.default_rng(5).integers(0, 256, (2, SIZE, SIZE, 3)).astype(np.uint8)
+    classifier = loaded(tmp_path, network(batch), photographs=lambda _: photographs)
+    given = classifier.given
+    assert given is not None
+    assert given.scores is not None
+    assert given.scores.shape == (3, 5)
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=2)
+    np.testing.assert_allclose(
+        engine.run(photographs).scores, given.scores[:2], rtol=1e-4, atol=1e-4
+    )
+    engine.close()
+
+
+@pytest.mark.usefixtures("broken_conversion")
+@pytest.mark.parametrize(
+    "opener",
+    [
+        partial(open_engine, device=DeviceKind.CPU, max_batch=2),
+        partial(try_on_cpu, choices=[DeviceChoice(DeviceKind.CPU)], max_batch=1, threads=1),
+    ],
+    ids=["serve", "try"],
+)
+def test_a_conversion_that_changes_scores_is_refused_with_its_operator(
+    tmp_path: Path, opener: Callable[[Classifier], object]
+) -> None:
+    classifier = loaded(tmp_path, network())
+    with pytest.raises(UnsupportedModelError, match=r"The cause is Upsample Upsample_u: "):
+        opener(classifier)
+
+
+@pytest.mark.usefixtures("broken_conversion")
+def test_the_difference_is_refused_where_the_file_has_gone(tmp_path: Path) -> None:
+    classifier = loaded(tmp_path, network())
+    (tmp_path / "old.onnx").unlink()
+    with pytest.raises(UnsupportedModelError, match=r"could not be found: .* does not exist"):
+        open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
+
+
+def test_scores_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    proto = network()
+    proto.graph.node[-1].output[0] = "logits"
+    proto.graph.node.append(node("Sqrt", "logits"))
+    classifier = loaded(tmp_path, proto)
+    with pytest.raises(UnsupportedModelError, match=r"of 1 test images 1 get scores .*not finite"):
+        open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
+
+
+def test_a_file_that_onnx_runtime_cannot_open_is_served_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    proto = network()
+    newest = load_proto("old", proto).proto
+    newest.opset_import[0].version = 28
+    newest.ir_version = onnx.IR_VERSION
+    classifier = loaded(tmp_path, newest)
+    with caplog.at_level(logging.WARNING, "convoy"):
+        engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
+    engine.close()
+    assert "is not compared with its file: ONNX Runtime cannot open the file" in caplog.text
+
+
+def test_a_higher_number_of_the_ir_does_not_keep_the_file_from_being_compared(
+    tmp_path: Path,
+) -> None:
+    proto = network()
+    proto.ir_version = onnx.IR_VERSION
+    given = loaded(tmp_path, proto).given
+    assert given is not None
+    assert given.scores is not None
+
+
+def test_scores_that_differ_though_no_result_inside_does_are_refused() -> None:
+    classifier = load_classifier(BUILT_IN_MODEL)
+    given = classifier.given
+    assert given is not None
+    assert given.scores is not None
+    wrong = replace(classifier, given=AsGiven(given.tensors, given.scores * np.float32(1.01)))
+    with pytest.raises(UnsupportedModelError, match=r"No result inside it that both have differs"):
+        open_engine(wrong, device=DeviceKind.CPU, max_batch=1)
