@@ -1,8 +1,8 @@
 """Turns a checked ModelProto into one form: float32, one opset, constants folded, shapes known.
 
     inline → to_float32 → spell_out_old → convert_opset → spell_out_integers → fix_shapes → fold →
-    fold_into_integer_filters → move_integers → keep_old_sampling → infer shapes → check_inference,
-    check_weights → flush
+    fold_into_integer_filters → move_integers → keep_old_sampling → infer shapes → flush →
+    check_inference, check_weights
 
 Everything that follows (typed nodes, ONNX Runtime) sees only this form. Inlining, folding, opset
 conversion, shape inference and the folding of BatchNormalization into Conv are onnx's, onnx-ir's
@@ -104,10 +104,10 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         keep_old_sampling(model, opset)
         check_reads(model, room)
         _infer_shapes(model)
-        check_inference(model)
-        check_weights(model)
         flush(model)
     _name_nodes(model, names)
+    check_inference(model)
+    check_weights(model)
     return model
 
 
