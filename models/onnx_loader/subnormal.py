@@ -1,8 +1,8 @@
 """Sets subnormal weights to 0.
 
 Many processors take several times as long for numbers below 1.18e-38, as weight decay leaves them
-in dead filters: then some in each layer slow a whole network. They are too small to change a score of
-float32. Numbers that are subnormal in float16 are not in float32.
+in dead filters: then some in each layer slow a whole network. They are too small to change
+a score of float32. Numbers that are subnormal in float16 are not in float32.
 """
 
 import numpy as np
