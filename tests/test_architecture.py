@@ -185,8 +185,8 @@ def test_only_the_settings_read_the_environment() -> None:
         if package_of(file) in PACKAGES and (found := environment_readers(parse(file)))
     }
     # The engine sets one variable, ONNX Runtime's switch against telemetry, and reads none.
-    assert sorted(readers) == ["models/engines/onnxruntime_engine.py", "service/settings.py"]
-    assert len(readers["models/engines/onnxruntime_engine.py"]) == 1
+    assert sorted(readers) == ["models/as_given.py", "service/settings.py"]
+    assert len(readers["models/as_given.py"]) == 1
 
 
 def test_cupy_is_never_imported_when_a_module_is() -> None:

@@ -145,10 +145,10 @@ def test_an_engine_that_fails_on_a_batch_takes_one_image_at_a_time(
 def test_a_model_that_cannot_tell_images_apart_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    engine = digits_engine()
     monkeypatch.setattr(
         OnnxRuntimeEngine, "run", lambda _, images: Results(np.ones((len(images), 10), np.float32))
     )
-    engine = digits_engine()
     engine.warm_up()
     assert engine.max_batch == MAX_BATCH
     assert "digits scores 4 different images alike" in caplog.text
@@ -165,8 +165,8 @@ def test_scores_that_are_no_numbers_are_the_same_again(
         results.scores[:, 0], results.scores[:, 1] = np.nan, np.inf
         return results
 
-    monkeypatch.setattr(OnnxRuntimeEngine, "run", overflowing)
     engine = digits_engine()
+    monkeypatch.setattr(OnnxRuntimeEngine, "run", overflowing)
     engine.warm_up()
     assert engine.max_batch == MAX_BATCH
     assert "at N =" not in caplog.text

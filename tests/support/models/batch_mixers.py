@@ -41,22 +41,6 @@ _ENDS: Mapping[str, tuple[list[onnx.NodeProto], Weights]] = {
         ],
         {},
     ),
-    "training": (
-        [
-            helper.make_node(
-                "BatchNormalization",
-                ["z", "scale", "shift", "mean", "variance"],
-                ["y", "new mean", "new variance"],
-                training_mode=1,
-            )
-        ],
-        {
-            "scale": np.ones(CLASSES, np.float32),
-            "shift": np.arange(CLASSES, dtype=np.float32),
-            "mean": np.zeros(CLASSES, np.float32),
-            "variance": np.ones(CLASSES, np.float32),
-        },
-    ),
 }
 
 MIXERS = tuple(_ENDS)
