@@ -132,8 +132,8 @@ class OnnxRuntimeEngine:
 
         `warm_up` ends with `prove`. Unless they are None, `side_by_side` says whether parallel
         images are faster, which `warm_up` does not measure then, and `layers` which layers of a
-        quantised model are on integers, which the first session does not count then. `exact` is that
-        of `open_session`.
+        quantised model are on integers, which the first session does not count then. `exact` is
+        that of `open_session`.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
