@@ -14,6 +14,7 @@ from cusim.device import CusimDevice
 from kernels.device.device import SOURCE_ROOT
 from models import BUILT_IN_MODEL, Original
 from models.engines.cuda_engine import CudaEngine
+from service.cli.check import chance_of
 from tests.support.command_line import Run
 from tests.support.kernels.mutations import replaced
 from tests.support.servers.several_models import save_channels
@@ -197,3 +198,28 @@ def test_an_image_that_cannot_be_read_is_status_1(convoy: Run, tmp_path: Path) -
     status, _, error = convoy("check", "digits", tmp_path, "--device", "cpu")
     assert status == 1
     assert "bad.png" in error
+
+
+def test_scores_that_cannot_be_what_they_are_taken_for_are_status_1(convoy: Run) -> None:
+    flags = ("--device", "cpu", "--set", "output=probabilities")
+    status, out, _ = convoy("check", "digits", SAMPLES, *flags)
+    assert status == 1
+    assert "are probabilities that add up to 1" in out
+    assert "its scores of these images are something else, because one is " in out
+    status, out, _ = convoy("check", "digits", SAMPLES, "--device", "cpu")
+    assert status == 0
+    assert 'its scores, "logits", are logits' in out
+
+
+@pytest.mark.parametrize(
+    ("better", "other", "chance"),
+    [
+        ([True] * 4, [True] * 4, 1.0),
+        ([True] * 5, [False] * 5, 1 / 32),
+        ([True, True, True, False], [False, False, False, True], 5 / 16),
+    ],
+)
+def test_how_probable_wins_are_by_chance(
+    better: list[bool], other: list[bool], chance: float
+) -> None:
+    assert chance_of(better, other) == chance
