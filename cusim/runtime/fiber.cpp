@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "sanitizers.h"
 
@@ -30,6 +31,8 @@ constexpr size_t stack_bytes = 256 << 10;
 constexpr size_t stack_bytes = 128 << 10;
 #endif
 
+constexpr size_t frames_bytes = 16 << 10;
+
 // The fiber that was left last; it is by now away, and what it was is to be told to the sanitizer.
 Fiber* left = nullptr;
 
@@ -44,6 +47,9 @@ Fiber create() {
   Fiber fiber;
   fiber.bottom = static_cast<char*>(memory) + page;
   fiber.size = stack_bytes;
+  // What a kernel reads before it has written it is a NaN, not the 0 of new memory: the frames of
+  // kernels are at the stack's top.
+  memset(fiber.bottom + fiber.size - frames_bytes, 0xff, frames_bytes);
 #if defined(CUSIM_TSAN)
   fiber.tsan = __tsan_create_fiber(0);
 #endif

@@ -125,12 +125,12 @@ def _open(
         sharing = beside if isinstance(beside, CudaEngine) else None
         gpu = sharing.gpu if sharing else open_gpu(_NO_GPU, choice.number)
         check_architecture(gpu, classifier.precision)
-        if sharing is None:
-            _compare(None, classifier, threads)
         if classifier.precision is Precision.FP16:
             for node, reason in beyond_half(classifier.rewritten.graph).items():
                 _log.warning("%s of %s stays in float32: %s", node, classifier.name, reason)
         choose = choose_for(gpu, classifier.rewritten.graph, max_batch, tuning)
+        if sharing is None:
+            _compare(None, classifier, threads)
         return CudaEngine(
             classifier,
             gpu,
@@ -196,6 +196,8 @@ def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: 
     each form of a model, so that of a quantised one a session that avoids it is compared. Raises
     UnsupportedModelError.
     """
+    if classifier.given is None:
+        return
     if engine is not None and not classifier.network.quantised:
         compare(engine, classifier)
         return

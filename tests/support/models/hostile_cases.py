@@ -252,7 +252,7 @@ UNSUPPORTED: dict[str, tuple[str, Build]] = {
         lambda: model([node("Split", "x", "a b c", axis=1, num_outputs=2), node("Relu", "a", "y")]),
     ),
     "100 outputs": (
-        r"has 100 outputs \(y, .*, \.\.\.\); a classifier has one",
+        r"has 100 outputs \(.*, \.\.\.\); name its scores: set scores = ",
         lambda: with_outputs(100),
     ),
     "loops": (

@@ -224,9 +224,9 @@ def with_sparse_weight(size: int) -> ModelProto:
 
 
 def with_outputs(n: int) -> ModelProto:
-    """Return a model that lists the same output n times."""
-    result = model(chain("Relu", 1))
-    result.graph.output.extend([value("y", [None] * 4)] * (n - 1))
+    """Return a model with n outputs, each the Relu of the one before."""
+    result = model(chain("Relu", n))
+    result.graph.output.extend(value(f"v{i}", [None] * 4) for i in range(1, n))
     return result
 
 
