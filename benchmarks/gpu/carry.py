@@ -142,7 +142,7 @@ def photographs(source: Path, folder: Path) -> None:
 
 def kernels(file: Path, release: str) -> None:
     """Compile every kernel by a release of NVRTC, and pack them. Raises CalledProcessError."""
-    module = "tests.support.kernels.carried"
+    module = "tests.support.benchmarks.carried"
     command = [sys.executable, "-m", module, release, ARCHITECTURE, str(file.resolve())]
     subprocess.run(command, cwd=ROOT, check=True)
 

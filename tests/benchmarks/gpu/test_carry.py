@@ -16,7 +16,7 @@ from benchmarks.gpu.clocks import clocks_of
 from kernels.device.compile import DEFAULT_CACHE, Cubin, Resources
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Instantiation
-from tests.support.kernels.carried import main as pack_kernels
+from tests.support.benchmarks.carried import main as pack_kernels
 from tests.support.kernels.fake_cupy import FakeCupy
 from tests.support.kernels.gpu import open_gpu
 from tests.support.networks import needs_shared

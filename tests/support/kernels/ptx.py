@@ -218,7 +218,7 @@ def _target(label: str, scope: _Scope | None, labels: Mapping[tuple[int, str], i
 
 
 def with_products(instantiations: Iterable[Instantiation]) -> list[Instantiation]:
-    """Return those that have wgmma."""
+    """Return the instantiations that have wgmma."""
     return [
         each
         for each in instantiations

@@ -1,6 +1,6 @@
 """Packs the compiled kernels of a day on a GPU: those of all tests, and of all that it measures.
 
-    python -m tests.support.kernels.carried RELEASE ARCHITECTURE FILE
+    python -m tests.support.benchmarks.carried RELEASE ARCHITECTURE FILE
 
 A cubin's name in the cache depends on the compiler's version, so RELEASE must be that of NVRTC on
 the machine which they are for. FILE is a .tar.xz; what the cache lacks is compiled.
@@ -130,7 +130,7 @@ def main(release: str, arch: str, file: str) -> None:
     if releases[release].name == compiler():
         pack(wanted(), arch, Path(file))
     else:
-        run_with(releases[release], ["-m", "tests.support.kernels.carried", release, arch, file])
+        run_with(releases[release], ["-m", "tests.support.benchmarks.carried", release, arch, file])
 
 
 if __name__ == "__main__":
