@@ -11,6 +11,7 @@ from tests.cusim.selftest.speed import measure
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere fibers switch slowly")
 @pytest.mark.parametrize("kernel", ["barriers", "shuffles"])
-def test_a_core_takes_thirty_million_thread_steps_a_second(kernel: str) -> None:
+def test_a_core_takes_fifteen_million_thread_steps_a_second(kernel: str) -> None:
+    """Alone on a core it is twice as many; through the kernel's signal masks, 2 million."""
     steps, _ = measure(PLAIN, Order.RANDOM, kernel)
-    assert steps > 30e6
+    assert steps > 15e6
