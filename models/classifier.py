@@ -72,6 +72,8 @@ class Classifier:
     shown: bool = True  # whether the file or its graph shows what the scores are
     why: str = ""  # they are what they are
     warning: str = ""  # why its answers are probably wrong
+    path: Path | None = None  # of its file
+    given: AsGiven | None = None  # what the file computes as it was given
 
     @property
     def is_multi_label(self) -> bool:
@@ -84,9 +86,6 @@ class Classifier:
         (output,) = self.network.graph.outputs
         said = meaning_of(self.preprocessing.output, self.classes)
         return f'its scores, "{output}", are {said}{f" ({self.why})" if self.why else ""}'
-
-    path: Path | None = None  # of its file
-    given: AsGiven | None = None  # what the file computes as it was given
 
     @property
     def input(self) -> Inner:

@@ -55,7 +55,7 @@ def record(
 
 
 def attempt(name: str, work: Callable[[], None]) -> None:
-    """Do one model's work; an exporter that fails is told, and the next model follows."""
+    """Do one model's work; print the error of an exporter that fails, and go on."""
     try:
         work()
     except Exception as error:

@@ -1,6 +1,5 @@
 """Exports networks of timm with the config.json that timm writes beside weights for a hub."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,6 @@ def main() -> None:
                 file = str(place / "model.onnx")
                 torch.onnx.export(network, (pixels[:2],), file, input_names=["pixels"], **options)
                 _hub.save_config_for_hf(network, str(place / "config.json"))
-                json.loads((place / "config.json").read_text())
 
             def answer(image: Image.Image) -> Any:
                 with torch.no_grad():
