@@ -68,7 +68,7 @@ _Path = TypeVar("_Path", bound=PurePath)
 
 _NORMALISING = ("scale", "mean", "std")
 _OF_PIXELS: Mapping[float, str] = {255: "raw", 1: "unit"}
-"""The preset of a network that normalises pixels itself, by the largest value that they have."""
+"""The guess for a network that normalises pixels itself, by the largest value that they have."""
 _OF_SERVING = ("max_batch", "timeout_ms", "priority")
 
 
@@ -239,8 +239,8 @@ def _origin(
         yield f"{name}: {', '.join(keys)}"
     if preprocessing.guess:
         yield f"the preset {preprocessing.guess}, a guess"
-    elif own:
-        yield f"the preset {own}, since its first operations normalise such pixels"
+    if own:
+        yield f"its first operations normalise pixels as the preset {own} gives them"
     used = {**_values(preprocessing), **_values(serving)}
     for name, reading in readings:
         if overruled := list(_overruled(reading, used)):
@@ -291,10 +291,11 @@ def _settle(
     *depth, height, width = spatial
     name, guess = given.get("preset"), ""
     if name is None:
-        own = "raw" if as_bytes else own
-        name = "digits" if channels == 1 else own or "imagenet"
-        if name != own and not as_bytes:
-            _say_guess(model_path, name, given)
+        name = "digits" if channels == 1 else "raw" if as_bytes else own or "imagenet"
+        if not as_bytes:
+            if name != own:
+                _say_guess(model_path, name, given)
+            # Where it is `own`, of the order of channels alone.
             guess = "" if CHOICES & given.keys() else name
     preset = EVERY_PRESET[name]
 

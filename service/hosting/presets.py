@@ -75,6 +75,8 @@ _FEWEST_CLASSES = 5
 # two presets at most differ that these photographs do not tell apart, of which the one that
 # PRESETS has first is taken; as logarithms.
 _FAR_LIKELIER, _AS_LIKELY = log(1000), log(20)
+# Guesses where a network's first operations tell its numbers, but not the order of its channels.
+_TWINS = {"raw": ("raw", "bgr"), "unit": ("unit", "bgr-unit")}
 _LEAST = 1e-9  # a probability below this is as good as none
 
 Decode = Callable[[Path, Preprocessing], Pixels]
@@ -110,7 +112,8 @@ def judged(classifier: Classifier, engine: Engine, decode: Decode) -> Classifier
     (guessed,) = try_presets(classifier, engine, images, decode, [guess])
     if guessed.right == len(images) or not (are_named or guessed.share < _HARDLY):
         return classifier
-    others = try_presets(classifier, engine, images, decode, PRESETS.keys() - {guess})
+    candidates = _TWINS.get(guess, PRESETS)
+    others = try_presets(classifier, engine, images, decode, {*candidates} - {guess})
     trials = sorted([guessed, *others], key=lambda trial: list(PRESETS).index(trial.name))
     if are_named:
         return _by_names(classifier, guessed, trials)
@@ -289,7 +292,8 @@ def _by_names(
     ]
     best = alike[0]  # the commonest
     whole, name = len(PHOTOGRAPHS), classifier.name
-    if best.right < guessed.right + _MORE_NAMED:
+    more, likelier = (1, _AS_LIKELY) if guessed.name in _TWINS else (_MORE_NAMED, _FAR_LIKELIER)
+    if best.right < guessed.right + more:
         if guessed.right or best.right > 1:
             return classifier
         said = (
@@ -305,7 +309,7 @@ def _by_names(
     )
     others = ", ".join(other.name for other in alike[1:])
     unsure = f" (they do not tell {best.name} from {others})" if others else ""
-    if best.right == whole and best.likelihood - guessed.likelihood >= _FAR_LIKELIER:
+    if best.right == whole and best.likelihood - guessed.likelihood >= likelier:
         _log.warning(
             '%s: the preset "%s" is taken: %s%s. To choose one, set preset = "NAME" in its'
             " model.toml, or --preset",

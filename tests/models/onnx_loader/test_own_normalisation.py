@@ -66,8 +66,8 @@ def test_what_they_tell_is_taken_and_said(
     with caplog.at_level(logging.INFO):
         classifier = load_classifier(file)
     assert classifier.preprocessing.scale == {"raw": 1.0, "unit": 1 / 255}[preset]
-    assert classifier.preprocessing.guess == ""
-    assert f"the preset {preset}" in classifier.origin
+    assert classifier.preprocessing.guess == preset
+    assert f"the preset {preset}, a guess; its first operations normalise" in classifier.origin
     assert "guessed" not in caplog.text
 
 

@@ -199,8 +199,13 @@ def test_a_network_that_names_nothing_by_any_preset_warns(tmp_path: Path) -> Non
 
 
 # By the pixels of all others the guess names all photographs. Of `rgb-caffe` and `raw`, which
-# differ by the mean alone, three photographs do not tell which is right.
-TAKEN = {"caffe": "caffe", "raw": "raw", "bgr": "bgr", "rgb-caffe": "raw"}
+# differ by the mean alone, three photographs do not tell which is right. In networks made for the
+# others the first operations tell the numbers, and the photographs the order of channels.
+TAKEN = {
+    "caffe": "caffe",
+    "rgb-caffe": "raw",
+    **{name: name for name in ("raw", "bgr", "unit", "bgr-unit")},
+}
 
 
 @needs_shared

@@ -46,7 +46,7 @@ def test_tensors_pixels_files_and_v1_agree_on_photographs(addresses: list[str]) 
     ):
         (image, own) = by_http.get_model_metadata(SQUEEZENET.stem)["inputs"]
         assert image["parameters"]["content"] == "RGB pixels, 0 to 255"
-        assert (own["datatype"], own["shape"]) == ("FP32", [-1, 3, 224, 224])
+        assert (own["datatype"], own["shape"]) == ("FP16", [-1, 3, 224, 224])
         for places in np.array_split(np.arange(50), 10):
             rgb = np.ascontiguousarray(bgr[places][..., ::-1])
             files = [PHOTOGRAPHS[place].read_bytes() for place in places]
