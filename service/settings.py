@@ -115,6 +115,8 @@ class Settings(BaseModel):
     """Largest request body, in MB of 1,000,000 bytes."""
     max_megapixels: float = Field(default=25, gt=0, le=1000)
     """Most pixels in one image, in millions."""
+    max_clip_s: float = Field(default=5, gt=0, le=60)
+    """Longest that decoding one clip may take of a core, as estimated from its header."""
     decode_mb: float = Field(default=0, ge=0, le=1_000_000)
     """Memory for decoding, over all threads, in MB of 1,000,000 bytes; 0: a quarter of the
     container's or machine's memory."""

@@ -351,7 +351,7 @@ def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
     """Return a function that reads an image file, or a clip, for a model with the given
     preprocessing.
     """
-    limits = ImageLimits(settings.max_body_bytes, settings.max_pixels)
+    limits = _limits(settings)
     return lambda file, meaning: _preparing(meaning)(file.read_bytes(), meaning, limits).run()
 
 
@@ -362,8 +362,12 @@ def decoder(meaning: Preprocessing, settings: Settings) -> Callable[[Any], Decod
     return partial(
         _preparing(meaning),
         preprocessing=meaning,
-        limits=ImageLimits(settings.max_body_bytes, settings.max_pixels),
+        limits=_limits(settings),
     )
+
+
+def _limits(settings: Settings) -> ImageLimits:
+    return ImageLimits(settings.max_body_bytes, settings.max_pixels, max_clip_s=settings.max_clip_s)
 
 
 def _preparing(meaning: Preprocessing) -> Callable[..., Decoding]:

@@ -168,7 +168,8 @@ def _planned(
     _check_pixels(passes * file.pixels, limits)
     cost, drawing = plan(file, preprocessing, limits)
     total_bytes = cost.bytes + coded_bytes + 2 * _output_bytes(preprocessing)
-    return chosen, Cost(total_bytes, passes * cost.seconds), drawing
+    total = _in_time(Cost(total_bytes, passes * cost.seconds), limits)
+    return chosen, total, drawing
 
 
 def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
@@ -183,7 +184,8 @@ def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) ->
     file = _moving(video.width, video.height, video.frames, _VIDEO, video.orientation)
     chosen, cost, drawing = _planned(file, len(data), preprocessing, limits)
     coded_bytes = sum(map(len, video.packets))
-    cost = cost._replace(seconds=cost.seconds + coded_bytes * _VIDEO_NS_A_BYTE / 1e9)
+    seconds = cost.seconds + coded_bytes * _VIDEO_NS_A_BYTE / 1e9
+    cost = _in_time(cost._replace(seconds=seconds), limits)
     longest_s = max(_LEAST_S, _HASTE * cost.seconds)
     film = Film(video.decoder, video.setup, video.packets, chosen, drawing, longest_s)
     return Decoding(cost, film, apart=True)
@@ -226,6 +228,7 @@ def _of_stills(
         max(cost.bytes for cost, _ in decodings) + 2 * _output_bytes(preprocessing),
         sum(cost.seconds for cost, _ in decodings),
     )
+    _in_time(cost, limits)
     return Decoding(cost, StillFrames(drawings, [index_of[number] for number in chosen]))
 
 
@@ -326,6 +329,16 @@ def _check_pixels(pixels: int, limits: ImageLimits) -> None:
             f"the frames of the clip have {pixels} pixels in all; at most {most} are allowed;"
             " send smaller or fewer ones"
         )
+
+
+def _in_time(cost: Cost, limits: ImageLimits) -> Cost:
+    """Return a clip's cost. Raises PayloadTooLargeError if decoding it takes too long."""
+    if cost.seconds > limits.max_clip_s:
+        raise PayloadTooLargeError(
+            f"decoding the clip would take about {cost.seconds:.1f} s of a core; at most"
+            f" {limits.max_clip_s:g} s are allowed (--max-clip-s); send fewer or smaller frames"
+        )
+    return cost
 
 
 def _output_bytes(preprocessing: Preprocessing) -> int:

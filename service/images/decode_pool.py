@@ -1,17 +1,21 @@
 """Decodes in threads within one memory budget; large images never delay small ones.
 
 prepared ─┬─ quick ─────────── its client's turn ── a decode thread
-          └─ large ── memory, its client's turn ── a thread for large images ── `apart`
+          ├─ large ── memory, its client's turn ── a thread for large images ── `apart`
+          └─ long ─── memory, its client's turn ── a thread for long ones ───── `apart`
 
 A decode is quick if it takes little time and little memory; the budget reserves room for a quick
-one in every thread. Clients take turns by the seconds that decoding takes, and the images of one
-are decoded in the order in which they come (`service/fair_queue.py`).
+one in every thread. It is long if it takes more than a second, as a clip of many frames may: those
+have threads of their own, of which a client leaves one to others, and half of the memory. Clients
+take turns by the seconds that decoding takes, and the images of one are decoded in the order in
+which they come (`service/fair_queue.py`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from operator import call
 from typing import Any, NamedTuple
 
@@ -28,8 +32,13 @@ OnDecoded = Callable[[Any, Exception | None], None]
 _QUICK_S = 0.05
 _QUICK_BYTES = 16 * 2**20
 
-# The longest that a large image waits for its turn; one that would wait longer is refused.
+# What takes longer would keep shorter ones from their thread for too long.
+_LARGE_S = 1.0
+
+# The longest that a large image waits for its turn, and a long one; one that would wait longer is
+# refused.
 _PATIENCE_S = 5.0
+_LONG_PATIENCE_S = 20.0
 
 # What threads have to do beyond what they are doing, so that none is idle until the event loop has
 # given it the next image; and what an image costs at least, in turns.
@@ -126,8 +135,13 @@ class _Lane:
     """Queues images for one kind of thread; clients take turns."""
 
     pool: ThreadPool
+    threads: int
     has_room: Callable[[Cost], bool]  # whether an image that costs so much can begin
     call: Call = _here  # how its thread decodes an image
+    patience_s: float = inf
+    shared: bool = False  # one client leaves a thread to others
+    on_end: Callable[[], None] = lambda: None  # something may have room now
+    clients: Counter[str] = field(default_factory=Counter)  # whose images run
     waiting: FairQueue[_Work] = field(default_factory=FairQueue)
     running: int = 0
     bytes: float = 0  # of those that run
@@ -138,7 +152,7 @@ class _Lane:
     ) -> _Work:
         """Decode an image when its client's turn comes."""
         work = _Work(self, client, decoding, decode, then)
-        if not self.waiting and self.has_room(decoding.cost):
+        if not self.waiting and self._may_begin(work):
             self._begin(work)
             return work
         line = self.waiting.line(client)
@@ -146,7 +160,7 @@ class _Lane:
         line.size += decoding.cost.seconds
         if len(line.entries) == 1:
             self.waiting.place(line)
-            self._go_on()
+            self.go_on()
         return work
 
     def leave(self, work: _Work) -> None:
@@ -155,7 +169,7 @@ class _Lane:
         line.entries.remove(work)
         line.size -= work.decoding.cost.seconds
         self.waiting.place(line)
-        self._go_on()
+        self.go_on()
 
     def ahead_s(self, client: Client) -> float:
         """Return the estimated seconds on one core of the work before a new image of this
@@ -167,12 +181,15 @@ class _Lane:
         )
         return self.seconds + own + others
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Begin the images whose turn has come, as far as there is room."""
         while self.waiting:
             line, _ = self.waiting.next()
+            if not self._may_begin(line.entries[0]):
+                others = [one for one in self.waiting.lines() if not self.clients[one.client.name]]
+                line = min(others, key=lambda one: one.service, default=line)
             work = line.entries[0]
-            if not self.has_room(work.decoding.cost):
+            if not self._may_begin(work):
                 return
             del line.entries[0]
             line.size -= work.decoding.cost.seconds
@@ -180,10 +197,16 @@ class _Lane:
             self.waiting.place(line)
             self._begin(work)
 
+    def _may_begin(self, work: _Work) -> bool:
+        own = self.clients[work.client.name]
+        turn = not self.shared or own < max(1, self.threads - 1)
+        return turn and self.has_room(work.decoding.cost)
+
     def _begin(self, work: _Work) -> None:
         cost = work.decoding.cost
         work.begun = True
         self.running += 1
+        self.clients[work.client.name] += 1
         self.bytes += cost.bytes
         self.seconds += cost.seconds
         self.pool.post(_Work.run, work, partial(self._ended, work))
@@ -191,6 +214,8 @@ class _Lane:
     def _ended(self, work: _Work, image: Image, error: Exception | None) -> None:
         cost = work.decoding.cost
         self.running -= 1
+        self.clients[work.client.name] -= 1
+        self.clients += Counter()  # forgets those that have none
         self.bytes -= cost.bytes
         self.seconds = self.seconds - cost.seconds if self.running else 0.0
         then, work.then = work.then, None
@@ -198,7 +223,8 @@ class _Lane:
             if then is not None:
                 then(image, error)
         finally:
-            self._go_on()
+            self.on_end()
+            self.go_on()
 
 
 class DecodePool:
@@ -222,37 +248,48 @@ class DecodePool:
         self._large_threads = max(min(1, threads), threads // 2)
         self.quick_bytes = min(_QUICK_BYTES, budget_bytes // (_SHARE * max(1, threads)))
         self.large_bytes = budget_bytes - threads * self.quick_bytes
+        self._long_bytes = self.large_bytes // 2
         quick = ThreadPool("decode", threads, bound_s=bound_s, nice=nice)
         slow = ThreadPool("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)
-        self._quick = _Lane(quick, self._has_thread)
-        self._large = _Lane(slow, self._has_memory, apart)
+        long_threads = max(min(2, threads), threads // 2)
+        longest = ThreadPool("decode-long", long_threads, bound_s=bound_s, nice=3 * nice)
+        self._quick = _Lane(quick, threads, self._has_thread)
+        self._large = _Lane(slow, self._large_threads, self._has_memory, apart, _PATIENCE_S)
+        self._long = _Lane(
+            *(longest, long_threads, self._has_long_memory, apart, _LONG_PATIENCE_S),
+            shared=True,
+            on_end=self._large.go_on,
+        )
+        self._large.on_end = self._long.go_on
 
     @property
     def lost(self) -> int:
         """Return how many threads were given up so far because they hung."""
-        return self._quick.pool.lost + self._large.pool.lost
+        return sum(lane.pool.lost for lane in (self._quick, self._large, self._long))
 
     def admit(self, *decodings: Decoding, client: Client = ANYONE) -> None:
         """Raise PayloadTooLargeError if an image exceeds the budget, DecodersBusyError if it would
         wait long."""
-        ahead_s = 0.0
+        waits: dict[_Lane, float] = {}
         for decoding in decodings:
             cost = decoding.cost
-            if self._is_quick(decoding):
+            lane = self._lane(decoding)
+            if lane is self._quick:
                 continue
             if cost.bytes > self.large_bytes:
                 raise PayloadTooLargeError(
                     f"the image takes {ceil(cost.bytes / 1e6)} MB to decode, and at most "
                     f"{self.large_bytes // 1_000_000} MB are available; send it smaller"
                 )
-            ahead_s = ahead_s or self._large.ahead_s(client) / max(1, self._large_threads)
-            if ahead_s > _PATIENCE_S:
+            if lane not in waits:
+                waits[lane] = lane.ahead_s(client) / max(1, lane.threads)
+            if (ahead_s := waits[lane]) > lane.patience_s:
                 raise DecodersBusyError(
                     f"the large images ahead take about {ahead_s:.0f} s to decode; "
                     "send this one later, or smaller",
-                    ahead_s - _PATIENCE_S,
+                    ahead_s - lane.patience_s,
                 )
-            ahead_s += cost.seconds / max(1, self._large_threads)
+            waits[lane] += cost.seconds / max(1, lane.threads)
 
     def post(
         self,
@@ -267,29 +304,32 @@ class DecodePool:
         It may be `left` to an engine as an image of one of these kinds. `then` gets
         NotForDeviceError where it cannot be left as a file.
         """
-        quick = self._is_quick(decoding)
+        lane = self._lane(decoding)
         decode: Callable[[], Image] = decoding.run
         if Kind.JPEG in left and decoding.file is not None:
-            quick, decode = True, decoding.file
+            lane, decode = self._quick, decoding.file
             decoding = decoding._replace(cost=_LAYING_OUT)
         # A large image is often decoded in another process, from where few pixels come sooner.
-        elif Kind.DECODED in left and quick and decoding.unresized is not None:
+        elif Kind.DECODED in left and lane is self._quick and decoding.unresized is not None:
             decode = decoding.unresized
         if not self._threads:
             self._quick.pool.post(call, decode, then)
             return None
-        lane = self._quick if quick else self._large
         return lane.post(decoding, decode, then, client)
 
     def close(self) -> None:
         """End every thread after its last job, without waiting."""
-        self._quick.pool.close()
-        self._large.pool.close()
+        for lane in (self._quick, self._large, self._long):
+            lane.pool.close()
 
-    def _is_quick(self, decoding: Decoding) -> bool:
+    def _lane(self, decoding: Decoding) -> _Lane:
         cost = decoding.cost
         in_bounds = cost.seconds <= _QUICK_S and cost.bytes <= self.quick_bytes
-        return in_bounds and not decoding.apart
+        if in_bounds and not decoding.apart:
+            return self._quick
+        # What takes more than its half of the memory would wait there for ever.
+        is_long = cost.seconds > _LARGE_S and cost.bytes <= self._long_bytes
+        return self._long if is_long else self._large
 
     def _has_thread(self, cost: Cost) -> bool:
         """Return whether a thread for a quick image is free or will be soon."""
@@ -299,5 +339,15 @@ class DecodePool:
 
     def _has_memory(self, cost: Cost) -> bool:
         """Return whether there are a thread and memory for a large image."""
-        lane = self._large
-        return lane.running < self._large_threads and lane.bytes + cost.bytes <= self.large_bytes
+        lane, left = self._large, self.large_bytes - self._long.bytes
+        return lane.running < lane.threads and lane.bytes + cost.bytes <= left
+
+    def _has_long_memory(self, cost: Cost) -> bool:
+        """Return whether there are a thread and memory for a long one, which takes none that a
+        large image waits for."""
+        lane = self._long
+        if lane.running >= lane.threads or lane.bytes + cost.bytes > self._long_bytes:
+            return False
+        if lane.bytes + self._large.bytes + cost.bytes > self.large_bytes:
+            return False
+        return not self._large.waiting or self._large.running >= self._large.threads

@@ -138,6 +138,18 @@ class ImageFile(NamedTuple):
         return self.width * self.height
 
 
+def check_density(kind: str, width: int, height: int, coded_bytes: int, least_bytes: int) -> None:
+    """Raise ImageError if so many pixels have fewer coded bytes than any encoder needs for them.
+
+    Decoders would fill missing pixels with grey, and take as long as for others.
+    """
+    if coded_bytes < least_bytes:
+        raise ImageError(
+            f"the {kind} is broken: {width}×{height} pixels take {least_bytes} bytes at least, "
+            f"and it has {coded_bytes}; save the image again"
+        )
+
+
 def exif_orientation(exif: bytes | memoryview) -> int:
     """Return the orientation in EXIF data, or 1 if there is none or it is broken."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(exif[:4]))

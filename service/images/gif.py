@@ -3,6 +3,7 @@
 import struct
 
 from service.errors import ImageError
+from service.images.file import check_density
 
 _SCREEN_BYTES, _IMAGE_BYTES = 13, 10
 _IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
@@ -10,6 +11,9 @@ _HAS_TABLE, _TABLE_BITS = 0x80, 0x07
 
 # Encoders fill sub-blocks, of up to 255 bytes, but for the last of each block.
 _SUB_BLOCKS, _BYTES_A_SUB_BLOCK = 4096, 64
+
+# The most pixels a byte: a code of 12 bits stands for at most 4096 pixels.
+_MOST_PIXELS = 4096 * 8 // 12
 
 
 def parse_gif(data: bytes) -> tuple[int, int, int]:
@@ -35,10 +39,14 @@ def parse_gif(data: bytes) -> tuple[int, int, int]:
                 position += 2
             else:
                 raise _broken(f"it has a block of the unknown kind {kind}")
+            coded_bytes = 0
             while size := data[position]:
                 position += 1 + size
+                coded_bytes += size
                 left -= 1
             position += 1
+            if kind == _IMAGE:
+                check_density("GIF", w, h, coded_bytes, w * h // _MOST_PIXELS)
             if left < 0:
                 raise _broken("it has more sub-blocks than an encoder makes of so many bytes")
     except (IndexError, struct.error):

@@ -5,7 +5,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 
-from service.images.file import ImageFile, ImageFormat, Weight, exif_orientation
+from service.images.file import ImageFile, ImageFormat, Weight, check_density, exif_orientation
 
 _FORMAT = ImageFormat.PNG
 _SIGNATURE_LENGTH = 8
@@ -40,6 +40,8 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
     seen: set[bytes] = set()
     width = height = depth = colour = orientation = coded_bytes = 0
     frames = 1
+    rect: tuple[int, int] | None = None  # the size of the frame whose data follows
+    rect_bytes = 0
     for kind, start, end in _chunks(data):
         payload = view[start + 8 : end - 4]
         if not seen and kind != b"IHDR":
@@ -50,6 +52,12 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
             frames = count
         if kind == b"eXIf" and not orientation:
             orientation = exif_orientation(payload)
+        if kind in (b"fcTL", b"IEND") and rect is not None and colour in _COLOURS:
+            _check_frame(*rect, rect_bytes, colour, depth)
+        if kind == b"fcTL" and frames > 1 and len(payload) >= 12:
+            rect, rect_bytes = struct.unpack_from(">II", payload, 4), 0
+        elif kind in (b"IDAT", b"fdAT"):
+            rect_bytes += len(payload)
         if kind not in _KEPT:
             continue
         if kind == b"IHDR":
@@ -67,9 +75,8 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
     _FORMAT.check_size(width, height)
     if colour not in _COLOURS or depth not in (1, 2, 4, 8, 16):
         raise _FORMAT.broken("its header is invalid")
-    row_bytes = 1 + (width * _COLOURS[colour][0] * depth + 7) // 8
     weight = _weight(colour, depth, transparent=b"tRNS" in seen)
-    least_bytes = row_bytes * height // _BEST_RATIO
+    least_bytes = _least_bytes(width, height, colour, depth)
     return ImageFile(
         *(_FORMAT, width, height, orientation or 1, 1, weight, coded_bytes, least_bytes),
         parts if frames == 1 else [view],
@@ -83,6 +90,18 @@ def check_png(parts: Sequence[memoryview]) -> None:
         if zlib.crc32(chunk[4:-4]) != int.from_bytes(chunk[-4:], "big"):
             kind = bytes(chunk[4:8]).decode()
             raise _FORMAT.broken(f"the checksum of its {kind} chunk is wrong")
+
+
+def _check_frame(width: int, height: int, coded_bytes: int, colour: int, depth: int) -> None:
+    """Raise ImageError if a frame of an animation has more pixels than its bytes can hold."""
+    least_bytes = _least_bytes(width, height, colour, depth)
+    check_density(_FORMAT.value, width, height, coded_bytes, least_bytes)
+
+
+def _least_bytes(width: int, height: int, colour: int, depth: int) -> int:
+    """Return the fewest bytes to which deflate codes so many pixels."""
+    row_bytes = 1 + (width * _COLOURS[colour][0] * depth + 7) // 8
+    return row_bytes * height // _BEST_RATIO
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:

@@ -30,7 +30,7 @@ from models import (
 from service.errors import PayloadTooLargeError
 from service.images.decode import Drawing, How
 from service.images.decode_pool import Cost, Decoding, NotForDeviceError
-from service.images.file import ImageFile, ImageFormat
+from service.images.file import ImageFile, ImageFormat, check_density
 from service.images.header import parse_image_file
 
 # JPEG's own limit, and more than WebP's; a PNG 1 wide and 50 million high would cost gigabytes.
@@ -44,6 +44,7 @@ class ImageLimits:
     max_bytes: int = 20 * 2**20  # of one file
     max_pixels: int = 25_000_000  # width × height as stored; classifiers look at 0.3 million
     max_passes: int = 20  # scans × pixels, in multiples of `max_pixels`; encoders write 6 to 18
+    max_clip_s: float = 5.0  # that decoding one clip takes of a core, by the estimate
 
 
 # Pillow keeps a pixel in four bytes, and has one axis resized before the other.
@@ -96,12 +97,7 @@ def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
             f"{limits.max_passes * limits.max_pixels // file.pixels} scans are allowed; "
             "save it as a baseline JPEG, or smaller"
         )
-    # Decoders would fill missing pixels with grey.
-    if file.coded_bytes < file.least_bytes:
-        raise file.format.broken(
-            f"{file.width}×{file.height} pixels take {file.least_bytes} bytes at least, "
-            f"and it has {file.coded_bytes}"
-        )
+    check_density(file.format.value, file.width, file.height, file.coded_bytes, file.least_bytes)
     return file
 
 

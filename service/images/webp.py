@@ -4,7 +4,7 @@
 import struct
 from collections.abc import Iterator
 
-from service.images.file import ImageFile, ImageFormat, Weight, exif_orientation
+from service.images.file import ImageFile, ImageFormat, Weight, check_density, exif_orientation
 
 _FORMAT = ImageFormat.WEBP
 _EXIF_PREFIX = b"Exif\0\0"
@@ -14,6 +14,9 @@ _EXIF_PREFIX = b"Exif\0\0"
 # at 3,700, with twenty at 680. Lossy, one colour is 560 at any quality. By the format itself 38
 # bytes could be any size.
 _MOST_PIXELS = {b"VP8L": 2**15, b"VP8 ": 2**11}
+
+# Of a frame's chunk: its place, size and duration.
+_FRAME_BYTES = 16
 
 # Pillow reads every WebP as an animation: two canvases of 4 bytes a pixel, a copy, and the image.
 _WEIGHT = Weight(held_bytes=0.0, drawn_bytes=17.3, ns=50)
@@ -35,7 +38,9 @@ def parse_webp(data: bytes, *, animated: bool = False) -> ImageFile:
         is_animated = kind == b"VP8X" and payload and payload[0] & 0x02
         if (is_animated or kind in (b"ANIM", b"ANMF")) and not animated:
             raise _FORMAT.animated()
-        frames += kind == b"ANMF"
+        if kind == b"ANMF":
+            frames += 1
+            _check_frame(payload)
         if number == 0:  # VP8X, VP8 or VP8L, each of which has the size of the canvas
             width, height = _size(kind, payload)
         elif kind == b"EXIF" and not orientation:
@@ -45,7 +50,7 @@ def parse_webp(data: bytes, *, animated: bool = False) -> ImageFile:
             densest = min(densest, _MOST_PIXELS[kind])
     _FORMAT.check_size(width, height)
     least_bytes = width * height // densest
-    if frames:  # the images are inside of those chunks
+    if frames:  # whose images are inside of those chunks, and were checked there
         coded_bytes = least_bytes = 0
     return ImageFile(
         *(_FORMAT, width, height, orientation or 1, 1, _WEIGHT, coded_bytes, least_bytes, [view]),
@@ -53,9 +58,21 @@ def parse_webp(data: bytes, *, animated: bool = False) -> ImageFile:
     )
 
 
-def _chunks(view: memoryview, file_bytes: int) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the type and payload of every chunk of a RIFF file."""
-    position = 12
+def _check_frame(payload: memoryview) -> None:
+    """Raise ImageError if a frame of an animation has more pixels than its bytes can hold."""
+    width, height = (int.from_bytes(payload[at : at + 3], "little") + 1 for at in (6, 9))
+    coded_bytes, densest = 0, max(_MOST_PIXELS.values())
+    for kind, part in _chunks(payload, len(payload), _FRAME_BYTES):
+        if kind in _MOST_PIXELS:
+            coded_bytes += len(part)
+            densest = min(densest, _MOST_PIXELS[kind])
+    check_density(_FORMAT.value, width, height, coded_bytes, width * height // densest)
+
+
+def _chunks(
+    view: memoryview, file_bytes: int, position: int = 12
+) -> Iterator[tuple[bytes, memoryview]]:
+    """Yield the type and payload of every chunk of a RIFF file, from a position on."""
     for _ in _FORMAT.segment_numbers(file_bytes):
         if position + 8 > len(view):
             return

@@ -5,6 +5,7 @@ import pickle
 import random
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from PIL import Image
 from models.preprocessing import PRESETS, Preprocessing, Sampling
 from service.errors import (
     BadRequestError,
+    ImageError,
     PayloadTooLargeError,
     ServiceError,
     TooManyImagesError,
@@ -299,6 +301,83 @@ def test_all_frames_together_have_a_limit_of_pixels() -> None:
             decode(make(images(12)), replace(GREY, frames=12), few)
     with pytest.raises(PayloadTooLargeError, match="bytes, more than the 50 allowed"):
         decode(animated(images(), "GIF"), GREY, ImageLimits(max_bytes=50))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_exactly_as_many_pixels_as_are_allowed_are_taken(form: str) -> None:
+    clip = FORMS[form](images(3))
+    assert decode(clip, GREY, ImageLimits(max_pixels=80, max_passes=3)).shape == GREY.image_shape
+    with pytest.raises(PayloadTooLargeError, match="at most 160 are allowed"):
+        decode(clip, GREY, ImageLimits(max_pixels=80, max_passes=2))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_clip_has_a_limit_of_seconds_by_the_estimate_for_all_its_frames(form: str) -> None:
+    eight = replace(GREY, frames=8)
+    one, all_s = (
+        prepare_clip(FORMS[form](images(count)), eight, LIMITS).cost.seconds for count in (2, 8)
+    )
+    assert all_s == pytest.approx(4 * one, rel=0.6 if form in LOSSY else 0.01)
+    just = ImageLimits(max_clip_s=all_s)
+    assert decode(FORMS[form](images(8)), eight, just).shape == eight.image_shape
+    with pytest.raises(PayloadTooLargeError, match=r"--max-clip-s.*fewer or smaller frames"):
+        decode(FORMS[form](images(8)), eight, ImageLimits(max_clip_s=all_s * 0.99))
+
+
+def gif_of(frames: int, coded: bytes) -> bytes:
+    """Frames of 4000×4000, each of the same coded bytes."""
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 4000, 4000, 0) + b"\x08"
+    blocks = b"".join(bytes([len(part)]) + part for part in wrapped(coded)) + b"\0"
+    screen = b"GIF89a" + struct.pack("<HHBBB", 4000, 4000, 0x80, 0, 0) + bytes(6)
+    return screen + (frame + blocks) * frames + b"\x3b"
+
+
+def wrapped(coded: bytes) -> list[bytes]:
+    return [coded[at : at + 255] for at in range(0, len(coded), 255)]
+
+
+def png_of(frames: int, coded: bytes) -> bytes:
+    """Frames of 4000×4000 black or white pixels, each of the same coded bytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        code = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", code)
+
+    parts = [chunk(b"IHDR", struct.pack(">IIBBBBB", 4000, 4000, 1, 0, 0, 0, 0))]
+    parts.append(chunk(b"acTL", struct.pack(">II", frames, 0)))
+    for number in range(frames):
+        place = struct.pack(">IIIIIHHBB", number, 4000, 4000, 0, 0, 1, 25, 0, 0)
+        parts.append(chunk(b"fcTL", place))
+        data = (b"IDAT", coded) if number == 0 else (b"fdAT", bytes(4) + coded)
+        parts.append(chunk(*data))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + chunk(b"IEND", b"")
+
+
+def webp_of(frames: int, coded: bytes) -> bytes:
+    """Frames of 4000×4000, each of the same coded bytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return kind + struct.pack("<I", len(data)) + data + bytes(len(data) & 1)
+
+    side = (3999).to_bytes(3, "little")
+    frame = chunk(b"ANMF", bytes(6) + side * 2 + bytes(4) + chunk(b"VP8L", coded))
+    canvas = chunk(b"VP8X", b"\2\0\0\0" + side * 2) + chunk(b"ANIM", bytes(6))
+    data = b"WEBP" + canvas + frame * frames
+    return b"RIFF" + struct.pack("<I", len(data)) + data
+
+
+@pytest.mark.parametrize(
+    ("make", "least_bytes"),
+    [(gif_of, 16_000_000 // 2730), (png_of, 501 * 4000 // 1032), (webp_of, 16_000_000 // 2**15)],
+)
+@pytest.mark.parametrize("frames", [2, 20])
+def test_each_frame_needs_the_bytes_that_its_pixels_take_at_least(
+    make: Callable[[int, bytes], bytes], least_bytes: int, frames: int
+) -> None:
+    long = ImageLimits(max_clip_s=60)
+    prepare_clip(make(frames, bytes(least_bytes)), COLOUR, long)
+    with pytest.raises(ImageError, match=f"4000×4000 pixels take {least_bytes} bytes at least"):
+        prepare_clip(make(frames, bytes(least_bytes - 1)), COLOUR, long)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -64,6 +64,7 @@ class Table:
 
 
 LARGE = Cost(150 * MB, 1.0)
+HOSTILE, HONEST = Client("hostile"), Client("honest")
 
 
 def with_pool(
@@ -195,6 +196,47 @@ async def test_too_long_a_wait_is_refused_with_how_long_it_is(
     await until(lambda: table.names == ["small"])
 
 
+LONG = Cost(60 * MB, 4.0)
+
+
+@with_pool(threads=2)
+async def test_long_ones_keep_neither_large_nor_other_clients_long_ones_from_a_thread(
+    pool: DecodePool, table: Table
+) -> None:
+    for number in range(4):
+        table.post(pool, f"hostile {number}", LONG, client=HOSTILE)
+    table.post(pool, "large", Cost(60 * MB, 1.0), client=HONEST)
+    await until(lambda: sorted(table.begun) == ["hostile 0", "large"])
+    table.post(pool, "long", LONG, client=HONEST)  # the second thread is another client's
+    await until(lambda: sorted(table.begun) == ["hostile 0", "large", "long"])
+    with pytest.raises(DecodersBusyError):
+        pool.admit(*[table.decoding("no", LONG)] * 12, client=HOSTILE)
+    for gate in table.gates.values():
+        gate.set()
+    await until(lambda: len(table.ended) == len(table.gates) - 1)
+    assert not pool._long.clients
+
+
+@with_pool(threads=8)
+async def test_long_ones_leave_half_of_the_memory_to_large_images(
+    pool: DecodePool, table: Table
+) -> None:
+    for number in range(3):
+        table.post(pool, f"long {number}", LONG)
+    await until(lambda: len(table.begun) == 1)  # 60 of 86 MB
+    table.post(pool, "large", Cost(100 * MB, 1.0))
+    await until(lambda: table.begun == ["long 0", "large"])
+    table.post(pool, "larger", Cost(150 * MB, 1.0))  # waits for both, and then goes first
+    table.gates["long 0"].set()
+    await asyncio.sleep(0.05)
+    assert table.begun == ["long 0", "large"]
+    table.gates["large"].set()
+    await until(lambda: "larger" in table.begun)
+    assert "long 1" not in table.begun
+    table.gates["larger"].set()
+    await until(lambda: "long 1" in table.begun)
+
+
 @with_pool(threads=2)
 async def test_images_of_one_request_are_admitted_all_or_none(
     pool: DecodePool, table: Table
@@ -278,9 +320,6 @@ def test_small_decodes_have_their_share_however_small_the_budget() -> None:
         assert 0 < 4 * pool.quick_bytes <= budget / 4
         assert pool.large_bytes + 4 * pool.quick_bytes == budget
         pool.close()
-
-
-HOSTILE, HONEST = Client("hostile"), Client("honest")
 
 
 @with_pool(threads=2)
