@@ -15,6 +15,9 @@ import pytest
 from service.engine.cores import available_cores
 from tests.support import ROOT, bytecode, proved
 
+# Before a test imports ONNX Runtime, in this process or one that it starts: tests report nothing.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 # A server in a process of its own begins in half the time where what it imports is compiled. Who
 # wants no bytecode beside the sources has it kept with the other caches.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):

@@ -1,6 +1,7 @@
 """The rules of the layout, read from the syntax trees: which way imports run, what lies where."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -221,6 +222,16 @@ for name in modules:
     command = [sys.executable, "-c", script, " ".join(modules)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+def test_onnx_runtime_reports_nothing_from_tests_and_benchmarks() -> None:
+    """It decides when it is imported, whoever imports it first."""
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
+    without = {name: value for name, value in os.environ.items() if "TELEMETRY" not in name}
+    script = "import os, benchmarks; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, cwd=ROOT, env=without, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "1"
 
 
 def test_no_cuda_hides_in_python() -> None:

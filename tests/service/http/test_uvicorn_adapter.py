@@ -3,6 +3,7 @@
 Raise uvicorn's upper bound in pyproject.toml only after these and the rest of the tests pass.
 """
 
+import ast
 import asyncio
 import inspect
 import logging
@@ -62,6 +63,17 @@ def test_the_installed_uvicorn_is_within_the_bounds_that_are_declared() -> None:
     low, high = bounds.groups()
     numbers = [tuple(map(int, text.split("."))) for text in (low, version("uvicorn"), high)]
     assert numbers[0] <= numbers[1] < numbers[2]
+
+
+def test_only_the_adapter_imports_what_uvicorn_does_not_document() -> None:
+    """`uvicorn.Server` and `uvicorn.Config` are public; all below `uvicorn` is not."""
+    users = {
+        file.name
+        for file in (ROOT / "service").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("uvicorn.")
+    }
+    assert users == {"uvicorn_adapter.py"}
 
 
 def test_a_cycle_takes_and_has_what_asgi_call_uses() -> None:
@@ -157,9 +169,20 @@ def test_a_server_calls_what_convoys_overrides() -> None:
     assert inspect.iscoroutinefunction(server.startup)
     assert inspect.iscoroutinefunction(server.shutdown)
     assert parameters(server.startup) == parameters(server.shutdown) == ["sockets"]
+    assert inspect.iscoroutinefunction(server.on_tick)
+    assert parameters(server.on_tick) == ["counter"]
+    assert asyncio.run(server.on_tick(1)) is False, "it goes on"
     assert hasattr(server.capture_signals(), "__enter__")
     assert (server.should_exit, server.force_exit) == (False, False)
     assert isinstance(server.server_state, ServerState)
+
+
+def test_a_server_has_what_it_accepts_connections_with() -> None:
+    """A worker process accepts its share itself (`Server.accept`)."""
+    settings = config(http=asyncio.Protocol)
+    assert settings.backlog == 2048
+    settings.load()
+    assert settings.lifespan_class(settings).state == {}
 
 
 def test_a_server_makes_connections_with_the_arguments_that_connection_takes() -> None:
