@@ -3,17 +3,18 @@
     python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
 Data and filters are uniform in [-1, 1]. The error is the largest of an element, against a
-convolution in float64 (section 7), in fp32, 3xtf32 and fp16. The kernels themselves run: every
+convolution in float64 (section 7), at every precision. The kernels themselves run: every
 algorithm with every set of points, in the configuration that the heuristic would choose; on the
 simulator (`cusim`) the one for an H200. There C is the layer's, for errors grow with the length of
 the sums, but H×W and K are cut down: the largest error is of fewer elements, and so a little
-smaller. With `--whole` they are not, and a layer takes minutes. A row for each algorithm goes to
-OUT/accuracy.jsonl.
+smaller. With `--whole` they are not, and all of it takes a quarter of an hour. A row for each
+algorithm goes to OUT/accuracy.jsonl. In int8 x, the filters and y are rounded to bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,18 @@ from rich.table import Table
 
 from benchmarks.kernels.suites import VGG_E, Layer
 from benchmarks.rows import Row, append, now
+from cusim.build import FAST
 from cusim.device import CusimDevice
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.convolution.integer import requantization
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Buffer, Device
 from kernels.device.gpus import H200
 from kernels.layout.operands import ConvTensors, padded
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem, same_padded
-from kernels.problems.precision import Precision
+from kernels.problems.precision import BYTE, Precision, Storage
 from kernels.tuning.heuristic import DeviceFacts, choose
 from kernels.tuning.timing import launcher
 
@@ -64,8 +67,11 @@ AT_MOST = {"winograd F(2x2,3x3)": 2.0, "winograd F(4x4,3x3)": 20.0}
 """The factor by which errors may exceed the direct algorithm's in the same layer, as the project
 promises."""
 
-PRECISIONS = (Precision.FP32, Precision.TF32X3, Precision.FP16)
-"""The precisions of table 4, and one that errs little more than the first."""
+PRECISIONS = tuple(Precision)
+"""Those of table 4, fp32 and fp16, and the others that there are."""
+
+DIRECT, ONE_SUM = "direct", "direct, in one part"
+"""The direct sum as the heuristic chooses it, often split, and as the papers add it up."""
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -82,12 +88,20 @@ def reduced(layer: Layer) -> Layer:
 
 
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
-    """Return each algorithm with each of its sets of points, which round differently, by name."""
+    """Return each algorithm with each of its sets of points, which round differently, by name.
+
+    A sum in parts errs less than the papers' direct sum, so "direct" is there in one part, too. At
+    a precision other than fp32 those that multiply in float32 are left out: they err the same.
+    """
     groups: dict[str, list[ConvChoice]] = {}
     for choice in choices(problem, device.max_shared_bytes, device.architecture):
+        if choice.algorithm.arithmetic(problem) is Precision.FP32 is not problem.precision:
+            continue
         points = getattr(choice.config, "points", None)
         name = choice.algorithm.name + (f", {points.name.lower()} points" if points else "")
         groups.setdefault(name, []).append(choice)
+        if name == DIRECT and choice.config.split == 1:
+            groups.setdefault(ONE_SUM, []).append(choice)
     return {name: choose(problem, group, device) for name, group in groups.items()}
 
 
@@ -123,34 +137,62 @@ def errors(
     shape = (problem.n, problem.c, *problem.window.input)
     x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, problem.filter_shape))
     truth = reference.conv(x.astype(np.float64), weight.astype(np.float64), problem)
+    most = float(np.abs(truth).max())
     return {
-        name: (choice, error_of(convolve(device, problem, choice, x, weight), truth))
+        name: (choice, error_of(convolve(device, problem, choice, x, weight, most), truth))
         for name, choice in variants(problem, facts).items()
     }
 
 
 def convolve(
-    device: Device, problem: ConvProblem, choice: ConvChoice, x: Array, weight: Array
+    device: Device,
+    problem: ConvProblem,
+    choice: ConvChoice,
+    x: Array,
+    weight: Array,
+    most: float = 1,
 ) -> Array:
     """Return the convolution of x, N×C×H×W, by one choice, with NaN where nothing was written.
 
-    Operands are rounded to the type that the problem's precision stores, and so is the result.
+    Operands are rounded to the type that the problem's precision stores, and so is the result: as
+    bytes x reaches from -1 to 1, y from -`most` to `most`, and a filter as far as its largest
+    number.
     """
-    (algorithm, config, _), stored = choice, problem.precision.stored
+    algorithm, config, _ = choice
     x_place, y_place = (
-        Pixels(size, padded(size), stored=stored) for size in (problem.c, problem.k)
+        Pixels(size, padded(size, 16 if stored.itemsize == 1 else 4), stored=stored)
+        for size, stored in (
+            (problem.c, _stored(problem.precision, 1)),
+            (problem.k, _stored(problem.precision, most)),
+        )
     )
-    pixels = np.zeros((problem.n, *problem.window.input, x_place.pitch), stored)
-    pixels[..., : problem.c] = np.moveaxis(x, 1, -1)
-    y = np.full((problem.n, *problem.window.output, y_place.pitch), np.nan, stored)
+    pixels = _as_stored(np.zeros((problem.n, *problem.window.input, x_place.pitch)), x_place.stored)
+    pixels[..., : problem.c] = _as_stored(np.moveaxis(x, 1, -1), x_place.stored)
+    y = np.zeros((problem.n, *problem.window.output, y_place.pitch), y_place.stored.dtype)
+    numbers, of_filters = weight, {}
+    if problem.precision is Precision.INT8:
+        scale = np.abs(weight).reshape(problem.k, -1).max(axis=1) / 127
+        numbers = np.rint(weight / scale.reshape(-1, *(1,) * (weight.ndim - 1)))
+        of_filters = dict(
+            zip(
+                ("offset", "scale"),
+                requantization(
+                    numbers.astype(np.int32), scale, None, x_place.stored, y_place.stored
+                ),
+                strict=True,
+            )
+        )
+    else:
+        y.fill(np.nan)
     scratch = {
         **algorithm.workspace(problem, config),
         "counters": algorithm.counter_bytes(problem, config),
     }
     operands = {
         "x": pixels,
-        "weight": np.ascontiguousarray(algorithm.prepare_filter(weight, problem, config)),
+        "weight": np.ascontiguousarray(algorithm.prepare_filter(numbers, problem, config)),
         "y": y,
+        **of_filters,
         **{name: np.zeros(nbytes, np.uint8) for name, nbytes in scratch.items()},
     }
     stream = device.stream()
@@ -159,7 +201,22 @@ def convolve(
         launcher(device, launches, [addresses])(stream, 0)
         device.download(y, addresses["y"], stream)
         stream.synchronize()
-    return np.moveaxis(y[..., : problem.k], -1, 1).astype(np.float32)
+    numbers = np.moveaxis(y[..., : problem.k], -1, 1).astype(np.float32)
+    result: Array = (numbers - y_place.stored.zero_point) * np.float32(y_place.stored.scale)
+    return result
+
+
+def _stored(precision: Precision, most: float) -> Storage:
+    """Return how numbers from -`most` to `most` are stored at a precision."""
+    if precision is not Precision.INT8:
+        return precision.stored
+    return Storage(BYTE.dtype, 2 * most / 255, 128)
+
+
+def _as_stored(numbers: NDArray[np.floating[Any]], stored: Storage) -> NDArray[Any]:
+    if stored.dtype != BYTE.dtype:
+        return numbers.astype(stored.dtype)
+    return np.clip(np.rint(numbers / stored.scale) + stored.zero_point, 0, 255).astype(stored.dtype)
 
 
 @contextmanager
@@ -224,6 +281,8 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def _paper(layer: str, variant: str, precision: str) -> float | None:
+    if precision not in (Precision.FP32.value, Precision.FP16.value):
+        return None
     if precision == Precision.FP16.value:
         return PAPER_HALF[layer]
     return PAPER[layer].get(variant.partition(" non-fused")[0].partition(", ")[0])
@@ -258,11 +317,13 @@ def _show(precision: str, rows: Sequence[Row], console: Console) -> None:
 
 
 DEVICES: dict[str, Callable[[], Device]] = {"cuda": CudaDevice, "cusim": CusimDevice}
+WHOLE: dict[str, Callable[[], Device]] = {**DEVICES, "cusim": partial(CusimDevice, FAST)}
+"""The devices by name, for layers that are cut down and for whole ones."""
 
 
 def run(where: str, out: Path, at: str, console: Console, *, whole: bool = True) -> None:
     """Measure on one of DEVICES, print, and write the rows. Raises DeviceError."""
-    device, layers = DEVICES[where](), LAYERS
+    device, layers = (WHOLE if whole else DEVICES)[where](), LAYERS
     facts: DeviceFacts = H200 if where == "cusim" else device
     if not whole:
         layers = tuple(map(reduced, LAYERS))

@@ -13,6 +13,7 @@ from benchmarks.kernels import __main__ as kernels
 from benchmarks.kernels import accuracy
 from benchmarks.kernels.accuracy import (
     LAYERS,
+    ONE_SUM,
     PAPER,
     PAPER_HALF,
     convolve,
@@ -26,6 +27,7 @@ from benchmarks.kernels.suites import Layer
 from benchmarks.rows import read
 from cusim.device import CusimDevice
 from kernels.problems.conv import same_padded
+from kernels.problems.precision import Precision
 from tests.support.kernels import reference
 from tests.support.networks import SHARED
 
@@ -55,6 +57,7 @@ def test_every_variant_errs_but_by_little_and_never_leaves_anything_out(
         assert np.allclose(y, truth, atol=1e-4)
     largest = {name: error.largest for name, (_, error) in errors(device, TINY, device).items()}
     assert all(0 < error < 1e-4 for error in largest.values())
+    assert "direct, in one part" in largest
     four = {name: error for name, error in largest.items() if "F(4x4,3x3)," in name}
     mixed, integer = (
         next(error for name, error in four.items() if points in name)
@@ -84,6 +87,7 @@ def test_rows_and_a_table_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(accuracy, "LAYERS", (Layer("conv 5", same_padded((4, 4), 3, 8, 8)),))
+    monkeypatch.setattr(accuracy, "WHOLE", accuracy.DEVICES)  # its kernels are compiled already
     monkeypatch.setattr(kernels, "commit", lambda: "abc")
     out = ["--out", str(tmp_path)]
     kernels.main(["--accuracy", "--device", "cusim", *out])
@@ -101,6 +105,12 @@ def test_rows_and_a_table_are_left(
         "winograd F(2x2,3x3) non-fused, integer points",
         "winograd F(4x4,3x3) non-fused, mixed points",
     }
+    assert {row["precision"] for row in rows} == {each.value for each in Precision}
+    in_bytes = [row["largest_error"] for row in rows if row["precision"] == "int8"]
+    assert len(in_bytes) == 3
+    assert len(set(in_bytes)) == 1, "sums of bytes are exact"
+    (one_sum,) = (row for row in rows if row["variant"] == ONE_SUM)
+    assert "/" not in one_sum["choice"]
     assert all(row["choice"] for row in rows)
     out_of_all = capsys.readouterr().out
     assert "H, W at most 28, K at most 64" in out_of_all
