@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.gpu import carried
 from benchmarks.gpu.carried import NVRTC
-from benchmarks.gpu.day import PARTS, commands, here, spend
+from benchmarks.gpu.day import PARTS, SECONDS, START_S, commands, here, spend
 from benchmarks.gpu.proof import GROUPS, command, prove
 from benchmarks.gpu.units import LAYER, WITH_TF32, Unit, missing, packed, seconds_of, units
 from benchmarks.rows import CARRIED, RESULTS, ROOT, commit, read
@@ -41,8 +41,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     proof.add_argument("--groups", nargs="+", choices=GROUPS, help="of its tests (all)")
     plan = added("plan", "what is not measured yet, and what of it fits")
     run = added("run", "measure what fits, and go on where the last run ended")
-    for command_ in (proof, plan, run):
-        command_.add_argument("--seconds", type=float, default=540, help="to spend (%(default)s)")
+    for command_, seconds in ((proof, 540), (plan, SECONDS - START_S), (run, 540)):
+        command_.add_argument(
+            "--seconds", type=float, default=seconds, help="to spend (%(default)s)"
+        )
     for command_ in (plan, run):
         command_.add_argument(
             "--only", default="", help="units whose name has this expression, such as ResNet"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.kernels.report import CONVOY
-from benchmarks.kernels.suites import BATCHES, SUITES
+from benchmarks.kernels.suites import MEASURED, batches_of
 from benchmarks.rows import Row
 from kernels.convolution.algorithms import choices
 from kernels.device.gpus import H200
@@ -109,8 +109,8 @@ def readings(rows: Iterable[Row]) -> list[Reading]:
 def _problems() -> dict[str, ConvProblem]:
     return {
         str(problem): problem
-        for layers in SUITES.values()
+        for suite, layers in MEASURED.items()
         for layer in layers
-        for n in BATCHES
+        for n in batches_of(suite)
         for problem in (layer.problem.with_batch(n),)
     }

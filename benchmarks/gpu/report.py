@@ -7,9 +7,9 @@ from pathlib import Path
 
 from benchmarks.gpu.estimates import check, pairs, readings
 from benchmarks.gpu.units import DECODING, HTTP, LAYER, NETWORK, missing, units
-from benchmarks.kernels.plots import plot_speedups
+from benchmarks.kernels.plots import plot_rates, plot_speedups
 from benchmarks.kernels.report import CONVOY, GOALS, compare, reached, summarise
-from benchmarks.kernels.suites import BATCHES, SUITES
+from benchmarks.kernels.suites import BATCHES, MEASURED, NAMED, PAPERS_BATCHES, SUITES, batches_of
 from benchmarks.plots import NoMatplotlibError
 from benchmarks.rows import Row, fill, markdown
 from kernels.tuning.constants import ASSUMED, Constants
@@ -53,7 +53,9 @@ def results(lines: Sequence[Row], folder: Path) -> str:
         "Written by `python -m benchmarks.gpu report` from `gpu.jsonl`.",
         f"{last['device']}, driver {last['driver']}, {last['compiler']}, commit {last['commit']}."
         f" Kernels were compiled by {last['compiler']}: numbers hold for it alone.",
-        *(_layer_table(layers, suite, n) for suite in SUITES for n in BATCHES),
+        *(_layer_table(layers, suite, n) for suite in MEASURED for n in batches_of(suite)),
+        *(_totals(layers, suite) for suite in ("vgg-e", "vgg-e fp16")),
+        _named(layers),
         _goals(layers),
         *_constants(rows),
         _cost_model(layers, rows),
@@ -100,7 +102,7 @@ def into_readme(text: str, told: str) -> str:
 
 
 def _layer_table(rows: Sequence[Row], suite: str, n: int) -> str:
-    layers, texts = SUITES[suite], []
+    layers, texts = MEASURED[suite], []
     for cache in ("warm", "cold"):
         found = compare(rows, layers, n, cache)
         if not found:
@@ -132,6 +134,35 @@ def _layer_table(rows: Sequence[Row], suite: str, n: int) -> str:
             f" {total.measured} of {total.layers} layers\n\n" + markdown(headings, *cells)
         )
     return "\n\n".join(texts)
+
+
+def _totals(rows: Sequence[Row], suite: str) -> str:
+    """Return all layers of a suite by N, each as often as it occurs: Lavin & Gray's tables 5 and
+    6."""
+    layers, cells = MEASURED[suite], []
+    for n in PAPERS_BATCHES[suite]:
+        found = compare(rows, layers, n, "warm")
+        if len(found) == len(layers):
+            total = summarise(found, len(layers))
+            flops = 2 * n * sum(layer.count * layer.problem.macs for layer in layers)
+            times = total.best_seconds, total.seconds
+            numbers = (f"{number:.2f}" for t in times for number in (1e3 * t, 1e-12 * flops / t))
+            cells.append((str(n), *numbers, f"{times[0] / times[1]:.2f}"))
+    headings = ("N", "fastest others, ms", "TFLOPS", "Convoy, ms", "TFLOPS", "speed-up")
+    return f"### {suite}, all layers\n\n" + markdown(headings, *cells) if cells else ""
+
+
+def _named(rows: Sequence[Row]) -> str:
+    """Return the configurations whose times the papers print, or nothing without layers."""
+    cells = []
+    for named in NAMED:
+        found = compare(rows, [named.layer], named.n, "warm")
+        ours = [f"{pair.speedup:.2f} over {pair.best['side']}" for pair in found] or ["waits"]
+        what = f"{named.name}, N = {named.n}"
+        cells.append((named.where, what, named.took, f"{named.speedup:.2f}", *ours))
+    headings = ("where", "what", "there", "speed-up there", "here")
+    table = markdown(headings, *cells)
+    return f"### Configurations that papers name\n\n{table}" if rows else ""
 
 
 def _goals(rows: Sequence[Row]) -> str:
@@ -200,7 +231,7 @@ def _known_constants(rows: Sequence[Row]) -> dict[str, Constants]:
 
 def _plots(rows: Sequence[Row], folder: Path) -> list[str]:
     try:
-        files = plot_speedups(rows, folder)
+        files = [*plot_speedups(rows, folder), *plot_rates(rows, folder)]
     except NoMatplotlibError as error:
         return [f"({error})"]
     return [f"![{file.stem}]({file.name})" for file in files]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.kernels.report import CONVOY
-from benchmarks.kernels.suites import SUITES
+from benchmarks.kernels.suites import MEASURED, NAMED, SUITES
 from benchmarks.networks.switches import CONVOYS, SWITCHES, UNTUNED, switched
 from benchmarks.rows import Row
 from kernels.problems.conv import ConvProblem
@@ -86,12 +86,15 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
     (NETWORK, _at(_MAIN, _TIMED), (1, 8), _UNTUNED),
     # TF32 last: PyTorch has a worker of its own for it.
     (NETWORK, _at(_MAIN, (Precision.FP32, Precision.FP16, Precision.TF32)), (1, 8), _TORCH[1:]),
+    (LAYER, ("named",), (1, 8, 32), ("convoy", "torch")),
     (LAYER, ("vgg-e",), (1, 8), ("convoy", "torch", "im2col")),
     (NETWORK, _SQUEEZENET, (1, 8), ("convoy", *_TORCH)),
     (DECODING, tuple(SAMPLINGS), (1, 8), ("convoy",)),
     (HTTP, SENT, (1, 8, 32), ("convoy",)),
     (NETWORK, ("ResNet-50",), (1, 8), ("convoy", *_TORCH)),
     (LAYER, ("c3d",), (1, 8), ("convoy", "torch")),
+    (LAYER, ("vgg-e",), (64, 16), ("convoy", "torch")),
+    (LAYER, ("vgg-e fp16",), (1, 8, 64), ("convoy", "torch")),
     (LAYER, ("cuconv",), (1,), ("convoy", "torch")),
     (NETWORK, ("GoogLeNet", "VGG-19"), (1, 8), ("convoy", *_TORCH)),
     (NETWORK, ("ResNet-50", "GoogLeNet"), (1, 8), _SWITCHED),
@@ -103,6 +106,10 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
     (NETWORK, _NETWORKS, (1, 2, 4, 8), _SWITCHED),
     (LAYER, ("cuconv",), (1, 8), ("cudnn",)),
     (LAYER, tuple(SUITES), (2, 4), ("convoy", "torch", "cudnn")),
+    (LAYER, ("vgg-e", "vgg-e fp16"), (16, 2, 4, 32), ("convoy", "torch")),
+    (LAYER, ("vgg-e",), (16, 32, 64), ("cudnn",)),
+    (LAYER, ("c3d",), (32,), ("cudnn",)),
+    (LAYER, ("cuconv",), (16, 32, 64, 128, 256), ("convoy", "torch", "cudnn")),
 )
 
 
@@ -135,7 +142,15 @@ class Unit:
 
 def problems() -> Mapping[str, ConvProblem]:
     """Return the problems of all suites for N = 1, by their text."""
-    return {str(layer.problem): layer.problem for suite in SUITES.values() for layer in suite}
+    return {str(layer.problem): layer.problem for suite in MEASURED.values() for layer in suite}
+
+
+def _subjects(kind: str, group: str, n: int) -> list[str]:
+    """Return the subjects of a group for one N: of a suite its layers, of NAMED those of that N."""
+    if kind != LAYER:
+        return [group]
+    named = (each.layer for each in NAMED if each.n == n)
+    return [str(layer.problem) for layer in (named if group == "named" else MEASURED[group])]
 
 
 def units() -> list[Unit]:
@@ -143,13 +158,12 @@ def units() -> list[Unit]:
     found = []
     for kind, groups, batches, sides in _ORDER:
         for group in groups:
-            subjects = [str(suite.problem) for suite in SUITES[group]] if kind == LAYER else [group]
             # One side after another: a worker serves one, and takes long to start.
             found += [
                 Unit(kind, subject, n, side)
                 for side in sides
                 for n in batches
-                for subject in subjects
+                for subject in _subjects(kind, group, n)
             ]
     return list(dict.fromkeys(found))
 

@@ -216,7 +216,8 @@ def _stored(precision: Precision, most: float) -> Storage:
 def _as_stored(numbers: NDArray[np.floating[Any]], stored: Storage) -> NDArray[Any]:
     if stored.dtype != BYTE.dtype:
         return numbers.astype(stored.dtype)
-    return np.clip(np.rint(numbers / stored.scale) + stored.zero_point, 0, 255).astype(stored.dtype)
+    shifted: NDArray[Any] = np.rint(numbers / stored.scale) + stored.zero_point
+    return shifted.clip(0, 255).astype(stored.dtype)
 
 
 @contextmanager

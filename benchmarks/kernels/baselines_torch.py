@@ -15,10 +15,12 @@ from benchmarks.kernels.contest import Cache, CandidateError
 from benchmarks.kernels.costs import im2col
 from kernels.device.device import Device, DeviceError, Graph, Stream
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.tuning.timing import Copies, Timing, sets_needed
 
-MOST_ERROR = 3e-5
-"""The largest ‖y − truth‖ / ‖truth‖: ten times F(4×4, 3×3)'s in float32, a tenth of TF32's."""
+MOST_ERROR = {Precision.FP32: 3e-5, Precision.FP16: 1e-3}
+"""The largest ‖y − truth‖ / ‖truth‖: ten times F(4×4, 3×3)'s in float32, a tenth of TF32's; in
+float16 that of y's rounding five times."""
 
 
 class BaselineError(Exception):
@@ -99,7 +101,10 @@ class _TorchGraph:
 
 
 class Tensors:
-    """Holds a problem's data, uniform in [-1, 1], and its float64 result, as tensors."""
+    """Holds a problem's data, uniform in [-1, 1], and its float64 result, as tensors.
+
+    Data and filter are float32 or, in fp16, float16.
+    """
 
     def __init__(self, runtime: Runtime, problem: ConvProblem, seed: int = 0) -> None:
         torch = runtime.torch
@@ -107,10 +112,13 @@ class Tensors:
         window = problem.window
         if window.pads_begin != window.pads_end:
             raise BaselineError(f"{problem}: only pads that are the same on both sides")
+        if problem.precision not in MOST_ERROR:
+            raise BaselineError(f"{problem}: PyTorch is measured in fp32 and fp16")
+        stored = torch.float16 if problem.precision is Precision.FP16 else torch.float32
         self.x_shape = (problem.n, problem.c, *window.input)
         generator = torch.Generator(runtime.where).manual_seed(seed)
         self.x, self.weight = (
-            torch.rand(shape, generator=generator, device=runtime.where) * 2 - 1
+            (torch.rand(shape, generator=generator, device=runtime.where) * 2 - 1).to(stored)
             for shape in (self.x_shape, problem.filter_shape)
         )
         searching, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
@@ -133,9 +141,9 @@ class Tensors:
         )
 
     def check(self, y: Any) -> None:
-        """Raise CandidateError unless y is right, to float32's precision."""
+        """Raise CandidateError unless y is right, to the problem's precision."""
         error = float((y.double() - self._truth).norm() / self._norm)
-        if not error <= MOST_ERROR:  # NaN is none
+        if not error <= MOST_ERROR[self.problem.precision]:  # NaN is none
             raise CandidateError(f"wrong: relative error {error:.1e}")
 
     def in_memory(self, tensor: Any, channels_last: bool) -> Any:
@@ -152,7 +160,7 @@ class Tensors:
         x, weight = (self.in_memory(tensor, channels_last) for tensor in (self.x, self.weight))
         if cache is Cache.WARM:
             return [(x, weight)]
-        y_bytes = 4 * self._truth.numel()
+        y_bytes = self.problem.precision.stored.itemsize * self._truth.numel()
         nbytes = x.nbytes + weight.nbytes + y_bytes
         empty = self.runtime.torch.empty_like  # keeps the layout
         return [

@@ -4,9 +4,46 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.kernels.report import compare, summarise
-from benchmarks.kernels.suites import BATCHES, SUITES
+from benchmarks.kernels.suites import BATCHES, MEASURED, PAPERS_BATCHES, SUITES
 from benchmarks.plots import figure_of
 from benchmarks.rows import Row
+
+
+def plot_rates(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Write a PNG of vgg-e's effective TFLOPS over N, as Lavin & Gray's figure 1; return the files.
+
+    Each layer has a panel with the direct algorithm's operations over Convoy's time and the fastest
+    other side's; where Convoy transforms filters and data in launches of their own, bars are
+    hatched. One file for each precision that has rows. Raises NoMatplotlibError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for suite in ("vgg-e", "vgg-e fp16"):
+        layers, batches = MEASURED[suite], PAPERS_BATCHES[suite]
+        found = {n: compare(rows, layers, n, "warm") for n in batches}
+        if not any(found.values()):
+            continue
+        figure = figure_of((11, 8))
+        for panel, layer in zip(figure.subplots(3, 3).flat, layers, strict=True):
+            for column, n in enumerate(batches):
+                for pair in found[n]:
+                    if pair.layer is not layer:
+                        continue
+                    flops = 2e-6 * layer.problem.with_batch(n).macs
+                    for offset, row, colour in (
+                        (-0.2, pair.ours, "tab:blue"),
+                        (0.2, pair.best, "tab:grey"),
+                    ):
+                        hatch = "//" if "non-fused" in row["choice"] else None
+                        rate = flops / row["p50_us"]
+                        panel.bar(column + offset, rate, width=0.4, color=colour, hatch=hatch)
+            panel.set_xticks(range(len(batches)), list(map(str, batches)))
+            panel.set_title(layer.name, loc="left", fontsize="small")
+        figure.supxlabel("N")
+        figure.supylabel("effective TFLOPS: Convoy, and the fastest other in grey")
+        files.append(folder / f"{suite.replace(' ', '-')}-tflops.png")
+        figure.savefig(files[-1], dpi=120)
+    return files
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:

@@ -5,16 +5,18 @@
             AlexNet, GoogLeNet, ResNet-50, SqueezeNet 1.0 and VGG-19
     c3d     Lan et al. 2017, table 2: conv2 to conv5 of the v3d network
 
-Every layer is padded so that it keeps its size, and is for one image.
+Every layer is padded so that it keeps its size, and is for one image. MEASURED has vgg-e in fp16,
+too: Lavin & Gray, table 6. NAMED are the configurations whose times the papers print.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels.problems.conv import ConvProblem, same_padded
+from kernels.problems.precision import Precision
 
 BATCHES = (1, 2, 4, 8)
-"""The values of N for which layers are measured."""
+"""The values of N that a server has, for which all layers are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +108,68 @@ C3D = tuple(
 )
 
 SUITES: Mapping[str, tuple[Layer, ...]] = {"vgg-e": VGG_E, "cuconv": CUCONV, "c3d": C3D}
+
+MEASURED: Mapping[str, tuple[Layer, ...]] = {
+    **SUITES,
+    "vgg-e fp16": tuple(
+        replace(layer, problem=replace(layer.problem, precision=Precision.FP16)) for layer in VGG_E
+    ),
+}
+"""The suites that are measured on a GPU."""
+
+PAPERS_BATCHES: Mapping[str, tuple[int, ...]] = {
+    "vgg-e": (1, 2, 4, 8, 16, 32, 64),
+    "vgg-e fp16": (1, 2, 4, 8, 16, 32, 64),
+    "cuconv": (1, 8, 16, 32, 64, 128, 256),
+    "c3d": (32,),
+}
+"""The values of N for which the papers measured a suite."""
+
+
+def batches_of(suite: str) -> tuple[int, ...]:
+    """Return every N for which a suite is measured: the papers' and BATCHES."""
+    return tuple(sorted({*PAPERS_BATCHES[suite], *BATCHES}))
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A configuration of which a paper prints times, or by how much they were shorter."""
+
+    where: str
+    suite: str
+    name: str  # of the layer
+    n: int
+    speedup: float  # of the paper's kernels over the fastest of cuDNN's beside them
+    took: str  # the paper's time and cuDNN's
+
+    @property
+    def layer(self) -> Layer:
+        """Return the layer, for one image."""
+        return next(layer for layer in MEASURED[self.suite] if layer.name == self.name)
+
+
+def _timed(where: str, name: str, n: int, us: float, best_us: float) -> Named:
+    return Named(where, "cuconv", name, n, best_us / us, f"{us:g} and {best_us:g} µs")
+
+
+def _by_rate(name: str, rate: float, best: float, speedup: float) -> Named:
+    """Return a row of Lan's table 3, which counts a multiplication with its addition as one."""
+    took = f"{rate:g} and {best:g} TFLOPS"
+    return Named("Lan et al., table 3", "c3d", name, 32, speedup, took)
+
+
+NAMED = (
+    Named("cuConv, section 4.1", "cuconv", "7-1-32-832", 1, 2.29, "the largest speed-up"),
+    _timed("cuConv, table 3, A", "7-1-256-832", 1, 58.56, 107.29),
+    _timed("cuConv, table 3, B", "14-1-1024-256", 1, 73.86, 45.23),
+    _timed("cuConv, table 3, C", "27-1-256-64", 1, 22.53, 19.20),
+    _timed("cuConv, table 4, A", "7-3-384-192", 1, 57.79, 105.63),
+    _timed("cuConv, table 4, B", "13-3-384-384", 1, 466.68, 232.35),
+    _timed("cuConv, table 5, A", "7-5-128-48", 1, 22.50, 74.80),
+    _timed("cuConv, table 5, B", "7-5-128-48", 8, 116.60, 76.58),
+    _by_rate("conv2", 1.28, 1.21, 1.05),
+    _by_rate("conv3", 3.31, 2.38, 1.39),
+    _by_rate("conv4", 4.72, 2.4, 1.96),
+    _by_rate("conv5", 2.1, 1.46, 1.44),
+)
+"""In the papers' order, on a V100 with cuDNN 7.1 and on a GTX 1080."""

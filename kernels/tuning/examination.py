@@ -6,7 +6,8 @@ far less than a half. An extra, missing or misplaced term changes y by an intege
 it rounds to the right integer.
 
 Image i is the first one times ±2^(i // 2), which float32 scales without rounding: one reference is
-enough for every N, and images in the wrong order are detected. In float16 integers are exact to
+enough for every N, and images in the wrong order are detected; from the 128th on they begin again,
+for float32 ends at 2^128. In float16 integers are exact to
 2048 and numbers end at 65504: random signs keep y far below the former, and every eighth image has
 one scale.
 
@@ -96,7 +97,7 @@ class Exam:
 
 
 def _scales(n: int, stored: Storage) -> NDArray[Any]:
-    index = np.arange(n) % (n if stored == FLOAT else 8)
+    index = np.arange(n) % (128 if stored == FLOAT else 8)
     scales: Floats = (-1.0) ** index * 2.0 ** (index // 2)
     return scales.astype(np.int16 if stored == BYTE else stored.dtype)
 

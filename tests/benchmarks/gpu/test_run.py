@@ -15,8 +15,10 @@ import pytest
 
 from benchmarks.gpu import run as runs
 from benchmarks.gpu.commands import main
+from benchmarks.gpu.day import SECONDS, START_S
 from benchmarks.gpu.run import pack, run
 from benchmarks.gpu.units import Unit, limit_s, missing, packed, seconds_of, units
+from benchmarks.kernels.suites import MEASURED, NAMED, batches_of
 from benchmarks.rows import read
 from tests.support import ROOT
 from tests.support.benchmarks.stand_in_gpu import CRASHING, UNITS
@@ -134,6 +136,21 @@ def test_the_plan_has_every_unit_once_and_torch_before_cudnn() -> None:
         first.setdefault((unit.kind, unit.side), place)
     assert first["layer", "torch"] < first["layer", "cudnn"]
     assert all(limit_s(unit, seconds_of([])) > 30 for unit in every)
+
+
+def test_of_the_papers_configurations_those_that_they_name_fit_what_a_day_leaves() -> None:
+    fits = packed(units(), SECONDS - START_S, seconds_of([]))
+    for named in NAMED:
+        for side in ("convoy", "torch"):
+            assert Unit("layer", str(named.layer.problem), named.n, side) in fits
+    every = set(units())
+    for suite, layers in MEASURED.items():
+        wanted = {(str(layer.problem), n) for layer in layers for n in batches_of(suite)}
+        assert wanted == {
+            (unit.subject, unit.n)
+            for unit in every
+            if unit.side == "convoy" and (unit.subject, unit.n) in wanted
+        }, suite
 
 
 def test_what_fits_is_packed_in_order_and_counts_a_worker_s_start() -> None:

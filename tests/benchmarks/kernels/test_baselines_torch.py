@@ -23,6 +23,7 @@ from benchmarks.kernels.sides import ContestSide
 from benchmarks.kernels.suites import C3D
 from cusim.device import CusimDevice
 from kernels.problems.conv import ConvProblem, same_padded
+from kernels.problems.precision import Precision
 from kernels.problems.window import Window
 from tests.support.benchmarks.cpu_torch import (
     DEEP,
@@ -82,6 +83,19 @@ def test_an_answer_is_the_truth_only_to_float32s_precision() -> None:
     y[0, 0, 0, 0] = float("nan")
     with pytest.raises(CandidateError, match="relative error nan"):
         tensors.check(y)
+
+
+def test_in_fp16_data_are_halves_and_so_is_the_tolerance(device: CusimDevice) -> None:
+    half = replace(FLAT, precision=Precision.FP16)
+    tensors = Tensors(CpuRuntime(), half)
+    ((x, weight),) = tensors.sets(Cache.WARM, True, 1)
+    assert (x.element_size(), weight.element_size()) == (2, 2)
+    outcome = contest(torch_candidates(device, tensors), QUICK)
+    assert outcome.refused == {}
+    with pytest.raises(CandidateError, match="wrong"):
+        tensors.check(1.01 * tensors.convolve(x, weight))
+    with pytest.raises(BaselineError, match="fp32 and fp16"):
+        Tensors(CpuRuntime(), replace(FLAT, precision=Precision.TF32))
 
 
 def test_as_many_sets_are_made_as_keep_a_cache_cold() -> None:

@@ -3,10 +3,12 @@
 import io
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from benchmarks.kernels import costs
+from benchmarks.kernels.accuracy import ONE_SUM, convolve, variants
 from benchmarks.kernels.costs import (
     PAGE,
     PLOT,
@@ -20,9 +22,11 @@ from benchmarks.kernels.costs import (
     winograd,
 )
 from benchmarks.kernels.suites import CUCONV, VGG_E
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ALGORITHMS
 from kernels.problems.conv import same_padded
 from kernels.problems.window import Window
+from kernels.winograd.matrices import WinogradMatrices
 
 LAYERS = {layer.name: layer.problem for layer in VGG_E}
 SMALL = same_padded((4, 4), 3, 2, 3)  # 16 pixels, 2 channels, 3 filters
@@ -81,16 +85,30 @@ def test_errors_grow_with_the_tile_and_the_small_ones_are_lavin_and_grays() -> N
     # Table 4's conv 3.2: F(2x2) 5.34e-5, F(4x4) 9.06e-4, on larger data.
     assert 1e-5 < errors[2].largest < 6e-5
     assert 1e-4 < errors[4].largest < 1e-3
-    assert errors[2].over_direct < 3 < errors[4].over_direct < 30
+    assert errors[2].over_direct < 0.6, "F(2×2) errs less than a direct sum, as the paper says"
+    assert 2 < errors[4].over_direct < 6
     assert errors[8].over_direct > 10 * errors[6].over_direct > 20 * errors[4].over_direct
     assert [errors[m].saving for m in (2, 4, 6)] == [2.25, 4.0, pytest.approx(5.0625)]
+
+
+def test_the_direct_sum_is_the_kernels_to_the_bit(device: CusimDevice) -> None:
+    problem = same_padded((5, 6), 3, 40, 16)
+    rng = np.random.default_rng(7)
+    x = rng.uniform(-1, 1, (1, problem.c, *problem.window.input)).astype(np.float32)
+    weight = rng.uniform(-1, 1, problem.filter_shape).astype(np.float32)
+    choice = variants(problem, device)[ONE_SUM]
+    expected = costs.direct(x, weight, problem)
+    assert np.array_equal(convolve(device, problem, choice, x, weight), expected)
+    matrices = WinogradMatrices(2, 3, (0, 1, -1))
+    ours = costs.winograd_sum(x, weight, problem, matrices)
+    assert np.allclose(ours, expected, atol=3e-5)
 
 
 def test_the_page_has_the_tables_that_the_code_prints() -> None:
     text = PAGE.read_text()
     errors = tile_errors()
     written = page(text, errors)
-    # Errors depend on the order of the machine's sums: the page has those of one machine.
+    # Transforms depend on the order of the machine's sums: the page has those of one machine.
     lines = [line for line in text.splitlines() if not line.startswith("| F(")]
     assert lines == [line for line in written.splitlines() if not line.startswith("| F(")]
     shown = [line.split("|") for line in text.splitlines() if line.startswith("| F(")]

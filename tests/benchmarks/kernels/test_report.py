@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from benchmarks.kernels.plots import plot_speedups
+from benchmarks.kernels.plots import plot_rates, plot_speedups
 from benchmarks.kernels.report import GOALS, Goal, compare, reached, summarise
-from benchmarks.kernels.suites import C3D, CUCONV, SUITES, VGG_E
+from benchmarks.kernels.suites import C3D, CUCONV, MEASURED, PAPERS_BATCHES, SUITES, VGG_E
 from benchmarks.plots import NoMatplotlibError
 from benchmarks.rows import append, read
 from tests.support.benchmarks.made_up import row, rows_of
@@ -74,8 +74,12 @@ def test_a_layer_at_half_the_peak_is_at_half_the_peak_for_any_n() -> None:
 
 
 def goal(suite: str, n: int, measure: str, kernel: int | None = None) -> Goal:
-    wanted = (suite, n, measure, kernel)
-    (found,) = (each for each in GOALS if (each.suite, each.n, each.measure, each.kernel) == wanted)
+    wanted = (suite, (n,), measure, kernel, None)
+    (found,) = (
+        each
+        for each in GOALS
+        if (each.suite, each.batches, each.measure, each.kernel, each.layer) == wanted
+    )
     return found
 
 
@@ -141,3 +145,34 @@ def test_rows_are_read_as_they_were_written_and_a_line_cut_short_is_dropped(tmp_
 def test_every_goal_has_layers() -> None:
     assert {goal.suite for goal in GOALS} == set(SUITES)
     assert all(goal.layers for goal in GOALS)
+    assert all(len(goal.layers) == 1 for goal in GOALS if goal.layer)
+
+
+def test_the_papers_goals_are_over_all_their_n_and_of_the_layers_that_they_name() -> None:
+    batches = PAPERS_BATCHES["cuconv"]
+    rows = rows_of(CUCONV, 1, lambda layer: 2 if layer is CUCONV[0] else 0.5)
+    rows += [each for n in batches[1:] for each in rows_of(CUCONV, n, lambda _: 0.5)]
+    won, mean = (
+        next(each for each in GOALS if each.batches == batches and each.measure == measure)
+        for measure in ("won", "mean_of_won")
+    )
+    assert (won.at_least, mean.at_least) == (0.0831, 1.46)
+    assert reached(rows, won, "warm") == pytest.approx(1 / (7 * 97))
+    assert reached(rows, mean, "warm") == pytest.approx(2)
+    assert reached(rows[2:], won, "warm") is None
+    (best,) = (each for each in GOALS if each.layer == "7-1-32-832")
+    assert best.at_least == 2.29
+    assert reached(rows, best, "warm") == pytest.approx(0.5)
+    assert str(best) == "cuconv 7-1-32-832 at N = 1, geometric mean of the speed-ups"
+    assert 7 * len(CUCONV) > 600, "as many configurations as the paper says"
+
+
+def test_rates_over_n_are_drawn_for_each_precision_with_rows(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="Matplotlib draws the plots")
+    half = MEASURED["vgg-e fp16"]
+    assert plot_rates([], tmp_path) == []
+    rows = [each for n in (1, 64) for each in rows_of(VGG_E, n, lambda _: 2)]
+    rows += rows_of(half, 16, lambda _: 2)
+    files = plot_rates(rows, tmp_path)
+    assert [file.name for file in files] == ["vgg-e-tflops.png", "vgg-e-fp16-tflops.png"]
+    assert all(Image.open(file).width > 600 for file in files)

@@ -10,7 +10,7 @@ import onnx.utils
 import pytest
 from onnx import helper
 
-from benchmarks.kernels.suites import C3D, CUCONV, CUCONV_NETWORKS, SUITES, VGG_E
+from benchmarks.kernels.suites import C3D, CUCONV, CUCONV_NETWORKS, MEASURED, NAMED, VGG_E
 from benchmarks.networks import c3d
 from kernels.problems.conv import ConvProblem, same_padded
 from models.graph import Conv
@@ -151,6 +151,36 @@ def test_c3d_is_the_model_and_takes_as_many_operations_as_the_table_says() -> No
 
 
 def test_a_suites_layers_have_names_of_their_own_and_are_for_one_image() -> None:
-    for layers in SUITES.values():
+    for layers in MEASURED.values():
         assert len({layer.name for layer in layers}) == len(layers)
         assert {layer.problem.n for layer in layers} == {1}
+
+
+def test_the_named_times_add_up_to_the_papers_totals() -> None:
+    of_lan = [named for named in NAMED if named.suite == "c3d"]
+    rates = [[float(number) for number in re.findall(r"[\d.]+", each.took)] for each in of_lan]
+    totals = [
+        sum(
+            32e-9 * each.layer.problem.macs / rate[side]
+            for each, rate in zip(of_lan, rates, strict=True)
+        )
+        for side in (0, 1)
+    ]
+    assert totals == pytest.approx([108.2, 132.6], rel=5e-3)  # figure 5, in ms
+    for named, (rate, best) in zip(of_lan, rates, strict=True):
+        assert named.speedup == pytest.approx(rate / best, abs=0.015)
+
+
+@pytest.mark.skipif(not CUCONV_TEXT.is_file(), reason=f"needs the paper's text, {CUCONV_TEXT}")
+def test_the_named_times_are_the_papers() -> None:
+    text = CUCONV_TEXT.read_text()
+    totals = [
+        float(number)
+        for line in re.findall(r"Total .*", text)
+        for number in re.findall(r"[\d.]+", line)
+    ]
+    for named in NAMED:
+        if named.where.startswith("cuConv, table"):
+            us, best = (float(number) for number in re.findall(r"[\d.]+", named.took))
+            assert {us, best} <= set(totals), named
+            assert named.speedup == best / us
