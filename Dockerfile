@@ -74,7 +74,7 @@ ENV PATH=/opt/convoy/bin:$PATH \
 # The build fails if the image cannot classify the samples, become ready and stop. This also leaves the
 # bytecode of all imported modules, which a read-only root could not write later.
 RUN export CONVOY_HOST=127.0.0.1 CONVOY_PORT=18000 \
- && convoy classify digits /opt/convoy/lib/python3*/site-packages/models/digits/samples \
+ && convoy classify digits /opt/convoy/lib/python3*/site-packages/convoy_inference/models/digits/samples \
  && { convoy serve & } \
  && until python /opt/convoy/healthcheck.py; do kill -0 $! || exit 1; sleep 0.5; done \
  && kill -TERM $! \

@@ -65,7 +65,7 @@ ORDER = {
         "edge",
         "http",
         "api",
-        "grpc",
+        "grpc ray",
         "processes",
         "cli",
     ],
@@ -207,6 +207,8 @@ def test_everything_imports_without_a_gpu_and_kernels_and_models_without_the_ser
     modules = [name for name in modules if name != "models.digits.train"]
     if find_spec("grpc") is None:  # the extra `grpc` is not installed
         modules.remove("service.grpc.port")
+    if find_spec("ray") is None:  # the extra `ray` is not installed
+        modules.remove("service.ray.application")
     script = """
 import importlib, sys
 sys.modules["cupy"] = None  # as where it is not installed

@@ -16,19 +16,19 @@ from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
-    "serve": ("service.cli.serve:serve", "Serve models over HTTP until SIGTERM or Ctrl-C."),
-    "demo": ("service.cli.serve:demo", "Serve one model, and open its page in a browser."),
-    "models": ("service.cli.pull:list_models", "List the models that `pull` knows by name."),
-    "pull": ("service.cli.pull:pull_model", "Download a well-known model, and check it."),
-    "classify": ("service.cli.classify:classify", "Classify images without a server."),
-    "check": ("service.cli.check:check", "Compare a model's labels with its images' names."),
-    "quantize": ("service.cli.quantize:quantize", "Make an 8-bit model that keeps its labels."),
-    "inspect": ("service.cli.inspect:inspect", "Show what becomes of a model's nodes."),
-    "tune": ("service.cli.tune:tune", "Measure a model's convolutions on this GPU."),
-    "compile": ("service.cli.compile:compile_ahead", "Compile a model's kernels ahead of time."),
-    "loadtest": ("loadtest.command:loadtest", "Measure a running server under load."),
+    "serve": ("serve:serve", "Serve models over HTTP until SIGTERM or Ctrl-C."),
+    "demo": ("serve:demo", "Serve one model, and open its page in a browser."),
+    "models": ("pull:list_models", "List the models that `pull` knows by name."),
+    "pull": ("pull:pull_model", "Download a well-known model, and check it."),
+    "classify": ("classify:classify", "Classify images without a server."),
+    "check": ("check:check", "Compare a model's labels with its images' names."),
+    "quantize": ("quantize:quantize", "Make an 8-bit model that keeps its labels."),
+    "inspect": ("inspect:inspect", "Show what becomes of a model's nodes."),
+    "tune": ("tune:tune", "Measure a model's convolutions on this GPU."),
+    "compile": ("compile:compile_ahead", "Compile a model's kernels ahead of time."),
+    "loadtest": ("loadtest:loadtest", "Measure a running server under load."),
 }
-"""Each command's module, and its line in the list of commands."""
+"""Each command's module in this package, its function, and its line in the list of commands."""
 
 
 class _Commands(TyperGroup):
@@ -53,7 +53,7 @@ def _imported(name: str) -> Any:
     """Return the command, with its flags."""
     module, function = _COMMANDS[name][0].split(":")
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
-    one.command(name)(getattr(import_module(module), function))
+    one.command(name)(getattr(import_module(f".{module}", __package__), function))
     return typer.main.get_command(one)
 
 
@@ -73,7 +73,7 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        status = import_module("service.cli.failures").status_of(error)
+        status = import_module(".failures", __package__).status_of(error)
         if status is None:
             raise
         typer.echo(f"Error: {error}", err=True)

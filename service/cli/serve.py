@@ -66,7 +66,7 @@ def _serve(
         if settings.workers:
             if not hasattr(os, "memfd_create"):
                 raise SettingsError("--workers: only Linux has the shared memory that it needs")
-            prepare(["service.cli.serve"])
+            prepare([__name__])
         make = partial(make_repository, settings)
         repository = make(decode_threads=0 if settings.workers else settings.thread_count)
         if settings.metrics_port is not None:
@@ -111,7 +111,7 @@ def _with_grpc_port(settings: Settings) -> Settings:
     if settings.grpc_port is None:
         return settings
     try:
-        import_module("service.grpc.port")
+        import_module("..grpc.port", __package__)
     except ImportError as error:
         raise SettingsError(
             f"--grpc-port: grpcio is not installed; {how_to_install('grpc')}"
@@ -128,7 +128,7 @@ def _keys(settings: Settings) -> Keys | None:
     """
     if settings.otel:
         try:
-            import_module("service.telemetry.tracing")
+            import_module("..telemetry.tracing", __package__)
         except ImportError as error:
             raise SettingsError(
                 f"--otel: OpenTelemetry is not installed; {how_to_install('otel')}"

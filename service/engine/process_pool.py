@@ -138,8 +138,9 @@ _Line = tuple[str, int, str]  # the logger's name, the level, the message
 class _Process:
     def __init__(self, *, idle: bool = False, nice: int = 0) -> None:
         self._is_idle = idle
+        program = _MAIN.format(path=sys.path, module=__name__, nice=nice, idle=idle)
         self._process = subprocess.Popen(  # noqa: S603  (this interpreter, on this module)
-            [sys.executable, "-c", _MAIN.format(path=sys.path, nice=nice, idle=idle)],
+            [sys.executable, "-c", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=idle or nice > 0,  # to which Linux may give a share of the cores
@@ -230,7 +231,7 @@ _MAIN = """\
 import os, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 sys.path[:] = {path!r}
-from service.engine.process_pool import main
+from {module} import main
 main({nice}, idle={idle})
 """
 

@@ -156,7 +156,7 @@ def test_the_build_sees_what_is_installed_and_nothing_else() -> None:
     patterns = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in patterns if line and not line.startswith("#")]
     assert rules[0] == "*"
-    metadata = {"pyproject.toml", pyproject()["project"]["readme"], "LICENSE*"}
+    metadata = {"pyproject.toml", "setup.py", pyproject()["project"]["readme"], "LICENSE*"}
     allowed = {rule[1:] for rule in rules if rule.startswith("!")}
     assert allowed == metadata | set(packages()) | {"deploy/healthcheck.py", "deploy/locks"}
     assert {"**/__pycache__", "**/*.pyc"} <= set(rules)

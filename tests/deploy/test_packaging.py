@@ -1,5 +1,6 @@
 """What is installed is all of Convoy, which an editable environment would not show."""
 
+import ast
 import json
 import os
 import re
@@ -15,10 +16,10 @@ from typing import Any
 
 import httpx
 import pytest
-from setuptools import Distribution
 
 from benchmarks.serving.http_client import free_port
 from models import __version__
+from setup import PARTS, ROOT_NAME, within_root
 from tests.deploy.container_files import ROOT, packages, pyproject
 
 PYTHONS = ["3.11", "3.12", "3.13"]
@@ -26,12 +27,17 @@ UV = Path(sys.executable).with_name("uv")
 
 
 def tracked() -> set[str]:
-    """What git has of the packages."""
+    """What git has of the packages, by their paths in the wheel."""
     command = ["git", "ls-files", "-z", *packages()]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("this is no checkout of git")
-    return set(listed.stdout.rstrip("\0").split("\0"))
+    return {in_wheel(name) for name in listed.stdout.rstrip("\0").split("\0")}
+
+
+def in_wheel(name: str) -> str:
+    """The path of a checkout's file in the wheel."""
+    return f"{ROOT_NAME}/{name}" if name.partition("/")[0] in PARTS else name
 
 
 def test_no_message_names_the_other_distribution_that_is_called_convoy() -> None:
@@ -43,17 +49,85 @@ def test_no_message_names_the_other_distribution_that_is_called_convoy() -> None
     ] == []
 
 
-def test_a_wheel_would_hold_what_git_has_of_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    distribution = Distribution({"script_name": "setup.py"})
-    distribution.parse_config_files(["pyproject.toml"])
-    build = distribution.get_command_obj("build_py")
-    build.ensure_finalized()
-    held = {
-        os.path.relpath(file, build.build_lib) for file in build.get_outputs(include_bytecode=False)
-    }
-    assert "models/digits/digits.onnx" in held
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what is at the wheel's top."""
+    folder = tmp_path_factory.mktemp("inside")
+    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return folder
+
+
+def test_a_wheel_would_hold_what_git_has_under_one_name(inside: Path) -> None:
+    assert [each.name for each in inside.iterdir()] == [ROOT_NAME]
+    held = {str(each.relative_to(inside)) for each in inside.rglob("*") if each.is_file()}
+    assert f"{ROOT_NAME}/models/digits/digits.onnx" in held
     assert held == tracked()
+
+
+def test_in_a_wheel_only_the_imports_of_parts_differ(inside: Path) -> None:
+    for name in tracked():
+        file = ROOT / name.removeprefix(f"{ROOT_NAME}/")
+        held, source = (inside / name).read_bytes(), (file if file.exists() else ROOT / name)
+        assert held.replace(f"from {ROOT_NAME}.".encode(), b"from ") == source.read_bytes(), name
+
+
+def test_no_string_names_a_module_of_a_part() -> None:
+    """Such a name would be another in the wheel."""
+    part = f"(?:{'|'.join(PARTS)})"
+    named = re.compile(rf"\A{part}(?:\.\w+)+(?::\w+)?\Z|^\s*(?:from|import) {part}\b", re.MULTILINE)
+    assert named.search("service.cli.serve:serve")
+    assert named.search("import sys\nfrom service.engine import main\n")
+    sources = [source for name in PARTS for source in (ROOT / name).rglob("*.py")]
+    assert [
+        f"{source.relative_to(ROOT)}:{node.lineno}"
+        for source in sources
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and named.search(node.value)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("from kernels import a", "from convoy_inference.kernels import a"),
+        ("from models.graph import (\n    a,\n)", None),
+        ("def f():\n    from service.api import a", None),
+        ("if x: from loadtest import a; from service import b", None),
+        ('"""Text from models."""\nfrom modelsx import a\nfrom . import models', "unchanged"),
+    ],
+)
+def test_imports_of_parts_are_named_from_the_root(source: str, expected: str | None) -> None:
+    if expected is None:
+        expected = re.sub(rf"from (?={'|'.join(PARTS)})", f"from {ROOT_NAME}.", source)
+    assert within_root(source) == (source if expected == "unchanged" else expected)
+
+
+def test_a_part_that_is_imported_by_its_own_name_is_refused() -> None:
+    with pytest.raises(SyntaxError, match=r"line 2: .*from PART import NAME"):
+        within_root("import os\nimport kernels.device")
+
+
+def users_modules(folder: Path) -> None:
+    """Write modules of a user, who calls them as Convoy calls its parts."""
+    for part in PARTS:
+        (folder / f"{part}.py").write_text("raise RuntimeError('a module of the user')\n")
+
+
+def test_beside_modules_of_a_user_it_imports_its_own(inside: Path, tmp_path: Path) -> None:
+    users_modules(tmp_path)
+    listed = subprocess.run(
+        [sys.executable, "-m", ROOT_NAME, "models"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(inside)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert listed.returncode == 0, listed.stderr
+    assert "squeezenet1.1" in listed.stdout
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +156,11 @@ def test_the_wheel_is_built_of_the_source_distribution_and_holds_all(built: Path
     with zipfile.ZipFile(wheel) as opened:
         names = {name for name in opened.namelist() if ".dist-info/" not in name}
     assert names == tracked()
+    assert {name.partition("/")[0] for name in names} == {ROOT_NAME}
     with tarfile.open(source) as opened_source:
         inside = {name.partition("/")[2] for name in opened_source.getnames()}
-    assert tracked() | {"README.md", "pyproject.toml", "constraints.txt"} <= inside
+    assert {in_wheel(name) for name in inside} >= tracked()
+    assert {"README.md", "pyproject.toml", "constraints.txt", "setup.py"} <= inside
     assert [name for name in inside if name.startswith(("tests", "cusim", "benchmarks"))] == []
 
 
@@ -111,6 +187,11 @@ class Installed:
         """Nothing of this process."""
         return {"PATH": "/usr/bin:/bin", "HOME": str(self.folder), "COLUMNS": "200"}
 
+    def install(self, *wanted: str) -> None:
+        python = ("--python", self.environment / "bin/python")
+        done = uv("pip", "install", "--quiet", *python, "-c", ROOT / "constraints.txt", *wanted)
+        assert done.returncode == 0, done.stderr
+
     def run(self, program: str, *words: str | Path) -> "subprocess.CompletedProcess[str]":
         command = [str(self.environment / "bin" / program), *map(str, words)]
         return subprocess.run(
@@ -124,11 +205,9 @@ def install(version: str, built: Path, place: Path, extra: str = "") -> Installe
     folder.mkdir()
     assert uv("venv", "--quiet", "--python", interpreter(version), environment).returncode == 0
     (wheel,) = built.glob("*.whl")
-    wanted = f"convoy-inference{extra} @ {wheel.as_uri()}"
-    to = ("--python", environment / "bin/python", "--constraint", ROOT / "constraints.txt")
-    done = uv("pip", "install", "--quiet", *to, wanted)
-    assert done.returncode == 0, done.stderr
-    return Installed(environment, folder)
+    convoy = Installed(environment, folder)
+    convoy.install(f"convoy-inference{extra} @ {wheel.as_uri()}")
+    return convoy
 
 
 @contextmanager
@@ -164,7 +243,11 @@ def test_a_wheel_in_an_empty_environment_serves_the_digits(
 ) -> None:
     convoy = install(version, built, tmp_path)
     assert convoy.run("convoy", "--version").stdout == f"convoy {__version__}\n"
-    where = convoy.run("python", "-c", "import models; print(models.BUILT_IN_MODEL.parent)")
+    where = convoy.run(
+        "python",
+        "-c",
+        "from convoy_inference.models import BUILT_IN_MODEL as digits; print(digits.parent)",
+    )
     samples = sorted((Path(where.stdout.strip()) / "samples").iterdir())
     assert samples[0].is_relative_to(convoy.environment)
 
@@ -188,6 +271,57 @@ def test_a_wheel_in_an_empty_environment_serves_the_digits(
     refused = convoy.run("convoy", "compile", "digits", "--arch", "90a")
     assert refused.returncode == 1
     assert "uvx --from 'convoy-inference[cuda13]'" in refused.stderr
+
+
+_WHOLE = """
+import base64, hashlib, sys
+from importlib.metadata import distribution
+for name in sys.argv[1:]:
+    for file in distribution(name).files:
+        if file.hash is not None:
+            digest = hashlib.new(file.hash.mode, file.read_binary()).digest()
+            assert base64.urlsafe_b64encode(digest).decode().rstrip("=") == file.hash.value, file
+import transformers
+from kernels import get_kernel
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["convoy", "others"])
+def test_convoy_and_the_package_called_kernels_leave_each_other_whole(
+    first: str, built: Path, tmp_path: Path
+) -> None:
+    """Hugging Face's `kernels`, from which transformers takes kernels."""
+    others = ["kernels==0.17.2", "transformers==5.24.0"]
+    (tmp_path / "elsewhere").mkdir()
+    installed = Installed(tmp_path / "environment", tmp_path / "elsewhere")
+    assert (
+        uv("venv", "--quiet", "--python", interpreter("3.12"), installed.environment).returncode
+        == 0
+    )
+    wheel = f"convoy-inference @ {next(built.glob('*.whl')).as_uri()}"
+    for wanted in ([wheel], others) if first == "convoy" else (others, [wheel]):
+        installed.install(*wanted)
+    whole = installed.run("python", "-c", _WHOLE, "kernels", "transformers", "convoy-inference")
+    assert whole.returncode == 0, whole.stderr
+
+    sample = ROOT / "models/digits/samples/3_ink_on_paper.jpg"
+    users_modules(installed.folder)
+    listed = installed.run("python", "-m", ROOT_NAME, "classify", "digits", sample, "--json")
+    assert json.loads(listed.stdout)["predictions"][0]["label"] == "3"
+    with served(installed) as address:
+        answer = httpx.post(f"{address}/v1/classify", content=sample.read_bytes()).json()
+    assert answer["results"][0]["predictions"][0]["label"] == "3"
+
+    for module in installed.folder.glob("*.py"):
+        module.unlink()
+    python = installed.environment / "bin/python"
+    done = uv("pip", "uninstall", "--quiet", "--python", python, "convoy-inference")
+    assert done.returncode == 0, done.stderr
+    whole = installed.run("python", "-c", _WHOLE, "kernels", "transformers")
+    assert whole.returncode == 0, whole.stderr
+    left = installed.run("python", "-c", "import convoy_inference")
+    assert "No module named 'convoy_inference'" in left.stderr
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ class Proxy(StrEnum):
 
 
 # README.md of deploy/ray says the same to those who start nodes.
-_LOST = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "convoy_on_ray.proxy.middlewares"}
+_LOST = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.ray.proxy.middlewares"}
 _ENVIRONMENT: Mapping[Proxy, Mapping[str, str]] = {
     Proxy.PYTHON: _LOST,
     Proxy.HAPROXY: {
@@ -135,7 +135,9 @@ def configuration(
     port: int, arguments: Mapping[str, Any], replicas: tuple[int, int] = (1, 1)
 ) -> dict[str, Any]:
     """Return deploy/ray/serve.yaml for this machine's CPU, one core and port, with these bounds."""
-    config: dict[str, Any] = yaml.safe_load((DEPLOY / "serve.yaml").read_text())
+    config: dict[str, Any] = yaml.safe_load(
+        (DEPLOY / "serve.yaml").read_text().replace("convoy_inference.", "")  # as in a checkout
+    )
     config["proxy_location"] = "HeadOnly"
     config["http_options"] |= {"host": "127.0.0.1", "port": port}
     (application,) = config["applications"]
@@ -162,7 +164,7 @@ def ray_convoy(
     config = configuration(port, arguments or {}, replicas)
     config["applications"][0]["deployments"][0]["autoscaling_config"] |= autoscaling or {}
     environment = {
-        "PYTHONPATH": f"{ROOT}:{DEPLOY}",
+        "PYTHONPATH": str(ROOT),
         "RAY_USAGE_STATS_ENABLED": "0",
         **_PATIENCE,
         **_ENVIRONMENT[proxy],

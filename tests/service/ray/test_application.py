@@ -141,7 +141,7 @@ def test_waiting_images_add_a_replica_and_one_that_leaves_answers_what_it_has() 
 def test_settings_of_convoys_own_server_are_refused(
     settings: Settings, request: pytest.FixtureRequest
 ) -> None:
-    from convoy_on_ray.application import application  # noqa: PLC0415  imports Ray
+    from service.ray.application import application  # noqa: PLC0415  imports Ray
 
     with pytest.raises(SettingsError, match=request.node.callspec.id):
         application(settings)

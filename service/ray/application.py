@@ -12,12 +12,12 @@ import ray
 from fastapi import FastAPI
 from ray import serve
 
-from convoy_on_ray.autoscaling import WAITING
 from service.api.app import App, create_app
 from service.hosting.opening import add_models, make_repository
 from service.hosting.repository import Repository
 from service.http.metrics_port import metrics_port
 from service.http.server import LEAVE_S
+from service.ray.autoscaling import WAITING
 from service.settings import Settings, SettingsError
 
 # What Convoy's own HTTP server does. Ray's proxy receives the requests instead: accepting these

@@ -2,9 +2,10 @@
 
 import httpx
 import pytest
-from convoy_on_ray.proxy import middlewares
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.ray.proxy import middlewares
 
 pytestmark = pytest.mark.anyio
 

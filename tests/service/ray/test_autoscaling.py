@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from convoy_on_ray.autoscaling import WAITING, QueuePolicy
+
+from service.ray.autoscaling import WAITING, QueuePolicy
 
 
 def wanted(policy: QueuePolicy, waiting: list[float], requests: float) -> float:

@@ -1,0 +1,1 @@
+"""Convoy as it is installed: `setup.py` puts the parts into this one top-level name."""

@@ -1,0 +1,6 @@
+"""Runs the command `convoy`: `python -m convoy_inference`."""
+
+from service.cli import main
+
+if __name__ == "__main__":
+    main()

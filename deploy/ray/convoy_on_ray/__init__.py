@@ -1,1 +1,0 @@
-"""Convoy on Ray Serve: `deploy/ray/README.md`."""

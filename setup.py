@@ -1,0 +1,78 @@
+"""Builds the wheel, whose one top-level name is `convoy_inference`.
+
+In a checkout, and in an editable installation of it, the parts are at the top: `kernels`,
+`loadtest`, `models`, `service`. Others have packages of these names: Hugging Face's `kernels`, and
+the `models` of an application. So the wheel has the parts inside `convoy_inference`, and they
+import each other from there: `from models.graph import Graph` becomes
+`from convoy_inference.models.graph import Graph`. Lines keep their numbers, and nothing else
+changes. docs/decisions/one-name.md says why.
+"""
+
+import ast
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+
+ROOT_NAME = "convoy_inference"
+PARTS = ("kernels", "loadtest", "models", "service")
+
+
+def within_root(source: str) -> str:
+    """Return a module's source with the parts imported from `ROOT_NAME`.
+
+    SyntaxError: `import part.module` binds a name that the wheel does not have.
+    """
+    lines = source.encode().splitlines(keepends=True)  # columns are counted in bytes
+    found = _imports_of_parts(ast.parse(source))
+    for node in sorted(found, key=lambda node: node.col_offset, reverse=True):
+        if isinstance(node, ast.Import):
+            raise SyntaxError(f"line {node.lineno}: a part is imported by `from PART import NAME`")
+        line = lines[node.lineno - 1]
+        before, after = line[: node.col_offset], line[node.col_offset :]
+        lines[node.lineno - 1] = before + after.replace(
+            b"from ", b"from %b." % ROOT_NAME.encode(), 1
+        )
+    return b"".join(lines).decode()
+
+
+def _imports_of_parts(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [str(node.module)]
+        else:
+            continue
+        if any(name.partition(".")[0] in PARTS for name in names):
+            yield node
+
+
+class _Inside(build_py):  # type: ignore[misc]  # setuptools has no types
+    """Moves the built parts into `ROOT_NAME`; an editable installation builds none."""
+
+    def run(self) -> None:
+        """Build what the wheel holds."""
+        super().run()
+        if self.editable_mode:
+            return
+        for part in PARTS:
+            built, inside = Path(self.build_lib, part), Path(self.build_lib, ROOT_NAME, part)
+            shutil.rmtree(inside, ignore_errors=True)  # of an earlier build in this folder
+            shutil.move(built, inside)
+        for file in Path(self.build_lib, ROOT_NAME).rglob("*.py"):
+            file.write_text(within_root(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+class _OneName(Distribution):  # type: ignore[misc]  # as above
+    """Names in the wheel's metadata what it has at its top."""
+
+    def iter_distribution_names(self) -> Iterator[str]:
+        """Yield the top-level name."""
+        yield ROOT_NAME
+
+
+if __name__ == "__main__":
+    setup(distclass=_OneName, cmdclass={"build_py": _Inside})

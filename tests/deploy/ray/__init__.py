@@ -1,1 +1,0 @@
-"""deploy/ray: what needs no Ray, and a real cluster where Ray is installed (extra `ray`)."""
