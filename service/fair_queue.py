@@ -16,6 +16,7 @@ that clients who come once, however many, do not hold up a line that has had its
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
+from enum import Enum
 from itertools import count
 from math import ceil, inf
 from typing import Generic, NamedTuple, TypeVar
@@ -26,12 +27,20 @@ E = TypeVar("E")
 _FEW_LINES = 16
 
 
+class Right(Enum):
+    """Names what changes the server's state, by the words of the key file."""
+
+    REPOSITORY = "repository"
+    SHARED_MEMORY = "shared-memory"
+
+
 class Client(NamedTuple):
     """Identifies a client of any protocol, by its API key or else by its address."""
 
     name: str = ""
     weight: float = 1.0  # its share beside other clients
     highest_priority: int = 1
+    rights: frozenset[Right] = frozenset(Right)
 
 
 ANYONE = Client()

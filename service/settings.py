@@ -162,8 +162,12 @@ class Settings(BaseModel):
     each of --workers allows as many; 0: no limit."""
     api_key_file: Path | None = None
     """Text file with one API key per line; if given, requests need a key. After a key may follow
-    weight=N, its share beside other clients (1), and priority=1, which lets it use that
-    priority."""
+    weight=N, its share beside other clients (1), priority=1, which lets it use that priority,
+    repository, which lets it load and unload models, and shared-memory, which lets it use that."""
+    hosts: str | None = Field(default=None, pattern=r"[!-~]+")
+    """Further names, separated by commas, under which clients without keys may load models or use
+    shared memory, as example.org; a page of another site could have a name that leads here.
+    [default: those of --host and of loopback addresses]"""
     cors_origin: str | None = None
     """Origin whose pages may call the server from a browser, as https://example.org; or *."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
@@ -293,6 +297,11 @@ class Settings(BaseModel):
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+    @property
+    def host_names(self) -> Sequence[str]:
+        """Return the names in `hosts`."""
+        return self.hosts.split(",") if self.hosts else ()
 
     @property
     def max_body_bytes(self) -> int:

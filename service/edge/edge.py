@@ -26,7 +26,7 @@ from service.errors import (
     TooManyImagesError,
     UnauthorizedError,
 )
-from service.fair_queue import Client
+from service.fair_queue import Client, Right
 from service.telemetry.record import OnEnd, RequestRecord
 
 _log = logging.getLogger("convoy")
@@ -72,7 +72,10 @@ class Limits:
     per_address: int = 0  # connections of one address; 0: any
     per_client: int = 0  # images inside at once, at least one a request; 0: any
     rate: float = 0.0  # images a second of one client, at least one a request; 0: any
-    highest_priority: int = 1  # of a client without a key, where none is needed
+    # Of a client without a key, where none is needed:
+    highest_priority: int = 1
+    rights: frozenset[Right] = frozenset(Right)
+    hosts: frozenset[str] | None = None  # by which it may name the server, in lower case; None: any
 
 
 class Edge:
@@ -98,7 +101,8 @@ class Edge:
 
     def client_of(self, address: str) -> Client:
         """Return the client at an address, used until an API key identifies another."""
-        return Client(address, 1.0, self.limits.highest_priority)
+        limits = self.limits
+        return Client(address, 1.0, limits.highest_priority, limits.rights)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
         """Return the client's request id if it is valid, else a new one that is unique among
@@ -110,6 +114,8 @@ class Edge:
 
     def admit(self, record: RequestRecord, *, health_only: bool) -> ServiceError | None:
         """Count a request as in progress, or return the error that refuses it."""
+        if self.keys is None:
+            record.known_as = self.limits.hosts
         if health_only and not (record.path in _HEALTH and record.method in _READS):
             return self.connections.full()
         if self.keys is None and self._rates is None and not self.limits.per_client:
@@ -183,8 +189,9 @@ class Edge:
         if reads and (path == _PAGE or path.startswith(_OPEN_FOLDERS)):
             return None
         if known is None:
+            problem = "this API key is not known" if presented.strip() else "an API key is required"
             return UnauthorizedError(
-                "an API key is required; send `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+                f"{problem}; send `Authorization: Bearer KEY` or `X-API-Key: KEY`"
             )
         if self.keys is not None:
             record.caller = known

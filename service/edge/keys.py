@@ -1,11 +1,12 @@
 """Reads API keys from a file with one key on each line, and compares them in constant time.
 
     correct-horse
-    battery-staple weight=4 priority=1
+    battery-staple weight=4 priority=1 repository shared-memory
 
 A key's weight is its share of the engine beside other clients (1), and its priority the highest
-that its requests may have (2, the default). Blank lines and lines that start with # are skipped.
-Logs name a key by its line number.
+that its requests may have (2, the default; `priority` alone is 1). `repository` lets it load and
+unload models, and `shared-memory` register regions and have tensors there. Blank lines and lines
+that start with # are skipped. Logs name a key by its line number.
 """
 
 import hmac
@@ -16,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from service.batching.policy import DEFAULT_PRIORITY
-from service.fair_queue import Client
+from service.fair_queue import Client, Right
 from service.settings import SettingsError
 
 # The characters that an HTTP header carries unchanged.
@@ -24,7 +25,8 @@ _SANE = re.compile(r"[!-~]+").fullmatch
 
 # What may follow a key, and how it is read.
 _WEIGHT = re.compile(r"weight=(\d{1,3}(?:\.\d{1,3})?)").fullmatch
-_PRIORITY = re.compile(r"priority=([1-9])").fullmatch
+_PRIORITY = re.compile(r"priority(?:=([1-9]))?").fullmatch
+_RIGHTS = {right.value: right for right in Right}
 
 _OTHERS_READ = 0o004
 
@@ -89,15 +91,17 @@ def _client(name: str, rights: Sequence[str], where: str) -> Client:
 
     Raises SettingsError, its message beginning with `where`.
     """
-    weight, priority = 1.0, DEFAULT_PRIORITY
+    weight, priority, allowed = 1.0, DEFAULT_PRIORITY, set()
     for right in rights:
         if (heavy := _WEIGHT(right)) and float(heavy[1]) > 0:
             weight = float(heavy[1])
         elif high := _PRIORITY(right):
-            priority = int(high[1])
+            priority = int(high[1] or 1)
+        elif right in _RIGHTS:
+            allowed.add(_RIGHTS[right])
         else:
             raise SettingsError(
-                f"{where}: after a key may follow weight=N, above 0, and priority=N, from 1 to 9, "
-                "after spaces"
+                f"{where}: after a key may follow weight=N, above 0, priority=N, from 1 to 9, "
+                f"{' and '.join(_RIGHTS)}, after spaces"
             )
-    return Client(name, weight, priority)
+    return Client(name, weight, priority, frozenset(allowed))

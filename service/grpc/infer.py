@@ -9,7 +9,9 @@ import numpy as np
 from service.api.v2.answer import Output, outputs_of
 from service.api.v2.inference import InferRequest
 from service.batching.policy import urgency_of
+from service.edge.rights import permit
 from service.errors import CRASHED, Code, ServiceError
+from service.fair_queue import Right
 from service.grpc.messages import message_class
 from service.grpc.request import Message, infer_request, read_message
 from service.hosting.call import Call
@@ -83,6 +85,8 @@ class _Exchange:
     def _infer(self, asked: InferRequest) -> None:
         record = self._record
         self._asked = asked
+        if asked.shares_memory:
+            permit(record, Right.SHARED_MEMORY)
         urgency = urgency_of(record.started, asked.timeout_s, asked.priority)
         if self._deadline is not None:
             urgency = urgency._replace(deadline=min(urgency.deadline, self._deadline))

@@ -14,6 +14,7 @@ from service.api.v2.refusals import (
     TRACING,
 )
 from service.errors import ModelNotFoundError, ServiceError, UnsupportedError
+from service.fair_queue import Right
 from service.grpc.messages import INFERENCE
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
@@ -131,6 +132,17 @@ async def _cuda_status(_models: Repository, asked: Any) -> Mapping[str, Any]:
 async def _nothing(_models: Repository, _asked: Any) -> Mapping[str, Any]:
     return {}
 
+
+RIGHTS: Mapping[str, Right] = {
+    f"/{INFERENCE}/{name}": right
+    for name, right in {
+        "RepositoryModelLoad": Right.REPOSITORY,
+        "RepositoryModelUnload": Right.REPOSITORY,
+        "SystemSharedMemoryRegister": Right.SHARED_MEMORY,
+        "SystemSharedMemoryUnregister": Right.SHARED_MEMORY,
+    }.items()
+}
+"""What a client must be allowed to call a method."""
 
 METHODS: Mapping[str, Method] = {
     f"/{INFERENCE}/{name}": method

@@ -24,6 +24,7 @@ from typing_extensions import override
 
 from service.edge.connections import network_of
 from service.edge.edge import RPC, Edge
+from service.edge.rights import permit
 from service.errors import (
     CRASHED,
     BadRequestError,
@@ -36,7 +37,7 @@ from service.errors import (
 )
 from service.grpc.infer import infer
 from service.grpc.messages import HEALTH, INFERENCE, POOL, fill, message_class, parse
-from service.grpc.methods import METHODS
+from service.grpc.methods import METHODS, RIGHTS
 from service.hosting.admission import Admission, ByteRoom, Reservation
 from service.hosting.repository import Repository
 from service.telemetry.record import RequestRecord
@@ -182,6 +183,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             message = await infer(self._repository, record, data, context.time_remaining())
             encoded: bytes = message.SerializeToString()
             return encoded
+        if path in RIGHTS:
+            permit(record, RIGHTS[path])
         method = POOL.FindMethodByName(path[1:].replace("/", "."))
         asked = _parse_short(message_class(method.input_type.full_name), data)
         fields = self._health(asked) if path == _CHECK else METHODS[path](self._repository, asked)

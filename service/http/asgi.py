@@ -9,9 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.batching.policy import DEFAULT_PRIORITY
+from service.edge import rights
 from service.edge.connections import network_of
 from service.errors import Code
-from service.fair_queue import Client
+from service.fair_queue import Client, Right
 from service.http.body import is_short
 from service.http.exchange import Endpoint, Exchange
 from service.telemetry.record import RequestRecord
@@ -23,7 +25,7 @@ _LINGER_S = 3.0
 async def answer_to(request: Request, endpoint: Endpoint) -> Response:
     """Return an endpoint's answer to a request. Raises HTTPException if the client leaves."""
     answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-    exchange = Exchange(endpoint, _record(request.scope), answer.set_result)
+    exchange = Exchange(endpoint, record_of(request.scope), answer.set_result)
     left = HTTPException(Code.CLIENT_LEFT, "the client disconnected")
     more = True
     try:
@@ -41,6 +43,11 @@ async def answer_to(request: Request, endpoint: Endpoint) -> Response:
         exchange.abandon()
     early = more and not is_short(exchange.record.headers)
     return _Early(answer.result()) if early else answer.result()
+
+
+def permit(request: Request, right: Right) -> None:
+    """Raise ForbiddenError unless the request's client may do this."""
+    rights.permit(record_of(request.scope), right)
 
 
 class _Early(Response):
@@ -80,7 +87,7 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
     return answer.done()
 
 
-def _record(scope: Scope) -> RequestRecord:
+def record_of(scope: Scope) -> RequestRecord:
     """Return the record that Convoy's own connection made, or a new one on other servers."""
     record: RequestRecord | None = scope.get("state", {}).get("record")
     if record is not None:
@@ -95,5 +102,5 @@ def _record(scope: Scope) -> RequestRecord:
         scope.get("raw_path", scope["path"].encode()),
         scope["query_string"],
         headers,
-        Client(network_of(address)),
+        Client(network_of(address), highest_priority=DEFAULT_PRIORITY),
     )

@@ -28,6 +28,7 @@ from models import DeviceLostError
 from service.batching.policy import DEFAULT_PRIORITY
 from service.edge.edge import Edge, Limits, allowed
 from service.edge.keys import Keys
+from service.fair_queue import Right
 from service.hosting.repository import Repository
 from service.http.connection import Connection
 from service.http.exchange import Endpoint
@@ -138,7 +139,10 @@ def http_settings(
         per_address=ceil(settings.connections_per_address / servers),
         per_client=settings.max_per_client,
         rate=settings.max_rate,
-        highest_priority=1 if settings.listens_locally else DEFAULT_PRIORITY,
+        # Behind a proxy on this machine every client comes from a loopback address.
+        highest_priority=DEFAULT_PRIORITY,
+        rights=frozenset(Right) if settings.listens_locally else frozenset(),
+        hosts=frozenset(map(str.lower, (settings.host, *settings.host_names))),
     )
     direct = (endpoints or {}) if settings.direct_path else {}
     exposed = "inference-header-content-length, retry-after, x-request-id"

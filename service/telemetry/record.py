@@ -1,7 +1,7 @@
 """Holds what the access log and traces say of a request, from its head to its answer's last
 byte."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -14,7 +14,8 @@ from service.telemetry.counts import Phases
 class RequestRecord:
     """Records one request; its fields are filled in as they become known.
 
-    Only the fields that the edge sets decide anything: the client, and the charge for its images.
+    Only the fields that the edge sets decide anything: the client, the charge for its images, and
+    the server's names.
     """
 
     id: bytes
@@ -25,6 +26,7 @@ class RequestRecord:
     headers: Mapping[bytes, bytes]  # names in lower case; the last of several with one name
     caller: Client  # whose turn it is, until the edge knows the API key
     charge: "Callable[[RequestRecord, int], None] | None" = None  # with how many images it has
+    known_as: Collection[str] | None = None  # the server's names for changes; None: any
     started: float = field(default_factory=perf_counter)
     ended: float = 0.0
     bytes_in: int = 0  # of the body

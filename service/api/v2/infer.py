@@ -12,8 +12,10 @@ from service.api.v2.answer import Output, outputs_of
 from service.api.v2.inference import InferRequest
 from service.api.v2.request import parse_request
 from service.batching.policy import urgency_of
+from service.edge.rights import permit
 from service.engine.ranking import ScoreRow
 from service.errors import BadRequestError
+from service.fair_queue import Right
 from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.http.body import Headers, content_coding
@@ -64,6 +66,8 @@ class Infer:
         asked = parse_request(
             body, _json_length(record.headers), info, max_images, pipeline.regions
         )
+        if asked.shares_memory:
+            permit(record, Right.SHARED_MEMORY)
         urgency = urgency_of(record.started, asked.timeout_s, asked.priority)
         accepted = record.headers.get(b"accept-encoding", b"").decode("latin-1")
         images = None if asked.images is None else list(asked.images)

@@ -157,6 +157,11 @@ class InferRequest:
     timeout_s: float | None = None
     copied: int = 0  # bytes of the images that were in shared memory
 
+    @property
+    def shares_memory(self) -> bool:
+        """Return whether a tensor is in shared memory."""
+        return self.copied > 0 or any(output.shared is not None for output in self.outputs)
+
     def inner(self, info: ModelInfo) -> Sequence[str]:
         """Return the names of the values inside the network that the request asks for."""
         wants = any(output.name != info.scores for output in self.outputs)

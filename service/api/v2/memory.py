@@ -11,8 +11,10 @@ from service.api.v2.description import Models
 from service.api.v2.inference import MEMORY
 from service.api.v2.request import RegisterRequest, read_json, short_body
 from service.errors import ModelNotFoundError, UnsupportedError
+from service.fair_queue import Right
 from service.hosting.regions import RegionStatus
 from service.hosting.repository import Repository
+from service.http.asgi import permit
 
 router = APIRouter(prefix="/v2/systemsharedmemory", include_in_schema=False)
 
@@ -46,6 +48,7 @@ def unregister_region(models: Repository, name: str = "") -> None:
 @router.post("/region/{region}/register")
 async def register(request: Request, models: Models, region: str) -> Response:
     """Register part of a file of shared memory of this machine, under a name."""
+    permit(request, Right.SHARED_MEMORY)
     asked = read_json(_decode, await short_body(request))
     register_region(models, region, asked.key, asked.offset, asked.byte_size)
     return Response()
@@ -64,14 +67,16 @@ async def status(models: Models, region: str) -> list[RegionStatus]:
 
 
 @router.post("/unregister")
-async def unregister_all(models: Models) -> Response:
+async def unregister_all(request: Request, models: Models) -> Response:
     """Forget every region."""
+    permit(request, Right.SHARED_MEMORY)
     unregister_region(models)
     return Response()
 
 
 @router.post("/region/{region}/unregister")
-async def unregister(models: Models, region: str) -> Response:
+async def unregister(request: Request, models: Models, region: str) -> Response:
     """Forget a region."""
+    permit(request, Right.SHARED_MEMORY)
     unregister_region(models, region)
     return Response()

@@ -5,7 +5,6 @@ leaves these routes out.
 """
 
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -13,8 +12,10 @@ from starlette.responses import Response
 
 from service.api.v2.description import Models
 from service.api.v2.request import LoadRequest, read_json, short_body
-from service.errors import ForbiddenError, UnsupportedError
+from service.errors import UnsupportedError
+from service.fair_queue import Right
 from service.hosting.repository import Changes, LoadResult, Repository
+from service.http.asgi import permit
 from service.http.responses import json_response
 
 LOADING = "clients load no models here; start the server with --repository-api"
@@ -64,13 +65,8 @@ async def unload_route(request: Request, models: Models, model: str) -> Response
 
 
 async def _parameters(request: Request) -> Iterable[str]:
-    """Return the names of a request's parameters. Raises ForbiddenError if another site's page sent
-    it.
-
-    A browser lets any page send such a request, even to a server on the user's own machine.
-    """
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise ForbiddenError("pages of other sites may not change the models")
+    """Return the names of a request's parameters. Raises ForbiddenError if its client may not
+    change the models."""
+    permit(request, Right.REPOSITORY)
     data = await short_body(request)
     return read_json(_decode, data).parameters if data else ()

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from service.edge.keys import Keys
-from service.fair_queue import Client
+from service.fair_queue import Client, Right
 from service.settings import SettingsError
+
+# The rights of a key that names none.
+NONE: frozenset[Right] = frozenset()
 
 
 def keys_file(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
@@ -19,8 +22,8 @@ def keys_file(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
 
 def test_a_key_is_found_by_its_line_and_nothing_else_is(tmp_path: Path) -> None:
     keys = Keys(keys_file(tmp_path, "# of the phones\nfirst-key\n\n  second-key  \n"))
-    assert keys.find(b"first-key") == Client("key 2", 1.0, 2)
-    assert keys.find(b"second-key") == Client("key 4", 1.0, 2)
+    assert keys.find(b"first-key") == Client("key 2", 1.0, 2, NONE)
+    assert keys.find(b"second-key") == Client("key 4", 1.0, 2, NONE)
     for wrong in (
         b"",
         b"first-ke",
@@ -103,10 +106,16 @@ def test_keys_are_rotated_and_a_broken_file_changes_nothing(
 def test_a_key_may_have_a_weight_and_a_priority(tmp_path: Path) -> None:
     file = keys_file(tmp_path, "one weight=4\ntwo   priority=1\tweight=0.5\nthree\n")
     keys = Keys(file)
-    assert keys.find(b"one") == Client("key 1", 4.0, 2)
-    assert keys.find(b"two") == Client("key 2", 0.5, 1)
-    assert keys.find(b"three") == Client("key 3", 1.0, 2)
+    assert keys.find(b"one") == Client("key 1", 4.0, 2, NONE)
+    assert keys.find(b"two") == Client("key 2", 0.5, 1, NONE)
+    assert keys.find(b"three") == Client("key 3", 1.0, 2, NONE)
     assert keys.find(b"one weight=4") is None
+
+
+def test_a_key_has_the_rights_that_are_named_after_it(tmp_path: Path) -> None:
+    keys = Keys(keys_file(tmp_path, "one repository\ntwo shared-memory priority repository\n"))
+    assert keys.find(b"one") == Client("key 1", 1.0, 2, frozenset({Right.REPOSITORY}))
+    assert keys.find(b"two") == Client("key 2", 1.0, 1, frozenset(Right))
 
 
 @pytest.mark.parametrize(

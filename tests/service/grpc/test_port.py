@@ -3,8 +3,8 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,14 @@ async def client(
         admission = pipeline.admission
         assert (admission.images, admission.room.taken, port._arrivals.images) == (0, 0, 0)
         assert await repository.close(5)
+
+
+@contextmanager
+def shared_file() -> Iterator[str]:
+    file = Path(f"/dev/shm/convoy-test-{os.getpid()}")
+    file.write_bytes(bytes(64))
+    yield file.name
+    file.unlink()
 
 
 def opened(port: GrpcPort, **options: Any) -> Any:
@@ -278,8 +286,11 @@ async def test_a_key_is_required_but_for_health(tmp_path: Path) -> None:
     file.write_text("horse\n")
     file.chmod(0o600)
     async with client(keys=Keys(file)) as asking:
-        for headers in ((), (("authorization", "Bearer cow"),)):
-            async with refused(Status.UNAUTHENTICATED, "an API key is required"):
+        for headers, says in (
+            ((), "an API key is required"),
+            ((("authorization", "Bearer cow"),), "this API key is not known"),
+        ):
+            async with refused(Status.UNAUTHENTICATED, says):
                 await asking.digits(1, metadata=headers)
             async with refused(Status.UNAUTHENTICATED):
                 await asking.ask(b"", "ServerMetadata", metadata=headers)
@@ -292,6 +303,25 @@ async def test_a_key_is_required_but_for_health(tmp_path: Path) -> None:
         assert (await asking.ask(b"", "ServerReady")).ready
         check = asking.call("Check", HEALTH)
         assert (await check(b"")).status == 1
+
+
+@run
+async def test_what_changes_the_server_needs_a_right() -> None:
+    loading = "RepositoryModelLoad", "RepositoryModelUnload"
+    sharing = "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"
+    async with client(limits=Limits(rights=frozenset())) as asking:
+        asking.pipeline.regions = Regions(1000)
+        asking.port._repository.regions = asking.pipeline.regions
+        for method in loading + sharing:
+            async with refused(Status.PERMISSION_DENIED, "you may not"):
+                await asking.ask(b"", method)
+        with shared_file() as name:
+            asking.pipeline.regions.register("r", name, 0, 64)
+            asked = digit(7)
+            asked.outputs.add(name="scores").parameters["shared_memory_region"].string_param = "r"
+            asked.outputs[0].parameters["shared_memory_byte_size"].int64_param = 64
+            async with refused(Status.PERMISSION_DENIED, "this machine's shared memory"):
+                await asking.ask(asked)
 
 
 @run

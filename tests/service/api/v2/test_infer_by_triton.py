@@ -117,7 +117,7 @@ def test_the_classification_extension_ranks_and_names(client: TritonClient, bina
 
 def test_priority_timeout_and_parameters_of_ones_own_are_taken(client: TritonClient) -> None:
     answer = client.infer(
-        "digits", files(7), priority=1, timeout=30_000_000, parameters={"mine": "x"}
+        "digits", files(7), priority=2, timeout=30_000_000, parameters={"mine": "x"}
     )
     shows(7)(answer)
 

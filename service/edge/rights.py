@@ -1,0 +1,69 @@
+"""Decides who may change what the server does for others: its models, and shared memory.
+
+A key has the rights that its line names; without keys all clients have those of `Limits`. A browser
+lets any page send such a request, even to a server on the user's own machine, so pages of other
+sites have none: neither by their Origin, nor by a name of theirs that leads to this machine.
+"""
+
+from collections.abc import Collection
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from service.errors import ForbiddenError
+from service.fair_queue import Right
+from service.telemetry.record import RequestRecord
+
+_WHAT = {
+    Right.REPOSITORY: "change the models",
+    Right.SHARED_MEMORY: "use this machine's shared memory",
+}
+
+# Characters of a client's own words in an error.
+_SHOWN = 40
+
+
+def permit(record: RequestRecord, right: Right) -> None:
+    """Raise ForbiddenError unless the request's client may do this."""
+    check_name(record, record.known_as)
+    headers = record.headers
+    origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", b"none")
+    own = origin is None or origin.lower().partition(b"://")[2] == headers.get(b"host", b"").lower()
+    if not own or site not in (b"none", b"same-origin"):
+        raise ForbiddenError(f"pages of other sites may not {_WHAT[right]}")
+    if right not in record.caller.rights:
+        raise ForbiddenError(
+            f"you may not {_WHAT[right]}; that needs an API key with the word `{right.value}` after"
+            " it in --api-key-file, or a server without keys that listens on a loopback address"
+        )
+
+
+def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
+    """Raise ForbiddenError if the request names the server by a name that is not its own.
+
+    `names` are those beside loopback addresses, in lower case; None: any, as a page that uses
+    another's name has no key.
+    """
+    host = record.headers.get(b"host")
+    if names is None or host is None:  # as over gRPC, which browsers do not speak
+        return
+    name = _name_in(host)
+    if name not in names and not _is_loopback(name):
+        raise ForbiddenError(
+            f"this server is not known as {name[:_SHOWN]!r}, a name under which no one may change"
+            " anything here; call it by its address, or allow the name (--hosts)"
+        )
+
+
+def _name_in(host: bytes) -> str:
+    """Return the name or address in a Host header, in lower case."""
+    try:
+        return (urlsplit(b"//" + host).hostname or b"").decode("latin-1").removesuffix(".")
+    except ValueError:  # as `[`
+        return host.decode("latin-1")
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"  # which browsers resolve by themselves

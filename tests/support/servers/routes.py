@@ -1,0 +1,20 @@
+"""Lists an application's routes, for tests that must know each."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from starlette.routing import Route
+
+
+def posts_of(app: Any) -> set[str]:
+    """The paths that take a POST."""
+    return {route.path for route in routes_of(app) if "POST" in (route.methods or ())}
+
+
+def routes_of(router: Any) -> Iterator[Route]:
+    """All routes, those of included routers too."""
+    for route in router.routes:
+        if isinstance(route, Route):
+            yield route
+        elif (included := getattr(route, "original_router", None)) is not None:
+            yield from routes_of(included)
