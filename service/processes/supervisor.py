@@ -43,8 +43,8 @@ _BACKLOG = 2048
 # row, and another would not either; before each there is a longer pause.
 _SHORT_S, _TOO_MANY, _PAUSE_S = 5.0, 5, 0.2
 
-# How many statuses a worker may leave unanswered, of ten a second. They are counted, rather than
-# seconds: this process may have been stopped too.
+# How many statuses a worker that listens may leave unanswered, of ten per second. They are
+# counted, rather than seconds: this process may have been stopped too.
 _MOST_UNKNOWN = 100
 
 _Model = tuple[EngineRunner, SharedModel]
@@ -97,8 +97,14 @@ class Session:
         self.wire, self._number, self._models = wire, number, models
         self._open: dict[int, Request[Any, ScoreRow]] = {}
         self.unknown = 1  # statuses that the worker has not read; the first is said by `serve`
+        self._early = 0  # those of them that were sent before it listened
         self.knows = asyncio.Event()  # the worker has read the last status, or is gone
         self.left = False  # all that was inside the worker was answered
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether the worker has left too many statuses unread since it listens."""
+        return self.unknown - self._early > _MOST_UNKNOWN
 
     def tell(self, status: Any) -> None:
         """Send the worker the status of the engines."""
@@ -114,9 +120,11 @@ class Session:
                     self._submit(*about)
                 elif what == "known":
                     self.unknown -= 1
+                    self._early = min(self._early, self.unknown)
                     if not self.unknown:
                         self.knows.set()
                 elif what == "listening":
+                    self._early = self.unknown
                     on_listening()
                 elif what == "left":
                     self.left = True
@@ -216,7 +224,7 @@ class _Supervisor(Server):
     async def on_tick(self, counter: int) -> bool:
         self._tell_status()
         for number, (process, session) in self._alive.items():
-            if self._crew.listening[number] and session.unknown > _MOST_UNKNOWN:
+            if self._crew.listening[number] and session.is_stuck:
                 _log.error("worker %d does not answer: it is stuck or stopped", number)
                 self._crew.listening[number] = 0
                 process.kill()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.processes.supervisor import Session
+from service.processes.supervisor import _MOST_UNKNOWN, Session
 from service.processes.wire import Wire
 
 _NUMBERS = st.lists(st.integers(0, 2**40), max_size=300)
@@ -93,6 +93,39 @@ async def test_what_is_said_before_the_connection_is_there_is_said_then_behind_t
         theirs.shutdown(socket.SHUT_WR)
         assert [message async for message in wire.messages("status", 0)] == []
         assert theirs.recv(100) == b'["status", 0]\n["early", 1]\n'
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_takes_long_to_start_is_not_stuck_when_it_listens() -> None:
+    """It reads what was said meanwhile, one status ten times a second, and then has its time."""
+    ours, theirs = socket.socketpair()
+    session, listens = Session(Wire(ours), 0, []), asyncio.Event()
+    for _ in range(300):
+        session.tell([])
+    worker = Wire(theirs)
+    serving = asyncio.create_task(session.serve([], listens.set))
+    async with asyncio.timeout(60):
+        messages = worker.messages()
+        await anext(messages)
+        worker.say("listening")
+        await listens.wait()
+        assert not session.is_stuck
+        for _ in range(_MOST_UNKNOWN):
+            session.tell([])
+        assert not session.is_stuck
+        session.tell([])
+        assert session.is_stuck
+        for _ in range(401):
+            worker.say("known")
+            await anext(messages)
+        worker.say("known")
+        await session.knows.wait()
+        for _ in range(_MOST_UNKNOWN + 1):  # what was said early is read: it has no more time
+            assert not session.is_stuck
+            session.tell([])
+        assert session.is_stuck
+    await worker.end("left")
+    await serving
 
 
 @pytest.mark.anyio

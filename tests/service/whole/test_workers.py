@@ -213,7 +213,7 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path) -> None:
     with running(tmp_path, "--patience", "20") as service, service.one_each() as each:
         (victim, lost), (_, kept) = each.items()
         os.kill(victim, signal.SIGSTOP)
-        until(lambda: not is_there(victim), timeout_s=30)
+        until(lambda: not is_there(victim))
         assert kept.classify(4) == 4
         with pytest.raises((OSError, http.client.HTTPException)):
             lost.classify(5)

@@ -53,8 +53,8 @@ def _present(file: Path) -> Iterator[None]:
         file.unlink()
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
-    """Wait until another process has made the condition true."""
+def until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
+    """Wait until another process has made the condition true; a busy machine takes its time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

@@ -22,7 +22,7 @@ class Connection(http.client.HTTPConnection):
     """Keeps a connection open between requests."""
 
     def __init__(self, port: int) -> None:
-        super().__init__("127.0.0.1", port, timeout=20)
+        super().__init__("127.0.0.1", port, timeout=60)
         self.connect()
 
     def exchange(
