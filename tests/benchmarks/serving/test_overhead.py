@@ -1,13 +1,16 @@
 import io
+import socket
+import sys
 from pathlib import Path
 
 import pytest
+import uvicorn
 from PIL import Image
 from rich.console import Console
 
 from benchmarks.rows import read
 from benchmarks.serving import overhead as service
-from benchmarks.serving.http_client import BadAnswerError, Connection, answer_size, post_request
+from benchmarks.serving.http_client import BadAnswerError, answer_size
 from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
 
 
@@ -60,16 +63,29 @@ def test_servers_may_be_left_out_but_the_first(tmp_path: Path) -> None:
     assert [row["target"] for row in read(file)] == targets * len(service.BODIES)
 
 
-def test_stock_uvicorn_is_not_convoys_connection() -> None:
-    """Convoy's own server does not name itself, and uvicorn does."""
-    heads = {}
+def test_stock_uvicorn_is_not_convoys_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As each would begin to serve: Convoy's server does not name itself, and uvicorn does."""
+    begun = []
+
+    def begin(server: uvicorn.Server, sockets: object = None) -> None:
+        server.config.load()
+        begun.append((server.config.http_protocol_class.__module__, server.config.server_header))
+        server.started = True
+
+    def command_line(_: str, words: list[str]) -> None:
+        assert words[1:3] == ["-m", "uvicorn"]
+        uvicorn.main(words[3:], standalone_mode=False)
+
+    monkeypatch.setattr(uvicorn.Server, "run", begin)
+    monkeypatch.setattr("os.execv", command_line)
+    monkeypatch.setattr("logging.config.dictConfig", lambda _: None)  # uvicorn's, of this process
+    monkeypatch.setattr("sys.path", [*sys.path])
     for target in (next(iter(TARGETS)), UVICORN):
-        with service.serving(TARGETS[target]) as address:
-            service.wait_until_ready(address)
-            connection = Connection(address)
-            heads[target] = connection.exchange(post_request("/", b"image", "image/jpeg")).lower()
-            connection.close()
-    assert [b"server: uvicorn" in head for head in heads.values()] == [False, True]
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            TARGETS[target](listener)
+    (convoys, named), (stock, named_too) = begun
+    assert (convoys, named) == ("service.http.connection", False)
+    assert (stock.partition(".")[0], named_too) == ("uvicorn", True)
 
 
 @pytest.mark.parametrize(("size", "pixels"), [(100_000, (640, 480)), (10_000, (202, 152))])

@@ -2,16 +2,19 @@
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from typing_extensions import override
 
 from benchmarks.rows import read
 from benchmarks.serving import soak
 from benchmarks.serving.soak import Process, Run, broken
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED
+from loadtest.clock import Clock
 from loadtest.images import ImageFile
 from loadtest.journal import MIXED_UP, NOT_SENT, OK
 from tests.support.servers.scripted_server import answer, scripted
@@ -63,6 +66,30 @@ def test_whatever_is_wrong_is_named(changes: dict[str, Any], message: str) -> No
     assert message in found
 
 
+class CountedClock(Clock):
+    """Goes on by a millisecond whenever it is read, so that no load makes a request late."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    @override
+    def now(self) -> float:
+        self._now += 1e-3
+        return self._now
+
+    @override
+    async def until(self, moment: float) -> None:
+        self._now = max(self._now, moment)
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Soaks go by such a clock: how many requests they send does not depend on the machine."""
+    monkeypatch.setattr(soak, "precise_clock", lambda: nullcontext(CountedClock()))
+
+
+@pytest.mark.usefixtures("counted")
 def test_a_server_that_mixes_answers_up_is_found_out() -> None:
     async def mixing(body: bytes, number: int) -> web.Response:
         digit = body[:1]
@@ -79,6 +106,7 @@ def test_a_server_that_mixes_answers_up_is_found_out() -> None:
     assert any("mixed up" in each for each in broken(run, 0.02))
 
 
+@pytest.mark.usefixtures("counted")
 def test_a_server_that_fails_now_and_then_is_found_out() -> None:
     async def failing(body: bytes, number: int) -> web.Response:
         if not body[:1].isdigit() or len(body) != 61:
