@@ -1,5 +1,6 @@
 """Reads and checks an image classifier, which is a network and the pixels that it expects."""
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from onnx import ModelProto
 
 from kernels.problems.precision import Precision
 from models import imagenet
-from models.as_given import AsGiven, run_as_given
+from models.as_given import AsGiven, GivenFile
 from models.description import Serving, load_description
 from models.errors import NoKernelsError, NotScoresError, UnsupportedModelError
 from models.graph import Shape
@@ -22,7 +23,6 @@ from models.maps import Maps, find_maps
 from models.onnx_loader import (
     FileLimits,
     LoadedModel,
-    Opaque,
     Outputs,
     expose,
     image_input,
@@ -73,7 +73,8 @@ class Classifier:
     why: str = ""  # they are what they are
     warning: str = ""  # why its answers are probably wrong
     path: Path | None = None  # of its file
-    given: AsGiven | None = None  # what the file computes as it was given
+    metadata: Mapping[str, str] = field(default_factory=dict)  # that a file made of it gets, too
+    given: AsGiven | None = None  # what the file itself computes
 
     @property
     def is_multi_label(self) -> bool:
@@ -142,17 +143,17 @@ def load_classifier(
     """Return the classifier in `path`, described by its `model.toml`.
 
     `overrides` are flags under the same keys. Where neither sets a precision, it is the file's:
-    int8 of a quantised model, else that of its weights, float16 or float32. ONNX Runtime runs the
-    file as it was given, on `threads` threads, of noise and of `photographs`, for engines to be
-    compared with. Raises ModelFileError, UnsupportedModelError or PreprocessingError.
+    int8 of a quantised model, else that of its weights, float16 or float32. Engines are compared
+    with the file as it was given, which ONNX Runtime runs on `threads` threads, on noise and on
+    `photographs`. Raises ModelFileError, UnsupportedModelError or PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
-    image = image_input(proto)
+    image, metadata = image_input(proto), metadata_of(proto)
     description = load_description(
         path,
         image.shape,
         overrides,
-        metadata_of(proto),
+        metadata,
         takes_bytes=image.takes_bytes,
         pixels_up_to=takes_pixels_up_to(proto, image.name),
     )
@@ -184,7 +185,9 @@ def load_classifier(
     except UnsupportedModelError as error:
         # Of a model that is refused anyway the operators say more than its output.
         raise UnsupportedModelError(network.no_kernels or str(error)) from error
-    labels = preprocessing.labels or labels_of(outputs, graph.outputs[0], classes)
+    labels = preprocessing.labels
+    if not labels and (labels := labels_of(outputs, graph.outputs[0], classes)):
+        metadata = {**metadata, "labels": json.dumps(labels)}  # what has them is not in its graph
     if classes == imagenet.CLASSES and not labels:
         _log.warning("%s has 1000 classes and no labels: they are taken as ImageNet's", path.name)
         labels = imagenet.labels()
@@ -209,28 +212,28 @@ def load_classifier(
         shown=kind is not None,
         why=why,
         path=path,
-        given=_run_as_given(proto, network, preprocessing, photographs, threads),
+        metadata=metadata,
+        given=_as_given(proto, network, preprocessing, photographs, threads),
     )
 
 
-def _run_as_given(
+def _as_given(
     proto: ModelProto,
     network: LoadedModel,
     preprocessing: Preprocessing,
     photographs: TestImages | None,
     threads: int,
 ) -> AsGiven:
-    """Return what the file computes of test images; it edits `proto`, which nothing else needs."""
+    """Return test images, and the file to run on them; `proto` is edited."""
     shape = preprocessing.image_shape
     images = np.random.default_rng(0).integers(0, 256, (1, *shape)).astype(np.uint8)
     if photographs is not None:
         images = np.concatenate([photographs(preprocessing), images])
     (scores,) = network.graph.outputs
     expose(proto, scores)
-    tensors = normalised(images, preprocessing)
-    halves = any(isinstance(node, Opaque) and node.halves for node in network.graph.nodes)
     name = proto.graph.output[0].name
-    return run_as_given(proto, name, tensors, keep_halves=halves, threads=threads)
+    run = GivenFile(proto, name, as_it_is=bool(network.no_kernels), threads=threads)
+    return AsGiven(normalised(images, preprocessing), run)
 
 
 def _own_precision(proto: ModelProto, network: LoadedModel) -> Precision:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 
-from models.as_given import AsGiven, GivenModel
+from models.as_given import AsGiven, GivenModel, in_floats
 from models.classifier import Classifier
 from models.engines.engine import Engine, Scores
 from models.engines.tolerance import relative_error, repeat_tolerance, score_tolerance
@@ -36,13 +36,14 @@ def compare(engine: Engine, classifier: Classifier) -> None:
         return
     scores = np.concatenate([engine.run(tensor[np.newaxis]).scores for tensor in given.tensors])
     _check_finite(classifier, scores)
-    if given.scores is None:
-        _log.info("%s is not compared with its file: %s", classifier.name, given.why_not)
+    expected = given.scores()
+    if isinstance(expected, str):
+        _log.info("%s is not compared with its file: %s", classifier.name, expected)
         return
-    allowed = tolerance(classifier, given.scores)
+    allowed = tolerance(classifier, expected)
     errors = [
         relative_error(ours[np.newaxis], theirs[np.newaxis])
-        for ours, theirs in zip(scores, given.scores, strict=True)
+        for ours, theirs in zip(scores, expected, strict=True)
     ]
     worst = int(np.argmax(errors))
     if errors[worst] <= allowed:
@@ -84,7 +85,9 @@ def _cause(classifier: Classifier, given: AsGiven, index: int, allowed: float) -
         return ""
     try:
         proto = read_model(classifier.path, FileLimits(external_data=True))
-        return _first_difference(proto, classifier.network.proto, given.tensors[index], allowed)
+        return _first_difference(
+            in_floats(proto), classifier.network.proto, given.tensors[index], allowed
+        )
     except ModelError as error:  # the file may have gone
         return f"Which of its operators differs could not be found: {error}."
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from models.as_given import open_session
+from models.engines.saturation import pairs_saturate
+from models.engines.unsigned import on_integers
 from models.errors import EngineError
 from models.scores import OutputKind, probabilities_of
 
@@ -103,12 +105,19 @@ def compare(
 def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Probabilities:
     """Run a model on one thread, because its result is then always the same."""
     try:
-        session = open_session(proto.SerializeToString(), 1)
+        session = _opened(proto, 1)
     except Exception as error:  # its own exceptions share no base class but this
         raise EngineError(f"ONNX Runtime cannot open the model: {error}") from error
     batches = (images[i : i + _BATCH] for i in range(0, len(images), _BATCH))
     scores = np.concatenate([_run(session, batch) for batch in batches]).astype(np.float64)
     return probabilities_of(scores, output)
+
+
+def _opened(proto: ModelProto, threads: int) -> ort.InferenceSession:
+    """Open a model as engines do: a quantised one in the form in which its sums do not saturate."""
+    if any(node.op_type == "QuantizeLinear" for node in proto.graph.node):
+        proto = on_integers(proto, pairs_saturate=pairs_saturate())
+    return open_session(proto.SerializeToString(), threads)
 
 
 def _run(session: ort.InferenceSession, images: Tensors) -> Tensors:
@@ -128,7 +137,7 @@ def time_in_turn(
     processor's time is taken: what it waits for other programs does not count.
     """
     clock = thread_time if threads == 1 else perf_counter
-    sessions = [open_session(model.SerializeToString(), threads) for model in models]
+    sessions = [_opened(model, threads) for model in models]
     seconds: list[list[float]] = [[] for _ in models]
     for count in range(rounds + 1):
         for session, own in zip(sessions, seconds, strict=True):

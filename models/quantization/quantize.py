@@ -226,6 +226,7 @@ class _Run:
                 f" the calibration did not see, {reason}"
             )
         proto, opset = self._portable(self._build(best, in_float), self._held[:_PROBED])
+        onnx.helper.set_model_props(proto, dict(self._classifier.metadata))
         times = tuple(self._time(proto, n) for n in _TIMED)
         return proto, QuantisationReport(
             model=self._classifier.name,

@@ -64,6 +64,8 @@ def try_file(
     )
     if tried is None:
         _ = classifier.network.no_kernels or classifier.rewritten  # goes with it
+        if classifier.given is not None:
+            classifier.given.scores()  # so does it, instead of the file
         return Trial(read_as_it_is(classifier, stamp, file, settings))
     engine, proved = tried
     meaning = classifier.preprocessing

@@ -6,6 +6,7 @@ from time import sleep
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from models import BUILT_IN_MODEL
 from models.onnx_loader import load_proto
@@ -85,6 +86,33 @@ def test_scores_become_probabilities_and_models_are_timed() -> None:
     np.testing.assert_allclose(softmax, powers / powers.sum(axis=1, keepdims=True), rtol=1e-6)
     first, second = time_in_turn([proto, proto], images[:1], 1, 3)
     assert min(first, second) > 0
+
+
+def test_sums_are_measured_as_they_are_served_where_they_could_saturate() -> None:
+    """Two products of 255 and 127 are beyond 16 bits, in which a CPU without VNNI adds them."""
+    scale, zero = np.float32(0.01), np.uint8(0)
+    filters = np.full((2, 8, 1, 1), 127, np.int8)
+    filters[1, ::2] = -127
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "s", "w_zero"], ["f"]),
+        helper.make_node("Conv", ["d", "f"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "t", "z"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "t", "z"], ["y"]),
+    ]
+    constants = {"s": scale, "z": zero, "t": np.float32(0.2), "w": filters, "w_zero": np.int8(0)}
+    graph = helper.make_graph(
+        nodes,
+        "bright",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8, 1, 1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2, 1, 1])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    bright = np.full((1, 8, 1, 1), 2.55, np.float32)
+    found = probabilities(proto, bright, OutputKind.PROBABILITIES)
+    np.testing.assert_allclose(found, [[8 * 2.55 * 1.27, 0]], rtol=0.01)
 
 
 def test_one_thread_is_timed_by_what_it_computes_and_several_by_the_clock(

@@ -107,6 +107,32 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_file(
     assert again.SerializeToString() == whole.SerializeToString()
 
 
+def test_what_the_file_says_of_itself_is_kept(tmp_path: Path) -> None:
+    """The strings of a ZipMap, which has no place in a quantised graph, become metadata."""
+    names = [f"number {index}" for index in range(10)]
+    proto = onnx.load(BUILT_IN_MODEL)
+    zipmap = onnx.helper.make_node(
+        "ZipMap", [proto.graph.output[0].name], ["map"], "z", domain="ai.onnx.ml"
+    )
+    zipmap.attribute.append(onnx.helper.make_attribute("classlabels_strings", names))
+    proto.graph.node.append(zipmap)
+    floats = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    maps = onnx.helper.make_map_type_proto(onnx.TensorProto.STRING, floats)
+    del proto.graph.output[:]
+    proto.graph.output.append(
+        onnx.helper.make_value_info("map", onnx.helper.make_sequence_type_proto(maps))
+    )
+    proto.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 1))
+    onnx.helper.set_model_props(proto, {"author": "somebody"})
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    made, _ = run(load_classifier(tmp_path / "m.onnx", overrides=DIGITS), tmp_path)
+    file = tmp_path / "elsewhere" / "m.onnx"
+    file.parent.mkdir()
+    file.write_bytes(made.SerializeToString())
+    assert {entry.key: entry.value for entry in made.metadata_props}["author"] == "somebody"
+    assert load_classifier(file, overrides=DIGITS).preprocessing.labels == tuple(names)
+
+
 def hurt(folder: Path, factor: float, *, undone: bool) -> Classifier:
     """Digits with the first layer's outputs multiplied: all, or one that the next layer divides."""
     model = onnx.load(BUILT_IN_MODEL)
