@@ -43,6 +43,7 @@ from service.hosting.loading import (
 )
 from service.hosting.presets import PresetTrial, try_presets
 from service.images.decode_pool import Decoding, NotForDeviceError
+from service.images.file import FORMATS
 from service.settings import Settings, SettingsError
 from service.telemetry.counts import NO_FILE, why_left
 from service.telemetry.logs import configure_logging
@@ -96,7 +97,7 @@ class _ImageComparison:
 )
 def check(
     settings: Settings,
-    images: Annotated[list[Path], typer.Argument(help="JPEG, PNG or WebP files, or folders.")],
+    images: Annotated[list[Path], typer.Argument(help=f"{FORMATS} files, or folders.")],
     tolerance: Annotated[
         float | None,
         typer.Option(

@@ -15,7 +15,7 @@ from service.cli.options import Expectations, with_settings
 from service.engine.ranking import rank, top_k
 from service.errors import ServiceError
 from service.hosting.loading import decoder, load, open_classifier
-from service.images.file import ImageFormat
+from service.images.file import FORMATS, ImageFormat
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging
 
@@ -27,7 +27,7 @@ IMAGE_SUFFIXES = frozenset(suffix for kind in ImageFormat for suffix in kind.suf
 )
 def classify(
     settings: Settings,
-    images: Annotated[list[Path], typer.Argument(help="JPEG, PNG or WebP files, or folders.")],
+    images: Annotated[list[Path], typer.Argument(help=f"{FORMATS} files, or folders.")],
     k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Labels per image.")] = 1,
     expectations: Expectations = None,
     as_json: Annotated[

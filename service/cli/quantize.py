@@ -23,6 +23,7 @@ from service.cli.plots import shortened
 from service.errors import ServiceError
 from service.hosting.loading import decoder, find_model, load
 from service.hosting.presets import label_names
+from service.images.file import FORMATS
 from service.progress import progress
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging
@@ -31,7 +32,7 @@ from service.telemetry.logs import configure_logging
 @with_settings("model", "preset", "labels", "threads", "external_data")
 def quantize(
     settings: Settings,
-    images: Annotated[list[Path], typer.Argument(help="JPEG, PNG or WebP files, or folders.")],
+    images: Annotated[list[Path], typer.Argument(help=f"{FORMATS} files, or folders.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.")
     ],

@@ -46,9 +46,6 @@ MAX_JSON_BYTES = 8 * 2**20
 # Of a request without tensors.
 _MAX_SHORT_BYTES = 4096
 
-# The first bytes of JPEG, PNG and WebP files; a raw body that starts otherwise is pixels.
-_FILE_MARKS = tuple(kind.signature.marks[0] for kind in ImageFormat)
-
 
 class RegisterRequest(msgspec.Struct):
     """Holds the body of a request to register system shared memory."""
@@ -146,7 +143,7 @@ def parse_request(
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
     """Return the request made by one image without JSON; its answer is binary, like Triton's."""
     outputs = [WantedOutput(info.scores, binary=True)]
-    if body.startswith(_FILE_MARKS):
+    if ImageFormat.of(body) is not None:
         return InferRequest([body], None, outputs)
     expected = math.prod(info.image_shape)
     if len(body) != expected:

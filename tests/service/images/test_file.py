@@ -1,6 +1,7 @@
 """A format has the same marks, names and media type wherever images are accepted or sent."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from PIL import Image
 from loadtest.images import load_images
 from service.cli.classify import IMAGE_SUFFIXES
 from service.http.body import IMAGE_TYPES
-from service.images.file import ImageFormat
+from service.images.file import FORMATS, ImageFormat
 from service.images.header import parse_image_file
 from tests.support import ROOT
 from tests.support.images.files import encode
@@ -36,6 +37,18 @@ def test_a_format_is_accepted_by_every_way_in(kind: ImageFormat, tmp_path: Path)
     for suffix in kind.suffixes:
         (tmp_path / f"image{suffix}").write_bytes(b"x")
     assert {image.media_type for image in load_images(tmp_path)} == {kind.media_type}
-    for script in ("classify.lua", "locustfile.py"):
+    for script in ("classify.lua", "hey.sh", "locustfile.py"):
         said = (ROOT / "deploy/loadtest" / script).read_text(encoding="utf-8")
         assert all(suffix.removeprefix(".") in said for suffix in (*kind.suffixes, kind.media_type))
+    clips = (ROOT / "service/api/page/files/clip.js").read_text(encoding="utf-8")
+    (subtypes,) = re.findall(r"\^image\\/\(([\w|]+)\)\$", clips)
+    assert kind.media_type.removeprefix("image/") in subtypes.split("|")
+
+
+def test_every_list_of_the_formats_is_whole() -> None:
+    """Also those in prose, which no table makes."""
+    places = ["README.md", "docs", "deploy", "service", "loadtest"]
+    command = ["git", "grep", "-hoE", r"JPEG, PNG,? ?\w*,? (or|and) \w+", "--", *places]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert len(found.splitlines()) > 10, "this is no checkout of git"
+    assert {each.replace(" and ", " or ") for each in found.splitlines()} == {FORMATS}

@@ -1,11 +1,13 @@
-"""ARCHITECTURE.md lists the stages of a request; a real one must pass them in that order."""
+"""ARCHITECTURE.md lists the stages of a request, and counts its way; a real one is traced."""
 
+import asyncio
 import re
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,7 +19,8 @@ from service.settings import Settings
 from tests.support.servers.listening import listening, post
 
 ROOT = Path(__file__).parents[3]
-MAX_STAGES, MAX_FILES = 14, 18
+PACKAGES = tuple(f"{ROOT}/{name}/" for name in ("service", "models", "kernels"))
+MAX_STAGES = 14
 
 # Of the table: | 1 | `http/connection.py` | `Connection.data_received` | ...
 _ROW = re.compile(r"^\| \d+ \| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
@@ -32,18 +35,30 @@ def stages() -> list[tuple[str, str]]:
 
 def test_the_stages_are_few(stages: list[tuple[str, str]]) -> None:
     assert len(stages) <= MAX_STAGES
-    assert len({file for file, _ in stages}) <= MAX_FILES
 
 
-@pytest.mark.anyio
-async def test_a_request_passes_the_stages_in_their_order(stages: list[tuple[str, str]]) -> None:
-    calls: list[tuple[str, str]] = []
-    service = f"{ROOT}/service/"
+class Step(NamedTuple):
+    """A call, in the order of all threads."""
+
+    thread: int
+    file: str
+    function: str
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[Step]:
+    return asyncio.run(traced())
+
+
+async def traced() -> list[Step]:
+    """What a request for one image calls of Convoy, from its first byte to its answer."""
+    calls: list[Step] = []
 
     def record(frame: FrameType, event: str, _: Any) -> None:
         path = frame.f_code.co_filename
-        if event == "call" and path.startswith(service):
-            calls.append((path.removeprefix(service), frame.f_code.co_qualname))
+        if event == "call" and path.startswith(PACKAGES):
+            file = path.removeprefix(f"{ROOT}/")
+            calls.append(Step(threading.get_ident(), file, frame.f_code.co_qualname))
 
     settings = Settings(device=DeviceKind.CPU, max_batch=2)
     threading.setprofile(record)  # of threads that start from now on: those of the repository
@@ -70,9 +85,37 @@ async def test_a_request_passes_the_stages_in_their_order(stages: list[tuple[str
     finally:
         threading.setprofile(None)
     assert reply.status == 200
+    return calls
+
+
+def test_a_request_passes_the_stages_in_their_order(
+    stages: list[tuple[str, str]], steps: list[Step]
+) -> None:
+    calls = [(step.file.removeprefix("service/"), step.function) for step in steps]
     missed = [stage for stage in stages if stage not in calls]
     assert not missed, f"a request does not pass {missed}"
     place = 0
     for stage in stages:
         assert stage in calls[place:], f"{stage} comes earlier than ARCHITECTURE.md says"
         place = calls.index(stage, place) + 1
+
+
+def test_the_way_of_a_request_is_as_long_as_the_page_says(steps: list[Step]) -> None:
+    """Each number there is an upper bound, and at most a tenth above what is traced."""
+    page = " ".join((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split())
+    (numbers,) = re.findall(
+        r"passes at most (\d+) files and (\d+) classes, in (\d+) hops from file to file", page
+    )
+    files = {step.file for step in steps}
+    classes = {
+        (step.file, step.function.partition(".")[0])
+        for step in steps
+        if "." in step.function.partition(".<locals>")[0]
+    }
+    threads = [
+        [step.file for step in steps if step.thread == thread]
+        for thread in {step.thread for step in steps}
+    ]
+    hops = sum(here != there for way in threads for here, there in pairwise(way))
+    for stated, found in zip(map(int, numbers), (len(files), len(classes), hops), strict=True):
+        assert found <= stated <= 1.1 * found

@@ -102,6 +102,8 @@ def test_any_other_raw_body_is_one_image_of_pixels() -> None:
     asked = parse(bytes(PIXELS), 0)
     assert pixels_of(asked) == PIXELS
     assert asked.outputs[0].binary
+    riff = b"RIFF" + bytes(2)  # a WebP says so later
+    assert pixels_of(parse(riff, 0)) == list(riff)
     with pytest.raises(BadRequestError, match=r"the 6 bytes of pixels 2×3×1; this one has 7 bytes"):
         parse(bytes(7), 0)
 
