@@ -151,6 +151,18 @@ def test_compilers_differ_as_the_page_for_a_day_with_a_gpu_says() -> None:
     assert not [row for row, cell in newer.items() if "stores" in cell]
 
 
+def test_the_order_of_reading_is_one_of_25_files_for_either_reader() -> None:
+    page = (ROOT / "docs/reading.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| (\d+) \| (\d+) \| `([\w/.]+)` \| ([^|]+) \|$", page)
+    kernels_first, servers_first, files, sentences = zip(*rows, strict=True)
+    everyone = [str(number + 1) for number in range(25)]
+    assert list(kernels_first) == sorted(servers_first, key=int) == everyone
+    assert len(set(files)) == len(files)
+    lines = sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
+    assert f"25 files, {round(lines, -2):,} lines" in page
+    assert all(re.fullmatch(r"[^.]+(\.\S[^.]*)*\.", sentence) for sentence in sentences)
+
+
 def test_the_readme_is_one_page() -> None:
     assert len(README.splitlines()) <= 150
 
