@@ -36,6 +36,7 @@ from models.onnx_loader import (
 from models.onnx_loader.own_normalisation import takes_pixels_up_to
 from models.precision import at_precision, kept_in_float
 from models.preprocessing import Preprocessing, checked_labels, normalised
+from models.readers import TRITONS
 from models.rewrite import (
     RULES,
     RULES_AT_A_PRECISION,
@@ -196,7 +197,10 @@ def load_classifier(
         _log.warning("%s: %s; its classes are numbers until --labels names them", path.name, doubt)
         description = replace(description, origin=f"{description.origin}; {path.name}: {doubt}")
         labels = ()
-    labels = checked_labels(labels, classes, description.labels_from)
+    if Path(description.labels_from).name == TRITONS:
+        labels = _as_triton(path, labels, classes)
+    else:
+        labels = checked_labels(labels, classes, description.labels_from)
     kind, why = _kind_of_scores(path, network.meaning, description.output, classes)
     return Classifier(
         path.stem,
@@ -252,6 +256,17 @@ def _classes(path: Path, shape: Shape) -> int:
             " whose output is one score a class. Is it a detector, a segmenter or a backbone?"
         )
     return classes
+
+
+def _as_triton(path: Path, labels: tuple[str, ...], scores: int) -> tuple[str, ...]:
+    """Return the labels of the first classes, which may be fewer than there are, as Triton takes
+    its label files."""
+    classes = classes_of(scores)
+    if len(labels) != classes:
+        doubt = f"its label file names {len(labels)} classes, and it has {classes}"
+        rest = "the others are numbers" if len(labels) < classes else "the first of them count"
+        _log.warning("%s: %s; %s, as in Triton", path.name, doubt, rest)
+    return labels[:classes]
 
 
 def _kind_of_scores(

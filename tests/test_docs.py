@@ -110,7 +110,7 @@ def test_documentation_openapi_and_errors_name_the_same_fields_and_priorities(ad
     url = f"http://{address}/v1/classify"
     errors = [
         httpx.post(url, files={"picture": b"x"}).json()["error"],
-        httpx.post(url, data={"picture": "x"}).json()["error"],
+        httpx.post(url, files={"picture": (None, "x")}).json()["error"],
         httpx.post(url, content=b"x", headers={"content-type": "text/plain"}).json()["error"],
     ]
     named = f"the field {', '.join(map(repr, most))} or {last!r}"

@@ -16,6 +16,7 @@ from models.readers.paddle import read_paddle
 from models.readers.reading import Reading
 from models.readers.timm import read_timm
 from models.readers.transformers import read_config, read_processor
+from models.readers.triton import NAME as TRITONS
 from models.readers.triton import read_triton
 
 Reader = Callable[[Path], Reading | None]
@@ -24,6 +25,7 @@ _Path = TypeVar("_Path", bound=PurePath)
 __all__ = [
     "FILES",
     "READERS",
+    "TRITONS",
     "NotLabelsError",
     "Reading",
     "files_beside",
@@ -62,7 +64,7 @@ READERS: Sequence[tuple[str, Reader]] = (
     ("config.json", read_config),
     ("inference.yml", read_paddle),
     ("inference_cls.yaml", read_paddle),
-    ("config.pbtxt", read_triton),
+    (TRITONS, read_triton),
     ("signature.json", read_lobe),
     *((name, read_labels) for name in _LABELS),
 )

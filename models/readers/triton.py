@@ -18,6 +18,8 @@ from models.readers.reading import (
     read_text,
 )
 
+NAME = "config.pbtxt"
+
 Message = dict[str, list[Any]]
 
 # Fields that are read, or that only repeat what the model's file says.

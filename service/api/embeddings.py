@@ -1,11 +1,9 @@
 """Answers images with their embeddings, in the format of OpenAI's embeddings API."""
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 from fastapi import FastAPI
 from msgspec import Meta
@@ -15,16 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
+from service.api.json_images import ImagesJson, content_of, is_json, read_json
 from service.api.query import read_query
 from service.api.schemas import errors
 from service.api.v1 import body_of, files_of, parameters_of, takes_long, urgency_from
 from service.batching.policy import Urgency
-from service.errors import (
-    BadRequestError,
-    InvalidParameterError,
-    ModelNotFoundError,
-    TooManyImagesError,
-)
+from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.embeddings import embedding, embeddings_of, normalise
 from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import Pipeline
@@ -39,18 +33,12 @@ from service.telemetry.record import RequestRecord
 
 PATH = "/v1/embeddings"
 
-_JSON = "application/json"
-
-_HOW = "each a data URL (data:image/jpeg;base64,...) or the file in base64"
-
 Encoding = Literal["float", "base64"]
 
 
-class EmbeddingsJson(msgspec.Struct, forbid_unknown_fields=True):
+class EmbeddingsJson(ImagesJson, forbid_unknown_fields=True):
     """Holds a JSON request as OpenAI's clients send it, with images in place of text."""
 
-    input: Annotated[str | list[str], Meta(description=f"one image or a list of them, {_HOW}")]
-    model: Annotated[str, Meta(description="the model's name, or empty")] = ""
     encoding_format: Annotated[
         Encoding, Meta(description="numbers, or base64 of little-endian float32")
     ] = "float"
@@ -132,9 +120,8 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
         name = repository.find(model).info.name
         return await answer_to(request, endpoints[embeddings_path(name)])
 
-    schema = msgspec.json.schema(EmbeddingsJson, ref_template="{name}")["$defs"]["EmbeddingsJson"]
     body = body_of(*repository.models.values())
-    body["content"][_JSON] = {"schema": schema}
+    body["content"] |= content_of(EmbeddingsJson)
     for path, route, summary in (
         (PATH, embed, "Embed images"),
         (embeddings_path("{model}"), embed_by, "Embed images with a named model"),
@@ -178,15 +165,14 @@ class Embed:
         UnsupportedError where the model has no embedding."""
         embedding(self.pipeline.info)
         headers = record.headers
-        media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        is_json = media_type == _JSON.encode()
+        in_json = is_json(headers)
         query = {name: values[-1] for name, values in read_query(record.query, _QUERY).items()}
         for name, value in query.items():
             if value not in (allowed := _QUERY[name][0]["enum"]):
                 raise InvalidParameterError(
                     f"{name} must be {' or '.join(allowed)}; got {value[:20]!r}"
                 )
-        if is_json and query:
+        if in_json and query:
             raise InvalidParameterError(
                 f"send {' and '.join(query)} as fields of the JSON, not in the query"
             )
@@ -197,7 +183,7 @@ class Embed:
             ),
             urgency_from(headers, record.started),
             None
-            if is_json
+            if in_json
             else form_boundary(headers, CLIP_TYPES if self.pipeline.info.of_clips else ()),
         )
 
@@ -237,68 +223,16 @@ class Embed:
         )
 
     def _read_json(self, body: bytes) -> tuple[Sequence[bytes], _Form]:
-        max_images = self.pipeline.admission.max_images_a_request
-        # Each string costs the parser an object: no request needs more than its images and keys.
-        limit = max_images + 16
-        if body.count(b'"') > 2 * limit:
-            raise TooManyImagesError(
-                f"the JSON has more than {limit} strings; at most {max_images} images are allowed"
-            )
-        try:
-            asked = msgspec.json.decode(body, type=EmbeddingsJson)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadRequestError(
-                f"the JSON is no request for embeddings: {error}; `input` is one image or a list of"
-                f" them, {_HOW}"
-            ) from error
-        info = self.pipeline.info
-        if asked.model not in ("", info.name):
-            raise ModelNotFoundError(
-                f"this is the model '{info.name}', not '{asked.model[:50]}'; each model has an"
-                f" address of its own: base_url=.../v1/models/NAME, or POST to"
-                f" {embeddings_path('NAME')}"
-            )
+        pipeline, info = self.pipeline, self.pipeline.info
+        most, path = pipeline.admission.max_images_a_request, embeddings_path("NAME")
+        asked, files = read_json(body, EmbeddingsJson, info, path, most)
         size = embedding(info).size
         if asked.dimensions not in (None, size):
             raise InvalidParameterError(
                 f"the embeddings of '{info.name}' have {size} dimensions, not {asked.dimensions};"
                 " leave `dimensions` out"
             )
-        images = [asked.input] if isinstance(asked.input, str) else asked.input
-        if not images:
-            raise BadRequestError(f"`input` is empty; send at least one image, {_HOW}")
-        if len(images) > max_images:
-            raise TooManyImagesError(
-                f"{len(images)} images in one request; at most {max_images} are allowed"
-            )
-        return _files(images), _Form(asked.encoding_format, asked.normalize)
-
-
-def _files(images: Sequence[str]) -> list[bytes]:
-    return [
-        _file(image, f"image {number} of {len(images)}: " if len(images) > 1 else "")
-        for number, image in enumerate(images, 1)
-    ]
-
-
-def _file(image: str, which: str) -> bytes:
-    """Return the file that a data URL or base64 text encodes. Raises BadRequestError."""
-    if image[:8].lower().startswith(("http://", "https://")):
-        raise BadRequestError(f"{which}addresses are not fetched; send the image itself, {_HOW}")
-    data = image
-    if image[:5].lower() == "data:":
-        kind, found, data = image.partition(",")
-        if not found or not kind.lower().endswith(";base64"):
-            raise BadRequestError(
-                f"{which}a data URL must begin as data:image/jpeg;base64, got {kind[:40]!r}"
-            )
-    try:
-        file = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise BadRequestError(f"{which}it is not base64: {error}; send images, {_HOW}") from error
-    if not file:
-        raise BadRequestError(f"{which}it is empty; send images, {_HOW}")
-    return file
+        return files, _Form(asked.encoding_format, asked.normalize)
 
 
 def _encoded(vector: NDArray[np.float32], encoding: Encoding) -> list[float] | str:

@@ -99,7 +99,7 @@ def explain(row: ScoreRow, view: View, asked: MapRequest, info: ModelInfo) -> li
     for index, values in zip(classes, found, strict=True):
         result = ClassMap(
             index=index,
-            label=info.labels[index] if info.labels else str(index),
+            label=info.labels[index] if index < len(info.labels) else str(index),
             size=list(view.size),
             box=[round(edge, 2) for edge in view.box],
             bias=float(maps.beside[index]),

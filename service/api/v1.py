@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from models import ChannelOrder, Maps, classes_of
 from service.api.explain import QUERY, MapRequest, check_number, explain, maps_of, read_explain
+from service.api.json_images import ImagesJson, content_of, is_json, read_json
 from service.api.query import read_query
 from service.api.schemas import (
     ClassifyAnswer,
@@ -92,8 +93,9 @@ def body_of(*models: Pipeline) -> dict[str, Any]:
     clip where one of them takes clips.
     """
     clips = CLIP_TYPES if any(model.info.of_clips for model in models) else ()
-    content = {media_type: {"schema": _IMAGE} for media_type in (*IMAGE_TYPES, *clips)}
-    return {"required": True, "content": {**content, FORM_TYPE: {"schema": _FORM}}}
+    content: dict[str, Any] = {kind: {"schema": _IMAGE} for kind in (*IMAGE_TYPES, *clips)}
+    content[FORM_TYPE] = {"schema": _FORM}
+    return {"required": True, "content": content | content_of(ImagesJson)}
 
 
 def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
@@ -109,7 +111,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
     async def classify(request: Request) -> Response:
         """Classify one image, or several at once.
 
-        Images are JPEG, PNG or WebP. The body is one image, or a form with one or more files. A
+        The body is one image, a form with one or more files, or JSON with images in base64. A
         model of clips takes animations, ZIP archives and videos, and a form of its frames.
         A server with several models and no default model answers at `/v1/models/{model}/classify`.
         """
@@ -221,7 +223,7 @@ class _ClassifyParameters(NamedTuple):
 
     form: _Form
     urgency: Urgency
-    boundary: bytes  # of a form; empty: the body is one image
+    boundary: bytes | None  # of a form; empty: the body is one image; None: it is JSON
 
 
 class Classify:
@@ -239,7 +241,9 @@ class Classify:
         return _ClassifyParameters(
             self._read_query(query) if query else self._few,
             urgency_from(headers, record.started),
-            form_boundary(headers, CLIP_TYPES if self.pipeline.info.of_clips else ()),
+            None
+            if is_json(headers)
+            else form_boundary(headers, CLIP_TYPES if self.pipeline.info.of_clips else ()),
         )
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
@@ -310,14 +314,19 @@ class ShowPixels(Classify):
         return Response(as_png(pixels), media_type="image/png")
 
 
-def files_of(body: bytes, boundary: bytes, pipeline: Pipeline) -> Sequence[bytes | Frames]:
+def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequence[bytes | Frames]:
     """Return a body's images, or for a model of clips its clips; several images make one clip.
 
-    Raises what `images_of` and `clips_of` raise.
+    The body is a form, an image where the `boundary` is empty, or JSON where that is None. Raises
+    what `images_of`, `read_json` and `clips_of` raise.
     """
-    if pipeline.info.of_clips:
-        return clips_of(images_of(body, boundary, MOST_FRAMES))
-    return images_of(body, boundary, pipeline.admission.max_images_a_request)
+    info = pipeline.info
+    most = MOST_FRAMES if info.of_clips else pipeline.admission.max_images_a_request
+    if boundary is None:
+        _, files = read_json(body, ImagesJson, info, model_path("NAME"), most)
+    else:
+        files = images_of(body, boundary, most)
+    return clips_of(files) if info.of_clips else files
 
 
 def takes_long(headers: Headers, length: int) -> bool:

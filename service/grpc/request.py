@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -233,6 +233,8 @@ def _plain(parameters: Any) -> dict[str, Any]:
 @dataclass(slots=True)
 class _TypedElements:
     """Reads a tensor's elements from `contents`."""
+
+    written: ClassVar = False
 
     data: bytes  # the message
     parts: list[_Field] = field(default_factory=list)  # of it, which are the contents

@@ -498,6 +498,7 @@ def info_of(classifier: Classifier, version: str) -> ModelInfo:
         channels=meaning.channels,
         tensor=classifier.network.graph.inputs[0],
         tensor_shape=meaning.input_shape,
+        layout=meaning.layout,
         tensor_type=_tensor_type(classifier),
         guess=meaning.guess,
         warning=classifier.warning,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models import Absent, ChannelOrder, Inner, Kind, Maps, OutputKind, Serving
+from models import Absent, ChannelOrder, Inner, Kind, Layout, Maps, OutputKind, Serving
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
@@ -37,6 +37,7 @@ class ModelInfo:
     channels: ChannelOrder = ChannelOrder.RGB  # the engine's; clients send RGB, or grey
     tensor: str = ""  # the name of the model's own input; empty: clients cannot send that
     tensor_shape: tuple[int, ...] = ()  # of one image in that input
+    layout: Layout = Layout.NCHW  # of its axes
     tensor_type: str = "FP32"  # or FP16, or UINT8: what the file's input holds, in V2's words
     guess: str = ""  # the preset, where nothing chose it
     warning: str = ""  # why its answers are probably wrong

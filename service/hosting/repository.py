@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 from typing_extensions import TypedDict
@@ -46,6 +47,10 @@ _RETIRE_S = 60.0
 # Decode threads yield to the engine and the event loop: on shared cores, finishing a batch is worth
 # more than decoding one more image.
 _DECODE_NICE = 5
+
+# Of an answer that names the models: most that it names, most that are compared with an unknown
+# name, and most characters of that.
+_SHOWN, _MOST_COMPARED, _SHOWN_NAME = 8, 64, 50
 
 _log = logging.getLogger("convoy")
 
@@ -295,9 +300,19 @@ class Repository:
             raise BrokenModelError(f"the model {name} could not be opened: {broken.error}")
         pipeline = self.models.get(name)
         if pipeline is None or version not in (None, pipeline.info.version):
-            which = f"'{name}' version {version}" if pipeline else f"'{name}'"
-            raise ModelNotFoundError(f"Request for unknown model: {which} is not found")
+            raise ModelNotFoundError(f"Request for unknown model: {self._not_found(name, version)}")
         return pipeline
+
+    def _not_found(self, name: str, version: str | None) -> str:
+        """Return the end of a message on a model or version that is not served, with what is."""
+        if known := self.models.get(name):
+            return f"'{name}' version {version} is not found; its version is {known.info.version}"
+        names = [*self.models, *self.broken]
+        near = get_close_matches(name[:_SHOWN_NAME], names[:_MOST_COMPARED], 1)
+        also = f"did you mean '{near[0]}'? " if near else ""
+        more = len(names) - _SHOWN
+        listed = ", ".join(names[:_SHOWN]) + (f" and {more} others" if more > 0 else "")
+        return f"'{name[:_SHOWN_NAME]}' is not found; {also}the models here: {listed or 'none'}"
 
     @property
     def requests(self) -> int:

@@ -19,14 +19,20 @@ from service.images.file import ImageFormat
 
 IMAGE_TYPES = (*(kind.media_type for kind in ImageFormat), "application/octet-stream")
 FORM_TYPE = "multipart/form-data"
+JSON_TYPE = "application/json"
 FILE_FIELDS = ("file", "files", "image", "images")
 FIELD_NAMES = f"{', '.join(map(repr, FILE_FIELDS[:-1]))} or {FILE_FIELDS[-1]!r}"
 
 Headers = Mapping[bytes, bytes]  # names in lower case; the last of each name
 
+# Types that say nothing of the body, whose first bytes do: what curl says of --data-binary, and
+# what stores say of any file. So does any type of image, since many name another format.
+_ANY_TYPES = ("application/x-www-form-urlencoded", "binary/octet-stream")
+_ANY_IMAGE = "image/"
+
 _HOW_TO_SEND = (
     f"send the image itself as {', '.join(IMAGE_TYPES[:-1])} or {IMAGE_TYPES[-1]}, "
-    f"or one or more files as {FORM_TYPE} in the field {FIELD_NAMES}"
+    f"one or more files as {FORM_TYPE} in the field {FIELD_NAMES}, or base64 in {JSON_TYPE}"
 )
 
 # Longest Content-Type that is parsed; a boundary may have 70 characters.
@@ -101,7 +107,8 @@ def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:
         )
     text = content_type.decode("latin-1")
     media_type = text.partition(";")[0].strip().lower()
-    if media_type and media_type != FORM_TYPE and media_type not in (*IMAGE_TYPES, *also):
+    known = media_type in ("", FORM_TYPE, *IMAGE_TYPES, *_ANY_TYPES, *also)
+    if not known and not media_type.startswith(_ANY_IMAGE):
         raise UnsupportedMediaTypeError(
             f"unsupported Content-Type {media_type[:_SHOWN]!r}; {_HOW_TO_SEND}"
         )

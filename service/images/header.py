@@ -12,6 +12,9 @@ from service.images.png import parse_png
 from service.images.signatures import name_of
 from service.images.webp import parse_webp
 
+# Bytes of a text that was sent in place of a file, and how many of its characters are shown.
+_MOST_TEXT, _SHOWN = 1024, 60
+
 _PARSERS = {
     ImageFormat.JPEG: parse_jpeg,
     ImageFormat.PNG: parse_png,
@@ -30,5 +33,23 @@ def parse_image_file(data: bytes) -> ImageFile:
         raise ImageError(f"the image is empty: send the bytes of a {FORMATS} file")
     if begun := ImageFormat.of(data):
         return _PARSERS[begun](data)
-    what = f"this is {name}" if (name := name_of(data)) else "unrecognised image format"
+    name, text = name_of(data), _text_in(data)
+    if text and not name:
+        raise UnsupportedMediaTypeError(
+            f"this is the text {text!r}; send a {FORMATS} image. With curl, @ before a file's name"
+            " sends the file: -F file=@cat.jpg, or --data-binary @cat.jpg"
+        )
+    what = f"this is {name}" if name else "unrecognised image format"
     raise UnsupportedMediaTypeError(f"{what}; send a {FORMATS} image")
+
+
+def _text_in(data: bytes) -> str:
+    """Return the beginning of what was sent in place of a file, a path or a word; empty for
+    anything else."""
+    if len(data) > _MOST_TEXT:
+        return ""
+    try:
+        text = data.decode().strip()
+    except UnicodeDecodeError:
+        return ""
+    return text[:_SHOWN] if text.isprintable() else ""

@@ -23,7 +23,8 @@ from service.batching.consumer import BatchRecord
 from service.engine.ranking import NOT_DECODED
 from service.errors import Code
 
-# Triton's reasons for failed requests; any other is OTHER.
+# Triton's reasons for failed requests, of which it has OTHER, too. What is refused for how it is
+# made is no failure, and Triton counts it as none; `convoy_requests_total` has its status.
 REASONS = {
     Code.TOO_MANY: "REJECTED",
     Code.CLIENT_LEFT: "CANCELED",
@@ -145,7 +146,8 @@ class Counts:
     def refused(self, code: Code, seconds: float) -> None:
         """Count a request with any other outcome and its duration in seconds."""
         self.row[_CODES[code]] += 1
-        self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
+        if code in REASONS:
+            self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
 
     def batch(self, record: BatchRecord) -> None:
         """Count a batch, and its duration if it succeeded."""
@@ -209,8 +211,8 @@ class Totals:
         self.compute_output = Duration(ok, respond)
         self.failures = dict.fromkeys([*REASONS.values(), "OTHER"], 0)
         for status, count in self.requests.items():
-            if status != 200:
-                self.failures[REASONS.get(status, "OTHER")] += count
+            if status in REASONS:
+                self.failures[REASONS[status]] += count
         self.fail = Duration(sum(self.failures.values()), cells[_FAIL_NS])
         self.batches = {  # those that succeeded, by size
             size: Duration(*ran)

@@ -204,7 +204,7 @@ def _triton_lines(models: Iterable[ModelMetrics]) -> Iterator[str]:
         for labels, totals, _ in scraped:
             yield f"{name}{{{labels}}} {attrgetter(attribute)(totals)}\n"
     name = "nv_inference_request_failure"
-    yield f"# HELP {name} Requests refused or failed, by reason\n# TYPE {name} counter\n"
+    yield f"# HELP {name} Requests that failed, by reason\n# TYPE {name} counter\n"
     for labels, totals, _ in scraped:
         for reason, count in totals.failures.items():
             yield f'{name}{{{labels},reason="{reason}"}} {count}\n'

@@ -37,11 +37,12 @@ class Output(NamedTuple):
 def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Sequence[Output]:
     """Return the outputs that a request asks for; those in shared memory are written there.
 
-    A score is NaN or infinite: InvalidTensorError where the client sent what the engine got,
-    otherwise EngineFailedError. Raises what `embeddings_of` and `RegionPart.write` raise, too.
+    Where the client sent what the engine got, binary scores may be NaN or infinite, as in Triton;
+    elsewhere that raises InvalidTensorError, and of an image EngineFailedError. Raises what
+    `embeddings_of` and `RegionPart.write` raise, too.
     """
     for number, row in enumerate(rows, 1):
-        if not row.is_known_finite:
+        if not row.is_known_finite and not _may_be_any(asked, info):
             _check_finite(row, number, asked, info)
     return [_written(_output(wanted, rows, info), wanted.shared) for wanted in asked.outputs]
 
@@ -72,6 +73,17 @@ def _output(wanted: WantedOutput, rows: Sequence[ScoreRow], info: ModelInfo) -> 
     k = min(wanted.classes, len(values[0]))
     texts = [text for each in values for text in _classification(each, k, info.labels)]
     return Output(name, "BYTES", [len(rows), k], texts, binary)
+
+
+def _may_be_any(asked: InferRequest, info: ModelInfo) -> bool:
+    """Return whether scores are answered whatever they are: for the client's own numbers, in
+    binary."""
+    own = asked.images is not None and asked.images.dtype == np.float32
+    return own and all(
+        output.name != info.scores
+        or (output.classes is None and (output.binary or output.shared is not None))
+        for output in asked.outputs
+    )
 
 
 def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelInfo) -> None:

@@ -3,9 +3,9 @@
 Each typed dictionary is followed by the function that fills it in; FastAPI documents both.
 """
 
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, NamedTuple, NotRequired
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
@@ -114,14 +114,72 @@ class TensorMetadata(TypedDict):
     parameters: NotRequired[dict[str, str]]
 
 
-def has_own_input(info: ModelInfo) -> bool:
-    """Return whether the model's own input is listed, which it is unless its name is `image`
-    too."""
-    return info.tensor not in ("", INPUT)
+class ConfiguredTensor(TypedDict):
+    """Describes an input or output in a model's configuration; `dims` are one image's."""
+
+    name: str
+    data_type: str
+    dims: list[int]
+    is_shape_tensor: bool
+    format: NotRequired[str]
+    allow_ragged_batch: NotRequired[bool]
+    optional: NotRequired[bool]
+    label_filename: NotRequired[str]
+
+
+class _Input(NamedTuple):
+    """Holds what is said of an input, of one image."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    format: str
+    content: str
+
+
+def _own_input(info: ModelInfo) -> _Input:
+    """Return the input of the model's own file."""
+    form = "pixels, 0 to 255," if info.tensor_type == "UINT8" else "normalised"
+    laid_out = f"FORMAT_{info.layout.name}" if not info.of_clips else "FORMAT_NONE"
+    content = f"{form} as the model expects"
+    return _Input(info.tensor, info.tensor_type, info.tensor_shape, laid_out, content)
+
+
+def _pixels(info: ModelInfo) -> _Input:
+    """Return the input that Convoy adds to every model."""
+    channels = "grey" if info.channels is ChannelOrder.GREY else "RGB"
+    laid_out = "FORMAT_NONE" if info.of_clips else "FORMAT_NHWC"
+    return _Input(INPUT, "UINT8", info.image_shape, laid_out, f"{channels} pixels, 0 to 255")
+
+
+def _inputs(info: ModelInfo, *, every: bool) -> list[_Input]:
+    """Return the input of the model's own file, as Triton lists it; `every`: those that a request
+    may have instead, too."""
+    if not info.tensor:
+        return [_pixels(info)]
+    return [_own_input(info), _pixels(info)] if every else [_own_input(info)]
+
+
+def _outputs(pipeline: Pipeline, *, every: bool) -> dict[str, int]:
+    """Return, by name of each output, the length of the row that one image has in it."""
+    info = pipeline.info
+    sizes = {info.scores: pipeline.runner.classes}
+    if every and isinstance(info.embedding, Inner):
+        sizes |= dict.fromkeys(output_names(info)[1:], info.embedding.size)
+    return sizes
+
+
+Every = Annotated[
+    bool,
+    Query(
+        alias="all",
+        description="list all that a request may name: the pixels and the embedding, too",
+    ),
+]
 
 
 class ModelMetadata(TypedDict):
-    """Describes a model's outputs and inputs, of which a request has one."""
+    """Describes a model's inputs, of which a request has one, and its outputs."""
 
     name: str
     versions: list[str]
@@ -130,72 +188,33 @@ class ModelMetadata(TypedDict):
     outputs: list[TensorMetadata]
 
 
-async def model_metadata(pipeline: Asked) -> ModelMetadata:
-    """Describe a model's inputs and outputs."""
+async def model_metadata(pipeline: Asked, every: Every = False) -> ModelMetadata:
+    """Describe the input and the output of a model's file, as Triton does."""
     info = pipeline.info
-    # Files are not declared, though accepted: perf_analyzer sends made-up data for each input.
-    pixels = TensorMetadata(name=INPUT, datatype="UINT8", shape=[-1, *info.image_shape])
-    channels = "grey" if info.channels is ChannelOrder.GREY else "RGB"
-    pixels["parameters"] = {"content": f"{channels} pixels, 0 to 255"}
-    own = TensorMetadata(
-        name=info.tensor, datatype=info.tensor_type, shape=[-1, *info.tensor_shape]
-    )
-    form = "pixels, 0 to 255," if info.tensor_type == "UINT8" else "normalised"
-    instead = f"{form} as the model expects; send it instead of the pixels"
-    own["parameters"] = {"content": instead}
-    sizes = _output_sizes(pipeline)
+    inputs = []
+    for one in _inputs(info, every=every):
+        tensor = TensorMetadata(name=one.name, datatype=one.datatype, shape=[-1, *one.shape])
+        if every:
+            tensor["parameters"] = {"content": one.content}
+        inputs.append(tensor)
     outputs = [
-        TensorMetadata(name=name, datatype="FP32", shape=[-1, size]) for name, size in sizes.items()
+        TensorMetadata(name=name, datatype="FP32", shape=[-1, size])
+        for name, size in _outputs(pipeline, every=every).items()
     ]
     return ModelMetadata(
         name=info.name,
         versions=[info.version],
         platform=PLATFORM,
-        inputs=[pixels, own] if has_own_input(info) else [pixels],
+        inputs=inputs,
         outputs=outputs,
     )
 
 
-def _output_sizes(pipeline: Pipeline) -> dict[str, int]:
-    """Return, by name of each output, the length of the row that one image has in it."""
-    info = pipeline.info
-    sizes = [pipeline.runner.classes]
-    if isinstance(info.embedding, Inner):
-        sizes.append(info.embedding.size)
-    return dict(zip(output_names(info), sizes, strict=False))
-
-
-async def model_config(pipeline: Asked) -> dict[str, Any]:
+async def model_config(pipeline: Asked, every: Every = False) -> dict[str, Any]:
     """Return the parts of a model's Triton configuration that apply; `dims` do not include the
     batch."""
     info, runner = pipeline.info, pipeline.runner
-    pixels = {
-        "name": INPUT,
-        "data_type": "TYPE_UINT8",
-        "format": "FORMAT_NHWC",
-        "dims": list(info.image_shape),
-        "is_shape_tensor": False,
-        "allow_ragged_batch": False,
-        "optional": False,
-    }
-    own = {
-        **pixels,
-        "name": info.tensor,
-        "data_type": f"TYPE_{info.tensor_type}",
-        "format": "FORMAT_NONE",
-        "dims": list(info.tensor_shape),
-        "optional": True,
-    }
-    outputs = [
-        {
-            "name": name,
-            "data_type": "TYPE_FP32",
-            "dims": [size],
-            "label_filename": "labels.txt" if info.labels and name == info.scores else "",
-            "is_shape_tensor": False,
-        }
-        for name, size in _output_sizes(pipeline).items()
-    ]
+    inputs = _inputs(info, every=every)
     kind = "KIND_CPU" if runner.device.startswith("cpu") else "KIND_GPU"
     return {
         "name": info.name,
@@ -203,8 +222,28 @@ async def model_config(pipeline: Asked) -> dict[str, Any]:
         "backend": "convoy",
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": runner.max_batch,
-        "input": [pixels, own] if has_own_input(info) else [pixels],
-        "output": outputs,
+        "input": [
+            ConfiguredTensor(
+                name=one.name,
+                data_type=f"TYPE_{one.datatype}",
+                format=one.format,
+                dims=list(one.shape),
+                is_shape_tensor=False,
+                allow_ragged_batch=False,
+                optional=len(inputs) > 1,
+            )
+            for one in inputs
+        ],
+        "output": [
+            ConfiguredTensor(
+                name=name,
+                data_type="TYPE_FP32",
+                dims=[size],
+                label_filename="labels.txt" if info.labels and name == info.scores else "",
+                is_shape_tensor=False,
+            )
+            for name, size in _outputs(pipeline, every=every).items()
+        ],
         "instance_group": [{"name": info.name, "kind": kind, "count": 1}],
         "dynamic_batching": {
             "preferred_batch_size": list(range(1, runner.max_batch + 1)),

@@ -2,7 +2,7 @@
 
     body = JSON                          tensors as lists of numbers, or of strings
     body = JSON | tensor                 Inference-Header-Content-Length is the JSON's length
-    body = tensor                        Inference-Header-Content-Length: 0
+    body = tensor, or one file           Inference-Header-Content-Length: 0
 
 Files are base64 in JSON. Binary tensors are little-endian; a 4-byte length precedes each element of
 a BYTES tensor. A tensor's `data` stays text until its shape has been checked; where the JSON is
@@ -11,26 +11,27 @@ long, it is cut out before msgspec sees it.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from service.api.v2.inference import (
+    INPUT,
+    NUMBERS,
     Elements,
     InferenceJson,
     InferRequest,
     InputTensor,
     WantedOutput,
     Whole,
-    in_engine_order,
     understand,
 )
 from service.api.v2.long_json import PIECE, Span, check_counts, cut
-from service.api.v2.tensors import BinaryElements, JsonElements, numbers_in_binary
+from service.api.v2.tensors import BinaryElements, JsonElements
 from service.errors import BadRequestError, Code, PayloadTooLargeError
 from service.hosting.pipeline import ModelInfo
 from service.hosting.regions import Regions
@@ -141,18 +142,31 @@ def parse_request(
 
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
-    """Return the request made by one image without JSON; its answer is binary, like Triton's."""
+    """Return the request made by one image without JSON; its answer is binary, like Triton's.
+
+    A file is known by its first bytes, everything else by its length: it is the model's own input,
+    as Triton takes it, or else pixels.
+    """
     outputs = [WantedOutput(info.scores, binary=True)]
     if ImageFormat.of(body) is not None:
         return InferRequest([body], None, outputs)
-    expected = math.prod(info.image_shape)
-    if len(body) != expected:
+    forms = [(INPUT, "UINT8", info.image_shape)]
+    if info.tensor:
+        forms.insert(0, (info.tensor, info.tensor_type, info.tensor_shape))
+    sizes = [math.prod(shape) * NUMBERS[kind]().itemsize for _, kind, shape in forms]
+    if len(body) not in sizes:
+        each = [
+            f"the {size} bytes of {kind} {'×'.join(map(str, shape))} as input '{name}'"
+            for size, (name, kind, shape) in zip(sizes, forms, strict=True)
+        ]
         raise BadRequestError(
-            f"a raw body is one {FORMATS} file, or the {expected} bytes "
-            f"of pixels {'×'.join(map(str, info.image_shape))}; this one has {len(body)} bytes"
+            f"a raw body is one {FORMATS} file, or {' or '.join(each)};"
+            f" this one has {len(body)} bytes"
         )
-    pixels = numbers_in_binary(body, (1, *info.image_shape), np.uint8)
-    return InferRequest([], in_engine_order(pixels, info), outputs)
+    name, kind, shape = forms[sizes.index(len(body))]
+    asked = InferenceJson([InputTensor(name, kind, [1, *shape])])
+    read = understand(asked, lambda _: BinaryElements(body, name), info, 1)
+    return replace(read, outputs=outputs)
 
 
 def _read_head(

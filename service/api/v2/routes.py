@@ -86,9 +86,9 @@ for _path in _PATHS:
         for name in re.findall(r"{(\w+)}", _path)
     ]
     for _end, _route, _summary, _statuses in (
-        ("", description.model_metadata, "Describe a model", [404, 503]),
+        ("", description.model_metadata, "Describe a model", [404, 422, 503]),
         ("/ready", description.model_ready, "Is a model ready?", [404, 503]),
-        ("/config", description.model_config, "Configuration of a model", [404, 503]),
+        ("/config", description.model_config, "Configuration of a model", [404, 422, 503]),
         ("/stats", description.statistics, "Statistics of a model", [404, 503]),
     ):
         router.add_api_route(

@@ -8,7 +8,7 @@ list. All of it is read piece by piece, so that no call holds the interpreter's 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -47,6 +47,8 @@ _characters = msgspec.json.Decoder(str).decode
 class JsonElements:
     """Reads a tensor's elements from a JSON array."""
 
+    written: ClassVar = True
+
     data: Span
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
@@ -61,6 +63,8 @@ class JsonElements:
 @dataclass(frozen=True, slots=True)
 class BinaryElements:
     """Reads a tensor's elements from bytes."""
+
+    written: ClassVar = False
 
     data: bytes | memoryview
     name: str  # of the input

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper, save_model
 
+from models import load_classifier
 from models.description import Serving, load_description
 from models.errors import PreprocessingError
 
@@ -124,3 +127,36 @@ def test_labels_that_are_missing_are_an_error_unless_others_are_set(model: Path)
     (model.parent / "own.txt").write_text("a\nb\n")
     model.with_suffix(".toml").write_text('labels = "own.txt"')
     assert load_description(model, (3, 8, 8)).preprocessing.labels == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "says"),
+    [
+        ("daisy\n", ("daisy",), "names 1 classes, and it has 2; the others are numbers"),
+        ("daisy\nrose\ntulip\n", ("daisy", "rose"), "names 3 classes, and it has 2"),
+    ],
+)
+def test_a_label_file_need_not_name_every_class(
+    model: Path,
+    names: str,
+    labels: tuple[str, ...],
+    says: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    configure(model, CONFIG)
+    model.parent.with_name("flowers.txt").write_text(names)
+    weights = numpy_helper.from_array(np.ones((2, 3, 1, 1), np.float32), "w")
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"]),
+            helper.make_node("GlobalAveragePool", ["c"], ["m"]),
+            helper.make_node("Flatten", ["m"], ["y"]),
+        ],
+        "flowers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2])],
+        [weights],
+    )
+    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), model)
+    assert load_classifier(model).preprocessing.labels == labels
+    assert says in caplog.text

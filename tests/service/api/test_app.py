@@ -32,6 +32,7 @@ from tests.support.service.fakes import CLASSES, FakeEngine, decode_digit, make_
 pytestmark = pytest.mark.anyio
 
 FORM = {"content-type": "multipart/form-data; boundary=b"}
+JSON = {"content-type": "application/json"}
 
 
 # --- what is answered ----------------------------------------------------------------------------
@@ -159,14 +160,48 @@ async def test_a_misspelt_parameter_is_refused_with_the_right_one() -> None:
 
 
 @pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/x-www-form-urlencoded",  # what `curl --data-binary` says
+        "binary/octet-stream",  # what S3 says
+        *("image/jpg", "image/pjpeg", "image/*", "image/gif"),
+    ],
+)
+async def test_a_type_that_says_little_is_no_reason_to_refuse(content_type: str) -> None:
+    async with serving() as (client, _):
+        answer = await client.post(PATH, content=b"7", headers={"content-type": content_type})
+        assert digits(answer) == [7]
+
+
+async def test_images_may_be_base64_in_json() -> None:
+    async with serving() as (client, _):
+        for images, expected in (
+            ("Nw==", [7]),
+            (["Nw==", "data:image/png;base64,Mw=="], [7, 3]),
+        ):
+            answer = await client.post(PATH, json={"input": images, "model": "fake"})
+            assert digits(answer) == expected
+        answer = await client.post(f"{PATH}?top_k=1", json={"input": "Nw=="})
+        assert len(answer.json()["results"][0]["predictions"]) == 1
+
+
+@pytest.mark.parametrize(
     ("status", "says", "headers", "body"),
     [
         (400, "empty", {}, b""),
         (400, "empty", {"content-type": "image/png"}, b""),
         (400, "no digit", {"content-type": "image/png"}, b"GIF89a"),
         (415, "image/jpeg, image/png, image/webp", {"content-type": "text/plain"}, b"1"),
-        # What `curl --data-binary` sends by default.
-        (415, "field 'file'", {"content-type": "application/x-www-form-urlencoded"}, b"1"),
+        (415, "field 'file'", {"content-type": "text/plain"}, b"1"),
+        (400, "unknown field `image`; `input` is one", JSON, b'{"image": "Nw=="}'),
+        (400, "`input` is one image or a list of them", JSON, b'{"instances": [{"b64": "Nw=="}]}'),
+        (400, "addresses are not fetched", JSON, b'{"input": "https://example.org/cat.jpg"}'),
+        (
+            404,
+            "this is the model 'fake', not 'other'",
+            JSON,
+            b'{"input": "Nw==", "model": "other"}',
+        ),
         (415, "as it is", {"content-type": "image/png", "content-encoding": "gzip"}, b"1"),
         (400, "boundary", {"content-type": "multipart/form-data"}, b"1"),
         (400, "malformed", {"content-type": "multipart/form-data; boundary=" + "b" * 300}, b"1"),
@@ -321,7 +356,7 @@ async def test_the_openapi_document_tells_bodies_parameters_and_errors() -> None
         assert (await client.get("/docs")).status_code == 200
     operation = document["paths"][PATH]["post"]
     content = operation["requestBody"]["content"]
-    assert set(content) == {*IMAGE_TYPES, "multipart/form-data"}
+    assert set(content) == {*IMAGE_TYPES, "multipart/form-data", "application/json"}
     assert set(content["multipart/form-data"]["schema"]["properties"]) == {
         "file",
         "files",

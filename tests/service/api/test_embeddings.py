@@ -151,7 +151,7 @@ async def test_json_that_is_none_is_refused_whatever_its_length() -> None:
     async with serving(max_body_bytes=2**20) as (client, _):
         for body in (b"", b"[1]", b"{" * 2**19, b'{"input": "\xff"}'):
             says = error_of(await client.post(PATH, content=body, headers=headers), 400)
-            assert says.startswith("the JSON is no request for embeddings: ")
+            assert says.startswith("the JSON cannot be read: ")
         long = json.dumps({"input": base64_of("7" + "x" * 400_000)}).encode()
         assert vectors(await client.post(PATH, content=long, headers=headers)) == [[7, 2]]
 

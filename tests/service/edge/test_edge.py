@@ -74,6 +74,16 @@ async def test_a_key_that_is_known_is_let_in(direct: bool, keys: Keys, header: s
         assert entry.client == f"127.0.0.1 key {1 if 'another' in header else 2}"
 
 
+async def test_a_wrong_key_is_told_from_none(keys: Keys) -> None:
+    async with convoy(engine=FakeEngine(), keys=keys) as server:
+        for headers, says in (
+            ((), "an API key is required"),
+            (("X-API-Key: wrong",), "this API key is not known"),
+            (("Authorization: Bearer wrong",), "this API key is not known"),
+        ):
+            assert error_of(await server.ask(post(b"1", *headers)), 401).startswith(says)
+
+
 @pytest.mark.parametrize(
     "headers",
     [

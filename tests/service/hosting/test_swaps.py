@@ -532,7 +532,9 @@ async def test_an_unloaded_model_is_unknown_until_it_is_loaded(
     assert (await served.index())[FAKE]["reason"] == "unloaded"
     for path in ("/v1/classify", f"/v1/models/{FAKE}/classify", f"/v2/models/{FAKE}/infer"):
         answer = await served.client.post(path, content=b"7")
-        assert error_of(answer, 404) == "Request for unknown model: 'fake' is not found"
+        assert error_of(answer, 404) == (
+            "Request for unknown model: 'fake' is not found; the models here: none"
+        )
     assert 'model="fake"' not in (await served.client.get("/metrics")).text
     assert (await served.post("unload")).status_code == 200
     assert "not found" in error_of(await served.post("unload", "other"), 404)

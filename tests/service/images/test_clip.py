@@ -220,7 +220,7 @@ REFUSED: Mapping[str, tuple[Callable[[], bytes | Frames], type[ServiceError], st
     "text": (lambda: b"a clip", UnsupportedMediaTypeError, "unrecognised format of a clip"),
     "a broken frame": (
         lambda: Frames([encode(level(1), "PNG"), b"no image"]),
-        *(UnsupportedMediaTypeError, "frame 2: unrecognised image format"),
+        *(UnsupportedMediaTypeError, "frame 2: this is the text 'no image'"),
     ),
     "many images": (
         lambda: Frames([b"x"] * (MOST_FRAMES + 1)),

@@ -126,11 +126,31 @@ def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         (504, "REJECTED"),
         (499, "CANCELED"),
         (500, "BACKEND"),
-        (400, "OTHER"),
-        (413, "OTHER"),
+        *((refused, None) for refused in (400, 401, 403, 404, 408, 413, 415, 422, 501)),
     ],
 )
-def test_failures_are_told_by_tritons_reasons(status: int, reason: str) -> None:
+def test_what_is_refused_for_how_it_is_made_is_no_failure_as_in_triton(
+    status: int, reason: str | None
+) -> None:
+    counts = Counts(1)
+    counts.refused(Code(status), 0.5)
+    done = counts.sum()
+    assert done.requests[status] == 1
+    assert (done.fail.count, done.fail.ns) == ((1, 500_000_000) if reason else (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (429, "REJECTED"),
+        (503, "REJECTED"),
+        (504, "REJECTED"),
+        (499, "CANCELED"),
+        (500, "BACKEND"),
+        (400, None),
+    ],
+)
+def test_failures_are_told_by_tritons_reasons(status: int, reason: str | None) -> None:
     metrics = Metrics(max_batch=1)
     metrics.model("m", "1").counts.refused(Code(status), 0.1)
     told = {

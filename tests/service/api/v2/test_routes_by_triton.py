@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
@@ -32,16 +33,11 @@ def _is_server(answer: Any) -> None:
 
 
 def _is_channels(answer: Any) -> None:
-    for tensor in answer["inputs"]:  # gRPC has no place for it
-        content = {"image": "RGB pixels, 0 to 255", "x": "normalised as the model expects; "}
-        content["x"] += "send it instead of the pixels"
-        assert tensor.pop("parameters", None) in ({"content": content[tensor["name"]]}, None)
     assert answer == {
         "name": CHANNELS,
         "versions": ["3"],
         "platform": "convoy_onnx",
         "inputs": [
-            {"name": "image", "datatype": "UINT8", "shape": [-1, 4, 6, 3]},
             {"name": "x", "datatype": "FP32", "shape": [-1, 3, 4, 6]},
         ],
         "outputs": [{"name": "amount", "datatype": "FP32", "shape": [-1, 3]}],
@@ -51,17 +47,42 @@ def _is_channels(answer: Any) -> None:
 def _is_configuration(answer: Any) -> None:
     """What perf_analyzer and Triton's image_client read of it."""
     assert (answer["name"], answer["max_batch_size"]) == (CHANNELS, 8)
-    (pixels, own), (scores,) = answer["input"], answer["output"]
+    (own,), (scores,) = answer["input"], answer["output"]
     assert (own["name"], own["data_type"], own["dims"]) == ("x", "TYPE_FP32", [3, 4, 6])
-    assert (pixels["name"], pixels["data_type"], pixels["dims"]) == (
-        "image",
-        "TYPE_UINT8",
-        [4, 6, 3],
-    )
-    assert pixels["format"] == "FORMAT_NHWC"
+    assert own["format"] == "FORMAT_NCHW"
     assert (scores["name"], scores["data_type"], scores["dims"]) == ("amount", "TYPE_FP32", [3])
     assert "dynamic_batching" in answer
     assert answer["model_transaction_policy"] == {"decoupled": False}
+
+
+def test_a_query_asks_for_all_that_a_request_may_name(address: str) -> None:
+    def described(path: str) -> Any:
+        return httpx.get(f"http://{address}/v2/models/{path}", params={"all": "true"}).json()
+
+    assert described(CHANNELS)["inputs"] == [
+        {
+            "name": "x",
+            "datatype": "FP32",
+            "shape": [-1, 3, 4, 6],
+            "parameters": {"content": "normalised as the model expects"},
+        },
+        {
+            "name": "image",
+            "datatype": "UINT8",
+            "shape": [-1, 4, 6, 3],
+            "parameters": {"content": "RGB pixels, 0 to 255"},
+        },
+    ]
+    config = described(f"{CHANNELS}/config")
+    assert [(one["name"], one["format"], one["optional"]) for one in config["input"]] == [
+        ("x", "FORMAT_NCHW", True),
+        ("image", "FORMAT_NHWC", True),
+    ]
+    outputs = [(one["name"], one["shape"]) for one in described("digits")["outputs"]]
+    assert outputs == [("logits", [-1, 10]), ("embedding", [-1, 512])]
+    wrong = httpx.get(f"http://{address}/v2/models/digits?all=some")
+    assert wrong.status_code == 422
+    assert "query.all: Input should be a valid boolean" in wrong.json()["error"]
 
 
 def _are_statistics(*names: str) -> Callable[[Any], None]:
