@@ -236,12 +236,12 @@ def test_a_raw_body_needs_no_json(address: str) -> None:
 def test_a_raw_body_of_the_length_of_the_models_own_input_is_that(address: str) -> None:
     url = f"http://{address}/v2/models/{CHANNELS}/infer"
     headers = {"Inference-Header-Content-Length": "0"}
-    planes = np.repeat(np.float32([1.5, -2, 3]), 24)
-    answer = httpx.post(url, content=planes.astype("<f4").tobytes(), headers=headers)
+    planes = np.repeat(np.array([1.5, -2, 3], "<f4"), 24)
+    answer = httpx.post(url, content=planes.tobytes(), headers=headers)
     assert answer.status_code == 200, answer.text
     length = int(answer.headers["inference-header-content-length"])
     assert np.frombuffer(answer.content[length:], "<f4").tolist() == [1.5, -2, 3]
-    pixels = np.tile(np.uint8([7, 8, 9]), 24).tobytes()
+    pixels = np.tile(np.array([7, 8, 9], np.uint8), 24).tobytes()
     answer = httpx.post(url, content=pixels, headers=headers)
     length = int(answer.headers["inference-header-content-length"])
     assert np.frombuffer(answer.content[length:], "<f4").tolist() == [7, 8, 9]
