@@ -20,7 +20,7 @@ SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(D
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test prove test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu soak soak-swapped soak-attacked attacks \
-	docs protocol train clean lock wheel image release-dry
+	docs papers protocol train clean lock wheel image release-dry
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
@@ -105,6 +105,9 @@ protocol: $(VENV)/dev.stamp  ## write the descriptors of gRPC's messages from th
 docs: $(VENV)/dev.stamp  ## write docs/settings.md, and the README's table from what was measured
 	PYTHONPATH=. $(BIN)/python docs/settings.py
 	$(BIN)/python -m benchmarks.peers --readme
+
+papers: $(VENV)/dev.stamp  ## write docs/papers.md: the papers' results, one by one, beside Convoy's
+	$(BIN)/python -m benchmarks.papers --docs
 
 train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs torch)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'

@@ -75,6 +75,7 @@ ORDER = {
         "networks",
         "serving",
         "peers gpu exporters",
+        "papers",
     ],
 }
 

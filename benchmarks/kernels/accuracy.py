@@ -7,8 +7,8 @@ convolution in float64 (section 7), at every precision. The kernels themselves r
 algorithm with every set of points, in the configuration that the heuristic would choose; on the
 simulator (`cusim`) the one for an H200. There C is the layer's, for errors grow with the length of
 the sums, but H×W and K are cut down: the largest error is of fewer elements, and so a little
-smaller. With `--whole` they are not, and all of it takes a quarter of an hour. A row for each
-algorithm goes to OUT/accuracy.jsonl. In int8 x, the filters and y are rounded to bytes.
+smaller. With `--whole` they are not, and a layer takes minutes. A row for each algorithm
+goes to OUT/accuracy.jsonl. In int8 x, the filters and y are rounded to bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

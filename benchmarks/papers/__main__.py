@@ -1,0 +1,155 @@
+"""Prints one of the papers' tables, or writes docs/papers.md and its picture.
+
+python -m benchmarks.papers --docs      all of it: `make papers`
+python -m benchmarks.papers NAME        one table
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.kernels.suites import C3D, VGG_E
+from benchmarks.papers import blur, complexity, cuconv, lan, launches, lavin_gray, memory, soutar
+from benchmarks.papers.errors import table_errors
+from benchmarks.papers.result import OURS, Cells, Result, Status
+from benchmarks.rows import ROOT, markdown
+
+PAGE = ROOT / "docs" / "papers.md"
+
+_C3D = {layer.name: layer.problem for layer in C3D}
+
+TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
+    "transforms": (
+        "Instructions of a tile's transforms: Lavin & Gray's, and → Convoy's where they differ",
+        complexity.table_transforms,
+    ),
+    "table-1": ("Lavin & Gray, table 1: Winograd; → Convoy's", complexity.table_1),
+    "fft": ("Lavin & Gray, tables 1 and 2: the FFT", complexity.table_ffts),
+    "equation-16": ("A complex product by three multiplications", lavin_gray.table_equation_16),
+    "equation-23": (
+        "Direct arithmetic over F(m×m, 3×3)'s with its transforms, conv 4.2 of other widths",
+        lambda: complexity.table_equation_23(VGG_E[7].problem),
+    ),
+    "errors": ("Lavin & Gray, table 4: the largest error of an element", table_errors),
+    "workspace": ("F(2×2) at K = C = 512, bytes", lavin_gray.table_workspace),
+    "block": ("The blocks of the fused F(2×2)", lavin_gray.table_block),
+    "blocking": (
+        "F(2×2)'s MB from memory by the order of blocks, through the Titan X's 3 MB of cache",
+        lambda: memory.table_blocking(VGG_E),
+    ),
+    "sizes": ("cuConv, table 1: percentages of filter sizes, → here", launches.table_sizes),
+    "blocks": ("cuConv, section 4.2: blocks launched", launches.table_blocks),
+    "stages": ("cuConv, table 4: the second stage's share", launches.table_stages),
+    "occupancy": ("cuConv, section 4.2: shares", cuconv.table_occupancy),
+    "blur": ("Soutar's example", blur.table_blur),
+    "larger-tiles": (
+        "F(9×9, 5×5): the largest error over the direct sum's",
+        soutar.table_larger_tiles,
+    ),
+    "layouts": (
+        "Lan et al., figure 3: MB of sectors by layout, N = 32",
+        lambda: memory.table_layouts(_C3D),
+    ),
+    "shares": (
+        "Lan et al., figure 4: each kernel's share of conv3's sectors",
+        lambda: memory.table_shares(_C3D["conv3"]),
+    ),
+}
+"""By the name that the command takes: a title, and what makes the table."""
+
+PAPERS: Mapping[str, Callable[[], list[Result]]] = {
+    "Lavin & Gray 2015, Fast Algorithms for Convolutional Neural Networks": lavin_gray.results,
+    "Jordà et al. 2021, cuConv": cuconv.results,
+    "Soutar 2020, Faster convolutions with Winograd (Part 2)": soutar.results,
+    "Lan et al. 2017, 3-D Winograd on a GPU": lan.results,
+}
+
+_HEAD = """\
+# The papers, result by result
+
+Convoy's kernels are made from five papers; arXiv's second version of Lavin & Gray has the numbers
+of the first. `make papers` writes this page from code and from rows that were recorded; tests hold
+both. A row that needs a GPU says *waits* until its number is among those that the report has
+([RESULTS.md](../benchmarks/RESULTS.md)), beside the fastest that cuDNN and PyTorch do there.
+
+"reproduced": the same number, or the same claim. "better": less arithmetic, a smaller error or more
+than the paper has. "in part", "contradicted": the last column says why. Nothing is timed here but
+what needs a GPU. Errors are those of the kernels themselves on the simulator, on the paper's
+inputs, uniform in [-1, 1], in layers with all channels but at most 28×28 pixels and 64 filters: the
+largest of fewer elements is a little smaller. `--whole` takes the whole layers.
+
+"""
+
+
+def page(results: Mapping[str, Sequence[Result]]) -> str:
+    """Return docs/papers.md."""
+    every = [result for found in results.values() for result in found]
+    counts = ", ".join(
+        f"{sum(result.status is status for result in every)} {status.value}" for status in Status
+    )
+    parts = [f"{_HEAD}Of {len(every)} rows: {counts}."]
+    headings = ("where", "result", "paper", "Convoy", "status", "shown by", "why")
+    for paper, found in results.items():
+        rows = (
+            (
+                result.where,
+                result.what,
+                result.theirs,
+                result.ours,
+                result.status.value,
+                f"`{result.command}`".replace("|", r"\|"),
+                result.why,
+            )
+            for result in found
+        )
+        parts.append(f"## {paper}\n\n{_left(headings, *rows)}")
+    parts.append("## Tables")
+    for name, (title, make) in TABLES.items():
+        parts.append(f"### {title}\n\n`{OURS}{name}`\n\n{_left(*make())}")
+    parts.append(
+        "![a channel, its tiles transformed by F(2×2), and the blurred output](blur.png)\n\n"
+        "A channel of Soutar's example, its 25×25 tiles transformed, and what the fused kernel"
+        " computed of it."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _left(headings: Sequence[str], *rows: Sequence[str]) -> str:
+    """Return a table in Markdown that is aligned left: its cells are words."""
+    head, rule, *lines = markdown(headings, *rows).splitlines()
+    return "\n".join([head, rule.replace("---:", "---"), *lines])
+
+
+def show(name: str, console: Console) -> None:
+    """Print one of TABLES."""
+    title, make = TABLES[name]
+    headings, *rows = make()
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def main(command_line: Sequence[str] | None = None) -> None:
+    """Print a table or write the page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.papers", description="The papers' results beside Convoy's."
+    )
+    parser.add_argument("name", nargs="?", choices=tuple(TABLES), help="of a table to print")
+    parser.add_argument("--docs", action="store_true", help="write docs/papers.md")
+    arguments = parser.parse_args(command_line)
+    if not arguments.docs and arguments.name is None:
+        parser.error("name a table, or --docs")
+    if arguments.docs:
+        PAGE.write_text(page({paper: of() for paper, of in PAPERS.items()}), encoding="utf-8")
+        blur.picture(blur.blurred()[0]).save(blur.PICTURE)
+    if arguments.name is not None:
+        show(arguments.name, Console(highlight=False, markup=False))
+
+
+if __name__ == "__main__":
+    main()

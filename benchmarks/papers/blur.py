@@ -1,0 +1,102 @@
+"""Computes Soutar 2020's worked example by a kernel, and draws it: docs/blur.png.
+
+32 images of 50×50 with 32 channels, all alike, are blurred by a Gaussian filter of 3×3 for each of
+which F(2×2, 3×3) takes 25×25 tiles a channel. The picture has a channel, the tiles of it
+transformed, and the output that the fused kernel computed on the simulator.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from benchmarks.kernels.accuracy import convolve
+from benchmarks.kernels.costs import WAYS
+from benchmarks.papers.result import Cells
+from benchmarks.rows import ROOT
+from cusim.device import CusimDevice
+from kernels import reference
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.problems.conv import ConvProblem, same_padded
+from kernels.winograd.filter import as_array, nested
+from kernels.winograd.matrices import Points, winograd_matrices
+from kernels.winograd.reference import tiles
+
+Floats = NDArray[np.float32]
+
+PROBLEM = same_padded((50, 50), 3, 32, 4).with_batch(32)
+"""The example; it says nothing of K."""
+
+PICTURE = ROOT / "docs" / "blur.png"
+
+_ZOOM = 4
+
+
+def channel() -> Floats:
+    """Return one channel: rings about a corner, and a bright square."""
+    rows, columns = np.mgrid[:50, :50] / 49
+    pixels = np.asarray(0.5 + 0.5 * np.sin(60 * (rows**2 + columns**2)), np.float32)
+    pixels[8:20, 30:42] = 1
+    return pixels
+
+
+def gauss() -> Floats:
+    """Return the 3×3 filter of a Gaussian blur, whose numbers sum to 1."""
+    row = np.array([1, 2, 1], np.float32) / 4
+    return np.asarray(np.outer(row, row), np.float32)
+
+
+def operands(problem: ConvProblem) -> tuple[Floats, Floats]:
+    """Return x, equal channels of equal images, and a filter that blurs each and takes the mean."""
+    x = np.zeros((problem.n, problem.c, 50, 50), np.float32) + channel()
+    weight = np.zeros(problem.filter_shape, np.float32) + gauss() / np.float32(problem.c)
+    return x, weight
+
+
+def fused(problem: ConvProblem) -> ConvChoice:
+    """Return the fused F(2×2, 3×3) with unsplit sums and the smallest blocks."""
+    return min(
+        (
+            choice
+            for choice in choices(problem)
+            if choice.algorithm.name == "winograd F(2x2,3x3)" and choice.config.split == 1
+        ),
+        key=lambda choice: int(choice.config.tile.bm * choice.config.tile.bn),
+    )
+
+
+def blurred() -> Floats:
+    """Return one of the equal outputs, 4×50×50, of the fused kernel on the simulator."""
+    problem, device = PROBLEM.with_batch(1), CusimDevice()
+    try:
+        return np.asarray(convolve(device, problem, fused(problem), *operands(problem))[0])
+    finally:
+        device.close()
+
+
+def transformed() -> Floats:
+    """Return a channel's 25×25 tiles of 4×4 transformed, side by side: 100×100."""
+    matrices = winograd_matrices(2, 3, Points.INTEGER)
+    one = same_padded((50, 50), 3, 1, 1)
+    v = nested(as_array(matrices.bt), tiles(channel()[None, None], one, matrices), 2)[0, 0]
+    return np.asarray(v.swapaxes(1, 2).reshape(100, 100), np.float32)
+
+
+def picture(y: Floats) -> Image.Image:
+    """Return the three panels as a grey picture, each from its darkest to its brightest."""
+    panels = [(channel(), _ZOOM), (transformed(), _ZOOM // 2), (y, _ZOOM)]
+    drawn = []
+    for panel, zoom in panels:
+        grey = np.rint(255 * (panel - panel.min()) / np.ptp(panel)).astype(np.uint8)
+        drawn.append(np.kron(grey, np.ones((zoom, zoom), np.uint8)))
+    return Image.fromarray(np.hstack([np.pad(each, 4, constant_values=255) for each in drawn]))
+
+
+def table_blur() -> Cells:
+    """Return what the example takes, directly and by F(2×2), and how far both results are apart."""
+    one = PROBLEM.with_batch(1)
+    apart = float(np.abs(blurred() - reference.conv(*operands(one), one)[0]).max())
+    direct, by_tiles = (WAYS[way](PROBLEM).multiplications for way in ("naive", "F(2×2)"))
+    return [
+        ("tiles a channel", "products", "by F(2×2)", "fewer", "largest difference"),
+        ("25×25", f"{direct:,}", f"{by_tiles:,}", f"{direct / by_tiles:.2f}", f"{apart:.0e}"),
+    ]

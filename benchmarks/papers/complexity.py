@@ -1,0 +1,312 @@
+"""Counts arithmetic as Lavin & Gray 2015 do, section 5: tables 1 and 2, equations 16 to 23.
+
+A stage's arithmetic is normalised by the multiplications of the stage between the transforms:
+L = alpha' (1 + beta'/K + gamma'/P + delta'/C) N H W C K, equation 23. For Winograd these are
+alpha² for a tile, channel and filter. For the FFT they are real ones, 4 or by the fast product 3 of
+each of alpha (alpha/2 + 1) complex numbers, which the paper says nowhere; its numbers follow.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, log2, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.papers.result import Cells
+from kernels.problems.conv import ConvProblem
+from kernels.winograd.matrices import Matrix, WinogradMatrices
+from kernels.winograd.program import Kind, Terms, Value, instructions, program
+
+HALF = Fraction(1, 2)
+
+R = 3
+"""The filter's taps along an axis, in all of both tables."""
+
+POINTS: Mapping[int, tuple[Fraction | int, ...]] = {
+    2: (0, 1, -1),
+    3: (0, 1, -1, 2),
+    4: (0, 1, -1, 2, -2),
+    6: (0, 1, -1, 2, -2, HALF, -HALF),
+    8: (0, 1, -1, 2, -2, HALF, -HALF, 4, -4),
+}
+"""The points of F(m, 3), which are the paper's where it has the tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complexity:
+    """Holds the normalised arithmetic of the products and the three transforms."""
+
+    products: float  # alpha'
+    data: float  # beta'
+    filter: float  # gamma'
+    inverse: float  # delta'
+
+    def total(self, k: float, p: float, c: float) -> float:
+        """Return L / (N H W C K) of equation 23 for K filters, P tiles and C channels."""
+        return self.products * (1 + self.data / k + self.filter / p + self.inverse / c)
+
+
+TABLE_1: Mapping[int, tuple[float, float, float, float]] = {
+    4: (4.00, 2.00, 1.75, 1.50),
+    5: (2.78, 3.60, 2.24, 2.24),
+    6: (2.25, 4.33, 2.00, 2.78),
+    8: (1.78, 6.50, 2.23, 4.38),
+}
+"""Table 1's half of Winograd's tiles: alpha', beta', gamma', delta' by alpha."""
+
+TABLE_1_FFT: Mapping[int, tuple[float, float]] = {
+    8: (4.44, 2.42),
+    16: (2.94, 4.23),
+    32: (2.42, 6.24),
+    64: (2.20, 8.30),
+    128: (2.10, 10.37),
+    256: (2.05, 12.42),
+}
+"""Its half of the FFT: alpha', and what all three transforms take."""
+
+TABLE_2: Mapping[int, tuple[float, float, float, float]] = {
+    8: (3.33, 3.77, 4.30, 4.30),
+    16: (2.20, 6.23, 6.82, 6.82),
+    32: (1.81, 8.94, 9.57, 9.57),
+    64: (1.65, 11.72, 12.36, 12.36),
+    128: (1.57, 14.48, 15.14, 15.14),
+    256: (1.54, 17.22, 17.88, 17.88),
+}
+"""Table 2: the FFT with complex products by three multiplications."""
+
+
+def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
+    """Return steps by what each combines: g0 to g2 are the filter's taps, u0 to u7 transformed
+    ones, t a shared term."""
+    kinds = {"g": Kind.INPUT, "u": Kind.OUTPUT, "t": Kind.SHARED}
+
+    def value(name: str) -> Value:
+        return Value(kinds[name[0]], int(name[1:]))
+
+    return {
+        value(next(iter(row))): {value(name): Fraction(c) for name, c in list(row.items())[1:]}
+        for row in rows
+    }
+
+
+def _pair(plus: int, even: str, odd: Fraction) -> tuple[Mapping[str, Fraction | int], ...]:
+    """Return the two rows of points a and -a: a sum of even taps, and ± a·g1."""
+    return tuple({f"u{plus + i}": 0, even: 1, "g1": sign * odd} for i, sign in enumerate((1, -1)))
+
+
+def _even(name: str, first: Fraction, last: Fraction) -> Mapping[str, Fraction | int]:
+    return {name: 0, "g0": first, "g2": last}
+
+
+_SIXTH = Fraction(1, 6)
+FILTERS: Mapping[int, dict[Value, Terms]] = {
+    2: _steps(
+        {"u0": 0, "g0": 1},
+        _even("t0", HALF, HALF),
+        *_pair(1, "t0", HALF),
+        {"u3": 0, "g2": 1},
+    ),
+    3: _steps(
+        {"u0": 0, "g0": HALF},
+        {"u1": 0, "u0": -1, "g1": -HALF, "g2": -HALF},
+        {"t0": 0, "g1": Fraction(1, 3)},
+        {"u2": 0, "u1": Fraction(1, 3), "t0": 1},
+        {"u3": 0, "t0": 1, "g0": _SIXTH, "g2": Fraction(2, 3)},
+        {"u4": 0, "g2": 1},
+    ),
+    4: _steps(
+        {"u0": 0, "g0": Fraction(1, 4)},
+        {"t0": 0, "g2": _SIXTH},
+        {"t1": 0, "t0": -1, "g0": -_SIXTH},
+        *_pair(1, "t1", -_SIXTH),
+        {"t2": 0, "t0": 1, "g0": _SIXTH / 4},
+        *_pair(3, "t2", _SIXTH / 2),
+        {"u5": 0, "g2": 1},
+    ),
+    6: _steps(
+        {"u0": 0, "g0": 1},
+        _even("t0", Fraction(-2, 9), Fraction(-2, 9)),
+        *_pair(1, "t0", Fraction(-2, 9)),
+        _even("t1", Fraction(1, 90), Fraction(4, 90)),
+        *_pair(3, "t1", Fraction(2, 90)),
+        _even("t2", Fraction(32, 45), Fraction(8, 45)),
+        *_pair(5, "t2", Fraction(16, 45)),
+        {"u7": 0, "g2": 1},
+    ),
+}  # fmt: skip
+"""How to transform a filter along one axis, which Convoy does once, at load, in float64."""
+
+
+def matrix_of(steps: Mapping[Value, Terms]) -> Matrix:
+    """Return the matrix that a filter's steps compute."""
+    known = {
+        Value(Kind.INPUT, tap): tuple(Fraction(tap == column) for column in range(R))
+        for tap in range(R)
+    }
+    for value, terms in steps.items():
+        rows = [[c * entry for entry in known[term]] for term, c in terms.items()]
+        known[value] = tuple(sum(column, Fraction()) for column in zip(*rows, strict=True))
+    return tuple(row for value, row in sorted(known.items()) if value.kind is Kind.OUTPUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Transforms:
+    """Holds the floating point instructions of one-dimensional transforms of F(m, 3)."""
+
+    m: int
+    data: int
+    filter: int
+    inverse: int
+
+    @property
+    def in_2d(self) -> tuple[int, int, int]:
+        """Return the instructions of a tile's data, filter and inverse transform: nested twice."""
+        m, alpha = self.m, self.m + R - 1
+        return self.data * 2 * alpha, self.filter * (R + alpha), self.inverse * (alpha + m)
+
+
+def matrices(m: int) -> WinogradMatrices:
+    """Return the matrices of F(m, 3) at POINTS."""
+    return WinogradMatrices(m, R, POINTS[m], -1 if m == 2 else 1)
+
+
+def transforms(m: int) -> Transforms:
+    """Return what Convoy's generated transforms take, and what a filter takes by FILTERS."""
+    of = matrices(m)
+    taken = sum(map(instructions, FILTERS[m].values()))
+    return Transforms(m, program(of.bt).instructions, taken, program(of.at).instructions)
+
+
+def paired(m: int) -> Transforms:
+    """Return what transforms take if only the rows of points a and -a share terms.
+
+    POINTS[m] are 0 and pairs. These are the paper's counts of tiles 4, 6 and 8.
+    """
+    of = matrices(m)
+
+    def rows(matrix: Matrix) -> int:
+        """Return the instructions of 0's row, of infinity's, and of each pair's even and odd
+        half."""
+        taken = _instructions(matrix[0]) + _instructions(matrix[-1])
+        for row in matrix[1:-1:2]:
+            halves = [[c for j, c in enumerate(row) if j % 2 == odd] for odd in (0, 1)]
+            taken += sum(map(_instructions, halves)) + 2
+        return taken
+
+    pairs = len(POINTS[m]) // 2
+    inverse = 2 * pairs + sum(_instructions((row[0], *row[1:-1:2], row[-1])) for row in of.at)
+    return Transforms(m, rows(of.bt), rows(of.g), inverse)
+
+
+def _instructions(row: Sequence[Fraction]) -> int:
+    terms = [c for c in row if c]
+    return len(terms) - any(abs(c) == 1 for c in terms) if terms else 0
+
+
+def winograd(counts: Transforms) -> Complexity:
+    """Return equation 22's numbers of F(m×m, 3×3)."""
+    alpha = counts.m + R - 1
+    data, of_filter, inverse = (taken / alpha**2 for taken in counts.in_2d)
+    return Complexity((alpha / counts.m) ** 2, data, of_filter, inverse)
+
+
+def fft(alpha: int, *, fast: bool) -> Complexity:
+    """Return the same for tiles of alpha×alpha by the FFT: split-radix, by rows and columns.
+
+    A complex transform of n numbers takes 4 n lg n - 6 n + 8 instructions, a real one 2 n lg n -
+    4 n + 6. Of real numbers, alpha rows are transformed, then two real columns and alpha/2 - 1
+    complex ones. With the fast product a transform takes 1 instruction more for each number of the
+    data, 2 more for the filter's and the inverse.
+    """
+    lg = log2(alpha)
+    real, whole = (2 * alpha * lg - 4 * alpha + 6), (4 * alpha * lg - 6 * alpha + 8)
+    transform = (alpha + 2) * real + (alpha // 2 - 1) * whole
+    products = (3 if fast else 4) * (alpha // 2 + 1) * alpha
+    data, others = (alpha**2, 2 * alpha**2) if fast else (0, 0)
+    beta, gamma = (transform + data) / products, (transform + others) / products
+    return Complexity(products / (alpha - R + 1) ** 2, beta, gamma, gamma)
+
+
+Complexes = NDArray[np.complexfloating]
+
+
+def fast_product(x: complex, y: complex) -> complex:
+    """Return x·y by three real multiplications, as equation 17 has them.
+
+    Equation 16 prints the two sums in the other order: there the real part is the imaginary one.
+    """
+    real, imaginary = reversed(printed_product(x, y))
+    return complex(real, imaginary)
+
+
+def printed_product(x: complex, y: complex) -> tuple[float, float]:
+    """Return equation 16's two sums as they are printed, first and second."""
+    ua, ub, uc = x.real, x.real + x.imag, x.imag - x.real
+    va, vb, vc = y.real, y.imag, y.real + y.imag
+    return uc * va + ua * vc, ua * vc - ub * vb
+
+
+def shares(problem: ConvProblem, m: int, counts: Transforms) -> float:
+    """Return equation 23's arithmetic of a layer over the direct sum's, for whole tiles of m×m."""
+    tiles = problem.n * prod(ceil(size / m) for size in problem.window.output)
+    return winograd(counts).total(problem.k, tiles, problem.c) / R**2
+
+
+def table_1() -> Cells:
+    """Return table 1's Winograd half: the paper's number, and Convoy's where that is another."""
+    rows: list[Sequence[str]] = [("tile", "α′", "β′", "γ′", "δ′")]
+    for alpha, theirs in TABLE_1.items():
+        found = winograd(transforms(alpha - R + 1))
+        ours = found.products, found.data, found.filter, found.inverse
+        pairs = zip(theirs, ours, strict=True)
+        rows.append((f"{alpha}×{alpha}", *(_beside(f"{a:.2f}", f"{b:.2f}") for a, b in pairs)))
+    return rows
+
+
+def table_ffts() -> Cells:
+    """Return the FFT's half of table 1, and table 2."""
+    rows: list[Sequence[str]] = [("tile", "α′", "β′, γ′, δ′", "fast α′", "fast β′", "fast γ′, δ′")]
+    for alpha, (products, transform) in TABLE_1_FFT.items():
+        plain, fast = (fft(alpha, fast=each) for each in (False, True))
+        theirs = products, transform, *TABLE_2[alpha][:3]
+        ours = plain.products, plain.data, fast.products, fast.data, fast.filter
+        pairs = zip(theirs, ours, strict=True)
+        rows.append((f"{alpha}×{alpha}", *(_beside(f"{a:.2f}", f"{b:.2f}") for a, b in pairs)))
+    return rows
+
+
+def _beside(theirs: str, ours: str) -> str:
+    return theirs if _close(theirs, ours) else f"{theirs} → {ours}"
+
+
+def _close(theirs: str, ours: str) -> bool:
+    return abs(float(theirs) - float(ours)) < 0.011
+
+
+def table_transforms() -> Cells:
+    """Return the instructions of a tile's transforms by tile: the paper's, and Convoy's."""
+    rows: list[Sequence[str]] = [("tile", "data", "filter", "inverse")]
+    for alpha, (_, *normalised) in TABLE_1.items():
+        theirs = [round(number * alpha**2) for number in normalised]
+        ours = transforms(alpha - R + 1).in_2d
+        pairs = zip(theirs, ours, strict=True)
+        rows.append((f"{alpha}×{alpha}", *(f"{a}" if a == b else f"{a} → {b}" for a, b in pairs)))
+    return rows
+
+
+def table_equation_23(problem: ConvProblem) -> Cells:
+    """Return, by tile, the direct sum's arithmetic over that of F(m×m, 3×3), transforms included.
+
+    C = K = 1, 16, 64 and the layer's own; P is the layer's.
+    """
+    widths = (1, 4, 16, 64, problem.c)
+    rows: list[Sequence[str]] = [("tile", *(f"C = K = {width}" for width in widths))]
+    for m in (2, 4, 6, 8):
+        gains = (
+            1 / shares(ConvProblem(problem.n, width, width, problem.window), m, paired(m))
+            for width in widths
+        )
+        rows.append((f"{m + R - 1}×{m + R - 1}", *(f"{gain:.2f}" for gain in gains)))
+    return rows

@@ -1,0 +1,139 @@
+"""Lists the results of Jordà et al. 2021, "cuConv: A CUDA Implementation of Convolution"."""
+
+from benchmarks.kernels.baselines_cudnn import MOST_WORKSPACE_BYTES
+from benchmarks.kernels.report import Goal
+from benchmarks.kernels.suites import CUCONV, CUCONV_NETWORKS, PAPERS_BATCHES
+from benchmarks.papers import launches, measured
+from benchmarks.papers.launches import BLOCKS, FILTER_SIZES, ONES, SECOND_STAGE
+from benchmarks.papers.result import OURS, Result, Status
+from kernels.convolution.winograd import WinogradConv
+
+COUNTED = {"GoogLeNet": 42, "SqueezeNet": 21, "AlexNet": 4, "ResNet-50": 12, "VGG-19": 9}
+"""Table 1: the distinct configurations of each network."""
+
+SUITES = "python -m pytest tests/benchmarks/kernels/test_suites.py"
+_N = "N(1|8|16|32|64|128|256) (convoy|torch)$"
+
+
+def results() -> list[Result]:
+    """Return every result of the paper, in its order."""
+    return [*_configurations(), *_speed(), *_counts()]
+
+
+def _configurations() -> list[Result]:
+    found = []
+    for network, theirs in COUNTED.items():
+        labels = launches.configurations(network)
+        served = len(CUCONV_NETWORKS[network])
+        same = len(labels) == theirs
+        ours = f"{len(labels)}" + (f", and {served - theirs} more" if served != theirs else "")
+        found.append(
+            Result("table 1", f"{network}: configurations", str(theirs), ours if same else
+                   f"{len(labels)}", Status.REPRODUCED if same else Status.IN_PART, SUITES,
+                   "" if same else "the paper names no list; 16 agree with all that it says")
+        )  # fmt: skip
+    for network, sizes in FILTER_SIZES.items():
+        ours_of = launches.sizes(launches.configurations(network))
+        close = max(abs(a - b) for a, b in zip(sizes, ours_of, strict=True)) < 0.11
+        found.append(
+            Result("table 1", f"{network}: 1×1, 3×3, 5×5, %",
+                   ", ".join(f"{each:.1f}" for each in sizes),
+                   ", ".join(f"{each:.1f}" for each in ours_of),
+                   Status.REPRODUCED if close else Status.IN_PART, f"{OURS}sizes",
+                   "" if close else "of 16 configurations instead of 12")
+        )  # fmt: skip
+    every = [label for network in COUNTED for label in launches.configurations(network)]
+    configurations = len(CUCONV) * len(PAPERS_BATCHES["cuconv"])
+    found += [
+        Result("section 4.1", "1×1 among all configurations, %", f"{ONES}",
+               f"{launches.sizes(every)[0]:.1f}", Status.IN_PART, f"{OURS}sizes",
+               "ResNet-50 has 16 configurations here, twelve of them 1×1"),
+        Result("section 4", "configurations, by 7 values of N", "more than 600",
+               str(configurations), Status.BETTER, SUITES),
+        Result("table 2", "variants of cuDNN", "7, the fastest counts",
+               "every plan of every engine and knob, the fastest counts", Status.BETTER,
+               "python -m pytest tests/benchmarks/kernels/test_baselines_cudnn.py"),
+        Result("section 4", "bound of cuDNN's workspace", "1 GB",
+               f"{MOST_WORKSPACE_BYTES / 2**30:g} GiB", Status.REPRODUCED,
+               "python -m pytest tests/benchmarks/kernels/test_baselines_cudnn.py"),
+    ]  # fmt: skip
+    return found
+
+
+def _speed() -> list[Result]:
+    every = PAPERS_BATCHES["cuconv"]
+
+    def goal(what: str, theirs: str, only: str, goal: Goal) -> Result:
+        return measured.of_goal("section 4.1", what, theirs, only, goal)
+
+    return [
+        measured.on_gpu("figure 5", "speed-ups of 1×1 by N", "a picture", f"layer .* 1x1 {_N}"),
+        measured.on_gpu("figure 6", "speed-ups of 3×3 by N", "a picture", f"layer .* 3x3 .*{_N}"),
+        measured.on_gpu("figure 7", "speed-ups of 5×5 by N", "a picture", f"layer .* 5x5 .*{_N}"),
+        goal("1×1, N = 1: mean speed-up", "1.23×", "layer .* 1x1 N1 (convoy|torch)$",
+             Goal("cuconv", (1,), "geometric_mean", 1.23, kernel=1)),
+        goal("1×1, N = 1: greatest", "2.29×", "layer .* 1x1 N1 (convoy|torch)$",
+             Goal("cuconv", (1,), "greatest", 2.29, kernel=1)),
+        goal("5×5, N = 1: mean", "1.36×", "layer .* 5x5 .*N1 (convoy|torch)$",
+             Goal("cuconv", (1,), "geometric_mean", 1.36, kernel=5)),
+        goal("5×5, N = 1: greatest", "1.97×", "layer .* 5x5 .*N1 (convoy|torch)$",
+             Goal("cuconv", (1,), "greatest", 1.97, kernel=5)),
+        goal("share of configurations that are faster", "8.31%", f"layer .*{_N}",
+             Goal("cuconv", every, "won", 0.0831)),
+        goal("mean speed-up of those", "1.46×", f"layer .*{_N}",
+             Goal("cuconv", every, "mean_of_won", 1.46)),
+        *(each for each in measured.named() if each.where.startswith("cuConv")),
+    ]  # fmt: skip
+
+
+def _counts() -> list[Result]:
+    found = []
+    for where, theirs in BLOCKS.items():
+        problem = launches.named(where)
+        ours = [launches.blocks(problem, launches.best(problem, each))
+                for each in ("coalesced", "gemm")]  # fmt: skip
+        found.append(
+            Result(where.removeprefix("cuConv, "), "blocks: cuConv's; of two matrix products",
+                   ", ".join(f"{each:,}" for each in theirs),
+                   f"{ours[0]}; {ours[1]}", Status.IN_PART, f"{OURS}blocks",
+                   "Convoy's coalesced kernel does several blocks' work in one, the paper's future"
+                   " work, and splits channels instead")
+        )  # fmt: skip
+    for where, share in SECOND_STAGE.items():
+        ours_of = launches.second_stage(launches.named(where))
+        found.append(
+            Result(where.removeprefix("cuConv, "), "second stage's share of the time",
+                   f"{share:.2%}", f"{ours_of:.1%} by the model of time", Status.IN_PART,
+                   f"{OURS}stages", "a model, whose launches cost more beside faster sums;"
+                   " Convoy adds the planes in the first launch unless that is slower")
+        )  # fmt: skip
+    five = launches.named("cuConv, table 5, A")
+    share = launches.transform_share(five, WinogradConv(m=2, r=5, axes=2))
+    problem = launches.named("cuConv, table 4, B")
+    occupancy = launches.occupancy(problem, launches.best(problem, "coalesced"))
+    found += [
+        Result("table 5, A", "transforms' share of Winograd's time", "53.3%",
+               f"{share:.1%} of the arithmetic", Status.IN_PART, f"{OURS}occupancy",
+               "Convoy's F(2×2, 5×5) is fused: no launch is for transforms alone, so the share"
+               " of its time is none that can be measured"),
+        Result("section 4.2", "occupancy of the first stage", "86%", f"{occupancy:.0%}",
+               Status.IN_PART, f"{OURS}occupancy",
+               "fewer threads with more sums each, held in registers, instead of many threads"),
+        measured.on_gpu("section 4.2", "utilisation of compute and memory units", "about 50%",
+                        f"layer {problem} N1 convoy$"),
+    ]  # fmt: skip
+    return found
+
+
+def table_occupancy() -> list[tuple[str, ...]]:
+    """Return the transforms' share of table 5's A, and the occupancy of table 4's B."""
+    share = launches.transform_share(
+        launches.named("cuConv, table 5, A"), WinogradConv(m=2, r=5, axes=2)
+    )
+    problem = launches.named("cuConv, table 4, B")
+    chosen = launches.best(problem, "coalesced")
+    occupancy = launches.occupancy(problem, chosen)
+    return [
+        ("transforms of F(2×2, 5×5)", "kernel", "occupancy"),
+        (f"{share:.1%} of the arithmetic", str(chosen), f"{occupancy:.0%}"),
+    ]

@@ -1,0 +1,56 @@
+"""Reads the errors of Lavin & Gray's table 4 from the rows of `benchmarks.kernels --accuracy`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from benchmarks.kernels.accuracy import LAYERS, PAPER, PAPER_HALF
+from benchmarks.papers.result import Cells
+from benchmarks.rows import RESULTS, Row, read
+
+FUSED_2, FUSED_4 = "winograd F(2x2,3x3), integer points", "winograd F(4x4,3x3), integer points"
+MIXED_4 = "winograd F(4x4,3x3), mixed points"
+HALF_DIRECT, HALF_2 = "tensor", "tensor winograd F(2x2,3x3), integer points"
+HALF_4 = "winograd F(4x4,3x3) non-fused, mixed points"
+
+COMMAND = "python -m benchmarks.kernels --accuracy --device cusim"
+
+Errors = Mapping[tuple[str, str], Mapping[str, float]]
+"""By precision and variant: the largest error by layer."""
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of the last commit that was measured."""
+    kept = list(rows)
+    return [row for row in kept if row["commit"] == kept[-1]["commit"]]
+
+
+def errors() -> Errors:
+    """Return the errors that were recorded last."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in newest(read(RESULTS / "accuracy.jsonl")):
+        of = found.setdefault((row["precision"], row["variant"]), {})
+        of[row["layer"]] = row["largest_error"]
+    return found
+
+
+def ratios(found: Errors, precision: str, variant: str, over: str) -> list[float]:
+    """Return a variant's error over another's, for each layer."""
+    ours, others = found[precision, variant], found[precision, over]
+    return [ours[layer.name] / others[layer.name] for layer in LAYERS]
+
+
+def table_errors() -> Cells:
+    """Return the largest errors: the paper's rows in italics, then every algorithm."""
+    names = [layer.name for layer in LAYERS]
+    rows: list[Sequence[str]] = [("precision and algorithm", *names)]
+    paper = {
+        "fp32, direct": [PAPER[name]["direct"] for name in names],
+        "fp32, F(2×2)": [PAPER[name]["winograd F(2x2,3x3)"] for name in names],
+        "fp32, F(4×4)": [PAPER[name]["winograd F(4x4,3x3)"] for name in names],
+        "fp16, all": [PAPER_HALF[name] for name in names],
+    }
+    rows += [(f"*paper: {key}*", *(f"{each:.2e}" for each in of)) for key, of in paper.items()]
+    rows += [
+        (f"{precision}, {variant}", *(f"{of[name]:.2e}" for name in names))
+        for (precision, variant), of in errors().items()
+    ]
+    return rows

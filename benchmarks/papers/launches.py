@@ -1,0 +1,142 @@
+"""Counts what Convoy launches for the configurations that cuConv's tables profile.
+
+Blocks are those of its own launches; shares of time are of the model of time, for an H200.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+from benchmarks.kernels.suites import CUCONV_NETWORKS, NAMED
+from benchmarks.papers.result import Cells
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.convolution.winograd import WinogradConv
+from kernels.device.gpus import H200
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import choose, launch_cycles, resident_blocks
+from kernels.tuning.search import measured_launches
+from kernels.winograd.matrices import winograd_matrices
+from kernels.winograd.program import program
+
+THREADS = 2048
+"""The most threads of a multiprocessor."""
+
+BLOCKS = {"cuConv, table 3, A": (256, 16, 4), "cuConv, table 3, B": (1024, 224, 32)}
+"""The blocks that section 4.2 counts: cuConv's, and those of two implicit matrix products."""
+
+SECOND_STAGE = {"cuConv, table 4, A": 0.085, "cuConv, table 4, B": 0.0114}
+"""The second stage's shares of the time there."""
+
+ONES = 52.3
+"""The percentage of 1×1 among all configurations that were tested: section 4.1."""
+
+FILTER_SIZES = {
+    "GoogLeNet": (57.2, 23.8, 19.0),
+    "SqueezeNet": (71.4, 28.6, 0.0),
+    "AlexNet": (0.0, 75.0, 25.0),
+    "ResNet-50": (66.7, 33.3, 0.0),
+    "VGG-19": (0.0, 100.0, 0.0),
+}
+"""Table 1: the percentages of 1×1, 3×3 and 5×5 among each network's configurations."""
+
+
+def named(where: str) -> ConvProblem:
+    """Return a configuration that the paper names."""
+    (found,) = (each for each in NAMED if each.where == where)
+    return found.layer.problem.with_batch(found.n)
+
+
+def best(problem: ConvProblem, algorithm: str, *, stages: int = 1) -> ConvChoice:
+    """Return the choice of an algorithm for an H200, with so many launches."""
+    of_algorithm = [
+        choice
+        for choice in choices(problem, H200.max_shared_bytes, H200.architecture)
+        if choice.algorithm.name == algorithm
+        and len(choice.algorithm.work(problem, choice.config)) == stages
+    ]
+    return choose(problem, of_algorithm, H200)
+
+
+def blocks(problem: ConvProblem, choice: ConvChoice) -> int:
+    """Return the blocks of a choice's first launch."""
+    return prod(measured_launches(problem, choice)[0].grid)
+
+
+def occupancy(problem: ConvProblem, choice: ConvChoice) -> float:
+    """Return the share of a multiprocessor's threads that resident blocks have, on an H100."""
+    work = choice.algorithm.work(problem, choice.config)[0]
+    return resident_blocks(work) * work.threads / THREADS
+
+
+def second_stage(problem: ConvProblem) -> float:
+    """Return the share of the model's time that the second of two stages takes."""
+    first, second = launch_cycles(problem, best(problem, "coalesced", stages=2), H200)
+    return second / (first + second)
+
+
+def transform_share(problem: ConvProblem, algorithm: WinogradConv) -> float:
+    """Return the share of the arithmetic that a layer's data and inverse transforms take."""
+    matrices = winograd_matrices(algorithm.m, algorithm.r, algorithm.points[0])
+    m, alpha = algorithm.m, algorithm.alpha
+    data, inverse = program(matrices.bt).instructions, program(matrices.at).instructions
+    transforms = data * 2 * alpha * problem.c + inverse * (alpha + m) * problem.k
+    return transforms / (transforms + alpha**2 * problem.c * problem.k)
+
+
+def table_blocks() -> Cells:
+    """Return the blocks of each profiled configuration: cuConv's and its rivals', and Convoy's."""
+    rows: list[Sequence[str]] = [
+        ("configuration", "cuConv's, and two rivals'", "coalesced", "gemm", "chosen", "occupancy")
+    ]
+    for where, theirs in BLOCKS.items():
+        problem = named(where)
+        ours = best(problem, "coalesced")
+        chosen = choose(
+            problem, choices(problem, H200.max_shared_bytes, H200.architecture), H200
+        )  # fmt: skip
+        found = (ours, best(problem, "gemm"), chosen)
+        cells = (f"{blocks(problem, each)}: {each}" for each in found)
+        shown = ", ".join(f"{number:,}" for number in theirs)
+        rows.append((where, shown, *cells, f"{occupancy(problem, ours):.0%}"))
+    return rows
+
+
+def table_stages() -> Cells:
+    """Return the share of the second of two stages: there, and here by the model of time."""
+    rows: list[Sequence[str]] = [("configuration", "there", "here", "by")]
+    for where, theirs in SECOND_STAGE.items():
+        problem = named(where)
+        choice = best(problem, "coalesced", stages=2)
+        rows.append((where, f"{theirs:.2%}", f"{second_stage(problem):.2%}", str(choice)))
+    return rows
+
+
+AFTER_POOLING = (
+    *("28-1-32-192", "28-1-64-256", "14-1-64-480"),
+    *("14-1-64-512", "14-1-128-528", "7-1-128-832"),
+)
+"""GoogLeNet's 1×1 configurations that follow a pooling, which the paper leaves out."""
+
+
+def configurations(network: str) -> tuple[str, ...]:
+    """Return the labels of a network's configurations, as far as the paper counts them."""
+    labels = CUCONV_NETWORKS[network]
+    return tuple(each for each in labels if network != "GoogLeNet" or each not in AFTER_POOLING)
+
+
+def sizes(labels: Sequence[str]) -> tuple[float, ...]:
+    """Return the percentages of 1×1, 3×3 and 5×5 among configurations."""
+    kernels = [label.split("-")[1] for label in labels]
+    return tuple(100 * kernels.count(size) / len(kernels) for size in "135")
+
+
+def table_sizes() -> Cells:
+    """Return table 1's percentages of filter sizes, and those of the networks here."""
+    rows: list[Sequence[str]] = [("network", "configurations", "1×1", "3×3", "5×5")]
+    for network, theirs in FILTER_SIZES.items():
+        labels = configurations(network)
+        pairs = zip(theirs, sizes(labels), strict=True)
+        rows.append((network, str(len(labels)), *(f"{a:.1f} → {b:.1f}" for a, b in pairs)))
+    every = [label for network in FILTER_SIZES for label in configurations(network)]
+    ones, *others = sizes(every)
+    rows.append(("all", str(len(every)), f"{ONES} → {ones:.1f}", *(f"{b:.1f}" for b in others)))
+    return rows

@@ -1,0 +1,188 @@
+"""Counts what moves through memory: the cache blocking of Lavin & Gray, the layouts of Lan et al.
+
+Nothing here is timed. A cache holds whole operands of blocks and drops the least recently used;
+sectors of 32 bytes are counted of the addresses of a warp's lanes, as cusim.accesses does.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, prod
+
+from benchmarks.kernels.suites import Layer
+from benchmarks.papers.result import Cells
+from cusim.accesses import LANES, SECTOR, Access, sectors
+from kernels.problems.conv import ConvProblem
+
+FLOAT = 4
+
+Touched = tuple[tuple[str, int], int]
+"""An operand of a block, by what it is and its number, and its bytes."""
+
+TITAN_X_L2 = 3 << 20
+"""The second-level cache of Lavin & Gray's GPU, in bytes."""
+
+GROUP = 128
+"""The filters of a group of section 6: its blocks run before the next group's begin."""
+
+BLOCK = 32
+"""Both the tiles of 2×2 outputs and the filters of a block there."""
+
+
+def dram_bytes(blocks: Iterable[Iterable[Touched]], cache_bytes: int) -> int:
+    """Return the bytes that blocks load from memory, one block after another, through a cache."""
+    held: OrderedDict[tuple[str, int], int] = OrderedDict()
+    loaded = free = 0
+    free = cache_bytes
+    for block in blocks:
+        for what, nbytes in block:
+            if what in held:
+                held.move_to_end(what)
+                continue
+            loaded += nbytes
+            held[what] = nbytes
+            free -= nbytes
+            while free < 0:
+                free += held.popitem(last=False)[1]
+    return loaded
+
+
+def blocks_of(problem: ConvProblem, group: int) -> Iterator[tuple[Touched, Touched]]:
+    """Yield the operands of F(2×2, 3×3)'s blocks: of each group of filters, tile after tile, and of
+    each tile all filters of the group.
+
+    A block reads the pixels of 32 tiles, their overlaps once, and 32 filters of 3×3, of all
+    channels. `group` K is to take all filters in the inner loop, 32 all tiles.
+    """
+    tiles = problem.n * prod(ceil(size / 2) for size in problem.window.output)
+    pixels = FLOAT * 4 * BLOCK * problem.c
+    filters = FLOAT * 9 * BLOCK * problem.c
+    for begin in range(0, problem.k, group):
+        of_group = range(begin // BLOCK, min(begin + group, problem.k) // BLOCK)
+        for tile, number in product(range(ceil(tiles / BLOCK)), of_group):
+            yield (("filters", number), filters), (("pixels", tile), pixels)
+
+
+def blocking(problem: ConvProblem, cache_bytes: int) -> dict[str, int]:
+    """Return the bytes from memory by the order of a layer's blocks."""
+    orders = {"filters inside": problem.k, "groups of 128": GROUP, "tiles inside": BLOCK}
+    return {
+        name: dram_bytes(blocks_of(problem, group), cache_bytes) for name, group in orders.items()
+    }
+
+
+def network_blocking(layers: Sequence[Layer], n: int) -> dict[str, int]:
+    """Return the bytes of all layers, each as often as it occurs, by the order of blocks."""
+    found = [(layer.count, blocking(layer.problem.with_batch(n), TITAN_X_L2)) for layer in layers]
+    return {order: sum(count * of[order] for count, of in found) for order in found[0][1]}
+
+
+def table_blocking(layers: Sequence[Layer]) -> Cells:
+    """Return the MB from memory by layer and order of blocks for N = 8, and of all layers by N.
+
+    The cache is the Titan X's, whose 3 MB do not hold the filters of conv 4 and 5.
+    """
+    orders = ("filters inside", "tiles inside", "groups of 128")
+    rows: list[Sequence[str]] = [("layer", "N", *orders)]
+    every = [
+        (layer.name, 8, blocking(layer.problem.with_batch(8), TITAN_X_L2)) for layer in layers[3:]
+    ]
+    every += [("all", n, network_blocking(layers, n)) for n in (1, 8)]
+    for name, n, found in every:
+        rows.append((name, str(n), *(f"{found[order] / 1e6:,.1f}" for order in orders)))
+    return rows
+
+
+# Lan et al. 2017, section 4: the kernels around cuBLAS's product, by layout.
+
+N = 32
+"""The images of a batch there, and the threads of a block: each has one image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Counts a kernel's global memory: instructions of a warp, and the sectors that they need."""
+
+    name: str
+    instructions: int
+    sectors: int
+
+
+def _needed(apart: int) -> int:
+    """Return the sectors of an instruction whose lanes access a float each, so many apart."""
+    return sectors(tuple(FLOAT * apart * lane for lane in range(LANES)), FLOAT, Access.LOAD)
+
+
+def stages(problem: ConvProblem, layout: str) -> list[Stage]:
+    """Return the kernels of F(2×2×2, 3×3×3) around the product, by LAYOUTS, and the product.
+
+    A warp's lanes have an image each. "NCDHW": images lie apart, and a tile's values side by side,
+    so that every lane's float is in a sector of its own; kernels of their own gather the tiles'
+    values into matrices, and the products back. "CDHWN": images lie side by side where tiles are
+    transformed. "no reshape": so they do everywhere, and transforms store where matrices are. The
+    product reads and writes its matrices once.
+    """
+    positions, outputs = 64, 8
+    tiles = prod(ceil(size / 2) for size in problem.window.output)
+    images, filters, c, k = ceil(problem.n / LANES), problem.k, problem.c, problem.k
+    far, near = _needed(positions), _needed(1)
+    transform = far if layout == "NCDHW" else near
+    of_data, of_y, of_u = images * c * tiles, images * k * tiles, ceil(filters / LANES) * c
+
+    def stage(name: str, *counts: tuple[int, int]) -> Stage:
+        return Stage(name, sum(n for n, _ in counts), sum(n * each for n, each in counts))
+
+    product_floats = positions * problem.n * tiles * (c + k) + positions * c * k
+    found = [
+        stage("imageTransform", (2 * positions * of_data, transform)),
+        stage("filterTransform", ((27 + positions) * of_u, transform)),
+        Stage("sgemm", product_floats // LANES, product_floats * FLOAT // SECTOR),
+        stage("inverseTransform", ((positions + outputs) * of_y, transform)),
+    ]
+    if layout != "no reshape":  # one side of each copy is a matrix, the other tiles
+        found += [
+            stage(name, (positions * n, far), (positions * n, near))
+            for name, n in (
+                ("reshapeTransformedImage", of_data),
+                ("reshapeTransformedFilter", of_u),
+                ("reshapeOutput", of_y),
+            )
+        ]
+    return found
+
+
+LAYOUTS = ("NCDHW", "CDHWN", "no reshape")
+"""The paper's baseline, its first optimisation, and both."""
+
+
+def sectors_of(problem: ConvProblem, layout: str) -> int:
+    """Return the sectors of all kernels for N = 32."""
+    return sum(stage.sectors for stage in stages(problem.with_batch(N), layout))
+
+
+def table_layouts(layers: Mapping[str, ConvProblem]) -> Cells:
+    """Return the MB of sectors by layer and layout, and how many times fewer than the baseline."""
+    rows: list[Sequence[str]] = [
+        ("layer", *(f"{layout}, MB" for layout in LAYOUTS), "CDHWN, times fewer", "no reshape")
+    ]
+    for name, problem in layers.items():
+        found = [SECTOR * sectors_of(problem, layout) / 1e6 for layout in LAYOUTS]
+        times = [f"{found[0] / other:.1f}" for other in found[1:]]
+        rows.append((name, *(f"{number:,.0f}" for number in found), *times))
+    return rows
+
+
+def table_shares(problem: ConvProblem) -> Cells:
+    """Return each kernel's share of the sectors of a layer, by layout: of figure 4's profile."""
+    found = [stages(problem.with_batch(N), layout) for layout in LAYOUTS]
+    names = [stage.name for stage in found[0]]
+    rows: list[Sequence[str]] = [("kernel", *LAYOUTS)]
+    for name in names:
+        cells = []
+        for every in found:
+            total = sum(stage.sectors for stage in every)
+            own = sum(stage.sectors for stage in every if stage.name == name)
+            cells.append(f"{own / total:.2%}" if own else "")
+        rows.append((name, *cells))
+    return rows

@@ -1,0 +1,84 @@
+"""Lists the results of Soutar 2020, "Faster convolutions with Winograd (Part 2)"."""
+
+from statistics import mean
+
+from benchmarks.kernels.costs import WAYS, tile_errors
+from benchmarks.kernels.suites import VGG_E
+from benchmarks.papers import complexity, larger_tiles, measured
+from benchmarks.papers.blur import table_blur
+from benchmarks.papers.larger_tiles import POINTS
+from benchmarks.papers.lavin_gray import COSTS, TABLE_5
+from benchmarks.papers.result import OURS, Cells, Result, Status
+from kernels.winograd.program import instructions, program
+
+
+def results() -> list[Result]:
+    """Return every result of the post, in its order."""
+    of = complexity.matrices(2)
+    data, inverse = program(of.bt).instructions, program(of.at).instructions
+    filter_ = sum(map(instructions, complexity.FILTERS[2].values()))
+    layer = VGG_E[7].problem
+    direct, tiled = (WAYS[way](layer).multiplications for way in ("naive", "F(2×2)"))
+    per = layer.n * layer.c * layer.k * layer.window.output_volume
+    workspace = [WAYS[way](layer).workspace_bytes / 1e6 for way in ("im2col", "F(2×2)")]
+    wide = 1 / complexity.shares(layer, 8, complexity.paired(8))
+    narrower = 1 / complexity.shares(layer, 6, complexity.paired(6))
+    eight = next(each for each in tile_errors() if each.m == 8)
+    whole, mixed = (
+        larger_tiles.errors(points, scaled=False, halves=False) for points in POINTS.values()
+    )
+    same_bits = all(
+        larger_tiles.errors(points, scaled=True, halves=False)
+        == larger_tiles.errors(points, scaled=False, halves=False)
+        for points in POINTS.values()
+    )
+    _, (tiles, _, _, fewer, apart) = table_blur()
+    speedups = [numbers[-1] for numbers in TABLE_5.values()]
+    same = Status.REPRODUCED
+    return [
+        Result("the example", "F(2, 3): products in 1-D", "4 for 6",
+               f"{of.alpha} for {of.m * of.r}", same, f"{OURS}transforms"),
+        Result("the example", "data, filter, results: additions and constant factors",
+               "4; 4 and 2; 4", f"{data}; {filter_} in all; {inverse}", Status.BETTER,
+               f"{OURS}transforms"),
+        Result("scale", "2-D: products of F(2×2), F(4×4)", "16 for 36, 36 for 144",
+               "16 for 36, 36 for 144", same, COSTS),
+        Result("scale", "products over NHWCK: direct, Winograd", "9, 4",
+               f"{direct / per:g}, {tiled / per:g}", same, COSTS),
+        Result("before", "im2col's memory, and Winograd's: conv 4.2, N = 1", "hungry",
+               f"{workspace[0]:.1f} MB, {workspace[1]:g} fused", same, COSTS),
+        measured.on_gpu("before", "im2col's time beside Winograd's", "Winograd is faster",
+                        "layer .* 3x3 p1,1,1,1 N1 (convoy|im2col)$"),
+        Result("limits", "10×10 tiles: advantage over direct", "little or none",
+               f"{wide:.2f} times less arithmetic at C = K = 512, 8×8 tiles {narrower:.2f};"
+               f" error {eight.over_direct:.0f} times direct's",
+               Status.CONTRADICTED, f"{OURS}equation-23",
+               "not transforms end the gain in a wide layer, but the error;"
+               " with few channels (C = K = 1) they do"),
+        Result("limits", "F(9×9, 5×5): points and scaling lower the error", "two orders",
+               f"points {_orders(whole / mixed)} orders, scaling {'none' if same_bits else 'some'}"
+               " in float32", Status.IN_PART, f"{OURS}larger-tiles",
+               "scaling by powers of two changes no bit of a float; in float16 it keeps numbers"
+               " in range"),
+        Result("step by step", "50×50×32, 32 images: tiles, products saved", "25×25, 2.25",
+               f"{tiles}, {fewer}; apart from the blur by {apart}", same, f"{OURS}blur"),
+        measured.on_gpu("closing", f"mean speed-up of table 5: {mean(speedups):.2f}", "3.41×",
+                        "layer .* 3x3 p1,1,1,1 N(1|2|4|8|16|32|64) (convoy|torch)$"),
+    ]  # fmt: skip
+
+
+def _orders(ratio: float) -> int:
+    """Return how many times 10 a ratio holds."""
+    return len(f"{ratio:.0f}") - 1
+
+
+def table_larger_tiles() -> Cells:
+    """Return the error of F(9×9, 5×5) over the direct sum's, by points, scaling and products."""
+    rows: list[tuple[str, ...]] = [("points", "scaled", "float32", "products of halves")]
+    for name, points in POINTS.items():
+        for scaled in (False, True):
+            found = (
+                larger_tiles.errors(points, scaled=scaled, halves=each) for each in (False, True)
+            )
+            rows.append((name, "yes" if scaled else "no", *(f"{each:.1e}" for each in found)))
+    return rows
