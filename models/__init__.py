@@ -3,6 +3,9 @@
 Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from kernels.device.gpus import ARCHITECTURES, GPUS
 from kernels.image.decoded import PLACE_BYTES, DecodedImage, Resize, WrittenImage
 from kernels.image.jpeg import Flag, JpegImage, Reason, UnsuitableError, read_jpeg
@@ -11,7 +14,6 @@ from kernels.image.place import write as write_image
 from kernels.installation import how_to_install
 from kernels.problems.interpolation import Interpolation
 from kernels.problems.precision import Precision
-from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.description import Serving, descriptions_of, files_of
@@ -36,8 +38,6 @@ from models.engines.open_engine import (
     open_engines,
     try_on_cpu,
 )
-from models.engines.original import Original
-from models.engines.timeline import measure_timeline
 from models.engines.tolerance import score_tolerance
 from models.errors import (
     DeviceLostError,
@@ -51,6 +51,7 @@ from models.errors import (
 from models.inner import Absent, Inner, as_vectors
 from models.maps import Maps
 from models.onnx_loader import FileLimits, external_files
+from models.onnx_loader.kept import FOLDER as TRANSLATED
 from models.preprocessing import (
     PRESETS,
     ChannelOrder,
@@ -60,12 +61,7 @@ from models.preprocessing import (
     each_preset,
     normalised,
 )
-from models.quantization.measure import Goal
-from models.quantization.quantize import MOST as MOST_PHOTOGRAPHS
-from models.quantization.quantize import Photographs, QuantisationReport, quantize
 from models.readers import files_beside
-from models.reports.plan_report import PlanReport, plan_report
-from models.reports.report import NetworkReport, NodeReport, report
 from models.schedule.timeline import Timeline
 from models.scores import (
     OutputKind,
@@ -77,8 +73,50 @@ from models.scores import (
     probabilities_of,
     shown_by,
 )
-from models.tuning.precompile import precompile
-from models.tuning.tune import ProblemReport, TuningReport, tune
+
+if TYPE_CHECKING:
+    from kernels.tuning.autotune import TOP_CANDIDATES
+    from models.engines.original import Original
+    from models.engines.timeline import measure_timeline
+    from models.quantization.measure import Goal
+    from models.quantization.quantize import (
+        MOST_PHOTOGRAPHS,
+        Photographs,
+        QuantisationReport,
+        quantize,
+    )
+    from models.reports.plan_report import PlanReport, plan_report
+    from models.reports.report import NetworkReport, NodeReport, report
+    from models.tuning.precompile import precompile
+    from models.tuning.tune import ProblemReport, TuningReport, tune
+
+_LATE = {
+    "kernels.tuning.autotune": ["TOP_CANDIDATES"],
+    "models.engines.original": ["Original"],
+    "models.engines.timeline": ["measure_timeline"],
+    "models.quantization.measure": ["Goal"],
+    "models.quantization.quantize": [
+        "MOST_PHOTOGRAPHS",
+        "Photographs",
+        "QuantisationReport",
+        "quantize",
+    ],
+    "models.reports.plan_report": ["PlanReport", "plan_report"],
+    "models.reports.report": ["NetworkReport", "NodeReport", "report"],
+    "models.tuning.precompile": ["precompile"],
+    "models.tuning.tune": ["ProblemReport", "TuningReport", "tune"],
+}
+"""What a server does not need is imported when it is asked for: it would start 0.2 s later."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Return a name of `_LATE`, imported now."""
+        for module, names in _LATE.items():
+            if name in names:
+                return getattr(import_module(module), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __version__ = "0.1.0"
 
@@ -91,6 +129,7 @@ __all__ = [
     "PLACE_BYTES",
     "PRESETS",
     "TOP_CANDIDATES",
+    "TRANSLATED",
     "Absent",
     "Array",
     "Batch",

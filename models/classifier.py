@@ -140,13 +140,15 @@ def load_classifier(
     limits: FileLimits | None = None,
     photographs: TestImages | None = None,
     threads: int = 0,
+    keep: Path | None = None,
 ) -> Classifier:
     """Return the classifier in `path`, described by its `model.toml`.
 
     `overrides` are flags under the same keys. Where neither sets a precision, it is the file's:
     int8 of a quantised model, else that of its weights, float16 or float32. Engines are compared
     with the file as it was given, which ONNX Runtime runs on `threads` threads, on noise and on
-    `photographs`. Raises ModelFileError, UnsupportedModelError or PreprocessingError.
+    `photographs`. `keep` is that of `load_proto`. Raises ModelFileError, UnsupportedModelError or
+    PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
     image, metadata = image_input(proto), metadata_of(proto)
@@ -169,6 +171,7 @@ def load_classifier(
             outputs=outputs,
             labels=len(preprocessing.labels),
             beside=description.embedding,
+            keep=keep,
         )
     except NotScoresError as error:
         raise UnsupportedModelError(f"{path}: {error}") from error

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernels.convolution.tensor_winograd import LARGEST_WEIGHT
 from kernels.problems.precision import FLOAT, HALF, Precision, Storage
 from models.graph import (
     Activate,
@@ -152,6 +151,9 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
 
     Biases, scales and shifts are always float32.
     """
+    # It brings the convolutions, which only a GPU needs.
+    from kernels.convolution.tensor_winograd import LARGEST_WEIGHT  # noqa: PLC0415
+
     match node:
         case Conv() | Gemm():
             names = [node.weight]

@@ -1,19 +1,26 @@
 """Shows the progress of long work on standard error."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
-from rich.console import Console
-from rich.progress import DownloadColumn, Progress, ProgressColumn, TransferSpeedColumn
+# A server shows none, and they take 0.1 s to import: the functions import what they draw with.
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
+T = TypeVar("T")
 
 Show = Callable[[str, int, int], None]
 """Called with the present task, how much of it is done, and how much there is in all."""
 
 
 @contextmanager
-def progress(*columns: ProgressColumn) -> Iterator[Show]:
+def progress(*columns: "ProgressColumn") -> Iterator[Show]:
     """Draw a bar on standard error from the first update on; an error before that has its own
     line."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415
+
     with ExitStack() as shown:
         bar = Progress(*columns, console=Console(stderr=True))
         task = bar.add_task("", total=None)
@@ -28,4 +35,14 @@ def progress(*columns: ProgressColumn) -> Iterator[Show]:
 
 def download_progress() -> AbstractContextManager[Show]:
     """Draw a bar that shows bytes and their rate."""
+    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn  # noqa: PLC0415
+
     return progress(*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
+
+
+def compiling_kernels(kernels: Iterable[T]) -> Iterable[T]:
+    """Yield each of the kernels, and draw a bar of how many are compiled."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import track  # noqa: PLC0415
+
+    return track(kernels, description="compiling kernels", console=Console(stderr=True))

@@ -14,8 +14,8 @@ from kernels.device.device import Device, Event, Graph, Instantiation, Kernel, S
 from kernels.image.place import Kind
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
-from models.engines.cuda_engine import CudaEngine, Progress
-from models.engines.engine import Batch, Results
+from models.engines.cuda_engine import CudaEngine
+from models.engines.engine import Batch, Progress, Results
 from models.lowering import Choose
 from models.plan import Plan, Step
 from models.preprocessing import normalisation

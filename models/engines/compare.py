@@ -5,6 +5,7 @@ A conversion that changes what a model computes shows nowhere else: all engines 
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,10 @@ from models.classifier import Classifier
 from models.engines.engine import Engine, Scores
 from models.engines.tolerance import relative_error, repeat_tolerance, score_tolerance
 from models.errors import ModelError, UnsupportedModelError
-from models.lowering import Choose
 from models.onnx_loader import FileLimits, read_model
+
+if TYPE_CHECKING:  # it brings the planner, which only a GPU needs
+    from models.lowering import Choose
 
 # Relative to an image's largest score; rounding alone may be more where a network says so.
 _ALLOWED = 1e-3
@@ -56,7 +59,7 @@ def compare(engine: Engine, classifier: Classifier) -> None:
     )
 
 
-def tolerance(classifier: Classifier, expected: Scores, choose: Choose | None = None) -> float:
+def tolerance(classifier: Classifier, expected: Scores, choose: "Choose | None" = None) -> float:
     """Return how far scores may be from those of the file as given, relative to the largest.
 
     `choose` is that of a GPU's engine.

@@ -10,7 +10,7 @@ with the results there.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, product
 from typing import Any
@@ -38,6 +38,7 @@ from models.engines.engine import (
     Batch,
     Engine,
     Fallback,
+    Progress,
     Proof,
     Results,
     TopClasses,
@@ -54,9 +55,6 @@ from models.schedule.branches import dependents, streams
 from models.schedule.timeline import Bar, Timeline
 
 _log = logging.getLogger("convoy")
-
-Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
-"""Wraps an iterable to show progress, like tqdm."""
 
 _AHEAD = 20
 """The number of replays that keep the GPU busy while the host queues the launches to measure."""

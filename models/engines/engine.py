@@ -1,6 +1,6 @@
 """Defines the interface of engines, which run batches of images."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum, unique
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.device.device import Instantiation
 from kernels.image.place import DeferredImage, Kind
 from kernels.problems.precision import Precision
 from models.errors import EngineError
@@ -23,6 +24,10 @@ Image = Array | DeferredImage
 # As one array, or one array per image: an engine copies them anyway. The kinds may mix.
 Batch = Images | Tensor | Sequence[Image]
 Scores = NDArray[np.float32]  # N×classes, one row an image
+
+
+Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
+"""Wraps the kernels that are compiled, to show progress, like tqdm."""
 
 
 class TopClasses(NamedTuple):

@@ -12,14 +12,12 @@ from kernels.image.place import Kind
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.compare import compare
-from models.engines.cuda_engine import CudaEngine, Progress
-from models.engines.engine import DeviceKind, Engine, Fallback
+from models.engines.engine import DeviceKind, Engine, Fallback, Progress
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel, WarmUpResult
 from models.engines.prove import prove
 from models.errors import EngineError, NoGpuError, NoKernelsError
 from models.open_gpu import count_gpus, open_gpu
 from models.precision import beyond_half
-from models.tuning.measured import choose_for
 
 _NO_DRIVER = "this machine has no NVIDIA driver"
 _NO_GPU = "Use --device cpu where there is no GPU"
@@ -122,8 +120,13 @@ def _open(
         return on_cpu(str(failure))
 
     def on_gpu(fallback: Fallback | None) -> Engine:
+        opened = None if beside else open_gpu(_NO_GPU, choice.number)
+        # What plans and launches takes 0.2 s to import.
+        from models.engines.cuda_engine import CudaEngine  # noqa: PLC0415
+        from models.tuning.measured import choose_for  # noqa: PLC0415
+
         sharing = beside if isinstance(beside, CudaEngine) else None
-        gpu = sharing.gpu if sharing else open_gpu(_NO_GPU, choice.number)
+        gpu = sharing.gpu if sharing else opened or open_gpu(_NO_GPU, choice.number)
         check_architecture(gpu, classifier.precision)
         if classifier.precision is Precision.FP16:
             for node, reason in beyond_half(classifier.rewritten.graph).items():

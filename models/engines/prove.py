@@ -6,6 +6,7 @@ warm up ─┬─ N = 1 ─ on a GPU: scores as ONNX Runtime's ── else the f
 
 import io
 import logging
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -20,8 +21,10 @@ from models.engines.engine import Batch, Engine, Images, Pixels, Scores
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error, repeat_tolerance, score_tolerance
 from models.errors import DeviceLostError, EngineError
-from models.lowering import Choose
 from models.preprocessing import normalised
+
+if TYPE_CHECKING:  # it brings the planner, which only a GPU needs
+    from models.lowering import Choose
 
 _START_OF_SCAN = 0xDA
 
@@ -38,7 +41,7 @@ def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
 
 
 def prove(
-    engine: Engine, classifier: Classifier, choose: Choose | None = None, threads: int = 0
+    engine: Engine, classifier: Classifier, choose: "Choose | None" = None, threads: int = 0
 ) -> int:
     """Run a warm engine on every N, and return the largest batch in which scores proved right.
 
@@ -91,7 +94,7 @@ def prove(
     return engine.max_batch
 
 
-def _prove_as_given(engine: Engine, classifier: Classifier, choose: Choose) -> None:
+def _prove_as_given(engine: Engine, classifier: Classifier, choose: "Choose") -> None:
     """Raise EngineError where a GPU's scores are not those of the file as it was given."""
     given = classifier.given
     expected = given.scores() if given is not None else ""

@@ -2,6 +2,7 @@
 arithmetic."""
 
 from math import log, prod, sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +31,16 @@ from models.graph import (
     Softmax,
 )
 from models.integers import is_quantised
-from models.lowering import Choose
 from models.onnx_loader import Opaque
+
+if TYPE_CHECKING:  # it brings the planner, which only a GPU needs
+    from models.lowering import Choose
 
 _STEPS = 255
 """The number of steps from the smallest byte to the largest."""
 
 
-def network_tolerance(graph: Graph, choose: Choose | None = None) -> float:
+def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
     """Return the largest allowed |computed - float64| of a score, relative to the largest score.
 
     A sum of L products whose rounding errors are independent errs by about √L·u relative to its
@@ -100,7 +103,7 @@ def _terms(graph: Graph, node: Node) -> int:
 
 
 def score_tolerance(
-    classifier: Classifier, smallest: float, choose: Choose | None = None, n: int = 1
+    classifier: Classifier, smallest: float, choose: "Choose | None" = None, n: int = 1
 ) -> float:
     """Return how far n images' scores may be from ONNX Runtime's, relative to an image's largest
     score.
@@ -132,7 +135,7 @@ def _of_scores(classifier: Classifier, smallest: float, bound: float) -> float:
     return bound
 
 
-def _conv_error(problem: ConvProblem, choose: Choose | None) -> float:
+def _conv_error(problem: ConvProblem, choose: "Choose | None") -> float:
     """Return the rounding error of a convolution's sums in units of float32's eps / 2."""
     if choose is None:
         return direct_rounding(problem)

@@ -19,6 +19,7 @@ from onnx import ModelProto, TensorProto
 from models.graph import Graph, Shape
 from models.onnx_loader.file import FileLimits, external_files, read_model
 from models.onnx_loader.image_input import ImageInput, image_input
+from models.onnx_loader.kept import translated
 from models.onnx_loader.opaque import Opaque
 from models.onnx_loader.outputs import Outputs, expose, labels_of, take_outputs
 from models.scores import UNSHOWN, Meaning
@@ -97,6 +98,7 @@ def load_proto(
     outputs: Outputs | None = None,
     labels: int = 0,
     beside: str | None = None,
+    keep: Path | None = None,
 ) -> LoadedModel:
     """Return a checked ModelProto in both forms. Raises NoKernelsError, which lists all unsupported
     nodes.
@@ -104,15 +106,22 @@ def load_proto(
     With `opaque`, a model that typed nodes cannot express is loaded as it is, for ONNX Runtime.
     Of the `outputs` that `take_outputs` left the one is kept that is the scores of a classifier
     with so many labels, 0 if they are not known; without `outputs` all are kept. The nodes of the
-    output `beside` stay in it, if there is one.
+    output `beside` stay in it, if there is one. What comes of it is kept in the folder `keep`, if
+    one is given, and taken from there the next time.
     """
-    # Their libraries take 0.6 s.
-    from models.onnx_loader.choose import choose_scores  # noqa: PLC0415
-    from models.onnx_loader.translate import translate  # noqa: PLC0415
 
-    choose = (
-        None
-        if outputs is None
-        else partial(choose_scores, outputs=outputs, labels=labels, beside=beside)
-    )
-    return LoadedModel(name, *translate(name, proto, input_shape, opaque=opaque, choose=choose))
+    def translate() -> tuple[Graph, ModelProto, bool, Meaning]:
+        # Their libraries take 0.6 s.
+        from models.onnx_loader.choose import choose_scores  # noqa: PLC0415
+        from models.onnx_loader.translate import translate  # noqa: PLC0415
+
+        choose = (
+            None
+            if outputs is None
+            else partial(choose_scores, outputs=outputs, labels=labels, beside=beside)
+        )
+        made = translate(name, proto, input_shape, opaque=opaque, choose=choose)
+        return made.graph, made.proto, made.quantised, made.meaning
+
+    question = (name, input_shape, opaque, outputs, labels, beside)
+    return LoadedModel(name, *translated(proto, question, translate, keep))

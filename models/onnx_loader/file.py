@@ -61,17 +61,14 @@ def check_valid(model: ModelProto) -> None:
 
     It knows nothing of them, though ONNX Runtime runs them. Raises what the checker does.
     """
-    # It imports onnx-ir, which takes 0.6 s.
-    from models.onnx_loader.old_operators import is_spelled_out  # noqa: PLC0415
-
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     opset = opsets.get("", opsets.get("ai.onnx", 0))
     old = [
         node
         for node in all_nodes(model)
-        if is_spelled_out(node.op_type, opset)
-        and node.domain in ("", "ai.onnx")
+        if node.domain in ("", "ai.onnx")
         and _is_dropped(node.op_type, opset)
+        and _is_spelled_out(node.op_type, opset)
     ]
     for node in old:
         node.domain = _HIDDEN
@@ -87,6 +84,13 @@ def check_valid(model: ModelProto) -> None:
 
 
 _HIDDEN = "convoy.old"
+
+
+def _is_spelled_out(op: str, opset: int) -> bool:
+    # It imports onnx-ir, which takes 0.6 s, and few files have operators that onnx has dropped.
+    from models.onnx_loader.old_operators import is_spelled_out  # noqa: PLC0415
+
+    return is_spelled_out(op, opset)
 
 
 def _is_dropped(op: str, opset: int) -> bool:

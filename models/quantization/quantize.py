@@ -44,7 +44,7 @@ from models.quantization.measure import (
 FEWEST = 20
 """The fewest photographs that say anything about ranges and labels."""
 
-MOST = 1000
+MOST_PHOTOGRAPHS = 1000
 """The most photographs that are used; more take memory and time and change little."""
 
 # Opsets to write, the oldest first that the model needs.

@@ -207,5 +207,17 @@ _ERRORS = {
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return an operation's errors in the form in which FastAPI documents them."""
-    return {status: {"description": _ERRORS[status], "model": ErrorAnswer} for status in statuses}
+    """Return an operation's errors in the form in which FastAPI documents them.
+
+    They refer to ErrorAnswer, which DEFINITION defines: FastAPI would read the type once for each
+    status of each operation, a quarter of what a server takes to start.
+    """
+    answer = {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}
+    content = {"application/json": answer}
+    return {status: {"description": _ERRORS[status], "content": content} for status in statuses}
+
+
+DEFINITION: dict[int | str, dict[str, Any]] = {
+    503: {"description": _ERRORS[503], "model": ErrorAnswer}
+}
+"""One error of one operation, with the type that `errors` refers to."""

@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import track
 
 from models import (
     BUILT_IN_MODEL,
+    TRANSLATED,
     Classifier,
     DeviceChoice,
     DeviceKind,
@@ -49,7 +48,7 @@ from service.hosting.presets import PHOTOGRAPHS, judged
 from service.images.clip import prepare_clip
 from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image
-from service.progress import download_progress
+from service.progress import compiling_kernels, download_progress
 from service.settings import Settings, SettingsError, hub_access, parse_assignments
 
 BUILT_IN_NAME = "digits"
@@ -325,7 +324,7 @@ def open_on_devices(
         max_batch=max_batch,
         threads=settings.engine_threads,
         tuning=settings.tuning,
-        progress=partial(track, description="compiling kernels", console=Console(stderr=True)),
+        progress=compiling_kernels,
         takes=settings.takes,
     )
 
@@ -444,6 +443,7 @@ def _load(
         limits=limits,
         photographs=_photographs,
         threads=settings.engine_threads,
+        keep=TRANSLATED,
     )
     return judge(replace(loaded, name=file.name), settings)
 

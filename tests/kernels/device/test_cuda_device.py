@@ -34,6 +34,14 @@ def test_where_there_is_cupy_but_no_gpu_the_error_is_cudas(
         CudaDevice()
 
 
+def test_without_a_driver_cupy_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.setattr(cuda_device, "has_driver", lambda: False)
+    with pytest.raises(DeviceError, match="device 0 does not answer: there is no NVIDIA driver"):
+        CudaDevice()
+    assert "cupy" not in sys.modules
+
+
 def test_every_call_after_a_fault_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)

@@ -145,7 +145,7 @@ def test_an_argument_becomes_the_bytes_that_the_kernel_reads(
     assert fake_cupy._parameter(raw) == expected
 
 
-def test_a_device_is_refused_with_cudas_words_where_cupy_finds_no_gpu() -> None:
+def test_a_device_is_refused_where_there_is_no_driver_or_cupy_finds_no_gpu() -> None:
     # In a process of its own: that CuPy found no driver is remembered.
     program = (
         "from kernels.device.cuda_device import CudaDevice\n"
@@ -156,4 +156,4 @@ def test_a_device_is_refused_with_cudas_words_where_cupy_finds_no_gpu() -> None:
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    assert said.startswith(("a GPU:", "CUDA device 0 does not answer: cudaError"))
+    assert said.startswith(("a GPU:", "CUDA device 0 does not answer: "))

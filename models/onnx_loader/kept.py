@@ -1,0 +1,111 @@
+"""Keeps what files were translated to, by their content: a second start needs no converter.
+
+What is kept counts only for the same file, the same question and the same translator. It is read
+only from a file that no other user can write.
+"""
+
+import hashlib
+import logging
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from stat import S_IWGRP, S_IWOTH
+from tempfile import NamedTemporaryFile
+from typing import Any, TypeVar
+
+from onnx import ModelProto
+
+T = TypeVar("T")
+
+FOLDER = Path("~/.cache/convoy/translated")
+
+# Of a model, and how many are kept: those that were written last.
+_MOST_BYTES = 2**28
+_MOST_FILES = 16
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_ROOT = Path(__file__).parents[2]
+_SOURCES = ("kernels/problems", "models/onnx_loader", "models/graph.py", "models/scores.py")
+_LIBRARIES = ("numpy", "onnx", "onnx-ir", "onnxscript", "protobuf")
+
+_log = logging.getLogger("convoy")
+
+
+def translated(
+    proto: ModelProto, question: Any, translate: Callable[[], T], folder: Path | None
+) -> T:
+    """Return what `translate` makes of a model, or what it made before.
+
+    `question` is what else that depends on, of a stable repr; it is kept in `folder`, nowhere if
+    that is None.
+    """
+    if folder is None or proto.ByteSize() > _MOST_BYTES:
+        return translate()
+    whole = hashlib.sha256(_translator())
+    whole.update(repr(question).encode())
+    whole.update(proto.SerializeToString(deterministic=True))
+    path = folder.expanduser() / whole.hexdigest()
+    data = _read(path)
+    if data is not None:
+        kept: T = pickle.loads(data)  # noqa: S301  (written below, by this user)
+        return kept
+    made = translate()
+    try:
+        _write(path, pickle.dumps(made, 5))
+    except OSError as error:
+        _log.info("what models become is not kept in %s: %s", folder, error.strerror or error)
+    return made
+
+
+def _read(path: Path) -> bytes | None:
+    """Return what is kept in a file, or None where it is not there, not whole, or not this
+    user's."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+            if not own or status.st_mode & (S_IWGRP | S_IWOTH):
+                return None
+            digest, data = file.read(_DIGEST_BYTES), file.read()
+    except OSError:
+        return None
+    return data if hashlib.sha256(data).digest() == digest else None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, and delete the oldest of too many. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, prefix=_UNFINISHED, delete=False) as file:
+        file.write(hashlib.sha256(data).digest())
+        file.write(data)
+    Path(file.name).replace(path)
+    for old in sorted(_files(path.parent), reverse=True)[_MOST_FILES:]:
+        old[-1].unlink(missing_ok=True)
+
+
+_UNFINISHED = "."
+
+
+def _files(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield when each file in a folder was written, and the file."""
+    for path in folder.iterdir():
+        try:
+            yield path.stat().st_mtime_ns, path
+        except OSError:  # another process has deleted it
+            continue
+
+
+@cache
+def _translator() -> bytes:
+    """Return a digest of all that decides what a model is translated to."""
+    whole = hashlib.sha256()
+    for library in _LIBRARIES:
+        whole.update(f"{library} {version(library)}\n".encode())
+    for source in map(_ROOT.joinpath, _SOURCES):
+        for path in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
+            whole.update(f"{path.relative_to(_ROOT)}\n".encode())
+            whole.update(path.read_bytes())
+    return whole.digest()
