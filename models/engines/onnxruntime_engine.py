@@ -39,6 +39,9 @@ from models.preprocessing import Preprocessing
 _CLEARLY = 0.97
 _TRIES = 3
 
+# Where one thread computes an image in less, the others are woken for every layer to save little.
+_QUICK_S = 0.001
+
 
 @dataclass(frozen=True)
 class SessionModel:
@@ -81,6 +84,7 @@ class WarmUpResult:
     threads: int
     max_batch: int
     side_by_side: bool
+    one_thread: bool
     fallback_reason: str
     layers: Layers | None
 
@@ -93,6 +97,7 @@ class WarmUpResult:
             fallback_reason=self.fallback_reason,
             beside=beside,
             side_by_side=self.side_by_side,
+            one_thread=self.one_thread,
             layers=self.layers,
         )
 
@@ -106,7 +111,8 @@ class OnnxRuntimeEngine:
     ONNX Runtime splits each layer over all threads, which wait for each other after every layer.
     Where another task (decoding, say) takes a core, all threads wait for the delayed one. If the
     warm-up measures it to be faster, as many images as there are threads therefore run in parallel,
-    one thread each; this needs a second copy of the weights.
+    one thread each; this needs a second copy of the weights. Where one thread computes an image in
+    no time, and as fast as several do, it computes the batches, too.
 
     If the model is served as it is, every image runs alone: several in parallel where that is
     faster, else in batches of one.
@@ -125,22 +131,24 @@ class OnnxRuntimeEngine:
         beside: "OnnxRuntimeEngine | None" = None,
         prove: Proof = unproved,
         side_by_side: bool | None = None,
+        one_thread: bool | None = None,
         layers: Layers | None = None,
         exact: bool = False,
     ) -> None:
         """Share sessions with `beside`, an engine of this model that is not warm yet, if given.
 
         `warm_up` ends with `prove`. Unless they are None, `side_by_side` says whether parallel
-        images are faster, which `warm_up` does not measure then, and `layers` which layers of a
-        quantised model are on integers, which the first session does not count then. `exact` is
-        that of `open_session`.
+        images are faster and `one_thread` whether one thread is as fast as several, which `warm_up`
+        does not measure then, and `layers` which layers of a quantised model are on integers, which
+        the first session does not count then. `exact` is that of `open_session`.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = model.preprocessing
         self.fallback_reason = fallback_reason
         self._prove = prove
-        self._settled = side_by_side
+        self._settled, self._one_thread = side_by_side, one_thread
+        inside = 1 if one_thread else threads  # the session
         self.max_batch = max_batch
         self.classes = model.classes
         self._preprocessing, self._image_shape = p, p.image_shape
@@ -151,18 +159,20 @@ class OnnxRuntimeEngine:
         self._session: ort.InferenceSession | None = None
         self._single: ort.InferenceSession | None = None
         if beside is not None:
-            self._session = beside._session if threads == 1 else None
+            self._session = beside._session if inside == 1 else None
             self._single = beside._single
             layers = layers or beside._layers
         self._scores_name, self._inner = model.scores, model.inner
         try:
             if model.precision is Precision.INT8 and layers is None:
                 self._session, layers = open_counted(
-                    model.data, session_options(threads, exact=exact)
+                    model.data, session_options(inside, exact=exact)
                 )
-            self._session = self._session or open_session(model.data, threads, exact=exact)
-            if 1 < threads <= max_batch and side_by_side is not False:
-                self._single = self._single or open_session(model.data, 1)
+            self._session = self._session or open_session(model.data, inside, exact=exact)
+            apart = threads <= max_batch and side_by_side is not False
+            if threads > 1 and (apart or (one_thread is None and max_batch > 1)):
+                one = self._session if inside == 1 else None
+                self._single = self._single or one or open_session(model.data, 1)
         except Exception as error:  # its own exceptions share no base class but this
             raise EngineError(f"ONNX Runtime cannot open {model.name}: {error}") from error
         self._layers: Layers | None = layers
@@ -189,18 +199,29 @@ class OnnxRuntimeEngine:
 
     def proved(self, model: SessionModel) -> WarmUpResult:
         """Return what this engine's warm-up showed of the model."""
-        faster = self._side_by_side is not None
         return WarmUpResult(
-            model, self._threads, self.max_batch, faster, self.fallback_reason, self._layers
+            model,
+            self._threads,
+            self.max_batch,
+            self._side_by_side is not None,
+            bool(self._one_thread),
+            self.fallback_reason,
+            self._layers,
         )
 
     def warm_up(self) -> Engine:
-        """Measure whether running images in parallel is faster, unless that is known, and prove the
-        engine."""
-        if self._single is not None:
-            faster = self._is_faster_apart() if self._settled is None else self._settled
-            self._side_by_side = self._single if faster else None
-            self._single = None
+        """Measure whether one thread is as fast as several, and whether images in parallel are
+        faster, unless that is known, and prove the engine."""
+        single, self._single = self._single, None
+        if single is not None:
+            if self._one_thread is None:
+                self._one_thread = self._is_as_fast_alone(single)
+            if self._one_thread:
+                self._session = single
+            faster = self._settled
+            if faster is None:
+                faster = self._threads <= self.max_batch and self._is_faster_apart(single)
+            self._side_by_side = single if faster else None
         if self._side_by_side is None:
             self._beside.shutdown()
             if self._one_by_one:
@@ -208,10 +229,20 @@ class OnnxRuntimeEngine:
         self.max_batch = self._prove(self)
         return self
 
-    def _is_faster_apart(self) -> bool:
+    def _is_as_fast_alone(self, single: ort.InferenceSession) -> bool:
+        """Return whether an image is quick, and one thread computes it as fast as all threads."""
+        image = np.zeros((1, *self._image_shape), np.uint8)
+        run_alone = partial(self._arrays, single, image, self._outputs())
+        together, alone = [], []
+        for _ in range(_TRIES):
+            together.append(_seconds(partial(self.run, image)))
+            alone.append(_seconds(run_alone))
+        return min(alone) < _QUICK_S and min(alone) * _CLEARLY <= min(together)
+
+    def _is_faster_apart(self, single: ort.InferenceSession) -> bool:
         """Return whether as many images as threads run faster with one thread each."""
         images = np.zeros((self._threads, *self._image_shape), np.uint8)
-        side_by_side = partial(self._run_side_by_side, self._single, images, self._outputs())
+        side_by_side = partial(self._run_side_by_side, single, images, self._outputs())
         together, apart = [], []
         for _ in range(_TRIES):
             together.append(_seconds(partial(self.run, images)))

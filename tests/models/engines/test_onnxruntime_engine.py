@@ -22,6 +22,7 @@ from models import (
     load_classifier,
     open_engine,
 )
+from models.as_given import open_session
 from models.engines import onnxruntime_engine
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.errors import ModelError
@@ -105,7 +106,7 @@ def test_images_go_side_by_side_where_that_is_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, faster: bool
 ) -> None:
     """What is measured decides, and either way every image gets the scores that are its own."""
-    seconds = iter([2.0, 1.0] * 3 if faster else [1.0, 0.99] * 3)
+    seconds = iter([1.0, 1.0] * 3 + ([2.0, 1.0] * 3 if faster else [1.0, 0.99] * 3))
 
     def timed(run: Callable[[], object]) -> float:
         run()
@@ -135,6 +136,53 @@ def test_images_go_side_by_side_where_that_is_faster(
         assert singles == (apart if faster and n >= threads else [n])
     assert len(set(threading.enumerate()) - others) <= threads - 1
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("together", "alone", "chosen"),
+    [
+        (0.00010, 0.00006, True),
+        (0.00010, 0.00010, True),
+        (0.00006, 0.00010, False),
+        (0.00200, 0.00200, False),  # no quick model: it was perhaps measured beside other work
+    ],
+)
+def test_one_thread_computes_a_quick_model_where_that_is_as_fast(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    together: float,
+    alone: float,
+    chosen: bool,
+) -> None:
+    opened: list[int] = []
+    real = open_session
+
+    def opening(data: bytes, threads: int, *, exact: bool = False) -> Any:
+        opened.append(threads)
+        return real(data, threads, exact=exact)
+
+    def timed(run: Callable[[], object]) -> float:
+        run()
+        return next(seconds)
+
+    seconds = iter([together, alone] * 3 + [1.0, 1.0] * 3)
+    monkeypatch.setattr(onnxruntime_engine, "_seconds", timed)
+    monkeypatch.setattr(onnxruntime_engine, "open_session", opening)
+    model = SessionModel.of(load_classifier(save(tmp_path, small())))
+    engine = OnnxRuntimeEngine(model, max_batch=4, threads=2)
+    several, one = engine._session, engine._single
+    assert opened == [2, 1]
+    engine.warm_up()
+    assert engine._session is (one if chosen else several)
+    images = pixels(3)
+    expected = expected_scores(images)
+    np.testing.assert_allclose(engine.run(images).scores, expected, rtol=1e-4, atol=1e-5)
+    again = engine.proved(model).open()  # as a new version's, which measures nothing
+    assert opened == [2, 1, 1 if chosen else 2]
+    again.warm_up()
+    np.testing.assert_allclose(again.run(images).scores, expected, rtol=1e-4, atol=1e-5)
+    engine.close()
+    again.close()
 
 
 def test_what_goes_wrong_beside_is_an_error_of_the_batch(
