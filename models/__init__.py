@@ -91,20 +91,14 @@ if TYPE_CHECKING:
     from models.tuning.tune import ProblemReport, TuningReport, tune
 
 _LATE = {
-    "kernels.tuning.autotune": ["TOP_CANDIDATES"],
-    "models.engines.original": ["Original"],
-    "models.engines.timeline": ["measure_timeline"],
-    "models.quantization.measure": ["Goal"],
-    "models.quantization.quantize": [
-        "MOST_PHOTOGRAPHS",
-        "Photographs",
-        "QuantisationReport",
-        "quantize",
-    ],
-    "models.reports.plan_report": ["PlanReport", "plan_report"],
-    "models.reports.report": ["NetworkReport", "NodeReport", "report"],
-    "models.tuning.precompile": ["precompile"],
-    "models.tuning.tune": ["ProblemReport", "TuningReport", "tune"],
+    "engines.original": ["Original"],
+    "engines.timeline": ["measure_timeline"],
+    "quantization.measure": ["Goal"],
+    "quantization.quantize": ["MOST_PHOTOGRAPHS", "Photographs", "QuantisationReport", "quantize"],
+    "reports.plan_report": ["PlanReport", "plan_report"],
+    "reports.report": ["NetworkReport", "NodeReport", "report"],
+    "tuning.precompile": ["precompile"],
+    "tuning.tune": ["TOP_CANDIDATES", "ProblemReport", "TuningReport", "tune"],
 }
 """What a server does not need is imported when it is asked for: it would start 0.2 s later."""
 
@@ -114,7 +108,7 @@ if not TYPE_CHECKING:
         """Return a name of `_LATE`, imported now."""
         for module, names in _LATE.items():
             if name in names:
-                return getattr(import_module(module), name)
+                return getattr(import_module(f"{__name__}.{module}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

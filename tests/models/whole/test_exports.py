@@ -1,0 +1,16 @@
+"""What `models` exports is there, whether it is imported at once or when it is asked for."""
+
+import pytest
+
+import models
+
+
+@pytest.mark.parametrize("name", models.__all__)
+def test_every_exported_name_is_there(name: str) -> None:
+    assert getattr(models, name) is not None
+
+
+@pytest.mark.parametrize("name", ["unknown"])
+def test_an_unknown_name_is_an_error_that_names_it(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+        getattr(models, name)
