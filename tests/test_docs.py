@@ -151,6 +151,25 @@ def test_compilers_differ_as_the_page_for_a_day_with_a_gpu_says() -> None:
     assert not [row for row, cell in newer.items() if "stores" in cell]
 
 
+# Those of a day on which they are still written.
+UNFINISHED = {"README", "compared-with-the-file", "guessed-presets", "quantisation"}
+RECORDS = [page for page in (ROOT / "docs/decisions").glob("*.md") if page.stem not in UNFINISHED]
+
+
+@pytest.mark.parametrize("page", RECORDS, ids=lambda page: page.stem)
+def test_a_decision_record_is_short_and_says_when_it_may_be_changed(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.split()) <= 300
+    parts = re.findall(r"(?m)^\*\*([A-Z][a-z ]+)\b.*?\*\*", text)
+    assert [part for part in parts if part in PARTS_OF_A_RECORD] == PARTS_OF_A_RECORD
+    index = (page.parent / "README.md").read_text(encoding="utf-8")
+    title = text.partition("\n")[0].removeprefix("# ")
+    assert f"- [{title}]({page.name})\n" in index
+
+
+PARTS_OF_A_RECORD = ["Context", "Decision", "Measurement", "When it may be changed"]
+
+
 def test_the_order_of_reading_is_one_of_25_files_for_either_reader() -> None:
     page = (ROOT / "docs/reading.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (\d+) \| (\d+) \| `([\w/.]+)` \| ([^|]+) \|$", page)
