@@ -32,7 +32,7 @@ MACHINE = {
     "onnx": "1.23.1",
     "onnxruntime": "1.30.0",
     "torch": "2.11.0",
-    "uvloop": "*",
+    "uvloop": "0.*",
 }
 ON_THE_MACHINE = frozenset(
     {*MACHINE, "cuda-pathfinder", "flatbuffers", "ml-dtypes", "mpmath", "protobuf", "sympy"}
