@@ -96,12 +96,13 @@ def test_a_fixture_that_fails_in_the_end_takes_the_proof_back(tmp_path: Path) ->
     assert ends(tmp_path) == [PASSED, "error"]
 
 
-def test_a_file_that_cannot_be_imported_is_not_proved(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_imported_is_not_proved_and_stops_no_other(tmp_path: Path) -> None:
     tests = command_of(tmp_path, "pass")
-    (tmp_path / "test_made_up.py").write_text("import no_such_module\n")
-    assert not proof.prove({"made up": tests}, 60, "abc", tmp_path)
+    broken = tmp_path / "test_broken.py"
+    broken.write_text("import no_such_module\n")
+    assert not proof.prove({"made up": [*tests, str(broken)]}, 60, "abc", tmp_path)
     (row,) = read(tmp_path / "gpu_proof.jsonl")
-    assert row["not_proved"] == ["test_made_up.py: error"]
+    assert (row["passed"], row["not_proved"]) == (1, ["test_broken.py: error"])
 
 
 def test_without_time_nothing_is_proved_and_what_did_not_begin_is_named(tmp_path: Path) -> None:

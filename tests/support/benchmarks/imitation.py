@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.gpu.carry import MACHINE, checkout_files
+from benchmarks.gpu.carry import MACHINE, ON_THE_MACHINE, checkout_files
 from benchmarks.rows import ROOT
 
 _PROFILER = """#!/bin/sh
@@ -66,6 +66,7 @@ def imitate(folder: Path, interpreter: Path, uv: Path) -> Imitation:
         program.write_text(_PROFILER)
         program.chmod(0o755)
     packages = [f"{name}=={version}" for name, version in MACHINE.items() if name != "torch"]
+    packages += ON_THE_MACHINE - MACHINE.keys()  # some of which only PyTorch brings
     environment = folder / "environment"
     for words in (
         (uv, "venv", "--quiet", "--python", interpreter, environment),

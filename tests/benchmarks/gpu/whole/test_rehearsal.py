@@ -42,6 +42,7 @@ def test_the_proof_runs_every_test_as_far_as_no_device(machine: Imitation) -> No
     assert dict.fromkeys(ended, "status 1") | {"what is here": "status 0"} == ended, run.stdout
     assert list(ended) == [stage.name for stage in PARTS["proof"]]
     assert "carried kernels of NVRTC 13.0 are in" in run.stdout
+    assert "ModuleNotFoundError" not in (out / LOG).read_text()
     lines = read(out / OUTCOMES)
     outcomes = Counter(
         outcome
