@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# ONNX Runtime computes a quantised convolution behind a Relu in float unless the zero point is the lowest code.
+# ONNX Runtime computes a quantized convolution behind a Relu in float unless the zero point is the lowest code.
 #
 # Versions: onnxruntime 1.31.1, onnx 1.23.2, numpy 2.3.5, on the CPU (x86-64).
 #
 # A QDQ model Conv, Relu, QuantizeLinear, DequantizeLinear, Conv, ... is expected to become QLinearConv nodes. It does
 # where Relu's 0 is the lowest code, uint8 with zero point 0 or int8 with -128: Relu is dropped then. With int8 and
-# zero point 0, as quantisers for TensorRT write it (nvidia-modelopt), or uint8 and 128, nothing drops Relu, and each
+# zero point 0, as quantizers for TensorRT write it (nvidia-modelopt), or uint8 and 128, nothing drops Relu, and each
 # convolution stays a float one between DequantizeLinear and QuantizeLinear, which is slower than the float model.
 # uint8 with zero point 0 and a Min with 127 behind the QuantizeLinear has the same numbers as int8 with 0, and becomes
 # QLinearConv.

@@ -45,7 +45,7 @@ from models.errors import (
     ModelError,
     ModelFileError,
     PreprocessingError,
-    QuantisationError,
+    QuantizationError,
     UnsupportedModelError,
 )
 from models.inner import Absent, Inner, as_vectors
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from models.quantization.quantize import (
         MOST_PHOTOGRAPHS,
         Photographs,
-        QuantisationReport,
+        QuantizationReport,
         quantize,
     )
     from models.reports.plan_report import PlanReport, plan_report
@@ -94,7 +94,7 @@ _LATE = {
     "engines.original": ["Original"],
     "engines.timeline": ["measure_timeline"],
     "quantization.measure": ["Goal"],
-    "quantization.quantize": ["MOST_PHOTOGRAPHS", "Photographs", "QuantisationReport", "quantize"],
+    "quantization.quantize": ["MOST_PHOTOGRAPHS", "Photographs", "QuantizationReport", "quantize"],
     "reports.plan_report": ["PlanReport", "plan_report"],
     "reports.report": ["NetworkReport", "NodeReport", "report"],
     "tuning.precompile": ["precompile"],
@@ -160,8 +160,8 @@ __all__ = [
     "Preprocessing",
     "PreprocessingError",
     "ProblemReport",
-    "QuantisationError",
-    "QuantisationReport",
+    "QuantizationError",
+    "QuantizationReport",
     "Reason",
     "Resize",
     "Results",

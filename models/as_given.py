@@ -130,7 +130,7 @@ def open_session(model: bytes, threads: int, *, exact: bool = False) -> ort.Infe
 def session_options(threads: int, *, exact: bool = False) -> ort.SessionOptions:
     """Return the options of a session for the CPU.
 
-    An `exact` one computes node by node, so that quantised layers are computed in float: their sums
+    An `exact` one computes node by node, so that quantized layers are computed in float: their sums
     of 8-bit products may overflow where a processor has no instruction for them.
     """
     options = ort.SessionOptions()
@@ -171,12 +171,12 @@ def _without_axes(model: Any) -> None:
     import onnx_ir as ir  # noqa: PLC0415
 
     from models.onnx_loader.constants import add_constant  # noqa: PLC0415
-    from models.onnx_loader.integers import dequantised  # noqa: PLC0415
+    from models.onnx_loader.integers import dequantized  # noqa: PLC0415
 
     for node in list(model.graph):
         if node.op_type != "DequantizeLinear" or "axis" not in node.attributes:
             continue
-        constant = dequantised(node)
+        constant = dequantized(node)
         if constant is None:
             del node.attributes["axis"]
         else:

@@ -145,7 +145,7 @@ def load_classifier(
     """Return the classifier in `path`, described by its `model.toml`.
 
     `overrides` are flags under the same keys. Where neither sets a precision, it is the file's:
-    int8 of a quantised model, else that of its weights, float16 or float32. Engines are compared
+    int8 of a quantized model, else that of its weights, float16 or float32. Engines are compared
     with the file as it was given, which ONNX Runtime runs on `threads` threads, on noise and on
     `photographs`. `keep` is that of `load_proto`. Raises ModelFileError, UnsupportedModelError or
     PreprocessingError.
@@ -177,9 +177,9 @@ def load_classifier(
         raise UnsupportedModelError(f"{path}: {error}") from error
     if precision is None:
         precision = _own_precision(proto, network)
-    if precision is Precision.INT8 and not network.quantised:
+    if precision is Precision.INT8 and not network.quantized:
         raise UnsupportedModelError(
-            f"{path} is not quantised, so int8 cannot be its precision. Make a quantised model of"
+            f"{path} is not quantized, so int8 cannot be its precision. Make a quantized model of"
             f" it, with photographs of its kind: convoy quantize {path} photos/ -o"
             f" {path.with_suffix('.int8.onnx')}"
         )
@@ -244,7 +244,7 @@ def _as_given(
 
 
 def _own_precision(proto: ModelProto, network: LoadedModel) -> Precision:
-    if network.quantised:
+    if network.quantized:
         return Precision.INT8
     return Precision.FP16 if weighs_halves(proto) else Precision.FP32
 

@@ -5,7 +5,7 @@ ModelError
 ├── UnsupportedModelError   valid ONNX that Convoy cannot run, with everything that is missing
 │   ├── NoKernelsError      valid ONNX that Convoy's kernels cannot run; ONNX Runtime may
 │   └── NotScoresError      valid ONNX of which no output, or more than one, may be scores
-├── QuantisationError       a quantised model would change too many labels
+├── QuantizationError       a quantized model would change too many labels
 ├── PreprocessingError      model.toml, a preset or a flag that is invalid
 └── EngineError             a device that is missing, or a run that failed
     ├── NoGpuError          no GPU could be opened
@@ -33,8 +33,8 @@ class NotScoresError(UnsupportedModelError):
     """Says that no output of the model is a classifier's scores, or that several may be."""
 
 
-class QuantisationError(ModelError):
-    """Says that a quantised model would change too many labels, or that too few images show it does
+class QuantizationError(ModelError):
+    """Says that a quantized model would change too many labels, or that too few images show it does
     not."""
 
 

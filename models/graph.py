@@ -46,7 +46,7 @@ class ChannelSlice:
 class Value:
     """A tensor computed for each image; `shape` is that of one image, without the batch axis.
 
-    Where it is stored in bytes it is quantised: its numbers are those that its bytes stand for.
+    Where it is stored in bytes it is quantized: its numbers are those that its bytes stand for.
     """
 
     name: str
@@ -335,7 +335,7 @@ class Constant(Node):
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Holds whole numbers and scales whose product, numbers · scale, is a quantised weight.
+    """Holds whole numbers and scales whose product, numbers · scale, is a quantized weight.
 
     There is one scale, or one for each entry of the weight's first axis.
     """
@@ -345,7 +345,7 @@ class Grid:
 
     @property
     def weight(self) -> Weight:
-        """Return the weight's numbers, after DequantizeLinear if it is quantised."""
+        """Return the weight's numbers, after DequantizeLinear if it is quantized."""
         scale = self.scale.reshape(-1, *[1] * (self.numbers.ndim - 1))
         return self.numbers.astype(np.float32) * scale
 
@@ -364,7 +364,7 @@ class Graph:
     values: Mapping[str, Value]
     nodes: tuple[Node, ...]
     weights: Mapping[str, Weight]
-    # Of weights that were quantised, by name. A weight that a rule computes has another name.
+    # Of weights that were quantized, by name. A weight that a rule computes has another name.
     grids: Mapping[str, Grid] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

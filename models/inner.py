@@ -122,7 +122,7 @@ def why_shut(network: LoadedModel) -> str:
     """Return why no value inside a network can be read; empty if some can."""
     if network.no_kernels:
         return _AS_IT_IS
-    return _IN_BYTES if network.quantised else ""
+    return _IN_BYTES if network.quantized else ""
 
 
 def last_linear(graph: Graph) -> Gemm | Conv | None:

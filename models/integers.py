@@ -1,4 +1,4 @@
-"""Computes the whole numbers of a quantised network's filters and biases, in units of their
+"""Computes the whole numbers of a quantized network's filters and biases, in units of their
 scales."""
 
 import numpy as np
@@ -9,7 +9,7 @@ from kernels.problems.precision import BYTE, Storage
 from models.graph import Grid, Weight
 
 
-def is_quantised(stored: Storage) -> bool:
+def is_quantized(stored: Storage) -> bool:
     """Return whether a value is stored as bytes that mean numbers by a scale."""
     return stored.dtype == BYTE.dtype
 

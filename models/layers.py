@@ -1,11 +1,11 @@
-"""Counts the layers of a quantised model that are computed on integers, and names the others."""
+"""Counts the layers of a quantized model that are computed on integers, and names the others."""
 
 from dataclasses import dataclass
 
 from typing_extensions import override
 
 from models.graph import Conv, Gemm, Graph
-from models.integers import is_quantised
+from models.integers import is_quantized
 
 _SHOWN = 8
 
@@ -32,6 +32,6 @@ def layers_of(graph: Graph) -> Layers:
     """Return the layers of a rewritten graph, as a GPU runs it."""
     layers = [node for node in graph.nodes if isinstance(node, Conv | Gemm)]
     floats = tuple(
-        node.name for node in layers if not is_quantised(graph.values[node.output].stored)
+        node.name for node in layers if not is_quantized(graph.values[node.output].stored)
     )
     return Layers(len(layers) - len(floats), floats)

@@ -69,7 +69,7 @@ class _Halves:
     def __init__(self, graph: Graph) -> None:
         self._graph, between = graph, _between_bytes(graph)
         self._in_float = beyond_half(graph) | between
-        floats = _scores(graph) | _inputs_to_quantise(graph)
+        floats = _scores(graph) | _inputs_to_quantize(graph)
         floats |= {
             name
             for node in graph.nodes
@@ -205,7 +205,7 @@ def _scores(graph: Graph) -> set[str]:
 
 
 def _between_bytes(graph: Graph) -> dict[str, str]:
-    """Return the nodes whose output is only quantised, perhaps after more such nodes, with the
+    """Return the nodes whose output is only quantized, perhaps after more such nodes, with the
     reason.
 
     As halves they would be rounded twice. A product is not among them: it is on tensor cores.
@@ -220,7 +220,7 @@ def _between_bytes(graph: Graph) -> dict[str, str]:
             continue
         after = [reader for name in _within(graph, node.output) for reader in readers.get(name, ())]
         if after and all(isinstance(each, Quantize) or each.name in found for each in after):
-            found[node.name] = "what it computes is quantised"
+            found[node.name] = "what it computes is quantized"
     return found
 
 
@@ -232,7 +232,7 @@ def _within(graph: Graph, name: str) -> Iterator[str]:
         yield name
 
 
-def _inputs_to_quantise(graph: Graph) -> set[str]:
+def _inputs_to_quantize(graph: Graph) -> set[str]:
     """Return the network's inputs that only Quantize reads; as halves they would be rounded
     twice."""
     others = {

@@ -95,9 +95,9 @@ class Settings(BaseModel):
     """Where the model runs."""
     precision: Precision | None = None
     """How exactly a GPU computes: fp32; 3xtf32, on tensor cores with up to 1.7 times its rounding
-    error in a layer, 2.4 times in a network; tf32; fp16. int8 is a quantised model's, which
+    error in a layer, 2.4 times in a network; tf32; fp16. int8 is a quantized model's, which
     `convoy quantize` makes. The CPU computes as the file says, in int8 or fp32. [default: the
-    model's own, else int8 where it is quantised, fp16 where its weights are, else fp32]"""
+    model's own, else int8 where it is quantized, fp16 where its weights are, else fp32]"""
     devices: str | None = None
     """Several engines for one queue, instead of --device: cuda:0,cuda:1 for these GPUs, cuda:all
     for every GPU, or cpu:2 for two engines with half the threads each."""

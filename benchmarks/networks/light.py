@@ -21,7 +21,7 @@ from models.classifier import Classifier
 from models.engines.engine import Images
 from models.onnx_loader import load_proto
 from models.preprocessing import PRESETS, CropMode, normalised
-from models.quantization.candidate import Method, calibrate, quantised
+from models.quantization.candidate import Method, calibrate, quantized
 from models.scores import OutputKind
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -104,7 +104,7 @@ def network(name: str, precision: Precision = Precision.FP32) -> Classifier:
     in_float = network(name)
     proto = in_float.network.proto
     images = normalised(images_of(in_float, _CALIBRATED), in_float.preprocessing)
-    in_bytes = quantised(proto, calibrate(proto, images, Method.MIN_MAX))
+    in_bytes = quantized(proto, calibrate(proto, images, Method.MIN_MAX))
     return replace(classifier(name, in_bytes), precision=Precision.INT8)
 
 

@@ -78,7 +78,7 @@ class Engine(Protocol):
 
     @property
     def layers(self) -> str:
-        """Return how many layers of a quantised model are on integers, and the others' names;
+        """Return how many layers of a quantized model are on integers, and the others' names;
         empty for other models."""
 
     @property

@@ -60,7 +60,7 @@ class SessionModel:
     def of(classifier: Classifier) -> "SessionModel":
         """Return a classifier in the form that ONNX Runtime loads."""
         proto = classifier.network.proto
-        if classifier.network.quantised:
+        if classifier.network.quantized:
             proto = on_integers(proto, pairs_saturate=pairs_saturate())
         inner = classifier.inner
         return SessionModel(
@@ -139,7 +139,7 @@ class OnnxRuntimeEngine:
 
         `warm_up` ends with `prove`. Unless they are None, `side_by_side` says whether parallel
         images are faster and `one_thread` whether one thread is as fast as several, which `warm_up`
-        does not measure then, and `layers` which layers of a quantised model are on integers, which
+        does not measure then, and `layers` which layers of a quantized model are on integers, which
         the first session does not count then. `exact` is that of `open_session`.
         """
         if max_batch < 1:
@@ -188,7 +188,7 @@ class OnnxRuntimeEngine:
 
     @property
     def layers(self) -> str:
-        """Return which layers of a quantised model are on integers, counted in the session."""
+        """Return which layers of a quantized model are on integers, counted in the session."""
         return "" if self._layers is None else str(self._layers)
 
     @property
@@ -378,7 +378,7 @@ def _joined(parts: Sequence[_Arrays]) -> _Arrays:
 def _precision(classifier: Classifier) -> Precision:
     """Return the precision in which the file computes; the precision set for GPUs has no effect
     here."""
-    if classifier.network.quantised:
+    if classifier.network.quantized:
         return Precision.INT8
     # The loader turns a model's float16 into float32, but of one that is served as it is.
     halves = any(isinstance(n, Opaque) and n.halves for n in classifier.network.graph.nodes)

@@ -196,12 +196,12 @@ def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: 
     """Compare the CPU's engine, or one opened for that, with the file as it was given.
 
     Sums of 8-bit products overflow on processors without an instruction for them, differently in
-    each form of a model, so that of a quantised one a session that avoids it is compared. Raises
+    each form of a model, so that of a quantized one a session that avoids it is compared. Raises
     UnsupportedModelError.
     """
     if classifier.given is None:
         return
-    if engine is not None and not classifier.network.quantised:
+    if engine is not None and not classifier.network.quantized:
         compare(engine, classifier)
         return
     model = SessionModel.of(classifier)

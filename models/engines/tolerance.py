@@ -30,7 +30,7 @@ from models.graph import (
     ScaleShift,
     Softmax,
 )
-from models.integers import is_quantised
+from models.integers import is_quantized
 from models.onnx_loader import Opaque
 
 if TYPE_CHECKING:  # it brings the planner, which only a GPU needs
@@ -50,14 +50,14 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
     rounded to 11 bits, 2^13 u. Without `choose` every convolution sums its products directly. An
     opaque node errs by as much as the nodes inside.
 
-    Quantising hides most errors and enlarges the others: of numbers that err by e, a share of e / s
+    Quantizing hides most errors and enlarges the others: of numbers that err by e, a share of e / s
     falls on the other side of a step s, and errs by s then; √(e·s) in quadratic mean.
     """
     u = float(np.finfo(np.float32).eps) / 2
     total = 0.0  # in u
     for node in graph.nodes:
         errors: list[float] = []
-        if is_quantised(graph.values[node.output].stored):
+        if is_quantized(graph.values[node.output].stored):
             total = max(total, sqrt(total / u / _STEPS))
         if graph.values[node.output].stored == HALF:
             errors.append(ROUNDED)

@@ -1,6 +1,6 @@
-"""Gives quantised activations the type and zero point with which ONNX Runtime uses integers.
+"""Gives quantized activations the type and zero point with which ONNX Runtime uses integers.
 
-On x86 it joins a convolution with the nodes that quantise beside it only if its input is uint8, and
+On x86 it joins a convolution with the nodes that quantize beside it only if its input is uint8, and
 with a Relu or Clip ahead of the QuantizeLinear only if that makes the lowest code of 0. It computes
 others in float, and takes longer than for the float model. So codes q become q + d, which mean the
 same with the zero point z + d:
@@ -8,7 +8,7 @@ same with the zero point z + d:
     d = -z, uint8,  where every code is made of a Relu's or a Clip's numbers, which are 0 or more
     d = 128, uint8, of other values of int8
 
-Quantising never changes the order of two numbers. So the activation becomes a part of it, and of a
+Quantizing never changes the order of two numbers. So the activation becomes a part of it, and of a
 bound only the least code is left:
 
     quantize(clip(x, 0, c)) = min(quantize(x), quantize(c), highest code),   zero point 0
@@ -115,8 +115,8 @@ class _Joined:
     them."""
 
     names: set[str]
-    quantise: list[NodeProto]
-    dequantise: list[NodeProto]
+    quantize: list[NodeProto]
+    dequantize: list[NodeProto]
 
 
 def _joined(graph: _Graph) -> Iterator[_Joined]:
@@ -136,14 +136,14 @@ def _joined(graph: _Graph) -> Iterator[_Joined]:
             maker = graph.makers.get(name)
             whole &= name not in outputs
             if maker is not None and maker.op_type == "QuantizeLinear":
-                found.quantise.append(maker)
+                found.quantize.append(maker)
             elif maker is not None and maker.op_type in _MOVES and len(maker.output) == 1:
                 left += _moved(maker)
             else:
                 whole = False
             for reader in graph.readers[name]:
                 if reader.op_type == "DequantizeLinear" and reader.input[0] == name:
-                    found.dequantise.append(reader)
+                    found.dequantize.append(reader)
                 elif reader.op_type in _MOVES and name in _moved(reader):
                     left += reader.output
                 else:
@@ -173,7 +173,7 @@ class _Change:
 
 def _change(graph: _Graph, joined: _Joined) -> _Change | None:
     """Return how values are to be changed, or None if they stay."""
-    ends = [*joined.quantise, *joined.dequantise]
+    ends = [*joined.quantize, *joined.dequantize]
     tensors = [graph.constants.get(end.input[2]) if len(end.input) > 2 else None for end in ends]
     zeros = [numpy_helper.to_array(tensor) for tensor in tensors if tensor is not None]
     types = {tensor.data_type for tensor in tensors if tensor is not None}
@@ -185,25 +185,25 @@ def _change(graph: _Graph, joined: _Joined) -> _Change | None:
     if len(one) == 1 and all(zero.size == 1 for zero in zeros):
         (zero,) = one
         highest = int(_TYPES[kind].max) - zero
-        for end in joined.quantise:
+        for end in joined.quantize:
             if (bound := _bound(graph, end, highest)) is not None:
                 behind[end.output[0]] = bound
         lowest = zero == _TYPES[kind].min
         bites = any(
             graph.makers[end.input[0]].op_type == "Clip"
-            for end in joined.quantise
+            for end in joined.quantize
             if end.output[0] in behind
         )
-        if len(behind) == len(joined.quantise) and (not lowest or bites):
+        if len(behind) == len(joined.quantize) and (not lowest or bites):
             return _Change(joined, -zero, behind)
     return _Change(joined, _SHIFT, {}) if kind == TensorProto.INT8 else None
 
 
-def _bound(graph: _Graph, quantise: NodeProto, highest: int) -> tuple[str, int] | None:
+def _bound(graph: _Graph, quantize: NodeProto, highest: int) -> tuple[str, int] | None:
     """Return what an activation ahead of a QuantizeLinear reads, and the largest code that it
     leaves, less the zero point; None for other activations than clip(x, 0, c)."""
-    activation = graph.makers.get(quantise.input[0])
-    scale = graph.array(quantise.input[1])
+    activation = graph.makers.get(quantize.input[0])
+    scale = graph.array(quantize.input[1])
     if activation is None or scale is None or scale.size != 1:
         return None
     if activation.op_type == "Relu":
@@ -224,7 +224,7 @@ def _bound(graph: _Graph, quantise: NodeProto, highest: int) -> tuple[str, int] 
 
 
 def _apply(graph: _Graph, change: _Change) -> None:
-    for end in (*change.joined.quantise, *change.joined.dequantise):
+    for end in (*change.joined.quantize, *change.joined.dequantize):
         end.input[2] = _shifted(graph, end.input[2], change.shift)
         # From opset 21 on it may say the type of the zero point once more.
         kept = [part for part in end.attribute if part.name != "output_dtype"]
@@ -235,14 +235,14 @@ def _apply(graph: _Graph, change: _Change) -> None:
         if value.name in change.joined.names:
             value.type.tensor_type.elem_type = TensorProto.UINT8
     for name, (x, most) in change.behind.items():
-        quantise = graph.makers[name]
-        quantise.input[0] = x
+        quantize = graph.makers[name]
+        quantize.input[0] = x
         if most < _HIGHEST:
-            quantise.output[0] = f"{name}/unbounded"
+            quantize.output[0] = f"{name}/unbounded"
             constant = graph.add(f"convoy/{most}", np.array(most, np.uint8))
-            least = helper.make_node("Min", [quantise.output[0], constant], [name])
-            least.name = f"{quantise.name}/bound"
-            graph.proto.node.insert(list(graph.proto.node).index(quantise) + 1, least)
+            least = helper.make_node("Min", [quantize.output[0], constant], [name])
+            least.name = f"{quantize.name}/bound"
+            graph.proto.node.insert(list(graph.proto.node).index(quantize) + 1, least)
 
 
 def _drop_unread(graph: GraphProto) -> None:

@@ -13,7 +13,7 @@ from models.graph import Dequantize, Graph, Softmax, last_nodes
 
 
 def without_last_dequantize(graph: Graph) -> Graph:
-    """Return the graph without its last node if that dequantises the scores, else the graph itself.
+    """Return the graph without its last node if that dequantizes the scores, else the graph itself.
 
     The ranking reads bytes as the numbers that they stand for.
     """

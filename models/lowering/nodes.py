@@ -49,7 +49,7 @@ from models.graph import (
     Softmax,
     Transpose,
 )
-from models.integers import is_quantised
+from models.integers import is_quantized
 from models.lowering import buffer_view
 from models.lowering.context import Context, pixels_of
 from models.lowering.integers import added_to, integer_operands, lower_integer_gemm
@@ -133,7 +133,7 @@ def _global_pool(to: Context, node: GlobalPool) -> None:
     x, x_pixels = to.pixels(node.x)
     y = to.output(node.output)
     area = prod(to.graph.shape(node.x)[1:])
-    if is_quantised(x_pixels.stored) and node.kind is not PoolKind.MAX:
+    if is_quantized(x_pixels.stored) and node.kind is not PoolKind.MAX:
         launch = global_average_launch(to.n, area, x_pixels, pixels_of(y))
     else:
         launch = global_pool_launch(node.kind, to.n, area, x_pixels, pixels_of(y))
@@ -172,7 +172,7 @@ def _binary(to: Context, node: Binary) -> None:
     reads = [to.views[operand] for operand in (node.a, node.b) if operand in to.views]
     whole = to.graph.shape(node.a) == to.graph.shape(node.output)
     y = to.output(node.output, over=node.a if whole else node.b, reads=reads)
-    if is_quantised(stored):  # a sum: `integer_sum` makes no other
+    if is_quantized(stored):  # a sum: `integer_sum` makes no other
         launch = add_launch(a, b, y.strided, node.activation)
     else:
         launch = elementwise.binary_launch(node.op, a, b, y.strided, node.activation)
@@ -224,7 +224,7 @@ def _transpose(to: Context, node: Transpose) -> None:
 def _pad(to: Context, node: Pad) -> None:
     inner = y = to.output(node.output)
     stored = y.strided.stored
-    value = stored.byte(node.value) if is_quantised(stored) else node.value
+    value = stored.byte(node.value) if is_quantized(stored) else node.value
     to.tape.emit(elementwise.fill_launch(y.strided, value), y=at(y))
     for axis, size in enumerate(to.graph.shape(node.x)):
         inner = buffer_view.cut(inner, axis + 1, node.begin[axis], node.begin[axis] + size)
@@ -255,7 +255,7 @@ def _constant(to: Context, node: Constant) -> None:
 
 
 def _gemm(to: Context, node: Gemm) -> None:
-    if is_quantised(to.graph.values[node.x].stored):
+    if is_quantized(to.graph.values[node.x].stored):
         lower_integer_gemm(to, node)
         return
     x_view, y_view = to.views[node.x], to.output(node.output)

@@ -50,7 +50,7 @@ class LoadedModel:
     name: str
     graph: Graph  # typed nodes as exported, before any rewriting
     proto: ModelProto  # the normal form as ONNX, its batch axis symbolic; or the file's own
-    quantised: bool = False  # whether it computes on 8-bit integers
+    quantized: bool = False  # whether it computes on 8-bit integers
     meaning: Meaning = UNSHOWN  # of its scores
 
     @property
@@ -121,7 +121,7 @@ def load_proto(
             else partial(choose_scores, outputs=outputs, labels=labels, beside=beside)
         )
         made = translate(name, proto, input_shape, opaque=opaque, choose=choose)
-        return made.graph, made.proto, made.quantised, made.meaning
+        return made.graph, made.proto, made.quantized, made.meaning
 
     question = (name, input_shape, opaque, outputs, labels, beside)
     return LoadedModel(name, *translated(proto, question, translate, keep))

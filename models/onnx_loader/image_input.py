@@ -78,7 +78,7 @@ def _check_elements(name: str, tensor: TypeProto.Tensor) -> None:
     kind = TensorProto.DataType.Name(elements) if elements in TensorProto.DataType.values() else "?"
     raise UnsupportedModelError(
         f"{what} holds {kind}; Convoy gives pixels as float32, float16, float64, bfloat16 or uint8."
-        " Export the model with one of these; of a quantised model, keep the float input before its"
+        " Export the model with one of these; of a quantized model, keep the float input before its"
         " first QuantizeLinear"
     )
 

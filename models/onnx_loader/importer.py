@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Grid, Node, Shape, Value, Weight
 from models.onnx_loader.constants import numbered
-from models.onnx_loader.integers import constant_of, dequantised_constant
+from models.onnx_loader.integers import constant_of, dequantized_constant
 
 
 class RefusedError(Exception):
@@ -162,7 +162,7 @@ class OnnxNode:
     def grid(self, index: int, *, transposed: bool = False) -> Grid | None:
         """Return constant input `index` as whole numbers and scales; None unless it has one scale,
         or one a row."""
-        kept = dequantised_constant(self.input(index))
+        kept = dequantized_constant(self.input(index))
         if kept is None:
             return None
         numbers = kept.numbers.T if transposed else kept.numbers

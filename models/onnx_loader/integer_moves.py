@@ -4,13 +4,13 @@
     quantize(max(x))     →  max(quantize(x))     over the windows of a MaxPool
 
 Behind the first a convolution reads bytes, ahead of the second it gives them. Neither changes a
-number: quantising never changes the order of two. A Pad with zeros is moved to the convolution
+number: quantizing never changes the order of two. A Pad with zeros is moved to the convolution
 that reads it, which pads with the zero point itself:
 
     dequantize(pad(q, code))         →  pad(dequantize(q), its number)
     dequantize(quantize(pad(x, 0)))  →  pad(dequantize(quantize(x)), 0)
 
-What no convolution takes pads bytes, by the first rule. Refused where operands are quantised in
+What no convolution takes pads bytes, by the first rule. Refused where operands are quantized in
 different ways or a channel at a time, where no byte is the number that a Pad has, and where others
 read what lies between.
 """
@@ -34,7 +34,7 @@ _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 _End = tuple[ir.Node, ir.Value | None]
-"""A node that quantises or dequantises, and its integers."""
+"""A node that quantizes or dequantizes, and its integers."""
 
 _Meaning = tuple[ir.DataType, float, int]
 """The type of integers, their scale and their zero point."""
@@ -48,10 +48,10 @@ def move_integers(model: ir.Model) -> None:
     RewritePass([rules.normalize_pad_format_conv_rule, rules.fuse_pad_into_conv_rule])(model)
     moves = _moves(model)
     for node in moves:
-        _dequantise_later(node, model.graph)
+        _dequantize_later(node, model.graph)
     for node in reversed(moves):
         if node.op_type == "MaxPool":
-            _quantise_sooner(node, model.graph)
+            _quantize_sooner(node, model.graph)
     passes.RemoveUnusedNodesPass()(model)
 
 
@@ -142,7 +142,7 @@ def _code(number: float | None, meaning: _Meaning) -> int | None:
     return int(steps) + zero if fits else None
 
 
-def _dequantise_later(move: ir.Node, graph: ir.Graph) -> None:
+def _dequantize_later(move: ir.Node, graph: ir.Graph) -> None:
     (moved,) = move.outputs
     operands = move.inputs if move.op_type == "Concat" else move.inputs[:1]
     sources = [each.producer() for each in operands if each is not None]
@@ -169,7 +169,7 @@ def _dequantise_later(move: ir.Node, graph: ir.Graph) -> None:
     after.outputs[0].name, moved.name = moved.name, f"{moved.name}/bytes"
 
 
-def _quantise_sooner(move: ir.Node, graph: ir.Graph) -> None:
+def _quantize_sooner(move: ir.Node, graph: ir.Graph) -> None:
     (most,), x = move.outputs, move.inputs[0]
     readers = [reader for reader, _ in most.uses()]
     if any(each.op_type != "QuantizeLinear" for each in readers):
@@ -190,7 +190,7 @@ def _quantise_sooner(move: ir.Node, graph: ir.Graph) -> None:
 
 
 def _common(ends: Sequence[_End]) -> _Meaning | None:
-    """Return how nodes quantise or dequantise these 8-bit values, or None if not all do so
+    """Return how nodes quantize or dequantize these 8-bit values, or None if not all do so
     alike."""
     found = {_meaning(node, integers) for node, integers in ends}
     return found.pop() if len(found) == 1 else None

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes import common as passes
 
 from models.onnx_loader.constants import add_constant
-from models.onnx_loader.integers import QuantisedConstant, constant_of, dequantised_constant
+from models.onnx_loader.integers import QuantizedConstant, constant_of, dequantized_constant
 
 # Smaller products are 0: their steps would leave the numbers that float32 has.
 _LEAST = 1e-30
@@ -74,22 +74,22 @@ def _fold_batch_norm(norm: ir.Node, graph: ir.Graph) -> None:
         _replace(graph, [norm, conv], norm.outputs[0], made)
 
 
-def _share_scale(quantise: ir.Node, graph: ir.Graph) -> None:
+def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
     """Give all channels one scale between a convolution and depthwise ones."""
-    found = _by_channel(quantise)
+    found = _by_channel(quantize)
     if found is None:
         return
     scales, zeros, back = found
-    (integers,) = quantise.outputs
+    (integers,) = quantize.outputs
     readers = [reader for each in back for reader, _ in each.outputs[0].uses()]
     if any(each.outputs[0].is_graph_output() for each in back) or not all(
         map(_is_depthwise, readers)
     ):
         return
-    activation = _only_reader_of(quantise.inputs[0], "Relu") or _only_reader_of(
-        quantise.inputs[0], "Clip"
+    activation = _only_reader_of(quantize.inputs[0], "Relu") or _only_reader_of(
+        quantize.inputs[0], "Clip"
     )
-    y = quantise.inputs[0] if activation is None else activation.inputs[0]
+    y = quantize.inputs[0] if activation is None else activation.inputs[0]
     conv = _only_reader_of(y, "Conv")
     kind = np.iinfo(integers.dtype.numpy()) if integers.dtype is not None else None
     if conv is None or kind is None:
@@ -116,7 +116,7 @@ def _share_scale(quantise: ir.Node, graph: ir.Graph) -> None:
         _replace(graph, [activation], activation.outputs[0], [relu])
     scale = add_constant(graph, f"{integers.name}/scale", np.array(most, np.float32))
     point = add_constant(graph, f"{integers.name}/zero", np.array(zero, kind.dtype))
-    for each in (quantise, *back):
+    for each in (quantize, *back):
         each.replace_input_with(1, scale)
         each.replace_input_with(2, point)
     for reader, made in zip(readers, behind, strict=True):
@@ -124,14 +124,14 @@ def _share_scale(quantise: ir.Node, graph: ir.Graph) -> None:
             _replace(graph, [reader], reader.outputs[0], made)
 
 
-def _by_channel(quantise: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] | None:
-    """Return scales and zero points of a node that quantises a channel at a time, and what
-    dequantises its result alike; None where it does not, or where others read that."""
-    scales, (integers,) = _floats(quantise.inputs[1]), quantise.outputs
+def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] | None:
+    """Return scales and zero points of a node that quantizes a channel at a time, and what
+    dequantizes its result alike; None where it does not, or where others read that."""
+    scales, (integers,) = _floats(quantize.inputs[1]), quantize.outputs
     back = [reader for reader, _ in integers.uses()]
-    if scales is None or scales.size < 2 or _axis(quantise) != 1 or integers.dtype is None:
+    if scales is None or scales.size < 2 or _axis(quantize) != 1 or integers.dtype is None:
         return None
-    zero = quantise.inputs[2] if len(quantise.inputs) > 2 else None
+    zero = quantize.inputs[2] if len(quantize.inputs) > 2 else None
     zeros = np.zeros(scales.shape) if zero is None else _floats(zero)
     if (
         zeros is None
@@ -139,8 +139,8 @@ def _by_channel(quantise: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] |
         or not all(
             each.op_type == "DequantizeLinear"
             and _axis(each) == 1
-            and len(each.inputs) == len(quantise.inputs)
-            and all(_same(a, b) for a, b in zip(quantise.inputs[1:], each.inputs[1:], strict=True))
+            and len(each.inputs) == len(quantize.inputs)
+            and all(_same(a, b) for a, b in zip(quantize.inputs[1:], each.inputs[1:], strict=True))
             for each in back
         )
     ):
@@ -148,17 +148,17 @@ def _by_channel(quantise: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] |
     return scales, zeros, back
 
 
-def _spell_out_channels(quantise: ir.Node, graph: ir.Graph) -> None:
-    """Multiply ahead of a node that quantises a channel at a time, and behind what reads it.
+def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
+    """Multiply ahead of a node that quantizes a channel at a time, and behind what reads it.
 
     ONNX Runtime takes the convolution between such nodes for one of integers, which then fails.
     """
-    found = _by_channel(quantise)
-    if found is None or quantise.inputs[0] is None:
+    found = _by_channel(quantize)
+    if found is None or quantize.inputs[0] is None:
         return
     scales, zeros, back = found
-    (integers,) = quantise.outputs
-    most, zero, x = scales.max(), zeros.min(), quantise.inputs[0]
+    (integers,) = quantize.outputs
+    most, zero, x = scales.max(), zeros.min(), quantize.inputs[0]
     shape = (-1, *[1] * (len(x.shape or ()) - 2))
     stem = integers.name
 
@@ -176,8 +176,8 @@ def _spell_out_channels(quantise: ir.Node, graph: ir.Graph) -> None:
         ahead.append(
             ir.node("Add", [ahead[0].outputs[0], constant("shift", most * (zeros - zero))])
         )
-    graph.insert_before(quantise, ahead)
-    quantise.replace_input_with(0, ahead[-1].outputs[0])
+    graph.insert_before(quantize, ahead)
+    quantize.replace_input_with(0, ahead[-1].outputs[0])
     for each in back:
         numbers = each.outputs[0]
         behind = [ir.node("Mul", [numbers, constant("step", scales / most)])]
@@ -188,7 +188,7 @@ def _spell_out_channels(quantise: ir.Node, graph: ir.Graph) -> None:
         behind[0].replace_input_with(0, numbers)
         behind[-1].outputs[0].name, numbers.name = numbers.name, f"{numbers.name}/alike"
         graph.insert_after(each, behind)
-    for each in (quantise, *back):
+    for each in (quantize, *back):
         each.resize_inputs(3)
         each.replace_input_with(1, scale)
         each.replace_input_with(2, point)
@@ -211,7 +211,7 @@ def _is_relu(activation: ir.Node, scales: _Numbers, codes: _Numbers) -> bool:
 
 def _is_depthwise(node: ir.Node) -> bool:
     filter_ = node.inputs[1] if node.op_type == "Conv" else None
-    weight = None if filter_ is None else dequantised_constant(filter_)
+    weight = None if filter_ is None else dequantized_constant(filter_)
     groups = node.attributes.get("group")
     return (
         weight is not None
@@ -265,7 +265,7 @@ def _scaled(
     """
     given = conv.inputs[2] if len(conv.inputs) > 2 else None
     bias = np.zeros(1) if given is None else _floats(given)
-    weight = None if conv.inputs[1] is None else dequantised_constant(conv.inputs[1])
+    weight = None if conv.inputs[1] is None else dequantized_constant(conv.inputs[1])
     if weight is None or weight.axis != 0 or bias is None:
         return None
     bias = bias if c is None else bias * a + c
@@ -281,21 +281,21 @@ def _scaled(
             graph, f"{stem}/filter/zero", filter_.zero_point.astype(filter_.integers.dtype)
         ),
     ]
-    dequantise = ir.node("DequantizeLinear", operands, {"axis": 0})
-    dequantise.outputs[0].name = f"{stem}/filter/numbers"
+    dequantize = ir.node("DequantizeLinear", operands, {"axis": 0})
+    dequantize.outputs[0].name = f"{stem}/filter/numbers"
     shift = add_constant(graph, f"{stem}/bias", bias.astype(np.float32))
     made = ir.Node(
         "",
         "Conv",
-        [conv.inputs[0], dequantise.outputs[0], shift],
+        [conv.inputs[0], dequantize.outputs[0], shift],
         list(conv.attributes.values()),
         name=conv.name,
     )
-    return [dequantise, made]
+    return [dequantize, made]
 
 
 def _step(x: ir.Value | None) -> float:
-    """Return the scale of a value that is dequantised, or infinity: of others no bias has steps."""
+    """Return the scale of a value that is dequantized, or infinity: of others no bias has steps."""
     node = None if x is None else x.producer()
     if node is None or node.op_type != "DequantizeLinear":
         return np.inf
@@ -304,8 +304,8 @@ def _step(x: ir.Value | None) -> float:
 
 
 def _scaled_filter(
-    weight: QuantisedConstant, a: _Numbers, least: _Numbers
-) -> QuantisedConstant | None:
+    weight: QuantizedConstant, a: _Numbers, least: _Numbers
+) -> QuantizedConstant | None:
     """Return the filter times `a`, an output channel each, with scales of `least` at least."""
     along = (-1, *[1] * (weight.integers.ndim - 1))
     channels = (len(weight.integers),)
@@ -319,6 +319,6 @@ def _scaled_filter(
     kind = np.iinfo(weight.integers.dtype)
     if numbers.min() < kind.min or numbers.max() > kind.max:
         return None
-    return QuantisedConstant(
+    return QuantizedConstant(
         numbers.astype(weight.integers.dtype), step.astype(np.float32), zero, axis=0
     )

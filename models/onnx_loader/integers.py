@@ -1,4 +1,4 @@
-"""Rewrites operators on integers with float ones, and keeps quantised constants as integers.
+"""Rewrites operators on integers with float ones, and keeps quantized constants as integers.
 
     QLinearConv(x, w, bias) = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), ...))
 
@@ -50,7 +50,7 @@ _THEIRS = {"channels_last": 0}
 # The axis of a Softmax meant another thing before this opset.
 _SOFTMAX_OPSET = 13
 
-# What ONNX Runtime computes on integers where each operand is dequantised beside it.
+# What ONNX Runtime computes on integers where each operand is dequantized beside it.
 _ON_INTEGERS = frozenset({"Add", "Conv", "Gemm", "MatMul", "Mul"})
 _INTEGERS = {
     ir.DataType.INT8: np.dtype(np.int8),
@@ -82,7 +82,7 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
     if spelling.operator == "Softmax" and attributes.pop("opset").as_int() < _SOFTMAX_OPSET:
         return
     new = [
-        _dequantise(node, parameters, _axis(node, spelling, index))
+        _dequantize(node, parameters, _axis(node, spelling, index))
         for index, parameters in enumerate(spelling.reads)
     ]
     if spelling.bias is not None and _input(node, spelling.bias) is not None:
@@ -92,7 +92,7 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
             if scale is None:
                 return
             step = step * scale.astype(np.float32)
-        new.append(_dequantise_bias(node, spelling.bias, step))
+        new.append(_dequantize_bias(node, spelling.bias, step))
     floats = ir.Node(
         "",
         spelling.operator,
@@ -121,14 +121,14 @@ def _axis(node: ir.Node, spelling: _Spelling, index: int) -> int:
     return -1
 
 
-def _dequantise(node: ir.Node, parameters: Parameters, axis: int) -> ir.Node:
+def _dequantize(node: ir.Node, parameters: Parameters, axis: int) -> ir.Node:
     tensor, scale, zero_point = (_input(node, index) for index in parameters)
     made = ir.node("DequantizeLinear", [tensor, scale, zero_point], {"axis": axis})
     made.outputs[0].name = f"{node.outputs[0].name}/operand{parameters[0]}"
     return made
 
 
-def _dequantise_bias(node: ir.Node, bias: int, step: NDArray[np.float32]) -> ir.Node:
+def _dequantize_bias(node: ir.Node, bias: int, step: NDArray[np.float32]) -> ir.Node:
     name = f"{node.outputs[0].name}/bias"
     values = []
     for suffix, array in (("scale", step), ("zero", np.zeros(step.shape, np.int32))):
@@ -151,7 +151,7 @@ def _constant(value: ir.Value | None) -> NDArray[np.generic] | None:
 
 
 def stays_integer(node: ir.Node) -> bool:
-    """Return whether a node dequantises a constant only for nodes that ONNX Runtime runs on
+    """Return whether a node dequantizes a constant only for nodes that ONNX Runtime runs on
     integers."""
     (output,) = node.outputs[:1] or (None,)
     return (
@@ -160,13 +160,13 @@ def stays_integer(node: ir.Node) -> bool:
         and output is not None
         and not output.is_graph_output()
         and _input(node, 0) is not None
-        and dequantised(node) is not None
+        and dequantized(node) is not None
         and all(user.op_type in _ON_INTEGERS for user, _ in output.uses())
     )
 
 
 @dataclass(frozen=True)
-class QuantisedConstant:
+class QuantizedConstant:
     """Holds constants that a DequantizeLinear reads; q means scale · (q - zero_point)."""
 
     integers: NDArray[np.integer]
@@ -193,7 +193,7 @@ class QuantisedConstant:
         return entries.reshape(along)
 
 
-def dequantised(node: ir.Node) -> QuantisedConstant | None:
+def dequantized(node: ir.Node) -> QuantizedConstant | None:
     """Return the constants that a DequantizeLinear reads, or None if it has other inputs.
 
     Those are computed tensors, types but 8 bits and int32, and scales of blocks.
@@ -216,7 +216,7 @@ def dequantised(node: ir.Node) -> QuantisedConstant | None:
     if zero_point.size != scale.size:
         return None
     zeros: NDArray[np.integer] = zero_point.reshape(-1).astype(np.int64)
-    return QuantisedConstant(
+    return QuantizedConstant(
         integers.astype(integers.dtype),
         scale.reshape(-1).astype(np.float32),
         zeros,
@@ -225,29 +225,29 @@ def dequantised(node: ir.Node) -> QuantisedConstant | None:
 
 
 def constant_of(value: ir.Value) -> NDArray[np.generic] | None:
-    """Return a constant's numbers, dequantised if it is kept as integers, or None for a computed
+    """Return a constant's numbers, dequantized if it is kept as integers, or None for a computed
     value."""
     if value.const_value is not None:
         return _constant(value)
-    constant = dequantised_constant(value)
+    constant = dequantized_constant(value)
     return None if constant is None else constant.floats
 
 
-def dequantised_constant(value: ir.Value) -> QuantisedConstant | None:
+def dequantized_constant(value: ir.Value) -> QuantizedConstant | None:
     """Return the integers as which a constant is kept, or None if it is not kept so."""
     node = value.producer()
     if node is None or node.op_type != "DequantizeLinear" or node.domain != "":
         return None
-    return dequantised(node)
+    return dequantized(node)
 
 
-_QUANTISED = re.compile("^QLinear|QuantizeLinear$|Integer$")
+_QUANTIZED = re.compile("^QLinear|QuantizeLinear$|Integer$")
 
 
 def on_integers(nodes: Iterable[ir.Node]) -> list[str]:
-    """Return the operators that quantise or compute on integers; a float model has none.
+    """Return the operators that quantize or compute on integers; a float model has none.
 
     A model that only keeps its weights as integers is one of floats.
     """
-    found = {node.op_type for node in nodes if _QUANTISED.search(node.op_type)}
+    found = {node.op_type for node in nodes if _QUANTIZED.search(node.op_type)}
     return sorted(found)

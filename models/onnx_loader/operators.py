@@ -34,7 +34,7 @@ from models.onnx_loader.importer import (
     drop_batch_axis,
     extends,
 )
-from models.onnx_loader.integers import BYTE_SHIFTS, constant_of, dequantised_constant
+from models.onnx_loader.integers import BYTE_SHIFTS, constant_of, dequantized_constant
 
 Operator = Callable[[Importer, OnnxNode], None]
 
@@ -289,7 +289,7 @@ def _quantize(to: Importer, node: OnnxNode) -> None:
 
 
 def _dequantize(to: Importer, node: OnnxNode) -> None:
-    if dequantised_constant(node.output) is not None:
+    if dequantized_constant(node.output) is not None:
         return  # its readers take the floats
     stored, x = _storage(node, node.input(0)), node.x()
     if stored != to.values[x].stored:

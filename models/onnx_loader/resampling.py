@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graph import Identity, Pad, Resample, Slice
-from models.integers import is_quantised
+from models.integers import is_quantized
 from models.onnx_loader.importer import (
     Importer,
     ImpossibleError,
@@ -159,7 +159,7 @@ def pad(to: Importer, node: OnnxNode) -> None:
                 value=_padded_with(to, node),
             )
         )
-    elif mode in _INSIDE and is_quantised(to.values[node.x()].stored):
+    elif mode in _INSIDE and is_quantized(to.values[node.x()].stored):
         raise RefusedError(f"mode={mode} of integers is not supported; only of numbers")
     elif mode in _INSIDE:
         _pad_inside(to, node, x, mode, widths)
@@ -170,7 +170,7 @@ def pad(to: Importer, node: OnnxNode) -> None:
 def _padded_with(to: Importer, node: OnnxNode) -> float:
     """Return the number that a Pad pads with; of integers it says which they are."""
     value, stored = node.scalar(2, 0.0), to.values[node.x()].stored
-    if not is_quantised(stored):
+    if not is_quantized(stored):
         return value
     kind = node.input(0).dtype
     shift = 0 if kind is None else BYTE_SHIFTS[kind]

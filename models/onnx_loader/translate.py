@@ -39,7 +39,7 @@ class Translation(NamedTuple):
 
     graph: Graph
     proto: ModelProto
-    quantised: bool
+    quantized: bool
     meaning: Meaning
 
 
@@ -61,7 +61,7 @@ def translate(
         choose(model)
         passes.RemoveUnusedNodesPass()(model)
     meaning = meaning_of_scores(model.graph.outputs[0]) if model.graph.outputs else UNSHOWN
-    quantised = on_integers(model.graph)
+    quantized = on_integers(model.graph)
     try:
         graph = _typed_graph(name, model)
     except NoKernelsError as error:
@@ -69,14 +69,14 @@ def translate(
             raise
         del model.graph.outputs[1:]
         graph, runnable = as_it_is(name, proto, model, str(error))
-        return Translation(graph, runnable, bool(quantised), meaning)
+        return Translation(graph, runnable, bool(quantized), meaning)
     check_structure(graph)
     make_batch_symbolic(model)
     written = ir.serde.serialize_model(model)
     if choose is not None:  # what is beside the scores is asked for by name
         graph = replace(graph, outputs=graph.outputs[:1])
         del written.graph.output[1:]
-    return Translation(graph, written, bool(quantised), meaning)
+    return Translation(graph, written, bool(quantized), meaning)
 
 
 # What may be done to integers that stand for other numbers.

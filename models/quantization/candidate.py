@@ -1,6 +1,6 @@
-"""Builds quantised models with ranges from ONNX Runtime's calibrators and nodes from its quantiser.
+"""Builds quantized models with ranges from ONNX Runtime's calibrators and nodes from its quantizer.
 
-    photographs ─ calibrate ─ ranges ─┬─ quantise ─ QDQ model
+    photographs ─ calibrate ─ ranges ─┬─ quantize ─ QDQ model
                        layers in float ┘
 
 ONNX Runtime's library does both; here are only the layers that are left in float and the biases.
@@ -109,7 +109,7 @@ def _reader(proto: ModelProto, images: Tensors) -> Any:
     return Reader()
 
 
-def quantised(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -> ModelProto:
+def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -> ModelProto:
     """Return the model with uint8 activations and int8 weights, which have a scale per output
     channel.
 
@@ -129,7 +129,7 @@ def quantised(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
         for name, (low, high) in _joined(proto, ranges, in_float).items()
     }
     with _quietly():
-        quantiser = QDQQuantizer(
+        quantizer = QDQQuantizer(
             copy,
             True,  # one scale a channel
             False,
@@ -144,10 +144,10 @@ def quantised(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
         for node in copy.graph.node:
             if node.op_type in _AVERAGES and node.name not in in_float:
                 for tensor in (*node.input, *node.output):
-                    quantiser.quantize_activation_tensor(tensor)
-        quantiser.quantize_model()
-        quantiser.model.topological_sort()
-    result: ModelProto = quantiser.model.model
+                    quantizer.quantize_activation_tensor(tensor)
+        quantizer.quantize_model()
+        quantizer.model.topological_sort()
+    result: ModelProto = quantizer.model.model
     return result
 
 
@@ -208,7 +208,7 @@ def with_corrected_biases(proto: ModelProto, ranges: Ranges, images: Tensors) ->
     if not products:
         return proto
     _find_means(proto, products, images)
-    rounded = {t.name: t for t in quantised(proto, ranges).graph.initializer}
+    rounded = {t.name: t for t in quantized(proto, ranges).graph.initializer}
     result = ModelProto()
     result.CopyFrom(proto)
     nodes = {node.name: node for node in result.graph.node}

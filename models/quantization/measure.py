@@ -1,4 +1,4 @@
-"""Measures how quantisation changes labels, accuracy, probabilities and time."""
+"""Measures how quantization changes labels, accuracy, probabilities and time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,7 +114,7 @@ def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Pro
 
 
 def _opened(proto: ModelProto, threads: int) -> ort.InferenceSession:
-    """Open a model as engines do: a quantised one in the form in which its sums do not saturate."""
+    """Open a model as engines do: a quantized one in the form in which its sums do not saturate."""
     if any(node.op_type == "QuantizeLinear" for node in proto.graph.node):
         proto = on_integers(proto, pairs_saturate=pairs_saturate())
     return open_session(proto.SerializeToString(), threads)

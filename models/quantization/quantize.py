@@ -1,4 +1,4 @@
-"""Quantises a classifier, and refuses if too many of its labels would change.
+"""Quantizes a classifier, and refuses if too many of its labels would change.
 
     half of the photographs ─ ranges by three methods ─┐
     the other half ─ the best method; the error and time of each layer ─ layers in float ─ the goal?
@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from models.classifier import Classifier
-from models.errors import EngineError, QuantisationError, UnsupportedModelError
+from models.errors import EngineError, QuantizationError, UnsupportedModelError
 from models.preprocessing import normalised
 from models.quantization.candidate import (
     Method,
     Ranges,
     calibrate,
     layers,
-    quantised,
+    quantized,
     with_corrected_biases,
 )
 from models.quantization.journal import Journal
@@ -96,8 +96,8 @@ class BatchTime:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantisationReport:
-    """Reports what changes in a quantised model."""
+class QuantizationReport:
+    """Reports what changes in a quantized model."""
 
     model: str
     method: str
@@ -130,17 +130,17 @@ def quantize(
     threads: int,
     journal: Path,
     progress: Progress,
-) -> tuple[ModelProto, QuantisationReport]:
-    """Return a quantised model that reaches the goal, and a report of what changes.
+) -> tuple[ModelProto, QuantizationReport]:
+    """Return a quantized model that reaches the goal, and a report of what changes.
 
-    `journal` is a file that keeps what is measured until that is done. Raises QuantisationError
-    where the goal cannot be reached, UnsupportedModelError for a model that cannot be quantised.
+    `journal` is a file that keeps what is measured until that is done. Raises QuantizationError
+    where the goal cannot be reached, UnsupportedModelError for a model that cannot be quantized.
     """
     _check(classifier, len(photographs.names))
     kept = Journal(journal, _question(classifier, photographs, goal, threads))
     try:
         result = _Run(classifier, photographs, goal, threads, kept, progress).result()
-    except QuantisationError:  # which answers the question, too
+    except QuantizationError:  # which answers the question, too
         kept.remove()
         raise
     kept.remove()
@@ -149,27 +149,27 @@ def quantize(
 
 def _check(classifier: Classifier, images: int) -> None:
     network = classifier.network
-    if network.quantised:
+    if network.quantized:
         raise UnsupportedModelError(
-            f"{classifier.name} is quantised already; quantise the float model it was made from"
+            f"{classifier.name} is quantized already; quantize the float model it was made from"
         )
     if network.no_kernels:
         raise UnsupportedModelError(
-            f"{classifier.name} cannot be quantised here, since {network.no_kernels}"
+            f"{classifier.name} cannot be quantized here, since {network.no_kernels}"
         )
     if classifier.preprocessing.frames is not None:
         raise UnsupportedModelError(
-            f"{classifier.name} takes clips; only models of images can be quantised here"
+            f"{classifier.name} takes clips; only models of images can be quantized here"
         )
     if images < FEWEST:
-        raise QuantisationError(
+        raise QuantizationError(
             f"{images} photographs are too few to choose ranges on one half and judge labels on"
             f" the other; give at least {FEWEST}, better some hundred"
         )
 
 
 class _Run:
-    """Carries out one quantisation step by step."""
+    """Carries out one quantization step by step."""
 
     def __init__(
         self,
@@ -189,21 +189,21 @@ class _Run:
         self._right = photographs.right[1::2]
         self._layers = layers(self._proto)
         if not self._layers:
-            raise UnsupportedModelError(f"{classifier.name} has no layer to quantise")
+            raise UnsupportedModelError(f"{classifier.name} has no layer to quantize")
         last = self._layers[list(self._layers)[-1]]
         nodes = (node for node in self._proto.graph.node if node.name in last)
         self._last = {value for node in nodes for value in node.output}
         self._before = probabilities(self._proto, self._held, self._output)
         if not np.isfinite(self._before).all():
-            raise QuantisationError(
+            raise QuantizationError(
                 f"{classifier.name} gives scores that are no numbers; is its preset right?"
             )
 
-    def result(self) -> tuple[ModelProto, QuantisationReport]:
+    def result(self) -> tuple[ModelProto, QuantizationReport]:
         """Choose the ranges and layers, check the goal, and return the model with its report."""
         best = self._best()
         if best.compared.clear == 0:
-            raise QuantisationError(
+            raise QuantizationError(
                 f"no photograph has two best probabilities {self._goal.margin:g} apart, so that no"
                 " label is sure enough to be kept; give photographs of what the model knows, its"
                 " preset, or a smaller --margin"
@@ -221,14 +221,14 @@ class _Run:
         else:
             reason = ""
         if reason:
-            raise QuantisationError(
-                f"{self._classifier.name} is not quantised: of {compared.images} photographs that"
+            raise QuantizationError(
+                f"{self._classifier.name} is not quantized: of {compared.images} photographs that"
                 f" the calibration did not see, {reason}"
             )
         proto, opset = self._portable(self._build(best, in_float), self._held[:_PROBED])
         onnx.helper.set_model_props(proto, dict(self._classifier.metadata))
         times = tuple(self._time(proto, n) for n in _TIMED)
-        return proto, QuantisationReport(
+        return proto, QuantizationReport(
             model=self._classifier.name,
             method=best.method.value,
             biases_corrected=best.corrected,
@@ -263,7 +263,7 @@ class _Run:
                 proto = self._proto
                 if corrected:
                     proto = with_corrected_biases(self._proto, ranges, self._seen)
-                compared = self._compare(quantised(proto, ranges))
+                compared = self._compare(quantized(proto, ranges))
                 candidates.append(_Candidate(method, corrected, proto, ranges, compared))
         self._progress("calibrating", steps, steps)
 
@@ -327,7 +327,7 @@ class _Run:
 
     def _build(self, best: _Candidate, in_float: Sequence[str]) -> ModelProto:
         nodes = [node for name in in_float for node in self._layers[name]]
-        return quantised(best.proto, best.ranges, nodes)
+        return quantized(best.proto, best.ranges, nodes)
 
     def _compare(self, proto: ModelProto) -> Comparison:
         after = probabilities(proto, self._held, self._output)

@@ -57,7 +57,7 @@ class NetworkReport:
     weight_bytes: int
     origin: str  # one line: which file said what of it; or empty
     scores: str  # one line: which output has the scores, what they are, and why
-    layers: str  # of a quantised model: those that a GPU computes on integers; else empty
+    layers: str  # of a quantized model: those that a GPU computes on integers; else empty
     layers_on_cpu: str  # and those that ONNX Runtime does
 
     @property
@@ -84,7 +84,7 @@ class NetworkReport:
 def report(classifier: Classifier, n: int = 1, *, layers_on_cpu: str = "") -> NetworkReport:
     """Return the report of a classifier's rewritten network and its cost for n images.
 
-    `layers_on_cpu` is what an engine of the CPU says of a quantised model's layers.
+    `layers_on_cpu` is what an engine of the CPU says of a quantized model's layers.
     """
     loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph

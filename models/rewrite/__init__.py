@@ -83,14 +83,14 @@ RULES: tuple[Rule, ...] = (
 
 RULES_OF_INTEGERS: tuple[Rule, ...] = (
     *_FOLDING,
-    # ... what is quantised is computed so, ...
+    # ... what is quantized is computed so, ...
     integer_conv,
     integer_sum,
     integer_move,
     integer_stem,
     *_PLACING,
 )
-"""The rules for a quantised network that is computed in INT8."""
+"""The rules for a quantized network that is computed in INT8."""
 
 RULES_AT_A_PRECISION: tuple[Rule, ...] = (fuse_prologue, project_residual)
 """The rules for a graph that either list has rewritten and in which each Conv has its precision."""

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from models.graph import Activate, Gemm, Identity, Node, Reshape, Shape, Weight
-from models.integers import is_quantised
+from models.integers import is_quantized
 from models.rewrite.folding import weight_of
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
@@ -40,8 +40,8 @@ def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
 
 
 def _is_of_floats(view: GraphView, gemm: Gemm) -> bool:
-    """Return whether a Gemm reads one row per image and its weights are not quantised."""
-    return len(view.shape(gemm.x)) == 1 and not is_quantised(view.value(gemm.x).stored)
+    """Return whether a Gemm reads one row per image and its weights are not quantized."""
+    return len(view.shape(gemm.x)) == 1 and not is_quantized(view.value(gemm.x).stored)
 
 
 def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:

@@ -1,15 +1,15 @@
-"""A convolution of quantised values multiplies bytes if its result is quantised at once.
+"""A convolution of quantized values multiplies bytes if its result is quantized at once.
 
     quantize(f(conv(dequantize(x), w) + b + dequantize(r)))  →  conv of the bytes of x and w,
                                                                 to which those of r are added
 
 And a Gemm likewise. The filter has whole numbers, and f does no more than clamp. Numbers of 9 bits,
-of a filter that was quantised with a zero point, are sums of two signed bytes, either of which
+of a filter that was quantized with a zero point, are sums of two signed bytes, either of which
 multiplies x:
 
     conv(x, w) = conv((x, x), (u, v)),   w = u + v
 
-Refused where an operand is not quantised, a sum may pass 32 bits, or another node needs the value
+Refused where an operand is not quantized, a sum may pass 32 bits, or another node needs the value
 ahead of Quantize.
 """
 
@@ -31,23 +31,23 @@ from models.graph import (
     Quantize,
     Value,
 )
-from models.integers import is_quantised, operands_of
+from models.integers import is_quantized, operands_of
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_conv(view: GraphView, node: Node) -> Outcome:
     """Apply the rule at the Quantize."""
-    if not quantises(node, view):
+    if not quantizes(node, view):
         return None
     product = view.producer(node.x)
     if not isinstance(product, Conv | Gemm):
         return None
     x = behind(view, product.x)
     if x is None:
-        return Refusal(f"{product.x}, which {product.name} reads, is not quantised")
+        return Refusal(f"{product.x}, which {product.name} reads, is not quantized")
     grid = view.grid(product.weight)
     if grid is None:
-        return Refusal(f"{product.weight}, the filter of {product.name}, is not quantised")
+        return Refusal(f"{product.weight}, the filter of {product.name}, is not quantized")
     bytes_ = _in_bytes(grid)
     obstacle = _obstacle(view, product, bytes_, x, node.output) or view.tie(product.output, node)
     if obstacle is not None:
@@ -56,7 +56,7 @@ def integer_conv(view: GraphView, node: Node) -> Outcome:
     if isinstance(product, Conv) and product.residual is not None:
         residual = behind(view, product.residual)
         if residual is None:
-            return Refusal(f"{product.residual}, which {product.name} adds, is not quantised")
+            return Refusal(f"{product.residual}, which {product.name} adds, is not quantized")
     twice = Rewrite() if bytes_ is grid else _twice(view, product, bytes_, x)
     whole = replace(product, output=node.output, x=x)
     if twice.nodes:
@@ -103,13 +103,13 @@ def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite
     )
 
 
-def quantises(node: Node, view: GraphView) -> TypeGuard[Quantize]:
+def quantizes(node: Node, view: GraphView) -> TypeGuard[Quantize]:
     """Return whether a node turns numbers into bytes, rather than bytes into other bytes."""
-    return isinstance(node, Quantize) and not is_quantised(view.value(node.x).stored)
+    return isinstance(node, Quantize) and not is_quantized(view.value(node.x).stored)
 
 
 def behind(view: GraphView, name: str) -> str | None:
-    """Return the quantised value that the value `name` was dequantised from, or None."""
+    """Return the quantized value that the value `name` was dequantized from, or None."""
     node = view.producer(name)
     return node.x if isinstance(node, Dequantize) else None
 

@@ -1,9 +1,9 @@
-"""An operation that only moves or selects numbers between quantised values works on bytes.
+"""An operation that only moves or selects numbers between quantized values works on bytes.
 
-    quantize(move(dequantize(x)))  →  move(x)             where x is quantised as the result is
+    quantize(move(dequantize(x)))  →  move(x)             where x is quantized as the result is
                                    →  move(quantize(x))   else: bytes become bytes of that scale
 
-Maxima, reshapes, transpositions, slices, pads, concatenations, and nothing at all. Quantising never
+Maxima, reshapes, transpositions, slices, pads, concatenations, and nothing at all. Quantizing never
 changes the order of two numbers, so it may be done ahead of a maximum, too. An average over whole
 images is a whole sum, whatever its two scales. Refused where another node needs the value ahead of
 Quantize.
@@ -26,13 +26,13 @@ from models.graph import (
     Transpose,
     Value,
 )
-from models.rewrite.integer_conv import behind, quantises
+from models.rewrite.integer_conv import behind, quantizes
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite, listed
 
 
 def integer_move(view: GraphView, node: Node) -> Outcome:
     """Apply the rule at the Quantize."""
-    if not quantises(node, view):
+    if not quantizes(node, view):
         return None
     move = view.producer(node.x)
     if isinstance(move, Dequantize):
@@ -46,7 +46,7 @@ def integer_move(view: GraphView, node: Node) -> Outcome:
     names = {name: behind(view, name) for name in move.operands()}
     floats = [name for name, bytes_ in names.items() if bytes_ is None]
     if floats:
-        return Refusal(f"{listed(floats)}, which {move.name} reads, is not quantised")
+        return Refusal(f"{listed(floats)}, which {move.name} reads, is not quantized")
     if tie := view.tie(move.output, node):
         return Refusal(tie)
     averages = isinstance(move, GlobalPool) and move.kind is not PoolKind.MAX

@@ -1,11 +1,11 @@
-"""A sum of quantised values adds bytes if it is quantised at once, inside a convolution if
+"""A sum of quantized values adds bytes if it is quantized at once, inside a convolution if
 possible.
 
     quantize(f(dequantize(a) + dequantize(b)))  →  a + b, of bytes
     of a = conv(x), which nothing else reads    →  conv(x), rounded as a is, with residual b
 
 f does no more than clamp. Where both operands come from such a convolution the later one takes the
-sum. Refused where a sum broadcasts, an operand is not quantised, or another node needs the value
+sum. Refused where a sum broadcasts, an operand is not quantized, or another node needs the value
 ahead of Quantize.
 """
 
@@ -15,13 +15,13 @@ from kernels.operations.quantise import clamps
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.precision import Precision
 from models.graph import Binary, Conv, Node
-from models.rewrite.integer_conv import behind, quantises
+from models.rewrite.integer_conv import behind, quantizes
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_sum(view: GraphView, node: Node) -> Outcome:
     """Apply the rule at the Quantize."""
-    if not quantises(node, view):
+    if not quantizes(node, view):
         return None
     add = view.producer(node.x)
     if not isinstance(add, Binary):
@@ -37,7 +37,7 @@ def integer_sum(view: GraphView, node: Node) -> Outcome:
     ]
     a, b = operands
     if a is None or b is None:
-        return Refusal(f"{add.b if a else add.a}, which {add.name} adds, is not quantised")
+        return Refusal(f"{add.b if a else add.a}, which {add.name} adds, is not quantized")
     if view.shape(a) != view.shape(b):
         return Refusal(f"{a} and {b} differ in shape: the sum broadcasts")
     able = [

@@ -6,7 +6,7 @@
 They differ in nothing but their filters: strides, bias or none, activation. One that is the first
 part of a Concat comes last, where `concat_in_place` can place both m and the Concat; one that is
 another part stays as it is, as does one whose channels would not end at a vector's end, or whose
-filter was quantised.
+filter was quantized.
 """
 
 from dataclasses import replace

@@ -97,7 +97,7 @@ class GraphView:
         return self._weights.get(name)
 
     def grid(self, name: str) -> Grid | None:
-        """Return a quantised weight's whole numbers and scales, or None for other weights."""
+        """Return a quantized weight's whole numbers and scales, or None for other weights."""
         return self._grids.get(name)
 
     def shape(self, name: str) -> Shape:

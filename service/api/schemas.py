@@ -121,7 +121,7 @@ class ModelDescription(TypedDict):
     layers: Annotated[
         str,
         Field(
-            description="of a quantised model: how many layers are on integers, and which are in"
+            description="of a quantized model: how many layers are on integers, and which are in"
             " float; else empty",
             examples=["24 of 26 layers on integers; in float: conv1, conv7"],
         ),

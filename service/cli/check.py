@@ -113,7 +113,7 @@ def check(
         typer.Option(
             "--original",
             metavar="FILE",
-            help="Compare with this model instead of the file: the one that it was quantised from.",
+            help="Compare with this model instead of the file: the one that it was quantized from.",
         ),
     ] = None,
     expectations: Expectations = None,

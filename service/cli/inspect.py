@@ -105,8 +105,8 @@ def inspect(
 
 
 def _layers_on_cpu(classifier: Classifier) -> str:
-    """Return how many layers of a quantised model ONNX Runtime computes on integers here."""
-    if not classifier.network.quantised:
+    """Return how many layers of a quantized model ONNX Runtime computes on integers here."""
+    if not classifier.network.quantized:
         return ""
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1)
     engine.close()

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.text import Text
 
 from loadtest.tables import left, make_table, print_table, right
-from models import MOST_PHOTOGRAPHS, Classifier, Goal, Photographs, QuantisationReport
+from models import MOST_PHOTOGRAPHS, Classifier, Goal, Photographs, QuantizationReport
 from models import quantize as make
 from service.cli.classify import read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
@@ -145,7 +145,7 @@ def _photographs(classifier: Classifier, settings: Settings, images: Sequence[Pa
     )
 
 
-def _table(report: QuantisationReport) -> RenderableType:
+def _table(report: QuantizationReport) -> RenderableType:
     rows = (
         (
             shortened(layer.name),
@@ -160,7 +160,7 @@ def _table(report: QuantisationReport) -> RenderableType:
     return Group(Text(legend), Text(), make_table(columns, rows))
 
 
-def _lines(report: QuantisationReport, goal: Goal) -> Iterator[str]:
+def _lines(report: QuantizationReport, goal: Goal) -> Iterator[str]:
     compared = report.compared
     in_float = sum(layer.in_float for layer in report.layers)
     biases = ", biases corrected" if report.biases_corrected else ""

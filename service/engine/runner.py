@@ -40,7 +40,7 @@ class EngineStatus(NamedTuple):
     device: str
     precision: str
     fallback_reason: str  # why it is on the CPU where `auto` looked for a GPU; else empty
-    layers: str  # of a quantised model: those on integers and those in float; else empty
+    layers: str  # of a quantized model: those on integers and those in float; else empty
     ready: bool
     max_batch: int  # 1 where a larger one would change scores, which warming up shows
     restarts: int
@@ -50,7 +50,7 @@ class EngineStatus(NamedTuple):
 
 
 def layers_of(engines: Sequence[EngineStatus]) -> str:
-    """Return what engines say of a quantised model's layers, without repetition."""
+    """Return what engines say of a quantized model's layers, without repetition."""
     return ". ".join(dict.fromkeys(engine.layers for engine in engines if engine.layers))
 
 
@@ -122,7 +122,7 @@ class EngineRunner:
 
     @property
     def layers(self) -> str:
-        """Return what the engines say of a quantised model's layers, without repetition."""
+        """Return what the engines say of a quantized model's layers, without repetition."""
         return layers_of(self.engines)
 
     @property

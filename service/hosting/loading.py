@@ -194,7 +194,7 @@ def open_read(
         _log.warning("%s", info.warning)
     engines = read.open(places)
     for layers in dict.fromkeys(engine.layers for engine in engines if engine.layers):
-        _log.info("%s is quantised: %s", info.name, layers)
+        _log.info("%s is quantized: %s", info.name, layers)
     if settings.may_change:  # the version served may have other files than there are then
         again: Callable[[], ReadModel] = KeptObject(read).get
     else:

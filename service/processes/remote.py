@@ -132,7 +132,7 @@ class RemoteRunner:
 
     @property
     def layers(self) -> str:
-        """Return what the engines say of a quantised model's layers, without repetition."""
+        """Return what the engines say of a quantized model's layers, without repetition."""
         return layers_of(self.engines)
 
     @property

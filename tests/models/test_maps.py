@@ -200,7 +200,7 @@ def test_a_network_of_another_form_says_why_it_has_none(
 def test_the_built_in_model_and_8_bit_models_have_none() -> None:
     classifier = load_classifier(MODEL_PATH)
     assert isinstance(classifier.maps, Absent)
-    assert isinstance(find_maps(replace(loaded(pooled_then_gemm()), quantised=True)), Absent)
+    assert isinstance(find_maps(replace(loaded(pooled_then_gemm()), quantized=True)), Absent)
     b = GraphBuilder(0, x=(3, 1, 1))
     alone = b.build(b.gemm("scores", b.reshape("flat", averaged(b, "pooled", "x"), (3,)), 5))
     assert isinstance(find_maps(loaded(alone)), Absent)

@@ -118,7 +118,7 @@ def check_reads(model: ir.Model, room: int) -> None:
 
 
 def _read(value: ir.Value) -> int:
-    """Return how many numbers of a constant, perhaps dequantised, each reader copies; else 0."""
+    """Return how many numbers of a constant, perhaps dequantized, each reader copies; else 0."""
     if value.const_value is not None:
         return value.const_value.size
     node = value.producer()

@@ -116,7 +116,7 @@ def test_a_side_that_there_is_not_is_refused_with_those_that_there_are(
 
 def test_a_network_of_bytes_has_kernels_of_bytes() -> None:
     model = light.network("SqueezeNet", Precision.INT8)
-    assert model.network.quantised
+    assert model.network.quantized
     device = NullDevice()
     engine = ConvoyNetwork(model, device, 1, heuristic(device))
     kernels = {step.launch.instantiation.source for step in engine.plans[1].steps}

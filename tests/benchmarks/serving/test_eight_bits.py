@@ -12,7 +12,7 @@ from PIL import Image
 from benchmarks.serving import eight_bits
 from benchmarks.serving.eight_bits import EIGHT_BITS, FLOAT, JPEG, Labels
 from models import BUILT_IN_MODEL
-from tests.support.models.quantised import quantised
+from tests.support.models.quantized import quantized
 
 
 def test_models_take_turns_and_an_image_has_its_share_of_the_time(
@@ -82,7 +82,7 @@ def test_a_model_is_measured_beside_its_8_bits(
     model = tmp_path / "digits.onnx"
     onnx.save(onnx.load(BUILT_IN_MODEL), model)
     images = np.random.default_rng(0).normal(size=(4, 1, 32, 32)).astype(np.float32)
-    small = quantised(model, tmp_path / "small.onnx", images)
+    small = quantized(model, tmp_path / "small.onnx", images)
     for each in (model, small):
         each.with_suffix(".toml").write_text('preset = "digits"\n')
     eight_bits.main([str(model), str(small), str(photos), "--seconds", "0.3", "--rounds", "2"])

@@ -59,7 +59,7 @@ def network(batch: int | str = "N", opset: int = 9) -> onnx.ModelProto:
 
 
 def network_on_integers() -> onnx.ModelProto:
-    """The same with a QLinearConv, as quantisers of opset 10 wrote it: a scale a channel."""
+    """The same with a QLinearConv, as quantizers of opset 10 wrote it: a scale a channel."""
     proto = network(1, 10)
     nodes = [
         node("QuantizeLinear", "x sx zx", "qx"),
@@ -118,7 +118,7 @@ def test_operators_on_integers_are_compared_as_onnx_defines_them(tmp_path: Path)
     proto = network_on_integers()
     own = onnxruntime.InferenceSession(proto.SerializeToString())
     classifier = loaded(tmp_path, proto)
-    assert classifier.network.quantised
+    assert classifier.network.quantized
     assert classifier.given is not None
     expected = classifier.given.scores()
     assert isinstance(expected, np.ndarray)

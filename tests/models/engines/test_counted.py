@@ -15,14 +15,14 @@ from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.layers import Layers, layers_of
 from models.rewrite import RULES_OF_INTEGERS, rewrite
-from tests.support.models.quantised import quantised, quietly
+from tests.support.models.quantized import quantized, quietly
 
 DIGITS = {"preset": "digits"}
 IMAGES = np.random.default_rng(0).normal(size=(8, 1, 32, 32)).astype(np.float32)
 
 
 def _file(tmp_path: Path, activation: str, *, last: bool = True) -> Path:
-    """Write a model of three quantised layers, of which the activation lies between two."""
+    """Write a model of three quantized layers, of which the activation lies between two."""
     rng = np.random.default_rng(0)
     arrays: dict[str, Any] = {
         "s": np.float32(0.03),
@@ -34,7 +34,7 @@ def _file(tmp_path: Path, activation: str, *, last: bool = True) -> Path:
         "u": rng.integers(-127, 128, (4, 8)).astype(np.int8),
     }
 
-    def quantise(x: str) -> list[onnx.NodeProto]:
+    def quantize(x: str) -> list[onnx.NodeProto]:
         return [
             helper.make_node("QuantizeLinear", [x, "s", "z"], [f"{x}_q"]),
             helper.make_node("DequantizeLinear", [f"{x}_q", "s", "z"], [f"{x}_d"]),
@@ -42,21 +42,21 @@ def _file(tmp_path: Path, activation: str, *, last: bool = True) -> Path:
 
     nodes = [
         *(helper.make_node("DequantizeLinear", [n, "ws", "wz"], [f"{n}_d"]) for n in "vwu"),
-        *quantise("x"),
+        *quantize("x"),
         helper.make_node("Conv", ["x_d", "v_d"], ["c"], name="first"),
         helper.make_node(activation, ["c"], ["r"], name="between"),
-        *quantise("r"),
+        *quantize("r"),
         helper.make_node("Conv", ["r_d", "w_d"], ["e"], name="second"),
-        *quantise("e"),
+        *quantize("e"),
         helper.make_node("GlobalAveragePool", ["e_d"], ["g"]),
-        *quantise("g"),
+        *quantize("g"),
         helper.make_node("Flatten", ["g_d"], ["f"]),
         helper.make_node("Gemm", ["f", "u_d"], ["y"], name="third", transB=1),
     ]
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 16, 16])
     scores = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])
     tensors = [numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()]
-    if not last:  # nothing of it is between two quantisers
+    if not last:  # nothing of it is between two quantizers
         nodes = [each for each in nodes if each.op_type != "QuantizeLinear"]
         for each in nodes:
             for index, name in enumerate(each.input):
@@ -84,7 +84,7 @@ def test_layers_that_stay_in_float_are_named(tmp_path: Path) -> None:
     assert engine.precision is Precision.INT8
     engine.close()
     graph = rewrite(classifier.network.graph, RULES_OF_INTEGERS).graph
-    # A GPU's kernels multiply bytes only where the result is quantised, too.
+    # A GPU's kernels multiply bytes only where the result is quantized, too.
     assert str(layers_of(graph)) == "1 of 3 layers on integers; in float: first, third"
 
 
@@ -97,7 +97,7 @@ def test_a_relu_leaves_both_convolutions_on_integers(tmp_path: Path) -> None:
 
 def test_a_model_whose_layers_are_all_in_float_is_none_of_int8(tmp_path: Path) -> None:
     classifier = load_classifier(_file(tmp_path, "Relu", last=False), overrides={"preset": "raw"})
-    assert classifier.network.quantised
+    assert classifier.network.quantized
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=2, threads=1)
     assert engine.layers == "0 of 3 layers on integers; in float: first, second, third"
     assert engine.precision is Precision.FP32
@@ -124,7 +124,7 @@ def test_layers_whose_scales_depend_on_the_image_are_counted(tmp_path: Path) -> 
 def test_engines_beside_or_after_another_count_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = quantised(BUILT_IN_MODEL, tmp_path / "q.onnx", IMAGES)
+    path = quantized(BUILT_IN_MODEL, tmp_path / "q.onnx", IMAGES)
     model = SessionModel.of(load_classifier(path, overrides=DIGITS))
     first = OnnxRuntimeEngine(model, max_batch=1, threads=1)
     proved = pickle.loads(pickle.dumps(first.proved(model)))

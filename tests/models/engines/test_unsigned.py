@@ -15,7 +15,7 @@ from models import BUILT_IN_MODEL, load_classifier
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.saturation import pairs_saturate
 from models.engines.unsigned import on_integers
-from tests.support.models.quantised import quantised, run_node_by_node, run_on_integers
+from tests.support.models.quantized import quantized, run_node_by_node, run_on_integers
 
 DIGITS = {"preset": "digits"}
 RNG = np.random.default_rng(0)
@@ -49,7 +49,7 @@ def in_int8(file: Path, images: NDArray[np.float32]) -> NDArray[np.float32]:
 def test_what_is_served_is_computed_on_integers_as_the_file_says(
     form: QuantFormat, per_channel: bool, tmp_path: Path
 ) -> None:
-    file = quantised(
+    file = quantized(
         BUILT_IN_MODEL,
         tmp_path / "digits.onnx",
         IMAGES,
@@ -87,11 +87,11 @@ def _model(nodes: list[onnx.NodeProto], outputs: dict[str, int]) -> ModelProto:
     )
 
 
-def _quantise(x: str, y: str) -> onnx.NodeProto:
+def _quantize(x: str, y: str) -> onnx.NodeProto:
     return helper.make_node("QuantizeLinear", [x, "scale", "zero"], [y], name=y)
 
 
-def _dequantise(x: str, y: str) -> onnx.NodeProto:
+def _dequantize(x: str, y: str) -> onnx.NodeProto:
     return helper.make_node("DequantizeLinear", [x, "scale", "zero"], [y], name=y)
 
 
@@ -110,11 +110,11 @@ def test_moved_bytes_mean_the_same_to_the_bit() -> None:
     """Also the largest ones of windows that reach beyond the edge."""
     model = _model(
         [
-            _quantise("x", "q"),
+            _quantize("x", "q"),
             helper.make_node("MaxPool", ["q"], ["pooled"], **POOL),
             helper.make_node("Concat", ["pooled", "pooled"], ["both"], axis=1),
             helper.make_node("Reshape", ["both", "shape"], ["flat"]),
-            _dequantise("flat", "y"),
+            _dequantize("flat", "y"),
         ],
         {"y": TensorProto.FLOAT},
     )
@@ -130,29 +130,29 @@ def test_moved_bytes_mean_the_same_to_the_bit() -> None:
 @pytest.mark.parametrize(
     ("nodes", "outputs"),
     [
-        ([_quantise("x", "q"), _dequantise("q", "y")], {"y": 1, "q": 3}),
+        ([_quantize("x", "q"), _dequantize("q", "y")], {"y": 1, "q": 3}),
         (
             [
-                _quantise("x", "q"),
+                _quantize("x", "q"),
                 helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT),
-                _dequantise("q", "z"),
+                _dequantize("q", "z"),
             ],
             {"y": 1, "z": 1},
         ),
         (
             [
-                _quantise("x", "q"),
+                _quantize("x", "q"),
                 helper.make_node("Cast", ["x"], ["c"], to=TensorProto.INT8),
                 helper.make_node("Concat", ["q", "c"], ["both"], axis=1),
-                _dequantise("both", "y"),
+                _dequantize("both", "y"),
             ],
             {"y": 1},
         ),
         (
             [
-                _quantise("x", "q"),
+                _quantize("x", "q"),
                 helper.make_node("MaxPool", ["q"], ["pooled", "indices"], **POOL),
-                _dequantise("pooled", "y"),
+                _dequantize("pooled", "y"),
             ],
             {"y": 1, "indices": 7},
         ),
@@ -167,7 +167,7 @@ def test_what_others_read_as_int8_stays(
 
 
 def test_the_type_that_a_node_says_once_more_goes_with_the_zero_point() -> None:
-    model = _model([_quantise("x", "q"), _dequantise("q", "y")], {"y": TensorProto.FLOAT})
+    model = _model([_quantize("x", "q"), _dequantize("q", "y")], {"y": TensorProto.FLOAT})
     model.opset_import[0].version = 21
     model.ir_version = 10
     model.graph.node[0].attribute.append(helper.make_attribute("output_dtype", TensorProto.INT8))
@@ -181,12 +181,12 @@ def test_the_type_that_a_node_says_once_more_goes_with_the_zero_point() -> None:
 def test_what_a_branch_may_read_stays_as_it_is() -> None:
     def branch(name: str) -> onnx.GraphProto:
         value = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-        return helper.make_graph([_dequantise("q", name)], name, [], [value])
+        return helper.make_graph([_dequantize("q", name)], name, [], [value])
 
     kept, dropped = branch("then"), branch("else")
     some = helper.make_node("Constant", [], ["some"], value=numpy_helper.from_array(np.array(True)))
     chosen = helper.make_node("If", ["some"], ["y"], then_branch=kept, else_branch=dropped)
-    model = _model([_quantise("x", "q"), some, chosen], {"y": TensorProto.FLOAT})
+    model = _model([_quantize("x", "q"), some, chosen], {"y": TensorProto.FLOAT})
     assert on_integers(model) == model
 
 
@@ -194,7 +194,7 @@ C = 16
 
 
 def _behind(activation: onnx.NodeProto, zero: Any, **constants: Any) -> ModelProto:
-    """Return two convolutions with an activation and a quantiser of that zero point between."""
+    """Return two convolutions with an activation and a quantizer of that zero point between."""
     rng = np.random.default_rng(1)
     weights: dict[str, Any] = {
         "step": np.float32(0.03),

@@ -128,7 +128,7 @@ def test_a_larger_fixed_batch_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, "N"])
-def test_a_quantised_model_runs_on_the_cpu(tmp_path: Path, batch: int | str) -> None:
+def test_a_quantized_model_runs_on_the_cpu(tmp_path: Path, batch: int | str) -> None:
     """Scores are those of pixels rounded to steps of 1/16."""
     w = noise(CLASSES, 3, 1, 1)
     graph = helper.make_graph(
@@ -139,7 +139,7 @@ def test_a_quantised_model_runs_on_the_cpu(tmp_path: Path, batch: int | str) -> 
             node("GlobalAveragePool", "c", "m"),
             node("Flatten", "m", "y"),
         ],
-        "quantised",
+        "quantized",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, 3, SIZE, SIZE))],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, (batch, CLASSES))],
         [

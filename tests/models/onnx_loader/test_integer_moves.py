@@ -16,7 +16,7 @@ from tests.models.onnx_loader.test_integer_scales import (
     operators,
 )
 from tests.support.models.onnx_chains import node, noise
-from tests.support.models.quantised import run_node_by_node
+from tests.support.models.quantized import run_node_by_node
 
 POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
 PADS: Arrays = {
@@ -67,7 +67,7 @@ def test_what_only_moves_reads_bytes_so_that_the_convolution_does(
     assert operators(proto)["DequantizeLinear"] == 2
 
 
-def test_parts_that_are_quantised_alike_are_joined_as_bytes() -> None:
+def test_parts_that_are_quantized_alike_are_joined_as_bytes() -> None:
     half = helper.make_node("Split", ["x"], ["one", "two"], name="half", axis=1, num_outputs=2)
     nodes = [
         half,
@@ -101,7 +101,7 @@ def test_parts_of_different_scales_stay_numbers() -> None:
 
 
 def test_a_maximum_is_of_bytes_that_the_convolution_ahead_gives() -> None:
-    """TensorRT's form quantises behind the maximum alone."""
+    """TensorRT's form quantizes behind the maximum alone."""
     nodes = [
         *BEGIN,
         CONV,
@@ -120,16 +120,16 @@ def test_a_maximum_is_of_bytes_that_the_convolution_ahead_gives() -> None:
 
 @pytest.mark.parametrize("form", ["behind", "ahead", "bytes"])
 def test_a_pad_with_the_zero_point_is_the_convolutions_own(form: str) -> None:
-    quantise, dequantise = BEGIN[:2]
+    quantize, dequantize = BEGIN[:2]
     pads = {
-        "behind": [quantise, dequantise, node("Pad", "d pads", "m")],
+        "behind": [quantize, dequantize, node("Pad", "d pads", "m")],
         "ahead": [
             node("Pad", "x pads", "e"),
             node("QuantizeLinear", "e s z", "q"),
             node("DequantizeLinear", "q s z", "m"),
         ],
         "bytes": [
-            quantise,
+            quantize,
             node("Pad", "q pads z", "e"),
             node("DequantizeLinear", "e s z", "m"),
         ],

@@ -1,4 +1,4 @@
-"""What stands between a convolution of whole numbers and its quantiser goes into its scales."""
+"""What stands between a convolution of whole numbers and its quantizer goes into its scales."""
 
 from collections import Counter
 from typing import Any
@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.errors import UnsupportedModelError
 from models.onnx_loader import load_proto
 from tests.support.models.onnx_chains import node, noise
-from tests.support.models.quantised import run_node_by_node
+from tests.support.models.quantized import run_node_by_node
 
 Arrays = dict[str, NDArray[Any]]
 C = 8

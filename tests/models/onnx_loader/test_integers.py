@@ -1,4 +1,4 @@
-"""Quantised models, in the forms in which others write them, load and compute what they did."""
+"""Quantized models, in the forms in which others write them, load and compute what they did."""
 
 from collections import Counter
 from itertools import pairwise
@@ -19,7 +19,7 @@ from models.graph import Conv, Dequantize, Gemm, Quantize
 from models.onnx_loader import load_proto
 from models.rewrite import RULES_OF_INTEGERS, rewrite
 from tests.support.models.onnx_chains import node, noise
-from tests.support.models.quantised import quantised, quietly, run_node_by_node, run_on_integers
+from tests.support.models.quantized import quantized, quietly, run_node_by_node, run_on_integers
 from tests.support.models.reference import run_reference
 
 Arrays = dict[str, NDArray[Any]]
@@ -37,11 +37,11 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("form", "per_channel", "activations"), FORMS)
-def test_a_quantised_model_computes_what_the_file_does_at_every_n(
+def test_a_quantized_model_computes_what_the_file_does_at_every_n(
     tmp_path: Path, form: QuantFormat, per_channel: bool, activations: QuantType
 ) -> None:
     """To the bit: in its normal form, in a batch, and node by node in NumPy."""
-    path = quantised(
+    path = quantized(
         BUILT_IN_MODEL,
         tmp_path / "q.onnx",
         IMAGES,
@@ -52,7 +52,7 @@ def test_a_quantised_model_computes_what_the_file_does_at_every_n(
     classifier = load_classifier(path, overrides=DIGITS)
     expected = run_on_integers(path, IMAGES)
     network = classifier.network
-    assert network.quantised
+    assert network.quantized
     assert not network.no_kernels
     np.testing.assert_array_equal(run_on_integers(network.proto, IMAGES), expected)
     typed = run_reference(network.graph, {network.graph.inputs[0]: IMAGES}, np.float32)
@@ -67,7 +67,7 @@ def test_a_quantised_model_computes_what_the_file_does_at_every_n(
 
 
 def test_weights_keep_the_grid_of_their_integers(tmp_path: Path) -> None:
-    path = quantised(BUILT_IN_MODEL, tmp_path / "q.onnx", IMAGES)
+    path = quantized(BUILT_IN_MODEL, tmp_path / "q.onnx", IMAGES)
     graph = load_proto("q", onnx.load(path)).graph
     kinds = Counter(type(each) for each in graph.nodes)
     assert kinds[Quantize] >= kinds[Conv] > 0
@@ -87,7 +87,7 @@ def test_scales_that_depend_on_the_batch_keep_images_apart(tmp_path: Path) -> No
         quantize_dynamic(BUILT_IN_MODEL, path, weight_type=QuantType.QUInt8)
     classifier = load_classifier(path, overrides=DIGITS)
     assert classifier.network.no_kernels
-    assert classifier.network.quantised
+    assert classifier.network.quantized
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=4).warm_up()
     assert engine.precision is Precision.INT8
     scores = np.concatenate([engine.run(PIXELS[i : i + 1]).scores for i in range(4)])
@@ -183,7 +183,7 @@ def test_weights_alone_as_integers_leave_a_model_of_floats() -> None:
     weights: Arrays = {"w": np.ones((4, 4, 1, 1), np.int8), "s": np.array(0.5, np.float32)}
     nodes = [node("DequantizeLinear", "w s", "d"), node("Conv", "x d", "y")]
     loaded = load_proto("small", _model(nodes, weights))
-    assert not loaded.quantised
+    assert not loaded.quantized
     assert not loaded.no_kernels
     images = noise(2, 4, 6, 6)
     (typed,) = run_reference(loaded.graph, {"x": images}).values()
@@ -203,7 +203,7 @@ def test_a_scale_that_is_no_number_is_refused() -> None:
 
 
 def test_each_reader_of_integers_counts() -> None:
-    """A constant of integers is dequantised for each: so few bytes may not become many numbers."""
+    """A constant of integers is dequantized for each: so few bytes may not become many numbers."""
     nodes = [node("DequantizeLinear", "w s", "d")]
     names = ["x", *(f"v{i}" for i in range(4000)), "y"]
     nodes += [node("Conv", f"{a} d", b) for a, b in pairwise(names)]
@@ -214,10 +214,10 @@ def test_each_reader_of_integers_counts() -> None:
         load_proto("small", _model(nodes, weights))
 
 
-def test_int8_is_a_quantised_models_precision_alone(tmp_path: Path) -> None:
+def test_int8_is_a_quantized_models_precision_alone(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=r"convoy quantize .*digits.onnx photos/ -o"):
         load_classifier(BUILT_IN_MODEL, overrides=DIGITS | {"precision": "int8"})
-    path = quantised(BUILT_IN_MODEL, tmp_path / "q.onnx", IMAGES)
+    path = quantized(BUILT_IN_MODEL, tmp_path / "q.onnx", IMAGES)
     for given in ({}, {"precision": "int8"}):
         assert load_classifier(path, overrides=DIGITS | given).precision is Precision.INT8
 

@@ -88,7 +88,7 @@ def test_broadcasting_that_moves_the_batch_axis_is_refused(op: str) -> None:
         load(f"p = GlobalAveragePool(x) q = Flatten(p) y = {op}(x, q)", x="float[N,4,4,4] x")
 
 
-def test_a_quantised_model_lists_what_else_it_lacks() -> None:
+def test_a_quantized_model_lists_what_else_it_lacks() -> None:
     body = (
         "z = Cast<to = 2>(s) u = Det(x) q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
         " r = Relu(d) y = Add(r, u)"

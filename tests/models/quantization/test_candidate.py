@@ -1,4 +1,4 @@
-"""A quantised model has the ranges, layers in float and biases that it is built with."""
+"""A quantized model has the ranges, layers in float and biases that it is built with."""
 
 import numpy as np
 import onnx
@@ -11,10 +11,10 @@ from models.quantization.candidate import (
     Method,
     calibrate,
     layers,
-    quantised,
+    quantized,
     with_corrected_biases,
 )
-from tests.support.models.quantised import run_on_integers
+from tests.support.models.quantized import run_on_integers
 
 PROTO = load_proto("digits", onnx.load(BUILT_IN_MODEL)).proto
 IMAGES = np.random.default_rng(1).random((6, 1, 32, 32), np.float32)
@@ -44,12 +44,12 @@ def test_a_layer_in_float_is_left_as_it_is() -> None:
     first, *_ = layers(PROTO)
     weight = next(node.input[1] for node in PROTO.graph.node if node.name == first)
     for in_float in ((), (first,)):
-        result = quantised(PROTO, ranges, in_float)
+        result = quantized(PROTO, ranges, in_float)
         onnx.checker.check_model(result)
         kept = {tensor.name for tensor in result.graph.initializer}
         assert (weight in kept) is bool(in_float)
     everything = [node.name for node in PROTO.graph.node]
-    scores = run_on_integers(quantised(PROTO, ranges, everything), IMAGES)
+    scores = run_on_integers(quantized(PROTO, ranges, everything), IMAGES)
     np.testing.assert_array_equal(scores, run_on_integers(PROTO, IMAGES))
 
 
@@ -63,7 +63,7 @@ def test_corrected_biases_take_the_mean_error_of_the_weights_away() -> None:
     changed = {tensor.name: numpy_helper.to_array(tensor) for tensor in corrected.graph.initializer}
     rounded = {
         tensor.name: numpy_helper.to_array(tensor)
-        for tensor in quantised(PROTO, ranges).graph.initializer
+        for tensor in quantized(PROTO, ranges).graph.initializer
     }
     integers, scale = rounded[f"{conv.input[1]}_quantized"], rounded[f"{conv.input[1]}_scale"]
     error = integers * scale[:, np.newaxis, np.newaxis, np.newaxis] - weights[conv.input[1]]
@@ -88,10 +88,10 @@ def test_an_average_behind_a_sum_has_bytes_on_both_sides_and_a_scale_of_its_own(
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     images = np.random.default_rng(3).random((4, 1, 8, 8), np.float32)
     ranges = calibrate(proto, images, Method.MIN_MAX)
-    result = quantised(proto, ranges)
+    result = quantized(proto, ranges)
     scales = {tensor.name: numpy_helper.to_array(tensor) for tensor in result.graph.initializer}
     assert scales["y_scale"] < 0.8 * scales["s_scale"]
-    left = quantised(proto, ranges, ["y"])
+    left = quantized(proto, ranges, ["y"])
     assert "y_scale" not in {tensor.name for tensor in left.graph.initializer}
 
 
@@ -117,7 +117,7 @@ def test_parts_of_a_concat_have_its_scale_unless_another_node_reads_them() -> No
     ranges = calibrate(proto, images, Method.MIN_MAX)
 
     def scales(in_float: tuple[str, ...] = ()) -> dict[str, float]:
-        made = quantised(proto, ranges, in_float).graph.initializer
+        made = quantized(proto, ranges, in_float).graph.initializer
         return {
             tensor.name.removesuffix("_scale"): numpy_helper.to_array(tensor).item()
             for tensor in made

@@ -1,4 +1,4 @@
-"""A quantised model keeps its labels, or there is none."""
+"""A quantized model keeps its labels, or there is none."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +9,14 @@ import pytest
 from onnx import ModelProto, numpy_helper
 from PIL import Image
 
-from models import BUILT_IN_MODEL, Classifier, QuantisationError, load_classifier
+from models import BUILT_IN_MODEL, Classifier, QuantizationError, load_classifier
 from models.errors import UnsupportedModelError
 from models.preprocessing import normalised
 from models.quantization import quantize as quantization
 from models.quantization.candidate import layers as layers_of
 from models.quantization.measure import Goal
-from models.quantization.quantize import Photographs, QuantisationReport, quantize
-from tests.support.models.quantised import run_on_integers
+from models.quantization.quantize import Photographs, QuantizationReport, quantize
+from tests.support.models.quantized import run_on_integers
 
 DIGITS = {"preset": "digits"}
 SHIFTS = ((0, 0), (1, 0), (0, 1), (1, 1))
@@ -51,7 +51,7 @@ def digits() -> Classifier:
 
 def run(
     classifier: Classifier, folder: Path, goal: Goal | None = None
-) -> tuple[ModelProto, QuantisationReport]:
+) -> tuple[ModelProto, QuantizationReport]:
     return quantize(
         classifier,
         PHOTOGRAPHS,
@@ -80,7 +80,7 @@ def test_the_model_keeps_its_labels_and_says_what_changed(
     assert [time.n for time in report.times] == [1, 8]
     file = tmp_path / "digits.int8.onnx"
     file.write_bytes(proto.SerializeToString())
-    assert load_classifier(file, overrides=DIGITS).network.quantised
+    assert load_classifier(file, overrides=DIGITS).network.quantized
     assert not (tmp_path / "model.progress").exists()
 
 
@@ -108,7 +108,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_file(
 
 
 def test_what_the_file_says_of_itself_is_kept(tmp_path: Path) -> None:
-    """The strings of a ZipMap, which has no place in a quantised graph, become metadata."""
+    """The strings of a ZipMap, which has no place in a quantized graph, become metadata."""
     names = [f"number {index}" for index in range(10)]
     proto = onnx.load(BUILT_IN_MODEL)
     zipmap = onnx.helper.make_node(
@@ -168,7 +168,7 @@ def test_where_8_bits_hurt_layers_stay_in_float_or_it_is_refused(
     before = run_on_integers(classifier.network.proto, held).argmax(axis=1)
     try:
         proto, report = run(classifier, tmp_path)
-    except QuantisationError:
+    except QuantizationError:
         assert undone
         return
     after = run_on_integers(proto, held).argmax(axis=1)
@@ -187,13 +187,13 @@ def test_what_cannot_be_reached_is_refused(
     layers = layers_of(digits.network.proto)
     everything = {name for names in layers.values() for name in names}
 
-    def quantised(proto: ModelProto, _: object, in_float: tuple[str, ...] = ()) -> ModelProto:
+    def quantized(proto: ModelProto, _: object, in_float: tuple[str, ...] = ()) -> ModelProto:
         return proto if everything <= set(in_float) else spoilt
 
-    monkeypatch.setattr(quantization, "quantised", quantised)
+    monkeypatch.setattr(quantization, "quantized", quantized)
     monkeypatch.setattr(quantization, "with_corrected_biases", lambda proto, *_: proto)
     with pytest.raises(
-        QuantisationError,
+        QuantizationError,
         match=r"only reached with 8 of 8 layers in float; with all in 8 bits \d of \d+ labels",
     ):
         run(digits, tmp_path)
@@ -201,7 +201,7 @@ def test_what_cannot_be_reached_is_refused(
 
 def test_what_says_nothing_is_refused(digits: Classifier, tmp_path: Path) -> None:
     few = Photographs(PHOTOGRAPHS.names[:19], PHOTOGRAPHS.pixels[:19], PHOTOGRAPHS.right[:19])
-    with pytest.raises(QuantisationError, match="19 photographs are too few"):
+    with pytest.raises(QuantizationError, match="19 photographs are too few"):
         quantize(
             digits,
             few,
@@ -210,11 +210,11 @@ def test_what_says_nothing_is_refused(digits: Classifier, tmp_path: Path) -> Non
             journal=tmp_path / "model.progress",
             progress=lambda *_: None,
         )
-    with pytest.raises(QuantisationError, match="no photograph has two best probabilities 1 apart"):
+    with pytest.raises(QuantizationError, match="no photograph has two best probabilities 1 apart"):
         run(digits, tmp_path, Goal(margin=1))
 
 
-def test_a_quantised_model_is_not_quantised_again(digits: Classifier, tmp_path: Path) -> None:
-    again = replace(digits, network=replace(digits.network, quantised=True))
-    with pytest.raises(UnsupportedModelError, match="digits is quantised already"):
+def test_a_quantized_model_is_not_quantized_again(digits: Classifier, tmp_path: Path) -> None:
+    again = replace(digits, network=replace(digits.network, quantized=True))
+    with pytest.raises(UnsupportedModelError, match="digits is quantized already"):
         run(again, tmp_path)

@@ -168,10 +168,10 @@ def test_a_fully_connected_layer_of_several_rows_an_image_stays_in_float() -> No
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("weights", "the filter of conv_c, is not quantised"),
+        ("weights", "the filter of conv_c, is not quantized"),
         ("activation", "conv_c ends in Tanh"),
         ("reader", "c is also read by"),
-        ("input", "x, which conv_c reads, is not quantised"),
+        ("input", "x, which conv_c reads, is not quantized"),
         ("bias", "beyond 32 bits"),
     ],
 )
@@ -230,7 +230,7 @@ def test_what_moves_bytes_between_different_scales_reads_bytes_of_its_own_scale(
     assert result.graph.values[again.output].stored == _COARSE
 
 
-def test_parts_of_different_scales_are_quantised_again_where_they_are_joined() -> None:
+def test_parts_of_different_scales_are_quantized_again_where_they_are_joined() -> None:
     to = _Bytes()
     x = to.dequantize(to.quantize("q", "x"))
     parts = [
@@ -248,7 +248,7 @@ def test_parts_of_different_scales_are_quantised_again_where_they_are_joined() -
     assert "b8" in {value.name for value in result.graph.values.values() if value.inside}
 
 
-def test_bytes_that_are_quantised_again_to_another_scale_never_become_floats() -> None:
+def test_bytes_that_are_quantized_again_to_another_scale_never_become_floats() -> None:
     to = _Bytes()
     again = to.quantize("again", to.dequantize(to.quantize("q", "x")), _COARSE)
     result = _rewritten(to.build(to.dequantize(again)))
@@ -256,7 +256,7 @@ def test_bytes_that_are_quantised_again_to_another_scale_never_become_floats() -
     assert [type(node) for node in result.graph.nodes] == [Quantize, Quantize, Dequantize]
 
 
-def test_bytes_that_are_quantised_again_alike_are_themselves() -> None:
+def test_bytes_that_are_quantized_again_alike_are_themselves() -> None:
     to = _Bytes()
     again = to.quantize("again", to.dequantize(to.quantize("q", "x")))
     result = _rewritten(to.build(to.dequantize(again)))

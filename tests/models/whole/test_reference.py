@@ -329,7 +329,7 @@ def test_a_long_chain_holds_few_values_at_once() -> None:
 
 
 @BOTH_TYPES
-def test_a_quantised_value_has_the_numbers_of_its_bytes(dtype: Float) -> None:
+def test_a_quantized_value_has_the_numbers_of_its_bytes(dtype: Float) -> None:
     stored = replace(BYTE, scale=0.25, zero_point=100)
     values = {
         "x": Value("x", (1, 1, 7)),

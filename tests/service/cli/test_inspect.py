@@ -15,7 +15,7 @@ from models.schedule.timeline import Bar, Timeline
 from service.cli.inspect import print_report
 from service.cli.plots import shortened, times_of
 from tests.support.command_line import Run
-from tests.support.models.quantised import quantised
+from tests.support.models.quantized import quantized
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +110,11 @@ def test_a_precision_says_what_it_stores_and_what_stays_in_float32(convoy: Run) 
     assert "float32" not in out
 
 
-def test_layers_of_a_quantised_model_are_counted_for_both_devices(
+def test_layers_of_a_quantized_model_are_counted_for_both_devices(
     convoy: Run, tmp_path: Path
 ) -> None:
     images = np.random.default_rng(0).normal(size=(4, 1, 32, 32)).astype(np.float32)
-    path = quantised(BUILT_IN_MODEL, tmp_path / "q.onnx", images)
+    path = quantized(BUILT_IN_MODEL, tmp_path / "q.onnx", images)
     for wide in ((), ("--wide",)):
         _, out, _ = convoy("inspect", path, "--preset", "digits", *wide)
         assert "int8 on a GPU: 8 of 8 layers on integers" in out

@@ -39,7 +39,7 @@ def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_quantised_file_is_written_and_checked(convoy: Run, photos: Path, tmp_path: Path) -> None:
+def test_a_quantized_file_is_written_and_checked(convoy: Run, photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "digits.int8.onnx"
     status, out, error = convoy("quantize", "digits", photos, "-o", output)
     assert status == 0, error
@@ -57,7 +57,7 @@ def test_a_quantised_file_is_written_and_checked(convoy: Run, photos: Path, tmp_
     assert "any is allowed" in out
     status, _, error = convoy("quantize", output, photos, "-o", tmp_path / "x.onnx", *described)
     assert status == 1
-    assert "is quantised already" in error
+    assert "is quantized already" in error
 
 
 def test_a_model_that_is_no_faster_comes_with_what_may_explain_it(
@@ -99,7 +99,7 @@ def test_interrupted_it_says_whether_there_is_something_to_go_on_with(
     output = tmp_path / "digits.int8.onnx"
     journal = tmp_path / "digits.int8.onnx.progress"
     journal.write_text('{"question": "another", "results": {"layer": 1}}')
-    quantise = ("quantize", "digits", photos, "-o", output)
+    quantize = ("quantize", "digits", photos, "-o", output)
     done: list[Method] = []
 
     def interrupted(proto: onnx.ModelProto, images: Tensors, method: Method) -> Ranges:
@@ -110,20 +110,20 @@ def test_interrupted_it_says_whether_there_is_something_to_go_on_with(
 
     with monkeypatch.context() as patch:
         patch.setattr(quantization, "calibrate", Mock(side_effect=KeyboardInterrupt))
-        status, out, error = convoy(*quantise)
+        status, out, error = convoy(*quantize)
         assert (status, out) == (1, "")
         assert error.splitlines()[-1] == (
             "Interrupted. Nothing had been measured yet; run it again to begin anew"
         )
         assert list(tmp_path.iterdir()) == [photos]
         patch.setattr(quantization, "calibrate", interrupted)
-        status, out, error = convoy(*quantise)
+        status, out, error = convoy(*quantize)
         assert (status, out) == (1, "")
         assert error.splitlines()[-1] == (
             f"Interrupted. What was measured is in {journal}; run it again to go on"
         )
         assert sorted(tmp_path.iterdir()) == [journal, photos]
-    assert convoy(*quantise)[0] == 0
+    assert convoy(*quantize)[0] == 0
     assert sorted(tmp_path.iterdir()) == [output, photos]
 
 
@@ -169,5 +169,5 @@ def test_a_place_that_cannot_be_written_is_said_first(convoy: Run, tmp_path: Pat
 def test_int8_of_a_float_model_leads_here(convoy: Run) -> None:
     status, _, error = convoy("classify", "digits", SAMPLES, "--precision", "int8")
     assert status == 1
-    assert "is not quantised, so int8 cannot be its precision" in error
+    assert "is not quantized, so int8 cannot be its precision" in error
     assert "convoy quantize" in error

@@ -23,7 +23,7 @@ from service.hosting import loading
 from service.hosting.loading import ModelFile, OpenModel, find_models, load, open_models
 from service.hosting.pipeline import FailedModel
 from service.settings import Settings, SettingsError
-from tests.support.models.quantised import quantised
+from tests.support.models.quantized import quantized
 from tests.support.servers.several_models import CHANNELS, make_models
 
 
@@ -70,16 +70,16 @@ def test_a_line_of_the_log_says_by_which_file_each_is_described(
     assert other.startswith(f"{CHANNELS} is described by model.toml: ")
 
 
-def test_the_log_says_which_layers_of_a_quantised_model_are_on_integers(
+def test_the_log_says_which_layers_of_a_quantized_model_are_on_integers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = make_models(tmp_path)
     images = np.random.default_rng(0).normal(size=(4, 1, 32, 32)).astype(np.float32)
-    quantised(BUILT_IN_MODEL, folder / "digits" / "model.onnx", images)
+    quantized(BUILT_IN_MODEL, folder / "digits" / "model.onnx", images)
     with caplog.at_level(logging.INFO, "convoy"):
         opened_of(models_in(folder))
     (said,) = (text for _, _, text in caplog.record_tuples if "layers" in text)
-    assert said == "digits is quantised: 8 of 8 layers on integers"
+    assert said == "digits is quantized: 8 of 8 layers on integers"
 
 
 def test_each_model_has_its_precision_unless_a_flag_sets_all(tmp_path: Path) -> None:

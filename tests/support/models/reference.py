@@ -37,7 +37,7 @@ from models.graph import (
     Softmax,
     Transpose,
 )
-from models.integers import is_quantised
+from models.integers import is_quantized
 from tests.support.kernels import reference as ops
 
 Array = NDArray[np.floating[Any]]
@@ -180,7 +180,7 @@ class _Memory:
 
 def _rounded_to(stored: Storage, array: Array) -> Array:
     """Return the nearest numbers that `stored` has, in the array's own type."""
-    if is_quantised(stored):
+    if is_quantized(stored):
         return ops.quantized(array, stored)
     return array.astype(HALF).astype(array.dtype) if stored == HALF else array
 
@@ -189,7 +189,7 @@ def _factor(precision: Precision, array: Array) -> Array:
     """Return the numbers that tensor cores multiply instead of `array`; TF32X3 keeps all bits."""
     if precision is Precision.TF32:
         return to_tf32(array.astype(np.float32)).astype(array.dtype)
-    if precision is Precision.INT8:  # of quantised values
+    if precision is Precision.INT8:  # of quantized values
         return array
     return _rounded_to(precision.stored, array)
 
@@ -221,7 +221,7 @@ def _compute(node: Node, memory: _Memory) -> Array:
         case Gemm():
             bias = memory.read_optional(node.bias)
             stored, weight = graph.values[node.x].stored, read(node.weight)
-            if not is_quantised(stored):
+            if not is_quantized(stored):
                 weight = _rounded_to(stored, weight)
             return ops.gemm(read(node.x), weight, bias, node.activation)
         case Pool():

@@ -17,12 +17,12 @@ from cusim.device import CusimDevice
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.graph import Conv, Dequantize, Gemm
-from models.integers import is_quantised
+from models.integers import is_quantized
 from models.onnx_loader import load_model
 from models.plan import build_plan
 from models.preprocessing import normalised
 from tests.support.models.engines import H200_CHOICE, classifier_of, opened
-from tests.support.models.quantised import quantised, run_on_integers
+from tests.support.models.quantized import quantized, run_on_integers
 
 U8, S8 = QuantType.QUInt8, QuantType.QInt8
 
@@ -164,7 +164,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("make", "size", "form"), CASES)
-def test_a_quantised_network_has_the_scores_of_onnx_runtime_to_the_bit(
+def test_a_quantized_network_has_the_scores_of_onnx_runtime_to_the_bit(
     device: CusimDevice,
     make: Callable[[], onnx.ModelProto],
     size: int,
@@ -174,9 +174,9 @@ def test_a_quantised_network_has_the_scores_of_onnx_runtime_to_the_bit(
     onnx.save(make(), tmp_path / "float.onnx")
     images = _images(size)
     written, per_channel, activations, weights = FORMS[form]
-    path = quantised(
+    path = quantized(
         tmp_path / "float.onnx",
-        tmp_path / "quantised.onnx",
+        tmp_path / "quantized.onnx",
         images,
         written,
         per_channel=per_channel,
@@ -186,9 +186,9 @@ def test_a_quantised_network_has_the_scores_of_onnx_runtime_to_the_bit(
     classifier = _classifier(path)
     graph = classifier.rewritten.graph
     products = [node for node in graph.nodes if isinstance(node, Conv | Gemm)]
-    assert all(is_quantised(graph.values[node.output].stored) for node in products)
+    assert all(is_quantized(graph.values[node.output].stored) for node in products)
     # Nothing in between is computed in float.
-    floats = [node for node in graph.nodes if not is_quantised(graph.values[node.output].stored)]
+    floats = [node for node in graph.nodes if not is_quantized(graph.values[node.output].stored)]
     assert [type(node) for node in floats] == [Dequantize]
     engine = opened(classifier, device, 2)
     scores = np.concatenate([engine.run(list(images[i : i + 2])).scores for i in (0, 2)])
@@ -199,12 +199,12 @@ def test_a_quantised_network_has_the_scores_of_onnx_runtime_to_the_bit(
 
 @pytest.fixture
 def exact(tmp_path: Path) -> tuple[Path, Classifier]:
-    """Return a quantised file and its classifier, whose input is multiples of 1/64.
+    """Return a quantized file and its classifier, whose input is multiples of 1/64.
 
     No order of rounding changes those.
     """
     onnx.save(residual(), tmp_path / "float.onnx")
-    path = quantised(tmp_path / "float.onnx", tmp_path / "quantised.onnx", _images(40))
+    path = quantized(tmp_path / "float.onnx", tmp_path / "quantized.onnx", _images(40))
     classifier = _classifier(path)
     preprocessing = replace(classifier.preprocessing, mean=(2.0,) * 3, std=(1.0,) * 3)
     return path, replace(classifier, preprocessing=preprocessing)

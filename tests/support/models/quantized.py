@@ -1,4 +1,4 @@
-"""Quantised models as onnxruntime.quantization writes them."""
+"""Quantized models as onnxruntime.quantization writes them."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ def quietly() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def quantised(
+def quantized(
     path: Path,
     to: Path,
     images: NDArray[np.float32],
@@ -53,7 +53,7 @@ def quantised(
     activations: QuantType = QuantType.QUInt8,
     weights: QuantType = QuantType.QInt8,
 ) -> Path:
-    """Write to `to` the model in `path`, quantised, and return `to`."""
+    """Write to `to` the model in `path`, quantized, and return `to`."""
     (value,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).get_inputs()
     with quietly():
         quantize_static(
