@@ -41,7 +41,7 @@ def _seconds(text: str | float) -> float:  # defaults are seconds already
 
 def _positive_seconds(text: str | float) -> float:
     if (seconds := _seconds(text)) == 0:
-        raise typer.BadParameter(f"{text} must be longer")
+        raise typer.BadParameter(f"{text} must be longer than 0s")
     return seconds
 
 
@@ -159,7 +159,7 @@ def loadtest(
     if find and p99 is None:
         raise OptionsError("--find-rate needs a bound, such as --p99 50ms")
     if find and rate and len(rate) > 1:
-        raise OptionsError("--find-rate starts at one --rate")
+        raise OptionsError(f"--find-rate starts at one --rate, not at {len(rate)}")
     drawn = plot_file is not None or report_file is not None
     needed = ["aiohttp", "matplotlib"] if drawn else ["aiohttp"]
     if missing := [package for package in needed if find_spec(package) is None]:

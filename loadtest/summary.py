@@ -147,8 +147,8 @@ def enough(n: int, name: str) -> bool:
 
 
 def percentiles(values: NDArray[np.float64], *names: str) -> dict[str, float | None]:
-    """Return the QUANTILES listed in `names`: the least value that at least this share does not
-    exceed."""
+    """Return the QUANTILES listed in `names`, each the least value such that at least that share of
+    all values is not above it."""
     if not len(values):
         return dict.fromkeys(names)
     quantiles = [QUANTILES[name] for name in names]

@@ -1,1 +1,1 @@
-"""Proves and measures on a GPU: README, "Beside other servers", and docs/gpu-day.md."""
+"""Proves and measures on a GPU: README, "Compared with other servers", and docs/gpu-day.md."""

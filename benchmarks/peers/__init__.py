@@ -1,1 +1,1 @@
-"""Compares Convoy with other servers for the table in README, "Beside other servers"."""
+"""Compares Convoy with other servers for the table in README, "Compared with other servers"."""
