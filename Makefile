@@ -19,7 +19,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test prove test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu soak soak-swapped soak-attacked attacks \
+.PHONY: help serve test prove test-all test-newest test-gpu lint check format bench bench-peers bench-mlperf bench-workers bench-gpu soak soak-swapped soak-attacked attacks \
 	docs papers protocol train clean lock wheel image release-dry
 
 help:  ## this list
@@ -53,8 +53,12 @@ prove: $(VENV)/dev.stamp  ## all tests of kernels and networks, most of which `m
 	$(BIN)/pytest -m "not slow" -n auto tests/kernels tests/cusim tests/models
 	$(BIN)/python -m tests.support.proved
 
-test-all: $(VENV)/long.stamp  ## the suite with its longer sweeps
+test-all: $(VENV)/long.stamp  ## the suite with its longer sweeps, and once with the newest of every package
 	HYPOTHESIS_PROFILE=search $(BIN)/pytest -n auto
+	$(BIN)/python -m tests.support.newest
+
+test-newest: $(VENV)/dev.stamp  ## the suite with the newest of every package: what breaks
+	$(BIN)/python -m tests.support.newest
 
 CUDA_SOURCES = $(shell find kernels cusim tests -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h')
 
@@ -74,8 +78,11 @@ format: $(VENV)/dev.stamp  ## format the sources
 bench: $(VENV)/dev.stamp  ## measure the server with a no-op engine beside uvicorn
 	$(BIN)/python -m benchmarks.serving.overhead
 
-bench-peers: $(VENV)/dev.stamp  ## the same work on LitServe, BentoML and Ray Serve (each in its own environment)
+bench-peers: $(VENV)/dev.stamp  ## the same work on Triton, mosec, LitServe, BentoML and Ray Serve, under 30 minutes
 	$(BIN)/python -m benchmarks.peers
+
+bench-mlperf: $(VENV)/dev.stamp  ## MLPerf's load generator asks Convoy, in process and by HTTP, and ONNX Runtime alone
+	$(BIN)/python -m benchmarks.peers.mlperf
 
 bench-workers: $(VENV)/dev.stamp  ## measure --workers on this machine
 	$(BIN)/python -m benchmarks.serving.workers
@@ -102,9 +109,10 @@ bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels, networks, requests, beside c
 protocol: $(VENV)/dev.stamp  ## write the descriptors of gRPC's messages from the .proto files
 	cd service/grpc && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --descriptor_set_out=descriptors.binpb inference.proto health.proto
 
-docs: $(VENV)/dev.stamp  ## write docs/settings.md, and the README's table from what was measured
+docs: $(VENV)/dev.stamp  ## write docs/settings.md, and tables from what was measured
 	PYTHONPATH=. $(BIN)/python docs/settings.py
 	$(BIN)/python -m benchmarks.peers --readme
+	$(BIN)/python -m benchmarks.peers.mlperf --docs
 
 papers: $(VENV)/dev.stamp  ## write docs/papers.md: the papers' results, one by one, beside Convoy's
 	$(BIN)/python -m benchmarks.papers --docs

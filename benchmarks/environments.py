@@ -5,9 +5,12 @@ import shutil
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 # Written last, with the versions: what was interrupted is made anew.
 DONE = "installed.json"
@@ -27,6 +30,12 @@ class Environment:
     def program(self, name: str) -> str:
         """Return the path of a program in the environment."""
         return str(self.folder / "bin" / name)
+
+    def packages(self) -> list[Distribution]:
+        """Return what is installed in the environment."""
+        return list(
+            distributions(path=[str(path) for path in self.folder.glob("lib/*/site-packages")])
+        )
 
 
 def folder_of(name: str, wanted: Sequence[str], root: Path) -> Path:
@@ -54,6 +63,33 @@ def environment(
         found = {package["name"].lower(): package["version"] for package in listed}
         done.write_text(json.dumps(found))
     return Environment(folder, json.loads(done.read_text()))
+
+
+def size_mb(installed: Iterable[Distribution]) -> float:
+    """Return the megabytes of the files of packages, without the installer's own."""
+    files = [
+        Path(str(file.locate()))
+        for each in installed
+        if each.name.lower() not in {"pip", "setuptools"}
+        for file in each.files or ()
+    ]
+    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
+
+
+def needed_by(name: str) -> list[Distribution]:
+    """Return an installed package and all that it needs, without extras."""
+    found: dict[str, Distribution] = {}
+    left = [name]
+    while left:
+        package = distribution(left.pop())
+        if package.name in found:
+            continue
+        found[package.name] = package
+        needs = map(Requirement, package.requires or ())
+        left += [
+            need.name for need in needs if not need.marker or need.marker.evaluate({"extra": ""})
+        ]
+    return list(found.values())
 
 
 def _run(command: Sequence[str]) -> str:

@@ -74,7 +74,8 @@ ORDER = {
         "simulation kernels families",
         "networks",
         "serving",
-        "peers gpu exporters",
+        "gpu exporters",
+        "peers",
         "papers",
     ],
 }

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from benchmarks.peers import __main__ as peers
+from benchmarks.peers import mlperf
 from benchmarks.peers.report import readme_table
 from benchmarks.rows import fill, read
 from models.keys import KEYS
@@ -85,6 +86,8 @@ def test_the_readmes_clients_print_the_label(address: str, client: str, answer: 
 def test_the_readmes_measured_numbers_are_those_recorded_last() -> None:
     table = readme_table(read(peers.RECORD))
     assert fill(README, peers.BEGIN, peers.END, table) == README
+    page = mlperf.DOCS.read_text(encoding="utf-8")
+    assert fill(page, mlperf.BEGIN, mlperf.END, mlperf.table(read(mlperf.RECORD))) == page
 
 
 def test_the_clients_of_the_documentation_are_answered(address: str) -> None:

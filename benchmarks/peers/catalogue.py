@@ -1,9 +1,11 @@
 """Lists the servers to compare, with their versions, settings and requests.
 
-Each peer has several settings; Convoy is compared with its best.
+Each peer has several settings, which are tried; the best for a work and a number of connections is
+measured.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Literal
@@ -16,33 +18,30 @@ MAX_BATCH = 8
 SAME_AS_CONVOY = ("numpy", "onnxruntime", "pillow")
 
 # Of an environment's packages, those that a server's speed depends on.
-TOLD = (
-    *("fastapi", "httptools", "litserve", "bentoml", "ray", "starlette", "uvicorn", "uvloop"),
-    *SAME_AS_CONVOY,
-)
+TOLD = ("fastapi", "httptools", "starlette", "uvicorn", "uvloop", *SAME_AS_CONVOY)
 
 _BOUNDARY = "convoy"
 _SERVERS = "benchmarks.peers.servers"
 
-Protocol = Literal["body", "form"]
-"""How the image is sent: as the body, or as a file in a form."""
-
-PROTOCOL = {"body": "image as body", "form": "multipart form"}
+Protocol = Literal["body", "form", "v2"]
+"""How the image is sent: as the body, as a file in a form, or as KServe V2's binary data."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Describes one way to run a peer, by its program's options and environment variables."""
+    """Describes one way to run a server, by its program's options and environment variables."""
 
     name: str
     choices: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     protocol: Protocol = "body"
+    # The processes that classify; they share the threads that one would have.
+    processes: int = 1
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Describes a server to compare with."""
+    """Describes a server: Convoy, or one to compare it with."""
 
     name: str
     package: str
@@ -51,12 +50,66 @@ class Peer:
     command: tuple[str, ...]
     settings: tuple[Setting, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    path: str = "/predict"
+    # What serves a model with Convoy's own options; None: `command` does all works.
+    serve: tuple[str, ...] | None = None
+    about: str = ""  # what its name alone would not say
 
 
 def requirements(peer: Peer) -> tuple[str, ...]:
-    """Return everything that is installed for a peer, pinned."""
-    return (*peer.requirements, *(f"{name}=={version(name)}" for name in SAME_AS_CONVOY))
+    """Return everything that is installed for a peer, pinned: Convoy's versions unless it needs
+    others."""
+    own = {each.partition("==")[0] for each in peer.requirements}
+    same = (f"{name}=={version(name)}" for name in SAME_AS_CONVOY if name not in own)
+    return (*peer.requirements, *same)
 
+
+CONVOY = Peer(
+    "Convoy",
+    "convoy-inference",
+    (),
+    ("python", "-m", f"{_SERVERS}.convoy_server"),
+    (Setting("as it comes", {"options": ["--device", "cpu"]}),),
+    path="/v1/classify",
+    serve=(
+        *("python", "-c", "from service.cli import main; main()", "serve", "--port", "{port}"),
+        "--no-access-log",
+    ),
+)
+
+TRITON = Peer(
+    "Triton",
+    "nvidia-pytriton",
+    # It needs NumPy 1.
+    ("nvidia-pytriton==0.7.0", "numpy==1.26.4"),
+    ("python", "-m", f"{_SERVERS}.triton_server"),
+    (
+        Setting("batch 8", {"instances": 1}, protocol="v2"),
+        Setting("batch 8, waits 1 ms", {"instances": 1, "delay_us": 1000}, protocol="v2"),
+        Setting("batch 8, 2 instances", {"instances": 2}, protocol="v2", processes=2),
+    ),
+    path="/v2/models/work/infer",
+    about="tritonserver 2.51, Python backend",
+)
+
+MOSEC = Peer(
+    "mosec",
+    "mosec",
+    ("mosec==0.9.8",),
+    (
+        *("python", "-m", f"{_SERVERS}.mosec_server"),
+        *("--address", "127.0.0.1", "--port", "{port}", "--log-level", "warning"),
+    ),
+    (
+        Setting("batch 8, waits 1 ms", {"num": 1, "max_batch_size": 8, "max_wait_time": 1}),
+        Setting(
+            "batch 8, waits 1 ms, 2 workers",
+            {"num": 2, "max_batch_size": 8, "max_wait_time": 1},
+            processes=2,
+        ),
+        Setting("no batches", {"num": 1}),
+    ),
+)
 
 _BATCHED = {"max_batch_size": MAX_BATCH}
 
@@ -67,20 +120,19 @@ LITSERVE = Peer(
     ("python", "-m", f"{_SERVERS}.litserve_server"),
     (
         # The default of batch_timeout is 0: what waits is taken at once.
-        Setting("batch 8", _BATCHED),
-        Setting("batch 8, timeout 1 ms", {**_BATCHED, "batch_timeout": 0.001}),
         Setting("batch 8, fast_queue", {**_BATCHED, "fast_queue": True}),
-        Setting(
-            "batch 8, timeout 1 ms, fast_queue",
-            {**_BATCHED, "batch_timeout": 0.001, "fast_queue": True},
-        ),
         # Two workers have a queue each, and a process each for HTTP.
         Setting(
             "batch 8, timeout 1 ms, fast_queue, 2 workers",
             {**_BATCHED, "batch_timeout": 0.001, "fast_queue": True, "workers_per_device": 2},
+            processes=2,
         ),
         Setting("no batches, fast_queue", {"fast_queue": True}),
-        Setting("no batches, fast_queue, 2 workers", {"fast_queue": True, "workers_per_device": 2}),
+        Setting(
+            "no batches, fast_queue, 2 workers",
+            {"fast_queue": True, "workers_per_device": 2},
+            processes=2,
+        ),
     ),
 )
 
@@ -98,12 +150,9 @@ BENTOML = Peer(
         # A batchable method takes a list, which over HTTP is a form of files.
         Setting("batch 8", {"batched": True}, protocol="form"),
         Setting(
-            "batch 8, max_latency 100 ms", {"batched": True, "max_latency_ms": 100}, protocol="form"
+            "batch 8, 2 workers", {"batched": True, "workers": 2}, protocol="form", processes=2
         ),
-        Setting("batch 8, 2 workers", {"batched": True, "workers": 2}, protocol="form"),
-        Setting("no batches", {"batched": False}),
-        Setting("no batches, 2 threads", {"batched": False, "threads": 2}),
-        Setting("no batches, 2 workers", {"batched": False, "workers": 2}),
+        Setting("no batches, 2 workers", {"batched": False, "workers": 2}, processes=2),
     ),
     {"BENTOML_DO_NOT_TRACK": "True"},
 )
@@ -120,11 +169,7 @@ RAY_SERVE = Peer(
     ("ray[serve]==2.60.0",),
     ("python", "-m", f"{_SERVERS}.ray_server"),
     (
-        Setting("batch 8, wait 0", {"batch_wait_timeout_s": 0.0}),
-        Setting("batch 8, wait 10 ms (default)", {"batch_wait_timeout_s": 0.01}),
-        Setting("batch 8, wait 0, 2 replicas", {"batch_wait_timeout_s": 0.0, "num_replicas": 2}),
-        Setting("batch 8, wait 0, throughput", {"batch_wait_timeout_s": 0.0}, _THROUGHPUT),
-        Setting("batch 8, wait 0, HAProxy", {"batch_wait_timeout_s": 0.0}, _HAPROXY),
+        # Without HAProxy and the options for throughput it answers a fifth of the requests.
         Setting(
             "batch 8, wait 0, HAProxy, throughput",
             {"batch_wait_timeout_s": 0.0},
@@ -134,6 +179,7 @@ RAY_SERVE = Peer(
             "batch 8, wait 0, HAProxy, throughput, 2 replicas",
             {"batch_wait_timeout_s": 0.0, "num_replicas": 2},
             {**_HAPROXY, **_THROUGHPUT},
+            processes=2,
         ),
     ),
     {
@@ -145,16 +191,38 @@ RAY_SERVE = Peer(
     },
 )
 
-PEERS = (LITSERVE, BENTOML, RAY_SERVE)
+PEERS = (TRITON, MOSEC, LITSERVE, BENTOML, RAY_SERVE)
 
 
 def request_for(protocol: Protocol, path: str, image: bytes, media_type: str) -> bytes:
     """Return the bytes of the request that asks for one image's classes."""
     if protocol == "body":
         return post_request(path, image, media_type)
+    if protocol == "v2":
+        data = len(image).to_bytes(4, "little") + image
+        asked = {
+            "inputs": [
+                {
+                    "name": "image",
+                    "datatype": "BYTES",
+                    "shape": [1, 1],
+                    "parameters": {"binary_data_size": len(data)},
+                }
+            ],
+            "outputs": [{"name": "scores", "parameters": {"classification": 5}}],
+        }
+        about = json.dumps(asked).encode()
+        length = f"Inference-Header-Content-Length: {len(about)}"
+        return post_request(path, about + data, "application/octet-stream", length)
+    return form_request(path, [image], media_type)
+
+
+def form_request(path: str, images: Sequence[bytes], media_type: str) -> bytes:
+    """Return the bytes of the request that asks for the classes of several images at once."""
     head = (
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="picture"\r\n'
         f"Content-Type: {media_type}\r\n\r\n"
-    )
-    body = head.encode() + image + f"\r\n--{_BOUNDARY}--\r\n".encode()
+    ).encode()
+    parts = b"".join(head + image + b"\r\n" for image in images)
+    body = parts + f"--{_BOUNDARY}--\r\n".encode()
     return post_request(path, body, f"multipart/form-data; boundary={_BOUNDARY}")

@@ -1,187 +1,182 @@
-"""Measures servers in turn, while no other one runs on the machine.
+"""Measures servers at the same work, in turns, while all others are stopped where they are.
 
-Two cores are too few for several of these servers at once, even idle: some of them poll. So each is
-started for its turn, checked, warmed, measured and stopped, in several rounds, every other one
-backwards.
+    each server in each setting ─ start ─ right answers? ─ fair? ─ tried briefly ─┐
+                     the best setting for each number of connections ─────────────┘
+    rounds: each server ─ goes on ─ 1, 8, 32 connections ─ is stopped; every other round backwards
+
+Two cores are too few for several of these servers at once, even idle: some of them poll. A stopped
+server takes no time, and going on takes none, so rounds are short, and what disturbs the machine
+for a minute disturbs all.
 """
 
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryFile
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
-import numpy as np
-
 from benchmarks.environments import Environment
-from benchmarks.peers.catalogue import (
-    MAX_BATCH,
-    PROTOCOL,
-    TOLD,
-    Peer,
-    Protocol,
-    Setting,
-    request_for,
-)
-from benchmarks.peers.processes import StartError, running
-from benchmarks.peers.servers.work import Settings, answer
+from benchmarks.peers import fairness
+from benchmarks.peers.catalogue import MAX_BATCH, TOLD, Peer, Setting, request_for
+from benchmarks.peers.fairness import Conditions, UnfairError
+from benchmarks.peers.processes import Running, StartError, running
+from benchmarks.peers.servers.work import Settings
+from benchmarks.peers.works import NOOP, Case, Task, channels
 from benchmarks.serving.http_client import (
     Address,
     BadAnswerError,
     ClosedError,
     Connection,
-    address_of,
     closed_loop,
     free_port,
 )
-from benchmarks.serving.overhead import BODY_BYTES, jpeg_of, serving, wait_until_ready
-from benchmarks.serving.served import logged
-from benchmarks.serving.targets import CONVOY, no_op
-from loadtest.images import SAMPLES, load_images
-from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
-from models.engines.normalised import with_normalisation
-from service.images.prepare import ImageLimits, prepare_image
+from service.engine.cores import available_cores
 
-NOOP, DIGITS = "noop", "digits"
-WORKS = {
-    NOOP: f"no-op: a body of {BODY_BYTES // 1000} kB is read, 1000 scores, the 5 likeliest",
-    DIGITS: "digits: a JPEG of 640 × 480 is decoded and classified by ONNX Runtime on the CPU",
-}
-CONNECTIONS = (1, 8)
+CONNECTIONS = (1, 8, 32)
 
-# Times that a server may close connections before it is measured.
-_WARM_UPS = 5
-
-# How the reason begins why a peer has no numbers.
+# How the reason begins why a server has no numbers.
 NOT_INSTALLED = "not installed"
 
-# The image that digits is timed with; all are checked.
-TIMED = "1_pencil_on_paper.jpg"
+# Of the seconds that one measurement takes: each setting is tried for a half of them, and a server
+# that goes on again is warmed for a tenth, in which its caches are filled.
+_TRY, _WARM = 0.5, 0.1
+
+# Seconds for a server that goes on again to see to what was due meanwhile.
+_SETTLE_S = 0.2
+
+# Times that a server may close connections at first.
+_WARM_UPS = 5
+
+_FAILURES = (StartError, BadAnswerError, UnfairError, OSError)
 
 Top = Sequence[tuple[int, float]]
 """Classes and their probabilities, likeliest first."""
 
+Say = Callable[[str], None]
 
-class WrongAnswerError(Exception):
+
+class WrongAnswerError(BadAnswerError):
     """Says how an answer differs from Convoy's."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """Holds an image and its right class, or None if all classes are equally likely."""
-
-    image: bytes
-    media_type: str
-    best: tuple[int | None, float]
-
-
-@dataclass(frozen=True)
-class Material:
-    """Holds the images for each kind of work, the timed one first, and the model that peers run."""
-
-    cases: Mapping[str, Sequence[Case]]
-    model: Path
-    side: int
-
-
-Open = Callable[[str, bytes], AbstractContextManager[Address]]
-"""Starts a server for a kind of work; the server is ready when it answers the request."""
-
-
-@dataclass(frozen=True)
 class Contender:
-    """Describes a server in one setting, and the fields that its rows have."""
+    """Holds a server with the environment that it is installed in, or why it is not."""
 
-    server: str
-    setting: str
-    path: str
-    protocol: Protocol
-    open: Open
-    stands: Mapping[str, Any] = field(default_factory=dict)
-
-    def request(self, case: Case) -> bytes:
-        """Return the request for an image's classes."""
-        return request_for(self.protocol, self.path, case.image, case.media_type)
+    peer: Peer
+    installed: Environment | None
+    lacks: str = ""
 
 
-def material(folder: Path) -> Material:
-    """Return images with the results of Convoy's engine, and write the model below `folder`."""
-    classifier = load_classifier(BUILT_IN_MODEL, overrides={})
-    preprocessing = classifier.preprocessing
-    model = folder / "digits.onnx"
-    # As Convoy's engine runs it: bytes in, normalisation within the graph.
-    proto = with_normalisation(classifier.network.proto, preprocessing)
-    model.write_bytes(proto.SerializeToString())
-    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=0)
-    digits = []
-    for image in sorted(load_images(SAMPLES), key=lambda file: file.name != TIMED):
-        pixels = prepare_image(image.data, preprocessing, ImageLimits()).run()
-        (row,) = engine.run(pixels[np.newaxis]).scores
-        top = answer(row)["predictions"][0]
-        best = (int(top["index"]), top["probability"])
-        digits.append(Case(image.data, image.media_type, best))
-    engine.close()
-    noop = Case(jpeg_of(BODY_BYTES), "image/jpeg", (None, 0.001))
-    return Material({NOOP: [noop], DIGITS: digits}, model, preprocessing.height)
+@dataclass(frozen=True)
+class Effort:
+    """Names how long is measured: rounds of so many seconds for each number of connections."""
+
+    rounds: int
+    seconds: float
+    settings: int | None = None  # how many of each server's are tried; None: all
 
 
-def of_convoy() -> Contender:
-    """Return Convoy as a contender, either the application with a no-op engine or `convoy
-    serve`."""
+@dataclass
+class Candidate:
+    """Holds a server that runs in one setting, and what it answered when it was tried."""
 
-    @contextmanager
-    def opened(work: str, _: bytes) -> Iterator[Address]:
-        if work == NOOP:
-            with serving(no_op(0)) as address:
-                wait_until_ready(address)
-                yield address
-            return
-        with TemporaryFile("w+") as log, ExitStack() as stack:
-            options = [str(BUILT_IN_MODEL), "--device", "cpu", "--no-access-log"]
-            try:
-                url = stack.enter_context(logged(options, log))[1]
-            except SystemExit as error:
-                raise StartError(str(error)) from error
-            yield address_of(url)
+    peer: Peer
+    setting: Setting
+    server: Running
+    request: bytes
+    conditions: Conditions
+    idle_mb: float
+    tried: dict[int, float] = field(default_factory=dict)  # requests a second, by connections
+    slices: dict[int, list[dict[str, float]]] = field(default_factory=dict)
+    others: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # by setting
 
-    return Contender(CONVOY, "as it comes", "/v1/classify", "body", opened)
+    @property
+    def about(self) -> str:
+        """Return its name with its setting."""
+        return f"{self.peer.name}, {self.setting.name}"
 
 
-def of_peer(
-    peer: Peer, setting: Setting, installed: Environment, given: Material, folder: Path
-) -> Contender:
-    """Return a peer in one of its settings as a contender; `folder` is for it alone."""
+@contextmanager
+def started(
+    contender: Contender, setting: Setting, work: str, task: Task, folder: Path
+) -> Iterator[Running]:
+    """Yield a server in one setting once it answers the first image right; `folder` is its own.
 
-    @contextmanager
-    def opened(work: str, request: bytes) -> Iterator[Address]:
-        port = free_port()
-        settings = Settings(port, work, str(given.model), given.side, dict(setting.choices))
-        program, *arguments = (part.format(port=port) for part in peer.command)
-        environment = {
-            **peer.environment,
-            **setting.environment,
-            "CONVOY_PEER": json.dumps(asdict(settings)),
-        }
-        command = [installed.program(program), *arguments]
-        with running(command, environment, folder, port, request) as address:
-            yield address
-
-    stands = {
-        "choices": dict(setting.choices),
-        "environment": {**peer.environment, **setting.environment},
-        "versions": {n: v for n, v in installed.versions.items() if n in (peer.package, *TOLD)},
+    Raises StartError, and WrongAnswerError if an answer is wrong.
+    """
+    assert contender.installed is not None
+    peer, port = contender.peer, free_port()
+    threads = threads_of(peer, setting, task)
+    settings = settings_of(work, task, threads, port, folder, setting.choices)
+    command, options = peer.command, ()
+    if peer.serve is not None and work != NOOP:
+        command, options = peer.serve, (*task.options, *setting.choices.get("options", ()))
+    program, *arguments = (part.format(port=port) for part in command)
+    environment = {
+        **peer.environment,
+        **setting.environment,
+        "PEER_SETTINGS": json.dumps(asdict(settings)),
     }
-    return Contender(peer.name, setting.name, "/predict", setting.protocol, opened, stands)
+    request = request_for(setting.protocol, peer.path, task.cases[0].image, "image/jpeg")
+
+    def ready(address: Address) -> bool:
+        try:
+            connection = Connection(address)
+        except OSError:
+            return False
+        try:
+            right(connection.exchange(request), task.cases[0], task.within)
+        except WrongAnswerError:
+            raise
+        except (OSError, BadAnswerError):
+            return False
+        finally:
+            connection.close()
+        return True
+
+    full = [contender.installed.program(program), *arguments, *options]
+    with running(full, environment, folder, port, ready) as server:
+        yield server
+
+
+def settings_of(
+    work: str, task: Task, threads: int, port: int, folder: Path, choices: Mapping[str, Any]
+) -> Settings:
+    """Return what a server's program is told."""
+    how = task.classifier.preprocessing if task.classifier else None
+    return Settings(
+        port=port,
+        work=work,
+        model=str(task.model),
+        resize=how.resize if how else 0,
+        side=how.height if how else 0,
+        channels=channels(task) if how else "",
+        logits=task.logits,
+        threads=threads,
+        facts=str(folder),
+        choices=dict(choices),
+    )
+
+
+def threads_of(peer: Peer, setting: Setting, task: Task) -> int:
+    """Return with how many threads each of a server's processes must run one image.
+
+    Convoy is started as it comes: one for each core. Processes of a peer share the work's threads.
+    """
+    if peer.serve is not None:
+        return available_cores()
+    return max(1, task.threads // setting.processes)
 
 
 def top_of(received: bytes) -> Top:
     """Return the classes in an answer, in whatever form. Raises WrongAnswerError if it has none."""
     _, _, body = received.partition(b"\r\n\r\n")
-    found = _predictions(json.loads(body))
+    answer = json.loads(body)
+    found = _predictions(answer)
     if not found:
         raise WrongAnswerError(f"no predictions in {body[:200]!r}")
     return [(prediction["index"], prediction["probability"]) for prediction in found]
@@ -191,118 +186,140 @@ def _predictions(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, dict) and "predictions" in value:
         found: list[dict[str, Any]] = value["predictions"]
         return found
+    if isinstance(value, dict) and value.get("datatype") == "BYTES":  # "probability:index"
+        parts = [text.split(":") for text in value["data"]]
+        return [{"index": int(index), "probability": float(p)} for p, index in parts]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return next((found for value in inner if (found := _predictions(value))), [])
 
 
-def check(address: Address, contender: Contender, cases: Sequence[Case]) -> None:
+def right(received: bytes, case: Case, within: float) -> None:
+    """Raise WrongAnswerError if an answer differs from that of Convoy's engine."""
+    top, (index, probability) = top_of(received), case.best
+    known = len(top) == 5 and (index is None or top[0][0] == index)
+    if not known or abs(top[0][1] - probability) > within:
+        raise WrongAnswerError(f"{list(top)}, where {case.best} is right")
+
+
+def check(address: Address, peer: Peer, setting: Setting, task: Task) -> None:
     """Raise WrongAnswerError if a server's answers differ from those of Convoy's engine."""
     connection = Connection(address)
     try:
-        for case in cases:
-            top = top_of(connection.exchange(contender.request(case)))
-            index, probability = case.best
-            right = len(top) == 5 and (index is None or top[0][0] == index)
-            if not right or abs(top[0][1] - probability) > 0.005:
-                raise WrongAnswerError(f"{list(top)}, where {case.best} is right")
+        for case in task.cases:
+            request = request_for(setting.protocol, peer.path, case.image, case.media_type)
+            right(connection.exchange(request), case, task.within)
     finally:
         connection.close()
 
 
-@dataclass
-class Tally:
-    """Holds a contender's results in all rounds for one kind of work and number of connections."""
-
-    seconds: list[float] = field(default_factory=list)
-    spent: float = 0.0
-    rates: list[float] = field(default_factory=list)  # requests a second in each round
-
-
 def measure(
-    contenders: Sequence[Contender],
-    given: Material,
-    works: Sequence[str],
-    rounds: int,
-    seconds: float,
-    say: Callable[[str], None],
+    contenders: Sequence[Contender], work: str, task: Task, effort: Effort, folder: Path, say: Say
 ) -> list[dict[str, Any]]:
-    """Return a row for each contender, kind of work and number of connections.
+    """Return a row for each server and number of connections; it has `error` where no number is.
 
-    A row has `error` where there is no number.
+    Every server is measured in the setting that was best when all its settings were tried.
     """
-    taken: dict[tuple[int, str, int], Tally] = {}
-    failed: dict[tuple[int, str], str] = {}
-    turns = [(number, work) for work in works for number in range(len(contenders))]
-    for turn in range(rounds):
-        for number, work in turns if turn % 2 == 0 else reversed(turns):
-            if (number, work) in failed:
-                continue
-            contender = contenders[number]
-            about = f"round {turn + 1} of {rounds}, {work}: {contender.server}, {contender.setting}"
-            say(about)
-            try:
-                for connections, (times, spent) in _turn(
-                    contender, given.cases[work], work, seconds
-                ).items():
-                    sum_ = taken.setdefault((number, work, connections), Tally())
-                    sum_.seconds += times
-                    sum_.spent += spent
-                    sum_.rates.append(round(len(times) / spent, 2))
-            except (StartError, WrongAnswerError, BadAnswerError, OSError) as error:
-                failed[number, work] = " ".join(str(error).split()) or type(error).__name__
-                say(f"{about}: {failed[number, work]}")
-    return [
-        _row(
-            contenders[number],
-            work,
-            connections,
-            failed.get((number, work)) or taken[number, work, connections],
-            given,
-        )
-        for number, work in turns
+    failed: dict[str, dict[str, str]] = {}
+    with ExitStack() as stack:
+        best: dict[str, dict[int, Candidate]] = {}
+        for contender in contenders:
+            name = contender.peer.name
+            failed[name] = {"": f"{NOT_INSTALLED}: {contender.lacks}"} if contender.lacks else {}
+            if not contender.lacks:
+                best[name] = _best(stack, contender, work, task, effort, folder, failed[name], say)
+        order = [(name, chosen) for name, chosen in best.items() if chosen]
+        for turn in range(effort.rounds):
+            for name, chosen in order if turn % 2 == 0 else reversed(order):
+                if "" in failed[name]:
+                    continue
+                say(f"{work}, round {turn + 1} of {effort.rounds}: {name}")
+                try:
+                    _turn(chosen, effort.seconds)
+                except _FAILURES as error:
+                    failed[name][""] = _told(error)
+                    say(f"{name}: {_told(error)}")
+        return [
+            _row(contender, work, task, connections, best.get(contender.peer.name), failed)
+            for contender in contenders
+            for connections in CONNECTIONS
+        ]
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _best(
+    stack: ExitStack,
+    contender: Contender,
+    work: str,
+    task: Task,
+    effort: Effort,
+    folder: Path,
+    failed: dict[str, str],
+    say: Say,
+) -> dict[int, Candidate]:
+    """Try a server's settings; return, by connections, the best one's server, which is stopped.
+
+    The servers that are not best for any number of connections are ended.
+    """
+    tried: list[tuple[Candidate, ExitStack]] = []
+    for number, setting in enumerate(contender.peer.settings[: effort.settings]):
+        say(f"{work}, trying: {contender.peer.name}, {setting.name}")
+        own = stack.enter_context(ExitStack())
+        try:
+            place = folder / f"{work}-{contender.peer.package}-{number}"
+            server = own.enter_context(started(contender, setting, work, task, place))
+            tried.append((_tried(contender.peer, setting, server, task, effort.seconds), own))
+        except _FAILURES as error:
+            own.close()
+            failed[setting.name] = _told(error)
+            say(f"{contender.peer.name}, {setting.name}: {_told(error)}")
+    if not tried:
+        return {}
+    best = {
+        connections: max((each for each, _ in tried), key=lambda each: each.tried[connections])
         for connections in CONNECTIONS
-    ]
+    }
+    for candidate, own in tried:
+        if all(candidate is not each for each in best.values()):
+            own.close()
+    rates = {each.setting.name: each.tried for each, _ in tried}
+    for candidate in best.values():
+        candidate.others = rates
+    return best
 
 
-def missing(peer: Peer, reason: str, works: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of a peer that is not installed."""
-    return [
-        {
-            "server": peer.name,
-            "setting": "",
-            "work": work,
-            "connections": n,
-            "error": f"{NOT_INSTALLED}: {reason}",
-        }
-        for work in works
-        for n in CONNECTIONS
-    ]
+def _tried(peer: Peer, setting: Setting, server: Running, task: Task, seconds: float) -> Candidate:
+    """Check a server's answers and conditions, and try it with each number of connections; stop
+    it."""
+    case = task.cases[0]
+    request = request_for(setting.protocol, peer.path, case.image, case.media_type)
+    _warm_up(server.address, peer, setting, task, seconds * _TRY)
+    threads = threads_of(peer, setting, task)
+    conditions = fairness.found(server, threads)
+    fairness.check(conditions, fairness.wanted(threads), request, case.image)
+    candidate = Candidate(peer, setting, server, request, conditions, server.usage().memory_mb)
+    for connections in CONNECTIONS:
+        begun = perf_counter()
+        times = closed_loop(server.address, request, connections, seconds * _TRY)
+        candidate.tried[connections] = round(len(times) / (perf_counter() - begun), 2)
+        candidate.slices[connections] = []
+    server.pause()
+    return candidate
 
 
-def _turn(
-    contender: Contender, cases: Sequence[Case], work: str, seconds: float
-) -> dict[int, tuple[list[float], float]]:
-    """Return, by number of connections, the seconds of each request and of all together."""
-    request = contender.request(cases[0])
-    result = {}
-    with contender.open(work, request) as address:
-        _warm_up(address, contender, cases, seconds / 2)
-        for connections in CONNECTIONS:
-            begin = perf_counter()
-            times = closed_loop(address, request, connections, seconds)
-            result[connections] = (times, perf_counter() - begin)
-    return result
-
-
-def _warm_up(address: Address, contender: Contender, cases: Sequence[Case], seconds: float) -> None:
+def _warm_up(address: Address, peer: Peer, setting: Setting, task: Task, seconds: float) -> None:
     """Check the answers, and send requests until the server stops closing connections.
 
     Ray starts HAProxy anew a moment after it first answers, which ends connections that are open.
     """
+    case = task.cases[0]
+    request = request_for(setting.protocol, peer.path, case.image, case.media_type)
     for last in (*[False] * (_WARM_UPS - 1), True):
         try:
-            check(address, contender, cases)
-            closed_loop(address, contender.request(cases[0]), MAX_BATCH, seconds)
+            check(address, peer, setting, task)
+            closed_loop(address, request, MAX_BATCH, seconds)
         except ClosedError:
             if last:
                 raise
@@ -310,26 +327,73 @@ def _warm_up(address: Address, contender: Contender, cases: Sequence[Case], seco
             return
 
 
-def _row(
-    contender: Contender, work: str, connections: int, found: Tally | str, given: Material
-) -> dict[str, Any]:
-    row = {
-        "server": contender.server,
-        "setting": contender.setting,
-        **contender.stands,
-        "protocol": PROTOCOL[contender.protocol],
-        "work": work,
-        "picture_bytes": len(given.cases[work][0].image),
-        "connections": connections,
-    }
-    if isinstance(found, str):
-        return {**row, "error": found}
-    cuts = statistics.quantiles(found.seconds, n=100, method="inclusive")
+def _turn(chosen: Mapping[int, Candidate], seconds: float) -> None:
+    """Measure a server once with each number of connections."""
+    for candidate in {id(each): each for each in chosen.values()}.values():
+        server = candidate.server
+        server.resume()
+        try:
+            sleep(_SETTLE_S)
+            for connections, each in chosen.items():
+                if each is candidate:
+                    candidate.slices[connections].append(_slice(candidate, connections, seconds))
+        finally:
+            server.pause()
+
+
+def _slice(candidate: Candidate, connections: int, seconds: float) -> dict[str, float]:
+    """Return what one measurement found; `memory_mb` and `threads` are those after it."""
+    server, request = candidate.server, candidate.request
+    closed_loop(server.address, request, connections, seconds * _WARM)
+    before, begun = server.usage(), perf_counter()
+    times = closed_loop(server.address, request, connections, seconds)
+    took, after = perf_counter() - begun, server.usage()
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
     return {
-        **row,
-        "n": len(found.seconds),
-        "requests_a_second": round(len(found.seconds) / found.spent, 2),
-        "in_each_round": found.rates,
+        "n": len(times),
+        "requests_a_second": round(len(times) / took, 2),
         "p50_ms": round(cuts[49] * 1e3, 4),
         "p99_ms": round(cuts[98] * 1e3, 4),
+        "cpu_ms": round(after.cpu_s_since(before) * 1e3 / len(times), 4),
+        "switches": round(after.switches_since(before) / len(times), 2),
+        "memory_mb": round(after.memory_mb, 1),
+        "threads": after.threads,
+    }
+
+
+def _row(
+    contender: Contender,
+    work: str,
+    task: Task,
+    connections: int,
+    best: Mapping[int, Candidate] | None,
+    failed: Mapping[str, Mapping[str, str]],
+) -> dict[str, Any]:
+    peer = contender.peer
+    row = {"server": peer.name, "work": work, "connections": connections}
+    reasons = failed[peer.name]
+    if not best or "" in reasons:
+        return {**row, "error": "; ".join(reasons.values())}
+    candidate = best[connections]
+    versions = contender.installed.versions if contender.installed else {}
+    found = candidate.slices[connections]
+    conditions = candidate.conditions
+    return {
+        **row,
+        "setting": candidate.setting.name,
+        "version": versions.get(peer.package, ""),
+        "versions": {name: value for name, value in versions.items() if name in TOLD},
+        "tried": {name: rates[connections] for name, rates in candidate.others.items()},
+        "failed": dict(reasons),
+        "image": task.cases[0].digest,
+        "model": task.digest,
+        "telemetry": "off" if conditions.telemetry == fairness.OFF else conditions.telemetry,
+        "affinity": conditions.affinity,
+        "priority": conditions.priority,
+        "threads_each": conditions.threads,
+        "threads_fair": str(threads_of(peer, candidate.setting, task)),
+        "start_s": round(candidate.server.start_s, 2),
+        "idle_mb": round(candidate.idle_mb, 1),
+        "n": sum(each["n"] for each in found),
+        **{name: [each[name] for each in found] for name in found[0] if name != "n"},
     }

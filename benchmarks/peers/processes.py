@@ -1,4 +1,7 @@
-"""Runs a server's processes from its start until the last of them ends."""
+"""Runs a server's processes from its start until the last of them ends, and counts what they use.
+
+What they use is from the kernel's counters: Linux's /proc.
+"""
 
 import os
 import signal
@@ -6,19 +9,115 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.rows import ROOT
-from benchmarks.serving.http_client import Address, answers
+from benchmarks.serving.http_client import Address
 
-# Ray takes some ten seconds on a quiet machine; on a busy one a minute.
-START_S = 120.0
+# Ray takes some ten seconds on a quiet machine.
+START_S = 60.0
 STOP_S = 20.0
-_POLL_S = 0.1
+_POLL_S = 0.05
+
+_PROC = Path("/proc")
 
 
 class StartError(Exception):
     """Says that a server does not begin to answer."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Holds what processes used so far; CPU and switches are counted for each of their threads."""
+
+    cpu_ns: Mapping[int, int]
+    switches: Mapping[int, int]
+    memory_mb: float  # shared pages count for their part
+
+    @property
+    def threads(self) -> int:
+        """Return how many threads there are."""
+        return len(self.cpu_ns)
+
+    def cpu_s_since(self, before: "Usage") -> float:
+        """Return the processor's seconds since then."""
+        return _sum(self.cpu_ns, before.cpu_ns) / 1e9
+
+    def switches_since(self, before: "Usage") -> int:
+        """Return how often threads gave up the processor, or lost it, since then."""
+        return _sum(self.switches, before.switches)
+
+
+def _sum(now: Mapping[int, int], before: Mapping[int, int]) -> int:
+    return sum(count - before.get(thread, 0) for thread, count in now.items())
+
+
+@dataclass(frozen=True)
+class Running:
+    """Holds a server that answers."""
+
+    address: Address
+    session: int  # of all its processes
+    start_s: float  # from the command to the first right answer
+    facts: Path  # the folder in which its processes tell what they are like
+
+    def pids(self) -> list[int]:
+        """Return its processes."""
+        return members(self.session)
+
+    def pause(self) -> None:
+        """Stop all its processes where they are, so that none takes time from another server."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let all its processes go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def usage(self) -> Usage:
+        """Return what its processes used so far."""
+        cpu_ns: dict[int, int] = {}
+        switches: dict[int, int] = {}
+        memory_kb = 0
+        for pid in self.pids():
+            memory_kb += _number(_text(_PROC / str(pid) / "smaps_rollup"), "Pss:")
+            for thread in _listed(_PROC / str(pid) / "task"):
+                status = _text(thread / "status")
+                spent = _text(thread / "schedstat").split()
+                if not spent or not status:
+                    continue  # it ended meanwhile
+                number = int(thread.name)
+                cpu_ns[number] = int(spent[0])
+                switches[number] = _number(status, "voluntary_ctxt_switches:") + _number(
+                    status, "nonvoluntary_ctxt_switches:"
+                )
+        return Usage(cpu_ns, switches, memory_kb / 1e3)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _text(file: Path) -> str:
+    """Return a file of /proc, or nothing if its process or thread ended."""
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _number(text: str, name: str) -> int:
+    """Return the number after a name at the beginning of a line, or 0."""
+    found = (line.split()[1] for line in text.splitlines() if line.startswith(name))
+    return int(next(found, 0))
 
 
 @contextmanager
@@ -27,10 +126,10 @@ def running(
     environment: Mapping[str, str],
     folder: Path,
     port: int,
-    request: bytes,
+    ready: Callable[[Address], bool],
     start_s: float = START_S,
-) -> Iterator[Address]:
-    """Yield the address of a server that answers `request`; end it and its children afterwards.
+) -> Iterator[Running]:
+    """Yield a server once it is `ready`; end it and its children afterwards.
 
     Its output and its home directory are below `folder`.
     """
@@ -41,10 +140,13 @@ def running(
         "TMPDIR": str(folder),
         "PYTHONPATH": str(ROOT),
         "PYTHONDONTWRITEBYTECODE": "1",
+        # For every side: ONNX Runtime would report its use, in a thread of its own.
+        "ORT_DISABLE_TELEMETRY": "1",
         **environment,
     }
     settings = [f"{name}={value}" for name, value in all_variables.items()]
     address: Address = ("127.0.0.1", port)
+    begun = time.monotonic()
     with log.open("wb") as output:
         # A session of its own is how those that it starts are found again.
         process = subprocess.Popen(
@@ -56,8 +158,8 @@ def running(
             start_new_session=True,
         )
     try:
-        _wait_until(lambda: answers(address, request), process, log, start_s)
-        yield address
+        _wait_until(lambda: ready(address), process, log, start_s)
+        yield Running(address, process.pid, time.monotonic() - begun, folder)
     finally:
         _end(process)
 
@@ -81,6 +183,9 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     session = process.pid
     with suppress(ProcessLookupError):
         process.terminate()
+    for paused in members(session):
+        with suppress(ProcessLookupError):
+            os.kill(paused, signal.SIGCONT)
     deadline = time.monotonic() + STOP_S
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)

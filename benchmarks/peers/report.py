@@ -1,124 +1,231 @@
-"""Summarises the rows: Convoy beside each peer's best, and which promises are kept."""
+"""Summarises the rows: medians with their spread, and where another server is better than Convoy.
 
-from collections.abc import Sequence
+The spread is from the least to the most of all rounds: where a second run's median should be.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
+from benchmarks.peers.catalogue import CONVOY, PEERS
+from benchmarks.peers.comparison import CONNECTIONS, NOT_INSTALLED
+from benchmarks.peers.fairness import UnfairError, differences
+from benchmarks.peers.works import DIGITS, WORKS
+from benchmarks.rows import Row, markdown
 
-from benchmarks.peers.catalogue import LITSERVE, PEERS, PROTOCOL
-from benchmarks.peers.comparison import CONNECTIONS, NOT_INSTALLED, WORKS
-from benchmarks.rows import Row
-from benchmarks.serving.targets import CONVOY
+LOAD = 8
+"""The number of connections whose rates the README shows."""
 
-# What the project promises, under load.
-LOAD = max(CONNECTIONS)
-AT_LEAST = 5.0
+_ABOUT = {peer.name: peer.about for peer in PEERS}
 
 
 @dataclass(frozen=True)
-class Best:
-    """Holds a server's best numbers, which may come from different settings."""
+class Number:
+    """Holds what a row says of one number in all rounds."""
 
-    requests_a_second: float
-    p99_ms: float
+    median: float
+    least: float
+    most: float
+
+    def shown(self, digits: int) -> str:
+        """Return the median with its spread."""
+        return f"{self.median:,.{digits}f} ({self.least:,.{digits}f}–{self.most:,.{digits}f})"
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Compares Convoy's numbers under load with a server's best."""
+class Column:
+    """Describes a number that is compared."""
 
-    ratio: float  # of requests a second
-    p99_ms: float
-    their_p99_ms: float
-
-    @property
-    def kept(self) -> bool:
-        """Return whether the promise about LitServe is kept."""
-        return self.ratio >= AT_LEAST and self.p99_ms < self.their_p99_ms
+    key: str
+    heading: str
+    digits: int
+    most_is_best: bool = False
 
 
-def best(rows: Sequence[Row], server: str, work: str, connections: int) -> Best | None:
-    """Return a server's best numbers for one kind of work, or None if it has none."""
-    measured = [
-        row
-        for row in rows
-        if (row["server"], row["work"], row["connections"]) == (server, work, connections)
-        and "error" not in row
-    ]
-    if not measured:
-        return None
-    return Best(
-        max(row["requests_a_second"] for row in measured), min(row["p99_ms"] for row in measured)
-    )
+RATE = Column("requests_a_second", "requests/s", 0, most_is_best=True)
+P50 = Column("p50_ms", "p50 ms", 2)
+P99 = Column("p99_ms", "p99 ms", 1)
+CPU = Column("cpu_ms", "CPU ms a request", 2)
+COLUMNS = (
+    *(RATE, P50, P99, CPU),
+    Column("switches", "switches a request", 1),
+    Column("memory_mb", "MB", 0),
+    Column("threads", "threads", 0),
+)
+
+JUDGED = (RATE, P50, CPU)
+"""Of what it is told where another server is better."""
 
 
-def standing(rows: Sequence[Row], server: str, work: str, connections: int) -> Standing | None:
-    """Return the comparison of Convoy with a server's best, or None if either has no numbers."""
-    ours, theirs = (best(rows, name, work, connections) for name in (CONVOY, server))
-    if ours is None or theirs is None:
-        return None
-    ratio = ours.requests_a_second / theirs.requests_a_second
-    return Standing(ratio, ours.p99_ms, theirs.p99_ms)
+def number(row: Row, column: Column) -> Number:
+    """Return the median and the spread of a number over the rounds."""
+    values = row[column.key]
+    return Number(statistics.median(values), min(values), max(values))
 
 
-def verdicts(rows: Sequence[Row]) -> list[str]:
-    """Return lines that say for each kind of work whether the promise is kept, and how other
-    servers compare."""
-    lines = []
-    works = [work for work in WORKS if any(row["work"] == work for row in rows)]
-    for work in works:
-        found = standing(rows, LITSERVE.name, work, LOAD)
-        promise = (
-            f"at least {AT_LEAST:g} times {LITSERVE.name}'s requests/s and a lower p99, {work}"
-        )
-        if found is None:
-            lines.append(f"not measured: {promise}")
-            continue
-        verdict = "met" if found.kept else "NOT MET"
-        lines.append(f"{verdict}: {promise}, {LOAD} connections: {_told(found)}")
-    for server in dict.fromkeys(row["server"] for row in rows):
-        for work in works:
-            if server in (CONVOY, LITSERVE.name):
+def find(rows: Sequence[Row], server: str, work: str, connections: int) -> Row | None:
+    """Return a server's row, or None if it was not measured."""
+    named = (server, work, connections)
+    for row in rows:
+        if (row["server"], row["work"], row["connections"]) == named and "error" not in row:
+            return row
+    return None
+
+
+def losses(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each work and number of connections in which another server is better: its
+    median is better than all of Convoy's rounds."""
+    for work in WORKS:
+        for connections in CONNECTIONS:
+            ours = find(rows, CONVOY.name, work, connections)
+            if ours is None:
                 continue
-            found = standing(rows, server, work, LOAD)
-            lines.append(f"{server}, {work}: {_told(found) if found else 'not measured'}")
-    return lines
+            said = []
+            for column in JUDGED:
+                own = number(ours, column)
+                theirs = [
+                    (number(row, column).median, row["server"])
+                    for peer in PEERS
+                    if (row := find(rows, peer.name, work, connections))
+                ]
+                if not theirs:
+                    continue
+                best, name = max(theirs) if column.most_is_best else min(theirs)
+                if best > own.most if column.most_is_best else best < own.least:
+                    values = f"{best:,.{column.digits}f} beside {own.median:,.{column.digits}f}"
+                    said.append(f"{column.heading} {values} ({name})")
+            if said:
+                yield f"{WORKS[work]}; {_plural(connections)}: {', '.join(said)}"
 
 
-def _told(found: Standing) -> str:
-    return (
-        f"{found.ratio:.1f} times the requests/s, "
-        f"p99 {found.p99_ms:.2f} ms against {found.their_p99_ms:.2f} ms"
+def _plural(connections: int) -> str:
+    return f"{connections} connection{'s' if connections > 1 else ''}"
+
+
+def shown(rows: Sequence[Row]) -> str:
+    """Return whether the comparison is fair, a table for each work and number of connections, what
+    failed, and where another server is better."""
+    parts = [f"UNFAIR: {sentence}" for sentence in differences(rows)]
+    for work, title in WORKS.items():
+        for connections in CONNECTIONS:
+            found = [r for r in rows if (r["work"], r["connections"]) == (work, connections)]
+            if found:
+                headings = ("", "best setting", *(column.heading for column in COLUMNS))
+                table = markdown(headings, *map(_cells, found))
+                parts.append(f"{title}; {_plural(connections)}\n\n{table}")
+    parts.append(f"Start and memory, digits:\n\n{_starts(rows)}")
+    reasons = {(row["server"], row["work"], row["error"]) for row in rows if "error" in row}
+    reasons |= {
+        (f"{row['server']}, {setting}", row["work"], reason)
+        for row in rows
+        for setting, reason in row.get("failed", {}).items()
+    }
+    parts += [f"{server}, {work}: {reason}" for server, work, reason in sorted(reasons)]
+    return "\n\n".join([*parts, BETTER, _losses(rows)])
+
+
+BETTER = "Where another server is better than every round of Convoy:"
+
+
+def _losses(rows: Sequence[Row]) -> str:
+    return "\n".join(f"- {line}" for line in losses(rows)) or "- nowhere"
+
+
+def _cells(row: Row) -> list[str]:
+    if "error" in row:
+        missing = row["error"].startswith(NOT_INSTALLED)
+        return [row["server"], "not installed" if missing else "failed", *[""] * len(COLUMNS)]
+    values = (number(row, column).shown(column.digits) for column in COLUMNS)
+    return [_named(row), row["setting"], *values]
+
+
+def _named(row: Row) -> str:
+    about = _ABOUT.get(row["server"], "")
+    name = f"{row['server']} {row['version']}".strip()
+    return f"{name} ({about})" if about else name
+
+
+def _starts(rows: Sequence[Row]) -> str:
+    measured = _measured(rows, DIGITS, LOAD)
+    return markdown(("", *_STARTS), *((_named(row), *_start(row)) for row in measured))
+
+
+_STARTS = (
+    "s to the first right answer",
+    "MB idle",
+    "MB under load",
+    "threads",
+    "switches a request",
+    "MB installed",
+)
+
+
+def _start(row: Row) -> list[str]:
+    memory, threads, switches = (
+        statistics.median(row[name]) for name in ("memory_mb", "threads", "switches")
     )
+    return [
+        f"{row['start_s']:.1f}",
+        f"{row['idle_mb']:.0f}",
+        f"{memory:.0f}",
+        f"{threads:.0f}",
+        f"{switches:.1f}",
+        f"{row['installed_mb']:.0f}",
+    ]
+
+
+def _measured(rows: Sequence[Row], work: str, connections: int) -> list[Row]:
+    servers = dict.fromkeys(row["server"] for row in rows)
+    return [row for name in servers if (row := find(rows, name, work, connections))]
 
 
 def readme_table(rows: Sequence[Row]) -> str:
-    """Return the last record in Markdown: its conditions, and each server's best under load."""
+    """Return the last record in Markdown: where another server is better first, then its tables.
+
+    Raises UnfairError if servers were measured under different conditions.
+    """
+    if not rows:
+        return "Nothing has been measured yet."
     rows = [row for row in rows if row["date"] == rows[-1]["date"]]
+    unfair = differences(rows)
+    if unfair:
+        raise UnfairError("; ".join(unfair))
     last = rows[-1]
-    packages = {peer.name: peer.package for peer in PEERS}
-    lines = [f"| | {' | '.join(WORKS.values())} |", "| --- |" + " --- |" * len(WORKS)]
-    for server in dict.fromkeys(row["server"] for row in rows):
-        cells = []
-        for work in WORKS:
-            found = best(rows, server, work, LOAD)
-            cells.append(
-                f"{found.requests_a_second:.0f}/s, {found.p99_ms:.1f} ms"
-                if found
-                else "not measured"
-            )
-        versions = next(row.get("versions", {}) for row in rows if row["server"] == server)
-        name = f"{server} {versions.get(packages.get(server), '')}".strip()
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    unmeasured = _unmeasured(rows)
-    return (
-        f"Requests per second and p99 with {LOAD} connections, each server at the best of several "
-        f"settings; {last['cpu']}, {last['cores']} cores shared by server and clients, "
-        f"ONNX Runtime {last['onnxruntime']}, {last['date'][:10]}, {_tree(last['commit'])}:\n\n"
-        + "\n".join(lines)
-        + (f"\n\nNot measured yet: {'; '.join(unmeasured)}." if unmeasured else "")
+    works = [work for work in WORKS if any(row["work"] == work for row in rows)]
+    servers = list(dict.fromkeys(row["server"] for row in rows))
+    names = {row["server"]: _named(row) for row in rows if "error" not in row}
+
+    def table(connections: int, *columns: Column) -> str:
+        lines = []
+        for server in servers:
+            cells = []
+            for work in works:
+                row = find(rows, server, work, connections)
+                cells.append(
+                    "<br>".join(number(row, c).shown(c.digits) for c in columns)
+                    if row
+                    else "not measured"
+                )
+            lines.append((names.get(server, server), *cells))
+        return markdown(("", *(WORKS[work] for work in works)), *lines)
+
+    return "\n\n".join(
+        [
+            f"{last['cpu']}, {last['cores']} cores shared by server and clients, load "
+            f"{last['load_average']} before, ONNX Runtime {last['onnxruntime']} without telemetry "
+            f"in every server, {last['date'][:10]}, {_tree(last['commit'])}. Each server is at the "
+            f"best of its settings; medians of {last['rounds']} alternating rounds of "
+            f"{last['seconds_a_round']:g} s, with the least and the most of them.",
+            BETTER,
+            _losses(rows),
+            f"Requests per second, and p99 in ms, with {LOAD} connections:",
+            table(LOAD, RATE, P99),
+            "p50 in ms with 1 connection, and CPU milliseconds a request of all of a server's "
+            "processes:",
+            table(1, P50, CPU),
+            "Start and memory, digits:",
+            _starts(rows),
+        ]
     )
 
 
@@ -127,65 +234,3 @@ def _tree(commit: str) -> str:
     if commit.endswith("+"):
         return f"commit {commit[:-1]} with changes that were not committed"
     return f"commit {commit}"
-
-
-def _unmeasured(rows: Sequence[Row]) -> list[str]:
-    """Return the settings of servers without a number, which failed or were added later."""
-    measured = {(row["server"], row["setting"]) for row in rows if "error" not in row}
-    lacking = {
-        peer.name: [s.name for s in peer.settings if (peer.name, s.name) not in measured]
-        for peer in PEERS
-        if any(row["server"] == peer.name and "error" not in row for row in rows)
-    }
-    return [f"{name} with {', or '.join(found)}" for name, found in lacking.items() if found]
-
-
-def show(rows: Sequence[Row], console: Console) -> None:
-    """Print a table of all settings for each kind of work and number of connections, with Convoy's
-    ratios."""
-    for work, title in WORKS.items():
-        for connections in CONNECTIONS:
-            shown = [r for r in rows if (r["work"], r["connections"]) == (work, connections)]
-            if shown:
-                plural = "s" if connections > 1 else ""
-                console.print(_table(f"{title}; {connections} connection{plural}", shown))
-    reasons = {(r["server"], r["setting"], r["work"]): r["error"] for r in rows if "error" in r}
-    for where, reason in reasons.items():
-        about = ", ".join(part for part in where if part)
-        console.print(f"{about}: {reason}", soft_wrap=True, markup=False)
-    for line in verdicts(rows):
-        console.print(line, soft_wrap=True)
-    console.print(
-        "Each peer counts with the best of each number over all its settings. The servers ran one "
-        "at a time, in turns: two cores are too few for idle ones beside it.",
-        soft_wrap=True,
-    )
-
-
-def _table(title: str, rows: Sequence[Row]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE)
-    for heading in ("", "setting"):
-        table.add_column(heading)
-    for heading in ("requests/s", "p50 ms", "p99 ms", "Convoy ×"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    packages = {peer.name: peer.package for peer in PEERS}
-    ours = best(rows, CONVOY, rows[0]["work"], rows[0]["connections"])
-    for row in rows:
-        server = row["server"]
-        version = row.get("versions", {}).get(packages.get(server), "")
-        setting = row["setting"]
-        if row.get("protocol") == PROTOCOL["form"]:
-            setting += " (form)"
-        table.add_row(f"{server} {version}".strip(), setting, *_cells(row, ours))
-    return table
-
-
-def _cells(row: Row, ours: Best | None) -> list[str]:
-    if "error" in row:
-        return ["not installed" if row["error"].startswith(NOT_INSTALLED) else "failed"]
-    return [
-        f"{row['requests_a_second']:.0f}",
-        f"{row['p50_ms']:.2f}",
-        f"{row['p99_ms']:.2f}",
-        f"{ours.requests_a_second / row['requests_a_second']:.1f}" if ours else "-",
-    ]

@@ -3,7 +3,7 @@
 import bentoml
 from PIL.Image import Image
 
-from benchmarks.peers.servers.work import MAX_BATCH, Answer, answer, settings_given, work_of
+from benchmarks.peers.servers.work import MAX_BATCH, Answer, settings_given, work_of
 
 SETTINGS = settings_given()
 
@@ -21,7 +21,7 @@ class Model:
     def classify(self, images: list[Image]) -> list[Answer]:
         """Classify a batch."""
         scores = self._work.scores([self._work.decode(image) for image in images])
-        return [answer(row) for row in scores]
+        return [self._work.answer(row) for row in scores]
 
 
 class Batched(Model):

@@ -7,7 +7,7 @@ import numpy as np
 from fastapi import Body
 from numpy.typing import NDArray
 
-from benchmarks.peers.servers.work import Answer, Settings, answer, settings_given, work_of
+from benchmarks.peers.servers.work import Answer, Settings, settings_given, work_of
 
 
 class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types are checked
@@ -39,7 +39,7 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
 
     def encode_response(self, output: NDArray[np.float32]) -> Answer:
         """Return the five likeliest classes as JSON."""
-        return answer(output)
+        return self._work.answer(output)
 
 
 class Unbatched(Classifier):

@@ -9,7 +9,7 @@ from ray import serve
 from starlette.requests import Request
 from starlette.responses import Response
 
-from benchmarks.peers.servers.work import MAX_BATCH, answer, settings_given, work_of
+from benchmarks.peers.servers.work import MAX_BATCH, settings_given, work_of
 
 SETTINGS = settings_given()
 
@@ -32,7 +32,7 @@ class Classifier:
     async def classify(self, bodies: list[bytes]) -> list[bytes]:
         """Classify a batch."""
         scores = self._work.scores([self._work.decode(body) for body in bodies])
-        return [json.dumps(answer(row)).encode() for row in scores]
+        return [json.dumps(self._work.answer(row)).encode() for row in scores]
 
     async def __call__(self, request: Request) -> Response:
         """Classify one image."""

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,9 +25,14 @@ class Settings:
     """Says how a server is started: `choices` are its own options, all else is equal for all."""
 
     port: int
-    work: str  # noop, or digits
-    model: str  # an ONNX file that takes N×side×side×1 bytes
+    work: str  # noop, or another whose model is given
+    model: str  # an ONNX file that takes N×side×side×C bytes
+    resize: int  # of an image's shorter side, before the central square of `side` is cut out
     side: int
+    channels: str  # grey, rgb or bgr
+    logits: bool  # whether softmax makes probabilities of the scores
+    threads: int  # with which ONNX Runtime runs one image
+    facts: str  # the folder for what a process says of itself
     choices: dict[str, Any]
 
 
@@ -39,6 +45,10 @@ class Work(Protocol):
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """Return the scores of up to 8 images."""
+        ...
+
+    def answer(self, scores: NDArray[np.float32]) -> Answer:
+        """Return the five likeliest classes of one image."""
         ...
 
 
@@ -57,62 +67,85 @@ class NoOp:
         """Return the same scores every time."""
         return self._scores[: len(pixels)]
 
+    def answer(self, scores: NDArray[np.float32]) -> Answer:
+        """Return the five likeliest classes by softmax."""
+        return answer(scores, logits=True)
 
-class Digits:
-    """Runs the digits model by ONNX Runtime with the session options that Convoy sets."""
 
-    def __init__(self, model: str, side: int) -> None:
+class Model:
+    """Runs a model by ONNX Runtime with the session options that Convoy sets."""
+
+    def __init__(self, settings: Settings) -> None:
+        telemetry = os.environ.get("ORT_DISABLE_TELEMETRY", "")  # noqa: TID251
         import onnxruntime as ort  # noqa: PLC0415  only where it is needed
 
         options = ort.SessionOptions()
+        options.intra_op_num_threads = settings.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        providers = ["CPUExecutionProvider"]
+        self._session = ort.InferenceSession(settings.model, options, providers=providers)
+        threads = self._session.get_session_options().intra_op_num_threads
+        tell(settings, {"telemetry": telemetry, "threads": str(threads)})
         self._input = self._session.get_inputs()[0].name
-        self._side = side
+        self._given = settings
+        self._mode = "L" if settings.channels == "grey" else "RGB"
+        shape = (settings.side, settings.side, 1 if self._mode == "L" else 3)
         for n in range(1, MAX_BATCH + 1):
-            self.scores([np.zeros((side, side, 1), np.uint8)] * n)
+            self.scores([np.zeros(shape, np.uint8)] * n)
 
     def decode(self, image: Image.Image | bytes) -> NDArray[np.uint8]:
-        """Return the image's central square in grey, with its shorter side resampled to `side`."""
+        """Return the image's central square, after its shorter side is resampled to `resize`."""
         opened = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
-        side, full = self._side, opened.size
-        resized = (side * full[0] // min(full), side * full[1] // min(full))
+        shorter, side, full = self._given.resize, self._given.side, opened.size
+        resized = (shorter * full[0] // min(full), shorter * full[1] // min(full))
         draft = opened.draft(None, resized)
         shrink = full[0] / draft[1][2] if draft else 1.0
-        grey = opened.convert("L")
+        converted = opened.convert(self._mode)
         x, y = (full[axis] / resized[axis] / shrink for axis in (0, 1))
         left, top = (round((size - side) / 2) for size in resized)
         box = (left * x, top * y, (left + side) * x, (top + side) * y)
-        small = grey.resize((side, side), Image.Resampling.BILINEAR, box=box)
-        return np.asarray(small)[:, :, np.newaxis]
+        small = np.asarray(converted.resize((side, side), Image.Resampling.BILINEAR, box=box))
+        if self._mode == "L":
+            return small[:, :, np.newaxis]
+        return small[:, :, ::-1] if self._given.channels == "bgr" else small
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """Return the scores that one run of the session computes."""
         (scores,) = self._session.run(None, {self._input: np.stack(pixels)})
         return np.reshape(scores, (len(pixels), -1)).astype(np.float32, copy=False)
 
+    def answer(self, scores: NDArray[np.float32]) -> Answer:
+        """Return the five likeliest classes."""
+        return answer(scores, logits=self._given.logits)
+
+
+def tell(settings: Settings, facts: dict[str, str]) -> None:
+    """Write what this process is like, by which the measurement is held to be fair."""
+    file = Path(settings.facts) / f"{os.getpid()}.json"
+    file.write_text(json.dumps(facts))
+
 
 def work_of(settings: Settings) -> Work:
     """Return the work that the settings name."""
-    if settings.work == "noop":
-        return NoOp()
-    return Digits(settings.model, settings.side)
+    return NoOp() if settings.work == "noop" else Model(settings)
 
 
 def settings_given() -> Settings:
     """Return the settings that this process was started with."""
     # An environment variable: some servers start the processes that do the work themselves.
-    return Settings(**json.loads(os.environ["CONVOY_PEER"]))  # noqa: TID251
+    return Settings(**json.loads(os.environ["PEER_SETTINGS"]))  # noqa: TID251
 
 
-def answer(scores: NDArray[np.float32]) -> Answer:
-    """Return the five likeliest classes by softmax, the likeliest first."""
+def answer(scores: NDArray[np.float32], *, logits: bool) -> Answer:
+    """Return the five likeliest classes, the likeliest first, by softmax if scores are logits."""
     few = np.argpartition(scores, -TOP)[-TOP:]
     first = few[np.argsort(-scores[few])]
-    weights = np.exp(scores - scores[first[0]])
-    chosen = weights[first] / weights.sum()
+    chosen = scores[first]
+    if logits:
+        weights = np.exp(scores - scores[first[0]])
+        chosen = weights[first] / weights.sum()
     return {
         "predictions": [
             {"index": index, "probability": round(probability, 6)}

@@ -1,19 +1,24 @@
 """Stands in for a peer: does the work behind an http.server, and can misbehave."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.servers.work import answer, settings_given, work_of
+from benchmarks.peers.servers.work import settings_given, work_of
 
 SETTINGS = settings_given()
 CHOICES = SETTINGS.choices
-WORK = work_of(SETTINGS)
+if "telemetry" in CHOICES:
+    os.environ["ORT_DISABLE_TELEMETRY"] = CHOICES["telemetry"]
+os.nice(CHOICES.get("nice", 0))
+WORK = work_of(replace(SETTINGS, threads=CHOICES.get("threads", SETTINGS.threads)))
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
 
@@ -28,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         (scores,) = WORK.scores([WORK.decode(body)])
-        found = answer(scores)
+        found = WORK.answer(scores)
         if CHOICES.get("wrong"):
             found["predictions"].reverse()
         if CHOICES.get("unsure"):

@@ -1,0 +1,124 @@
+"""Finds what would make a comparison unfair, in the processes that serve and in what was recorded.
+
+what a server was told ─ /proc/PID/{environ,cmdline,stat,status}, and what it says of its session
+what was sent          ─ the image's bytes in the request
+what was recorded      ─ rows of one work must agree in all that is not the server's own
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers.processes import Running
+from benchmarks.rows import Row
+
+OFF = "1"
+"""The value of ORT_DISABLE_TELEMETRY."""
+
+EQUAL = ("image", "model", "telemetry", "affinity", "priority")
+"""What must be the same in all rows of a work."""
+
+
+class UnfairError(Exception):
+    """Says what a server has that the others have not."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Holds under what a server works; each value is as text, several values if processes
+    differ."""
+
+    telemetry: str
+    threads: str  # of ONNX Runtime, in each process that classifies
+    affinity: str  # the cores that it may run on
+    priority: str
+
+
+def wanted(threads: int) -> Conditions:
+    """Return the conditions that all servers must have: those of this process."""
+    return Conditions(OFF, str(threads), *_kernel(os.getpid()))
+
+
+def _kernel(pid: int) -> tuple[str, str]:
+    """Return the cores that a process may run on, and its niceness."""
+    status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    cores = next(line for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
+    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    return cores.split()[1], stat.rpartition(")")[2].split()[16]
+
+
+def found(server: Running, default_threads: int) -> Conditions:
+    """Return the conditions that a server has.
+
+    Its threads are what its processes told, or the option `--threads`, or the default.
+    """
+    telemetry, threads, cores, priority = set(), set(), set(), set()
+    for pid in server.pids():
+        try:
+            folder = Path(f"/proc/{pid}")
+            variables = _strings(folder / "environ")
+            arguments = _strings(folder / "cmdline")
+            own_cores, own_priority = _kernel(pid)
+        except OSError:
+            continue  # it ended meanwhile
+        cores.add(own_cores)
+        priority.add(own_priority)
+        given = dict(each.partition("=")[::2] for each in variables)
+        telemetry.add(given.get("ORT_DISABLE_TELEMETRY", "unset"))
+        if "--threads" in arguments:
+            threads.add(arguments[arguments.index("--threads") + 1])
+        elif "CONVOY_THREADS" in given:
+            threads.add(given["CONVOY_THREADS"])
+    for file in server.facts.glob("*.json"):
+        told = json.loads(file.read_text())
+        telemetry.add(told["telemetry"])
+        threads.add(told["threads"])
+    return Conditions(
+        *(",".join(sorted(each)) for each in (telemetry, threads or {str(default_threads)})),
+        *(",".join(sorted(each)) for each in (cores, priority)),
+    )
+
+
+def _strings(file: Path) -> list[str]:
+    return file.read_bytes().decode(errors="replace").split("\0")
+
+
+def check(has: Conditions, must: Conditions, sent: bytes, image: bytes) -> None:
+    """Raise UnfairError if a server's conditions are not those of the others, or if it is sent
+    another image."""
+    reasons = [
+        f"{name} {value or 'unknown'}, where {expected} is fair"
+        for name, value in vars(has).items()
+        if name != "telemetry" and value != (expected := getattr(must, name))
+    ]
+    if has.telemetry != must.telemetry:
+        reasons.append(
+            "ONNX Runtime's telemetry is on: ORT_DISABLE_TELEMETRY is "
+            f"{has.telemetry or 'unset'}, where {must.telemetry} is fair"
+        )
+    if image not in sent:
+        reasons.append("it is sent another image")
+    if reasons:
+        raise UnfairError("; ".join(reasons))
+
+
+def differences(rows: Iterable[Row]) -> list[str]:
+    """Return a sentence for each condition in which rows of the same work differ."""
+    measured: Sequence[Row] = [row for row in rows if "error" not in row]
+    sentences = []
+    for work in dict.fromkeys(row["work"] for row in measured):
+        for name in EQUAL:
+            values: dict[str, set[str]] = {}
+            for row in measured:
+                if row["work"] == work:
+                    values.setdefault(str(row[name]), set()).add(row["server"])
+            if len(values) > 1:
+                said = "; ".join(f"{value}: {', '.join(sorted(v))}" for value, v in values.items())
+                sentences.append(f"{work}: the {name} is not the same: {said}")
+        for row in measured:
+            if row["work"] == work and row["threads_each"] != row["threads_fair"]:
+                about = f"{row['threads_each']} threads, where {row['threads_fair']} are fair"
+                sentences.append(f"{work}: {row['server']} ran with {about}")
+    return sentences

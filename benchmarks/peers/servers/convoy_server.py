@@ -1,0 +1,16 @@
+"""Serves the no-op by Convoy: its application, with a decoder and an engine that do nothing."""
+
+import socket
+
+from benchmarks.peers.servers.work import settings_given
+from benchmarks.serving.targets import no_op
+
+
+def main() -> None:
+    """Serve until terminated."""
+    with socket.create_server(("127.0.0.1", settings_given().port)) as listener:
+        no_op(0)(listener)
+
+
+if __name__ == "__main__":
+    main()

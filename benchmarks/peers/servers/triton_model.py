@@ -1,0 +1,31 @@
+"""Contains the model that Triton's backend for Python runs, in a process of its own."""
+
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as triton
+
+from benchmarks.peers.servers.work import settings_given, work_of
+
+
+class TritonPythonModel:
+    """Does the work for the requests that Triton batched; it ranks the scores itself."""
+
+    def initialize(self, _: Any) -> None:
+        """Open the model."""
+        self._given = settings_given()
+        self._work = work_of(self._given)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Return a response with probabilities for each request, which has one image."""
+        bodies = [
+            triton.get_input_tensor_by_name(request, "image").as_numpy().item()
+            for request in requests
+        ]
+        scores = self._work.scores([self._work.decode(body) for body in bodies])
+        if self._given.logits:
+            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+            scores = weights / weights.sum(axis=1, keepdims=True)
+        return [
+            triton.InferenceResponse([triton.Tensor("scores", row[np.newaxis])]) for row in scores
+        ]

@@ -1,0 +1,179 @@
+"""Makes what all servers are given: four works, each with a model, images and right answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+from benchmarks.gpu.carried import data
+from benchmarks.peers.servers.work import answer
+from benchmarks.rows import ROOT
+from benchmarks.serving.overhead import BODY_BYTES, jpeg_of
+from loadtest.images import SAMPLES, load_images
+from models import (
+    BUILT_IN_MODEL,
+    ChannelOrder,
+    Classifier,
+    DeviceKind,
+    OutputKind,
+    load_classifier,
+    normalised,
+    open_engine,
+)
+from models.engines.normalised import with_normalisation
+from service.engine.cores import available_cores
+from service.hosting.catalogue import pulled
+from service.images.prepare import ImageLimits, prepare_image
+
+NOOP, DIGITS, SQUEEZENET, INT8 = "noop", "digits", "squeezenet", "int8"
+WORKS = {
+    NOOP: f"no-op: a body of {BODY_BYTES // 1000} kB is read",
+    DIGITS: "digits, JPEG of 640 × 480",
+    SQUEEZENET: "SqueezeNet 1.1, JPEG of 400 × 266",
+    INT8: "SqueezeNet 1.1 in INT8, the same JPEG",
+}
+
+PHOTOGRAPHS = ROOT / "service" / "api" / "page" / "photographs"
+
+# The images that are timed; all are checked.
+_TIMED = {"1_pencil_on_paper.jpg", "cat.jpg"}
+
+
+class MissingModelError(Exception):
+    """Says where a model was looked for."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Holds an image and its right class, or None if all classes are equally likely."""
+
+    image: bytes
+    media_type: str
+    best: tuple[int | None, float]
+
+    @property
+    def digest(self) -> str:
+        """Return a name for the image's bytes."""
+        return sha256(self.image).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Holds a work: its images, the timed one first, and the model in both forms."""
+
+    cases: Sequence[Case]
+    threads: int  # with which a peer runs one image, if it has one process
+    within: float = 0.005  # how far the likeliest class's probability may lie from Convoy's
+    options: tuple[str, ...] = ()  # by which Convoy serves the model
+    classifier: Classifier | None = None
+    model: Path = Path()  # as Convoy's engine runs it: bytes in, normalised within the graph
+
+    @property
+    def logits(self) -> bool:
+        """Return whether softmax makes probabilities of the scores."""
+        return not self.classifier or self.classifier.preprocessing.output is OutputKind.LOGITS
+
+    @property
+    def digest(self) -> str:
+        """Return a name for the model's bytes."""
+        return sha256(self.model.read_bytes()).hexdigest()[:12] if self.classifier else ""
+
+
+def tasks(works: Sequence[str], folder: Path) -> dict[str, Task]:
+    """Return the works with the answers of Convoy's engine, and write their models below `folder`.
+
+    Raises MissingModelError.
+    """
+    makers = {NOOP: _nothing, DIGITS: _digits, SQUEEZENET: _squeezenet, INT8: _int8}
+    return {work: makers[work](folder) for work in works}
+
+
+def _nothing(_: Path) -> Task:
+    return Task([Case(jpeg_of(BODY_BYTES), "image/jpeg", (None, 0.001))], 1)
+
+
+def _digits(folder: Path) -> Task:
+    # A second thread would cost more than it gains: the network takes 0.05 ms.
+    return _task(folder, DIGITS, BUILT_IN_MODEL, {}, SAMPLES, 1)
+
+
+def squeezenet() -> tuple[Path, str]:
+    """Return the trained network's file and its preset. Raises MissingModelError."""
+    kept = pulled("squeezenet1.1")
+    if kept is not None:
+        return kept, "imagenet"
+    folder = data()
+    if folder is None:
+        raise MissingModelError("SqueezeNet is not here; get it by: convoy pull squeezenet1.1")
+    return folder / "squeezenet1.1-fp16.onnx", "caffe"
+
+
+def _squeezenet(folder: Path) -> Task:
+    path, preset = squeezenet()
+    return _task(folder, SQUEEZENET, path, {"preset": preset}, PHOTOGRAPHS, available_cores())
+
+
+class _Calibration(CalibrationDataReader):  # type: ignore[misc]  # has no types
+    """Gives ONNX Runtime the photographs as the network takes them."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        name = classifier.network.proto.graph.input[0].name
+        how = classifier.preprocessing
+        self._left = [
+            {name: normalised(_pixels(image.data, classifier)[np.newaxis], how)}
+            for image in load_images(PHOTOGRAPHS)
+        ]
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        """Return the next photograph."""
+        return self._left.pop() if self._left else None
+
+
+def _int8(folder: Path) -> Task:
+    path, preset = squeezenet()
+    classifier = load_classifier(path, overrides={"preset": preset})
+    file = folder / "squeezenet-int8.onnx"
+    quantize_static(
+        classifier.network.proto,
+        str(file),
+        _Calibration(classifier),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+    )
+    task = _task(folder, INT8, file, {"preset": preset}, PHOTOGRAPHS, available_cores())
+    # A score is one of 256 codes, and may be the next of them in a batch of another size.
+    return replace(task, within=0.02)
+
+
+def _pixels(image: bytes, classifier: Classifier) -> np.ndarray:
+    return prepare_image(image, classifier.preprocessing, ImageLimits()).run()
+
+
+def _task(
+    folder: Path, work: str, path: Path, overrides: Mapping[str, str], images: Path, threads: int
+) -> Task:
+    classifier = load_classifier(path, overrides=overrides)
+    model = folder / f"{work}-of-bytes.onnx"
+    proto = with_normalisation(classifier.network.proto, classifier.preprocessing)
+    model.write_bytes(proto.SerializeToString())
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=0)
+    logits = classifier.preprocessing.output is OutputKind.LOGITS
+    cases = []
+    for image in sorted(load_images(images), key=lambda file: file.name not in _TIMED):
+        (row,) = engine.run(_pixels(image.data, classifier)[np.newaxis]).scores
+        top = answer(row, logits=logits)["predictions"][0]
+        best = (int(top["index"]), top["probability"])
+        cases.append(Case(image.data, image.media_type, best))
+    engine.close()
+    flags = (part for name, value in overrides.items() for part in (f"--{name}", value))
+    return Task(cases, threads, options=(str(path), *flags), classifier=classifier, model=model)
+
+
+def channels(task: Task) -> str:
+    """Return the channels that the model takes, as peers name them."""
+    assert task.classifier is not None
+    how = task.classifier.preprocessing
+    return "grey" if len(how.mean) == 1 else "bgr" if how.channels is ChannelOrder.BGR else "rgb"
