@@ -7,6 +7,10 @@ from service.settings import PREFIX, Settings
 HEAD = """# Settings
 
 Each is a flag of `convoy serve` and an environment variable. A flag overrides the variable.
+Two flags are no settings: `--set KEY=VALUE` overrides a key of [model.toml](models.md), as
+`--set size=299`, and may be repeated; `-v`, `--verbose` logs the HTTP server's own messages, too.
+What Kubernetes sets for a Service that is named `convoy` (`CONVOY_SERVICE_HOST`,
+`CONVOY_PORT=tcp://...`) is no setting, and is ignored.
 `make docs` writes this page from the descriptions in `service/settings.py`.
 
 | flag | variable | default | meaning |

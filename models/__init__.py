@@ -6,6 +6,8 @@ Imports `kernels`, never `service`, and works without a GPU or a driver.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kernels.device.cache_folder import FOLDER as CACHE_FOLDER
+from kernels.device.cache_folder import keep_below, placed
 from kernels.device.gpus import ARCHITECTURES, GPUS
 from kernels.image.decoded import PLACE_BYTES, DecodedImage, Resize, WrittenImage
 from kernels.image.jpeg import Flag, JpegImage, Reason, UnsuitableError, read_jpeg
@@ -117,6 +119,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ARCHITECTURES",
     "BUILT_IN_MODEL",
+    "CACHE_FOLDER",
     "DEFAULT_TUNING",
     "GPUS",
     "MOST_PHOTOGRAPHS",
@@ -186,6 +189,7 @@ __all__ = [
     "files_beside",
     "files_of",
     "how_to_install",
+    "keep_below",
     "kind_of",
     "kind_of_batch",
     "load_classifier",
@@ -194,6 +198,7 @@ __all__ = [
     "normalised",
     "open_engine",
     "open_engines",
+    "placed",
     "plan_report",
     "positive",
     "precompile",

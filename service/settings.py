@@ -25,10 +25,19 @@ from pydantic import (
     model_validator,
 )
 
-from models import DEFAULT_TUNING, DeviceChoice, DeviceKind, Kind, Precision, every_gpu
+from models import (
+    CACHE_FOLDER,
+    DEFAULT_TUNING,
+    DeviceChoice,
+    DeviceKind,
+    Kind,
+    Precision,
+    every_gpu,
+    keep_below,
+)
 from service.engine.cgroups import available_memory
 from service.engine.cores import available_cores
-from service.telemetry.logs import LogFormat
+from service.telemetry.logs import LogFormat, LogLevel
 
 PREFIX = "CONVOY_"
 
@@ -74,9 +83,10 @@ class Settings(BaseModel):
     )
 
     model: Path | None = None
-    """ONNX model file, a folder with model.onnx or with one folder per model, a name that
-    `convoy models` lists, or hf://ORG/NAME, as hf://ORG/NAME@REVISION/FILE.onnx; what is not here
-    yet is downloaded. [default: digits, the built-in model]"""
+    """ONNX model file, folder, name that `convoy models` lists, or hf://ORG/NAME. A folder has
+    model.onnx, or one folder per model; of a hub there are also hf://ORG/NAME@REVISION and
+    hf://ORG/NAME/FILE.onnx; what is not here yet is downloaded. [default: digits, the built-in
+    model]"""
     model_name: str | None = None
     """Name of the model, where one is served. [default: that of its file or folder]"""
     default_model: str | None = None
@@ -89,18 +99,19 @@ class Settings(BaseModel):
     labels: Path | None = None
     """Text file with one label per line, instead of the model's own."""
     beside: str | None = None
-    """KEY=VALUE: serve the model twice, the second time with this key of its model.toml, such as
-    preset=caffe or precision=fp16, under a name that ends in the value; the page compares them."""
+    """KEY=VALUE: serve the model twice, the second time with this key of model.toml. It may be
+    preset=caffe or precision=fp16; the second's name ends in the value, and the page compares
+    them."""
     device: DeviceKind = DeviceKind.AUTO
     """Where the model runs."""
     precision: Precision | None = None
-    """How exactly a GPU computes: fp32; 3xtf32, on tensor cores with up to 1.7 times its rounding
-    error in a layer, 2.4 times in a network; tf32; fp16. int8 is a quantized model's, which
-    `convoy quantize` makes. The CPU computes as the file says, in int8 or fp32. [default: the
+    """How exactly a GPU computes. There are fp32; 3xtf32, on tensor cores with up to 1.7 times its
+    rounding error in a layer, 2.4 times in a network; tf32; fp16. int8 is a quantized model's,
+    which `convoy quantize` makes. The CPU computes as the file says, in int8 or fp32. [default: the
     model's own, else int8 where it is quantized, fp16 where its weights are, else fp32]"""
     devices: str | None = None
-    """Several engines for one queue, instead of --device: cuda:0,cuda:1 for these GPUs, cuda:all
-    for every GPU, or cpu:2 for two engines with half the threads each."""
+    """Several engines for one queue, as cuda:0,cuda:1 or cpu:2, instead of --device. Others are
+    cuda:all, for every GPU; cpu:2 is two engines with half the threads each."""
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
@@ -121,25 +132,24 @@ class Settings(BaseModel):
     """Memory for decoding, over all threads, in MB of 1,000,000 bytes; 0: a quarter of the
     container's or machine's memory."""
     threads: int = Field(default=0, ge=0, le=1024)
-    """Decode threads, engine threads on the CPU, and threads that compile kernels for a GPU; 0: one
-    per core."""
+    """Threads that decode, of an engine on the CPU, and that compile kernels; 0: one per core."""
     workers: int = Field(default=0, ge=0, le=64)
     """Processes for HTTP and decoding, beside the engine process; 0: one process does
     everything."""
     resize: ResizedBy = ResizedBy.CPU
-    """What resizes decoded images, to the same pixels: cpu, in the decode threads; or gpu, in one
-    graph with the network, which takes that work from the decode threads, and 10 MB of memory for
-    each image of a batch, 3.4 of them on the host. It has not been measured on a GPU. Images of
-    more than a megapixel after decoding, those that cost much to decode, and those of an engine on
-    the CPU are resized by the CPU."""
+    """What resizes decoded images, to the same pixels. On the cpu the decode threads do; on the gpu
+    it is in one graph with the network, which takes that work from the decode threads, and 10 MB of
+    memory for each image of a batch, 3.4 of them on the host. It has not been measured on a GPU.
+    Images of more than a megapixel after decoding, those that cost much to decode, and those of an
+    engine on the CPU are resized by the CPU."""
     decode: DecodedBy = DecodedBy.AUTO
     """What decodes JPEG files; the pixels are the same. cpu: the decode threads. gpu: the GPU, in
     one graph with resizing and the network; it takes 36 MB more of the GPU's memory for each image
     of a batch, and the CPU still decodes files that are progressive, larger than 4 megapixels or
     1 MB, or unusual. auto: the CPU, because no GPU has been measured yet."""
     notice_s: float = Field(default=0, ge=0, le=3600)
-    """Time that requests are still answered after SIGTERM, while readiness fails and answers end
-    their connections: more than health checks of a proxy take to notice."""
+    """Time that requests are still answered after SIGTERM, while readiness fails. Answers end their
+    connections; it is more than health checks of a proxy take to notice."""
     drain_s: float = Field(default=20, ge=0, le=3600)
     """Longest wait for accepted requests at shutdown."""
     engine_timeout_s: float | None = Field(default=None, ge=0, le=86_400)
@@ -157,17 +167,17 @@ class Settings(BaseModel):
     one at least; requests beyond it get 429; each of --workers allows as many; 0: no
     limit."""
     max_per_client: int = Field(default=0, ge=0, le=100_000)
-    """Most images of one client that are in progress, identified by API key or else by IPv4 address
-    or IPv6 /64 network, which behind a proxy is the proxy's; a request counts as one at least;
-    each of --workers allows as many; 0: no limit."""
+    """Most images of one client that are in progress. It is identified by API key or else by IPv4
+    address or IPv6 /64 network, which behind a proxy is the proxy's; a request counts as one at
+    least; each of --workers allows as many; 0: no limit."""
     api_key_file: Path | None = None
     """Text file with one API key per line; if given, requests need a key. After a key may follow
     weight=N, its share beside other clients (1), priority=1, which lets it use that priority,
     repository, which lets it load and unload models, and shared-memory, which lets it use that."""
     hosts: str | None = Field(default=None, pattern=r"[!-~]+")
-    """Further names, separated by commas, under which clients without keys may load models or use
-    shared memory, as example.org; a page of another site could have a name that leads here.
-    [default: those of --host and of loopback addresses]"""
+    """Further names of this server, separated by commas, as example.org. Under these clients
+    without keys may load models or use shared memory; a page of another site could have a name that
+    leads here. [default: those of --host and of loopback addresses]"""
     cors_origin: str | None = None
     """Origin whose pages may call the server from a browser, as https://example.org; or *."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
@@ -175,13 +185,16 @@ class Settings(BaseModel):
     shared_memory: bool = False
     """Let clients on this machine register system shared memory, and have tensors there."""
     repository_api: bool = False
-    """Let clients load and unload models, only those of the folder or file that is served, by the
-    V2 protocol's calls."""
+    """Let clients load and unload models by the V2 protocol's calls. They are only those of the
+    folder or file that is served."""
     watch: bool = False
     """Load a model again when its files change, and those of new folders."""
     agreement: float = Field(default=0.8, ge=0, le=1)
-    """Least share of recent images to which a model's new version must give the label that the old
-    one gave; otherwise the old one stays. 0: any."""
+    """Least share of recent images that a model's new version must label as the old one. Otherwise
+    the old one stays. 0: any."""
+    log_level: LogLevel = LogLevel.INFO
+    """Least serious messages that are logged. Requests are info; health probes, scrapes of metrics
+    and what the page asks every few seconds are debug, unless they fail."""
     log_format: LogFormat = LogFormat.TEXT
     """Format of the log."""
     access_log: bool = True
@@ -197,6 +210,9 @@ class Settings(BaseModel):
     )
     catalogue: Path | None = None
     """TOML file with more models for `convoy pull`."""
+    cache: Path | None = None
+    """Folder for what is made or downloaded once: models, compiled kernels, results of `convoy
+    tune`. [default: convoy in XDG_CACHE_HOME, or ~/.cache/convoy]"""
     external_data: bool = False
     """Allow weights in folders inside the model's own; those in files beside it are always read."""
 
@@ -329,6 +345,65 @@ class Settings(BaseModel):
         return self.threads or available_cores()
 
 
+GROUPS: Mapping[str, Sequence[str]] = {
+    "Often used": (
+        *("model", "host", "port", "grpc_port", "device", "preset", "labels", "max_batch"),
+        *("workers", "api_key_file"),
+    ),
+    "Models": (
+        *("model_name", "default_model", "strict", "beside", "watch", "agreement"),
+        *("repository_api", "shared_memory", "catalogue", "cache", "external_data"),
+    ),
+    "The network": ("precision", "devices", "resize", "decode", "threads", "tuning"),
+    "Limits": (
+        *("max_queue", "max_body_mb", "max_megapixels", "max_clip_s", "decode_mb"),
+        *("max_connections", "max_connections_per_address", "max_rate", "max_per_client"),
+    ),
+    "Reliability": ("notice_s", "drain_s", "engine_timeout_s", "warm_up_timeout_s"),
+    "Access": ("hosts", "cors_origin", "direct_path"),
+    "Logs and metrics": ("log_level", "log_format", "access_log", "metrics_port", "otel"),
+}
+"""The settings as `convoy serve --help` groups them."""
+
+
+# Characters of a setting's description that two lines of the help have.
+_TWO_LINES = 85
+
+
+def short(text: str) -> str:
+    """Return the first sentence of a setting's description, with its default."""
+    whole, found, default = text.partition(" [default: ")
+    first = re.split(r"\. |; ", whole, maxsplit=1)[0].rstrip(".")
+    return f"{first} [{default}" if found and len(first + default) <= _TWO_LINES else first
+
+
+# What Kubernetes sets for every Service of a namespace, which may be named convoy or convoy-digits.
+_SERVICE_LINK = re.compile(
+    r"(\w+_)?SERVICE_(HOST|PORT(_\w+)?)|(\w+_)?PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"
+)
+_LINKED = re.compile(r"(tcp|udp|sctp)://.*")
+
+
+def _is_service_link(key: str, value: str) -> bool:
+    """Return whether Kubernetes wrote a variable: CONVOY_SERVICE_HOST, or CONVOY_PORT=tcp://..."""
+    name = key.removeprefix(PREFIX)
+    return bool(_SERVICE_LINK.fullmatch(name)) or (
+        name.endswith("PORT") and bool(_LINKED.fullmatch(value))
+    )
+
+
+def _cache_in(environ: Mapping[str, str]) -> Path:
+    """Return the folder for what is kept, as CONVOY_CACHE and XDG_CACHE_HOME say."""
+    if chosen := environ.get("CONVOY_CACHE"):
+        return Path(chosen)
+    shared = Path(environ.get("XDG_CACHE_HOME", ""))
+    return shared / "convoy" if shared.is_absolute() else CACHE_FOLDER  # as the specification says
+
+
+# Here, so that it holds in every process that a server starts.
+keep_below(_cache_in(os.environ))
+
+
 def load_settings(
     flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
@@ -340,7 +415,7 @@ def load_settings(
     known = {PREFIX + name.upper(): name for name in Settings.model_fields}
     given: dict[str, tuple[str, object]] = {}  # each with its name as the user wrote it
     for key, value in (os.environ if environ is None else environ).items():
-        if key.startswith(PREFIX):
+        if key.startswith(PREFIX) and not _is_service_link(key, value):
             if key not in known:
                 raise SettingsError(_unknown(key))
             if value:
@@ -349,9 +424,13 @@ def load_settings(
         if flag is not None:
             given[name] = "--" + name.replace("_", "-"), flag
     try:
-        return Settings.model_validate({name: value for name, (_, value) in given.items()})
+        settings = Settings.model_validate({name: value for name, (_, value) in given.items()})
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(error, given))) from None
+    if environ is None and settings.cache is not None:
+        os.environ[PREFIX + "CACHE"] = str(settings.cache)  # for the processes that this one starts
+        keep_below(settings.cache)
+    return settings
 
 
 @dataclass(frozen=True)
@@ -419,4 +498,5 @@ def _explain(error: ValidationError, given: Mapping[str, tuple[str, object]]) ->
         written, value = given.get(name, (name, Settings.model_fields[name].default))
         reason = problem["msg"].removeprefix("Value error, ").partition(", unable to")[0]
         reason = reason.replace("Input should be", "must be", 1)
+        reason = reason.replace("a valid integer", "a whole number").replace("a valid nu", "a nu")
         yield f"{written}: {value} is not allowed; it {reason}"

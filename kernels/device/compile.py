@@ -23,11 +23,12 @@ from typing import TypeVar
 from uuid import uuid4
 
 from kernels.device import nvrtc
+from kernels.device.cache_folder import FOLDER, placed
 from kernels.device.compilers import name_of
 from kernels.device.device import SOURCE_ROOT, CompileError, Instantiation
 from kernels.device.gpus import ARCHITECTURES
 
-DEFAULT_CACHE = Path("~/.cache/convoy/cubins")
+DEFAULT_CACHE = FOLDER / "cubins"
 
 # Stated in full, though most are NVRTC's defaults: a new default must not change results.
 FLAGS = (
@@ -112,7 +113,7 @@ def cached_file(
 ) -> Path:
     """Return the file in which `compile_kernel` keeps a cubin. Raises CompilerNotFoundError."""
     texts = _sources(root, instantiation.source)
-    return cache.expanduser() / f"{_digest(instantiation, arch, texts)}.cubin"
+    return placed(cache) / f"{_digest(instantiation, arch, texts)}.cubin"
 
 
 def compile_all(

@@ -24,6 +24,7 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from kernels.device.cache_folder import placed
 from kernels.device.compile import DEFAULT_CACHE
 from kernels.device.device import Trigger
 from kernels.tuning.timing import Timing
@@ -97,7 +98,7 @@ class TuningStore:
     """A file of measurements, which may be missing; processes may share it by its path."""
 
     def __init__(self, path: Path = DEFAULT_STORE) -> None:
-        self.path = path.expanduser().resolve()
+        self.path = placed(path).resolve()
 
     def read(self) -> Measurements:
         """Return all measurements, or none if there is no file. Raises TuningStoreError."""

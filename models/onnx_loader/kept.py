@@ -18,9 +18,12 @@ from typing import Any, TypeVar
 
 from onnx import ModelProto
 
+from kernels.device.cache_folder import FOLDER as CACHE_FOLDER
+from kernels.device.cache_folder import placed
+
 T = TypeVar("T")
 
-FOLDER = Path("~/.cache/convoy/translated")
+FOLDER = CACHE_FOLDER / "translated"
 
 # Of a model, and how many are kept: those that were written last.
 _MOST_BYTES = 2**28
@@ -47,7 +50,7 @@ def translated(
     whole = hashlib.sha256(_translator())
     whole.update(repr(question).encode())
     whole.update(proto.SerializeToString(deterministic=True))
-    path = folder.expanduser() / whole.hexdigest()
+    path = placed(folder) / whole.hexdigest()
     data = _read(path)
     if data is not None:
         kept: T = pickle.loads(data)  # noqa: S301  (written below, by this user)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from kernels.device.cache_folder import placed
 from kernels.device.device import Device, DeviceError
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import heuristic
@@ -35,7 +36,7 @@ def read_measurements(tuning: Path | None) -> Measurements:
 
     Raises EngineError where a named file is missing, or is not a file of measurements.
     """
-    if tuning is not None and not tuning.expanduser().exists():
+    if tuning is not None and not placed(tuning).exists():
         raise EngineError(f"there are no measurements at {tuning}; `convoy tune` makes them")
     try:
         return TuningStore(tuning or DEFAULT_STORE).read()

@@ -49,11 +49,27 @@ class _Commands(TyperGroup):
         return name, _imported(str(name)) if command else None, rest
 
 
+class _Grouped(TyperCommand):
+    """Lists the settings in groups, each in at most two lines; docs/settings.md has all of it."""
+
+    @override
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        settings = import_module("..settings", __package__)
+        rows = {str(one.name): one.get_help_record(ctx) for one in self.get_params(ctx)}
+        grouped = {name for names in settings.GROUPS.values() for name in names}
+        others = [name for name in rows if name not in grouped]
+        for title, names in {**settings.GROUPS, "Others": others}.items():
+            with formatter.section(title):
+                found = [row for name in names if (row := rows.get(name))]
+                formatter.write_dl([(flag, settings.short(text)) for flag, text in found])
+
+
 def _imported(name: str) -> Any:
     """Return the command, with its flags."""
     module, function = _COMMANDS[name][0].split(":")
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
-    one.command(name)(getattr(import_module(f".{module}", __package__), function))
+    kind = _Grouped if name == "serve" else TyperCommand
+    one.command(name, cls=kind)(getattr(import_module(f".{module}", __package__), function))
     return typer.main.get_command(one)
 
 

@@ -19,6 +19,8 @@ from service.images.file import FORMATS, ImageFormat
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging
 
+_SHOWN = 3  # names of files in a message
+
 IMAGE_SUFFIXES = frozenset(suffix for kind in ImageFormat for suffix in kind.suffixes)
 
 
@@ -39,6 +41,7 @@ def classify(
     Unreadable images are reported, and the exit status is 1; the others are classified.
     """
     configure_logging()
+    check_there(images)
     classifier = load(settings, expectations)
     engine = open_classifier(classifier, settings, 1)
     if k > (classes := classes_of(classifier.classes)):
@@ -74,6 +77,15 @@ def classify(
         print_table(make_table([*left("file", "label"), *right("probability")], rows))
     if failed:
         raise typer.Exit(1)
+
+
+def check_there(paths: Sequence[Path]) -> None:
+    """Raise SettingsError if none of the files and folders is there, before a model is loaded."""
+    if paths and not any(path.exists() for path in paths):
+        missing = ", ".join(map(str, paths[:_SHOWN]))
+        raise SettingsError(
+            f"there is no file or folder {missing}; name images, or a folder of them"
+        )
 
 
 def read_image(file: Path, settings: Settings) -> bytes:

@@ -4,13 +4,17 @@ import inspect
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
+from glob import escape
 from math import nan
+from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
-from models import ModelFileError
+from models import PRESETS, ModelFileError
+from service.hosting.catalogue import read_catalogue
 from service.hosting.download import NotDownloadedError
+from service.hosting.loading import BUILT_IN_NAME
 from service.settings import Settings, called_by_make, load_settings
 
 Expectations = Annotated[
@@ -80,6 +84,17 @@ def with_settings(
     return decorate
 
 
+def _models(incomplete: str) -> list[str]:
+    """Return what may follow for a model: names of the catalogue, and files."""
+    names = [BUILT_IN_NAME, *read_catalogue()]
+    folder, beginning = Path(incomplete).parent, Path(incomplete).name
+    files = []
+    if folder.is_dir() and not incomplete.endswith("://"):
+        found = sorted(folder.glob(f"{escape(beginning)}*"))
+        files = [str(path) for path in found if path.is_dir() or path.suffix == ".onnx"]
+    return [name for name in names if name.startswith(incomplete)] + files
+
+
 def _works_now(command: str, by_variable: bool) -> str:
     """Return which models need no download, in the form in which the user named one.
 
@@ -109,7 +124,7 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
             if required
             else field.description
         )
-        option = typer.Argument(help=text, show_default=False)
+        option = typer.Argument(help=text, show_default=False, autocompletion=_models)
     else:
         required = False
         default = getattr(field.default, "value", field.default)
@@ -121,13 +136,19 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
             if isinstance(kind, type) and issubclass(kind, Enum)
             for member in kind
         ]
-        if kinds:  # text: our own settings say what is wrong with it
+        shown = f"<{'|'.join(kinds)}>" if kinds else None
+        numbers = [kind for kind in (int, float) if kind in (annotation, *get_args(annotation))]
+        if name == "preset":
+            kinds = list(PRESETS)
+        elif numbers:
+            shown = f"<{numbers[0].__name__}>"
+        if kinds or numbers:  # text: our own settings say what is wrong with it
             annotation = str
         option = typer.Option(
             flag + flag.replace("--", "/--no-", 1) if default is True else flag,
             help=field.description if plain else f"{field.description} [default: {default}]",
             show_default=False,
-            metavar=f"<{'|'.join(kinds)}>" if kinds else None,
+            metavar=shown,
             autocompletion=(lambda: kinds) if kinds else None,
         )
     return inspect.Parameter(

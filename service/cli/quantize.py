@@ -16,7 +16,7 @@ from rich.text import Text
 from loadtest.tables import left, make_table, print_table, right
 from models import MOST_PHOTOGRAPHS, Classifier, Goal, Photographs, QuantizationReport
 from models import quantize as make
-from service.cli.classify import read_image, with_folders
+from service.cli.classify import check_there, read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
 from service.cli.options import Expectations, number_from_0_to_1, with_settings
 from service.cli.plots import shortened
@@ -78,6 +78,7 @@ def quantize(
         raise SettingsError(
             f"--output: {output} cannot be written ({error.strerror}); name another folder"
         ) from error
+    check_there(images)
     journal = output.with_name(f"{output.name}.progress")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     try:

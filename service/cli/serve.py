@@ -56,7 +56,12 @@ def _serve(
     settings: Settings, expectations: list[str] | None, *, verbose: bool, browse: bool
 ) -> None:
     """Serve until a signal; with `browse`, open the page in a browser once the server is ready."""
-    configure = partial(configure_logging, verbose=verbose, log_format=settings.log_format)
+    configure = partial(
+        configure_logging,
+        verbose=verbose,
+        log_format=settings.log_format,
+        level=settings.log_level,
+    )
     configure()
     keys = _keys(settings)
     with ExitStack() as stack:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models import ModelFileError
+from models import CACHE_FOLDER, ModelFileError, placed
 from service.hosting.download import DownloadError, NotDownloadedError, Source, fetch
 from service.progress import Show
 
-PULLED = Path("~/.cache/convoy/models")
+PULLED = CACHE_FOLDER / "models"
 
 # Names are parts of URLs and folders, and /v2/models/stats is a route.
 _NAME = re.compile(r"(?!stats$)[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -125,7 +125,7 @@ def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
 def _file(name: str, folder: Path) -> Path:
     """Return the path of the model with that name; it is never outside the folder."""
     check_name(name, name)
-    return folder.expanduser() / name / "model.onnx"
+    return placed(folder) / name / "model.onnx"
 
 
 def _advice(error: DownloadError, entry: Entry) -> str:

@@ -18,13 +18,21 @@ from uuid import uuid4
 
 import msgspec
 
-from models import FileLimits, ModelFileError, descriptions_of, external_files, files_beside
+from models import (
+    CACHE_FOLDER,
+    FileLimits,
+    ModelFileError,
+    descriptions_of,
+    external_files,
+    files_beside,
+    placed,
+)
 from service.hosting.download import DownloadError, NotDownloadedError, Source, fetch, read
 from service.hosting.onnx_files import model_files
 from service.progress import Show
 from service.settings import HubAccess
 
-CACHE = Path("~/.cache/convoy/hub")
+CACHE = CACHE_FOLDER / "hub"
 
 _log = logging.getLogger("convoy")
 
@@ -113,7 +121,7 @@ def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -
     NotDownloadedError where the repository or a file of it cannot be had or is not what the hub
     says.
     """
-    home = cache.expanduser() / address.org / address.name
+    home = placed(cache) / address.org / address.name
     listing = _listing(address, access, home)
     files = {_checked(address, file.rfilename): file for file in listing.siblings}
     model = _choose(address, files)

@@ -7,14 +7,15 @@ import io
 import logging
 import pickle
 import weakref
-from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
 from typing import IO, Generic, TypeVar
 
+from models import CACHE_FOLDER, placed
+
 T = TypeVar("T")
 
-FOLDER = Path("~/.cache/convoy/served")
+FOLDER = CACHE_FOLDER / "served"
 
 _log = logging.getLogger("convoy")
 
@@ -47,7 +48,7 @@ class KeptObject(Generic[T]):
 
 
 def _written(what: object) -> IO[bytes]:
-    folder = FOLDER.expanduser()
+    folder = placed(FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     file = TemporaryFile(dir=folder)  # noqa: SIM115  (it is closed with its owner)
     try:

@@ -34,7 +34,7 @@ from service.http.connection import Connection
 from service.http.exchange import Endpoint
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.settings import Settings
-from service.telemetry.logs import AccessLog, line_writer
+from service.telemetry.logs import AccessLog, LogLevel, line_writer
 from service.telemetry.record import OnEnd
 
 # Seconds after draining for the last answers to be sent, and for an engine to finish its call.
@@ -127,8 +127,8 @@ def http_settings(
 ) -> ConvoyConfig:
     """Return uvicorn's settings for any application; benchmarks use them for a bare one."""
     on_end: list[OnEnd] = []
-    if settings.access_log:
-        on_end.append(AccessLog(line_writer(settings.log_format)))
+    if settings.access_log and settings.log_level in (LogLevel.DEBUG, LogLevel.INFO):
+        on_end.append(AccessLog(line_writer(settings.log_format), settings.log_level))
     if settings.otel:
         from service.telemetry.tracing import Traces  # noqa: PLC0415  needs the extra `otel`
 

@@ -36,16 +36,42 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class LogLevel(StrEnum):
+    """Names how serious a message is at least that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def number(self) -> int:
+        """Return the level as the module logging counts it."""
+        return logging.getLevelNamesMapping()[self.name]
+
+
+# What probes and scrapes ask, over HTTP and by gRPC, and how what they ask of one model ends.
+_QUIET = frozenset(
+    {
+        *(b"/healthz", b"/v2/health/live", b"/v2/health/ready", b"/metrics"),
+        *(b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"),
+        b"/inference.GRPCInferenceService/ServerLive",
+        b"/inference.GRPCInferenceService/ServerReady",
+    }
+)
+_QUIET_ENDS = (b"/ready", b"/ModelReady")
+
+
 # A request's line, its part on scores, and its end. The % operator takes half the time of
 # f-strings; so do whole microseconds.
 _ACCESS = {
     LogFormat.TEXT: (
-        "%s.%03dZ INFO convoy.access: %s %s %s %s %d in=%d out=%d us=%d",
+        "%s.%03dZ %s convoy.access: %s %s %s %s %d in=%d out=%d us=%d",
         " model=%s images=%d batch=%d receive=%d decode=%d queue=%d compute=%d respond=%d",
         "",
     ),
     LogFormat.JSON: (
-        '{"time":"%s.%03dZ","level":"INFO","logger":"convoy.access","id":%s,"client":%s,'
+        '{"time":"%s.%03dZ","level":"%s","logger":"convoy.access","id":%s,"client":%s,'
         '"method":"%s","path":%s,"status":%d,"bytes_in":%d,"bytes_out":%d,"us":%d',
         ',"model":%s,"images":%d,"batch":%d,"receive_us":%d,"decode_us":%d,"queue_us":%d,'
         '"compute_us":%d,"respond_us":%d',
@@ -170,14 +196,19 @@ class LineWriter(logging.Handler):
 class AccessLog:
     """Writes one line for each request, whether it was answered or its client left."""
 
-    def __init__(self, writer: LineWriter) -> None:
+    def __init__(self, writer: LineWriter, level: LogLevel = LogLevel.INFO) -> None:
         self._write = writer.write
+        self._quietly = level is LogLevel.DEBUG  # what is asked over and over is written, too
         self._line, self._scored, self._end = _ACCESS[writer.log_format]
         self._second = 0
         self._time = ""  # of that second: formatted once for all of its requests
 
     def __call__(self, record: RequestRecord) -> None:
-        """Write the line of a request."""
+        """Write the line of a request, but of one that is asked over and over only if that is
+        wanted."""
+        quiet = _is_quiet(record)
+        if quiet and not self._quietly:
+            return
         now = time.time()
         second = int(now)
         if second != self._second:
@@ -186,6 +217,7 @@ class AccessLog:
         line = self._line % (
             self._time,
             (now - second) * 1000,
+            "DEBUG" if quiet else "INFO",
             quoted(record.id.decode()),
             quoted(record.client),
             record.method.decode(),
@@ -205,13 +237,24 @@ class AccessLog:
         self._write(line + self._end)
 
 
+def _is_quiet(record: RequestRecord) -> bool:
+    """Return whether a request is a probe's, a scrape's or the page's poll, and did not fail."""
+    path = record.path
+    return record.status < 400 and (path in _QUIET or path.endswith(_QUIET_ENDS))
+
+
 @cache
 def line_writer(log_format: LogFormat) -> LineWriter:
     """Return the process's only writer to standard error, which keeps lines whole and in order."""
     return LineWriter(log_format)
 
 
-def configure_logging(*, verbose: bool = False, log_format: LogFormat | None = None) -> None:
+def configure_logging(
+    *,
+    verbose: bool = False,
+    log_format: LogFormat | None = None,
+    level: LogLevel = LogLevel.INFO,
+) -> None:
     """Log Convoy's messages and others' warnings to standard error; uvicorn's too if `verbose`.
 
     If a format is given, a thread writes the lines, so that a slow reader never blocks a server.
@@ -222,8 +265,8 @@ def configure_logging(*, verbose: bool = False, log_format: LogFormat | None = N
         handler.setFormatter(TextFormatter())
     else:
         handler = line_writer(log_format)
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    logging.getLogger("convoy").setLevel(logging.INFO)
+    logging.basicConfig(handlers=[handler], level=max(logging.WARNING, level.number))
+    logging.getLogger("convoy").setLevel(level.number)
     # Malformed requests are answered and counted, not logged.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").setLevel(logging.INFO if verbose else logging.ERROR)

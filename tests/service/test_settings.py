@@ -1,12 +1,17 @@
 """Settings: where they come from, what they may be, which errors they raise."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from models import DeviceChoice, DeviceKind, Kind
-from service.settings import ResizedBy, Settings, SettingsError, load_settings
+from service.settings import GROUPS, ResizedBy, Settings, SettingsError, load_settings
+from tests.support import ROOT
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
@@ -42,6 +47,52 @@ def test_an_unknown_key_in_the_environment_is_an_error_that_names_the_nearest(
     assert str(caught.value) == f"{key} is not a setting; did you mean CONVOY_{nearest}?"
 
 
+@pytest.mark.parametrize("service", ["CONVOY", "CONVOY_DIGITS", "CONVOY_METRICS", "CONVOY_GRPC"])
+def test_what_kubernetes_sets_for_a_service_is_no_setting(service: str) -> None:
+    links = {
+        f"{service}_SERVICE_HOST": "10.96.7.1",
+        f"{service}_SERVICE_PORT": "8000",
+        f"{service}_SERVICE_PORT_HTTP": "8000",
+        f"{service}_PORT": "tcp://10.96.7.1:8000",
+        f"{service}_PORT_8000_TCP": "tcp://10.96.7.1:8000",
+        f"{service}_PORT_8000_TCP_PROTO": "tcp",
+        f"{service}_PORT_8000_TCP_PORT": "8000",
+        f"{service}_PORT_8000_TCP_ADDR": "10.96.7.1",
+    }
+    assert load_settings({}, links) == Settings()
+    assert load_settings({}, {**links, "CONVOY_MAX_BATCH": "2"}).max_batch == 2
+
+
+def test_each_setting_is_in_one_group_of_the_help() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({}, "home/.cache/convoy"),
+        ({"XDG_CACHE_HOME": "cache"}, "home/.cache/convoy"),  # relative ones are to be ignored
+        ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/convoy"),
+        ({"XDG_CACHE_HOME": "{}/xdg", "CONVOY_CACHE": "{}/own"}, "own"),
+    ],
+)
+def test_all_that_is_kept_is_below_one_folder(
+    variables: dict[str, str], folder: str, tmp_path: Path
+) -> None:
+    environ = {name: value.format(tmp_path) for name, value in variables.items()}
+    script = "from service.hosting import catalogue, hub, kept; import models; from pathlib import "
+    script += "Path; import service.settings; print([str(models.placed(each)) for each in ("
+    script += "catalogue.PULLED, hub.CACHE, kept.FOLDER, models.TRANSLATED, "
+    script += "models.DEFAULT_TUNING, Path('~/x'))])"
+    command = [sys.executable, "-c", script]
+    own = {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, env={**own, **environ}, capture_output=True, check=True)
+    names = ["models", "hub", "served", "translated", "tuning.json"]
+    expected = [str(tmp_path / folder / name) for name in names] + [str(tmp_path / "home/x")]
+    assert done.stdout.decode() == f"{expected}\n"
+
+
 @pytest.mark.parametrize("key", ["CONVOY_", "CONVOY_ZZZ"])
 def test_an_unknown_key_like_no_other_is_an_error_that_lists_the_known(key: str) -> None:
     with pytest.raises(SettingsError, match=f"{key} is not a setting; there are ") as caught:
@@ -53,7 +104,7 @@ def test_an_unknown_key_like_no_other_is_an_error_that_lists_the_known(key: str)
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("port", "x", "must be a valid integer"),
+        ("port", "x", "must be a whole number"),
         ("port", "65536", "must be less than or equal to 65535"),
         ("port", "-1", "must be greater than or equal to 0"),
         ("device", "tpu", "must be 'auto', 'cuda' or 'cpu'"),
@@ -62,7 +113,7 @@ def test_an_unknown_key_like_no_other_is_an_error_that_lists_the_known(key: str)
         ("max_body_mb", "nan", "must be a finite number"),
         ("max_megapixels", "inf", "must be a finite number"),
         ("agreement", "1.5", "must be less than or equal to 1"),
-        ("drain_s", "soon", "must be a valid number"),
+        ("drain_s", "soon", "must be a number"),
         *(
             ("devices", value, "must be GPUs, as cuda:0,cuda:1, or cuda:all, or cpu:2")
             for value in ("cpu", "cpu:0", "cpu:65", "cuda", "cuda:0,cpu:1", "cuda:0,", "gpu:0")

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,8 @@ def test_a_shell_completes_commands_flags_and_their_values(shell: str) -> None:
     values = _complete(shell, f"complete_{shell}", "serve --device c")
     assert re.search(r"\bcuda\b", values)
     assert not re.search(r"\bauto\b", values)
+    assert "caffe" in _complete(shell, f"complete_{shell}", "serve --preset caf")
+    assert "squeezenet1.1" in _complete(shell, f"complete_{shell}", "serve squee")
 
 
 def _complete(shell: str, instruction: str, line: str) -> str:
@@ -141,14 +144,14 @@ def test_help_tells_every_command_and_flag(convoy: Run, command: tuple[str, ...]
         for name, field in Settings.model_fields.items():
             assert name == "model" or f"--{name.replace('_', '-')} " in out
             assert field.description
-        assert "[default: 8000]" in out
+        assert "Port to listen on [8000]" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["serve", "--prot", "1"], "No such option: --prot"),
-        (["serve", "--port", "http"], "valid integer"),
+        (["serve", "--port", "http"], "--port: http is not allowed; it must be a whole number"),
         (["serve", "--port", "99999"], "Error: --port: 99999 is not allowed"),
         (["serve", "--max-batch", "0"], "Error: --max-batch: 0 is not allowed"),
         (
@@ -156,7 +159,10 @@ def test_help_tells_every_command_and_flag(convoy: Run, command: tuple[str, ...]
             "--device: gpu is not allowed; it must be 'auto'",
         ),
         (["classify", "digits"], "Missing argument"),
-        (["classify", "digits", "x.png", "--top-k", "11"], "Error: --top-k: 11 is not allowed"),
+        (
+            ["classify", "digits", str(SAMPLES[0]), "--top-k", "11"],
+            "Error: --top-k: 11 is not allowed",
+        ),
         (["sevre"], "No such command"),
     ],
 )
@@ -183,9 +189,9 @@ def test_an_unknown_key_in_the_environment_ends_with_status_2(
     [
         ["serve", "--port", "0", "no/such.onnx"],
         ["serve", "--port", "0", __file__],
-        ["classify", "no/such.onnx", "x.png"],
-        ["classify", "digits", "x.png", "--labels", "no/such.txt"],
-        ["classify", "digits", "x.png", "--preset", "imagnet"],
+        ["classify", "no/such.onnx", str(SAMPLES[0])],
+        ["classify", "digits", str(SAMPLES[0]), "--labels", "no/such.txt"],
+        ["classify", "digits", str(SAMPLES[0]), "--preset", "imagnet"],
     ],
 )
 def test_a_model_that_cannot_be_had_ends_with_one_line_and_status_1(
@@ -414,3 +420,31 @@ def test_a_folder_of_models_is_strictly_served_all_or_none(convoy: Run, tmp_path
     status, _, error = convoy("serve", folder, "--port", "0", "--set", "size=3")
     assert status == 2
     assert "--preset, --labels and --set apply to a single model" in error
+
+
+def test_the_help_of_serve_has_two_lines_an_option_and_the_usual_ones_on_one_screen(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    status, shown, _ = convoy("serve", "--help")
+    assert status == 0
+    first, *_ = shown.partition("\n\nModels:")
+    assert len(first.splitlines()) <= 24
+    options = re.split(r"(?m)^  (?=-|model)", shown.partition("Often used:\n")[2])[1:]
+    assert len(options) == len(Settings.model_fields) + 3
+    for option in options:
+        # A flag that is too long for its column has a line of its own.
+        lines = option.partition("\n\n")[0].strip().splitlines()
+        assert len(lines) <= (3 if not re.search(r"\S  +\S", lines[0]) else 2), option
+
+
+@pytest.mark.parametrize("command", ["classify", "quantize"])
+def test_images_are_looked_for_before_a_model_is_loaded(
+    convoy: Run, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    also = ["-o", str(tmp_path / "out.onnx")] if command == "quantize" else []
+    module = import_module(f"service.cli.{command}")
+    monkeypatch.setattr(module, "load", lambda *_: pytest.fail("a model is loaded"))
+    status, _, error = convoy(command, "digits", "nothere.png", *also)
+    assert status == 2
+    assert "there is no file or folder nothere.png; name images" in error

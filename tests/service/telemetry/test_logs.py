@@ -14,7 +14,7 @@ import pytest
 
 from service.fair_queue import ANYONE
 from service.telemetry.counts import Phases
-from service.telemetry.logs import AccessLog, LineWriter, LogFormat
+from service.telemetry.logs import AccessLog, LineWriter, LogFormat, LogLevel
 from service.telemetry.record import RequestRecord
 
 
@@ -85,6 +85,30 @@ def test_a_request_is_one_line_of_text(pipe: Pipe) -> None:
         + " receive=100 decode=200 queue=300 compute=400 respond=500",
         scored,
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "level"),
+    [
+        (b"/healthz", 200, "DEBUG"),
+        (b"/metrics", 200, "DEBUG"),
+        (b"/v2/models/digits/ready", 200, "DEBUG"),
+        (b"/grpc.health.v1.Health/Check", 200, "DEBUG"),
+        (b"/healthz", 503, "INFO"),  # a probe that fails is worth a line
+        (b"/v1/models", 200, "INFO"),
+    ],
+)
+def test_what_is_asked_over_and_over_is_logged_for_debugging_alone(
+    pipe: Pipe, path: bytes, status: int, level: str
+) -> None:
+    writer = LineWriter(LogFormat.TEXT, pipe.writer)
+    usual, all_of_it = AccessLog(writer), AccessLog(writer, LogLevel.DEBUG)
+    for log in (usual, all_of_it):
+        log(entry(path=path, status=status))
+    writer.close()
+    lines = pipe.lines()
+    assert len(lines) == (1 if level == "DEBUG" else 2)
+    assert all(f" {level} convoy.access: " in line for line in lines)
 
 
 def test_a_request_is_one_object_of_json(pipe: Pipe) -> None:
