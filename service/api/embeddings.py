@@ -4,6 +4,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from fastapi import FastAPI
 from msgspec import Meta
@@ -26,7 +27,7 @@ from service.hosting.repository import Repository
 from service.http.asgi import answer_to
 from service.http.body import Headers, form_boundary
 from service.http.exchange import Endpoint
-from service.http.responses import json_response
+from service.http.responses import JSON_NUMBER_BYTES, json_response
 from service.images.clip import CLIP_TYPES, Frames
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
@@ -202,20 +203,27 @@ class Embed:
         inner = [embedding(self.pipeline.info).name]
         return ImageRequest(files, None, head.urgency, form, inner=inner)
 
-    def answer(self, form: _Form, scored: Scored, count: Callable[[], Phases]) -> Response:
+    def answer_bytes(self, form: _Form, scored: Scored) -> int:
+        """Return the most bytes of the vectors."""
+        each = 6 if form.encoding == "base64" else JSON_NUMBER_BYTES
+        size = embedding(self.pipeline.info).size
+        return 4096 + len(scored.results) * (128 + each * size)
+
+    def answer(self, form: _Form, scored: Scored, phases: Callable[[], Phases]) -> Response:  # noqa: ARG002
         """Return the embedding of each image."""
         vectors = embeddings_of(scored.results, self.pipeline.info)
         if form.normalised:
             vectors = normalise(vectors)
-        count()
-        data: list[Embedding] = [
-            {"object": "embedding", "index": index, "embedding": _encoded(vector, form.encoding)}
-            for index, vector in enumerate(vectors)
-        ]
+        data = []
+        for index, vector in enumerate(vectors):
+            encoded = _encoded(vector, form.encoding)
+            one = Embedding(object="embedding", index=index, embedding=encoded)
+            data.append(msgspec.Raw(msgspec.json.encode(one)))
+        vectors_in_json: Any = data
         return json_response(
             EmbeddingsAnswer(
                 object="list",
-                data=data,
+                data=vectors_in_json,
                 model=self.pipeline.info.name,
                 version=self.pipeline.info.version,
                 usage={"prompt_tokens": 0, "total_tokens": 0},

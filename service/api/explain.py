@@ -39,6 +39,9 @@ MOST_MAPS = 8
 """The most maps of a request: a PNG takes milliseconds, in which the event loop does nothing
 else."""
 
+# Bytes of a map besides its values, with a long label, and those of its PNG.
+_MAP_BYTES, _OVERLAY_BYTES = 2048, 2**20
+
 _LIKELIEST = "1"
 _BY_NUMBER = "class:"
 
@@ -83,6 +86,16 @@ def check_number(explained: MapRequest, images: int) -> None:
         raise InvalidParameterError(
             f"{count} maps in one request; at most {MOST_MAPS} are allowed, one an image and class"
         )
+
+
+def map_bytes(asked: MapRequest | None, rows: Sequence[ScoreRow], info: ModelInfo) -> int:
+    """Return the most bytes of the maps in an answer; nothing is compressed in them."""
+    if asked is None:
+        return 0
+    features = rows[0].inner[maps_of(info).features.name]
+    # A number takes up to 24 characters; of an overlay each pixel four bytes, in base64.
+    values = _OVERLAY_BYTES if asked.as_overlay else 24 * features.size
+    return len(rows) * len(asked.classes) * (values + _MAP_BYTES)
 
 
 def explain(row: ScoreRow, view: View, asked: MapRequest, info: ModelInfo) -> list[ClassMap]:

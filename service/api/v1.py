@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
+import msgspec
 from fastapi import FastAPI
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.requests import Request
@@ -10,7 +11,15 @@ from starlette.responses import Response
 from typing_extensions import override
 
 from models import ChannelOrder, Maps, classes_of
-from service.api.explain import QUERY, MapRequest, check_number, explain, maps_of, read_explain
+from service.api.explain import (
+    QUERY,
+    MapRequest,
+    check_number,
+    explain,
+    map_bytes,
+    maps_of,
+    read_explain,
+)
 from service.api.json_images import ImagesJson, content_of, is_json, read_json
 from service.api.query import read_query
 from service.api.schemas import (
@@ -22,7 +31,7 @@ from service.api.schemas import (
     errors,
 )
 from service.batching.policy import LEVELS, NO_HURRY, Urgency, urgency_of
-from service.engine.ranking import DEFAULT_THRESHOLD, top_k
+from service.engine.ranking import DEFAULT_THRESHOLD, most_of, top_k
 from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import ModelInfo, Pipeline
@@ -43,6 +52,10 @@ DEFAULT_TOP_K = 5
 
 # Parsing a longer form takes longer than handing it to a thread.
 _LONG_FORM = 2**18
+
+# Of an answer, the most bytes of what is not a line; of a line without its label; and the most
+# lines that are encoded at once.
+_HEAD_BYTES, _LINE_BYTES, _MANY_LINES = 4096, 80, 500
 
 _IMAGE = {"type": "string", "format": "binary"}
 _FORM = {
@@ -234,6 +247,7 @@ class Classify:
         classes = classes_of(pipeline.runner.classes)
         self._few = _Form(*_by_default(pipeline.info, classes))
         self._read_query = query_parser(pipeline.info, classes)
+        self._line_bytes = _LINE_BYTES + pipeline.longest_label
 
     def check(self, record: RequestRecord) -> _ClassifyParameters:
         """Return the options in query and headers. Raises ServiceError where they are invalid."""
@@ -262,19 +276,29 @@ class Classify:
         features = maps_of(self.pipeline.info).features.name
         return wanted._replace(inner=[features], views=explained.views)
 
-    def answer(self, form: _Form, scored: Scored, count: Callable[[], Phases]) -> Response:
+    def answer_bytes(self, form: _Form, scored: Scored) -> int:
+        """Return the most bytes of the lines and maps that are asked for."""
+        lines = len(scored.results) * form.classes
+        if form.threshold and lines > _MANY_LINES:
+            output = self.pipeline.info.output
+            lines = min(lines, most_of(scored.results, output, form.threshold))
+        maps = map_bytes(form.explained, scored.results, self.pipeline.info)
+        return _HEAD_BYTES + lines * self._line_bytes + maps
+
+    def answer(self, form: _Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
         """Return the likeliest classes of each image, with maps if asked for."""
-        info = self.pipeline.info
-        results = [
-            ImageResult(
+        info, asked = self.pipeline.info, form.explained
+        results: list[Any] = []
+        for number, row in enumerate(scored.results):
+            result = ImageResult(
                 predictions=top_k(row, form.classes, info.output, info.labels, form.threshold)
             )
-            for row in scored.results
-        ]
-        if (asked := form.explained) is not None:
-            for result, row, view in zip(results, scored.results, asked.views, strict=True):
-                result["maps"] = explain(row, view, asked, info)
-        total, *parts = [us / 1e3 for us in count()]
+            if asked is not None:
+                result["maps"] = explain(row, asked.views[number], asked, info)
+            # Of many lines the text takes a fifth of the objects, and is encoded in pieces.
+            many = form.classes * len(scored.results) > _MANY_LINES or asked is not None
+            results.append(msgspec.Raw(msgspec.json.encode(result)) if many else result)
+        total, *parts = [us / 1e3 for us in phases()]
         timing: Any = {**dict(zip(PHASES, parts, strict=True)), "total": total}
         answer = ClassifyAnswer(
             model=info.name,
@@ -305,8 +329,12 @@ class ShowPixels(Classify):
         return wanted._replace(pixels_only=True)
 
     @override
-    def answer(self, form: _Form, scored: Scored, count: Callable[[], Phases]) -> Response:
-        count()
+    def answer_bytes(self, form: _Form, scored: Scored) -> int:
+        pixels: Any = scored.results[0]
+        return _HEAD_BYTES + 2 * int(pixels.nbytes)  # what is made of them, and the PNG
+
+    @override
+    def answer(self, form: _Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
         pixels: Any = scored.results[0]
         pixels = pixels.reshape(-1, *pixels.shape[-2:])  # frames of a clip one below another
         if self.pipeline.info.channels is ChannelOrder.BGR:

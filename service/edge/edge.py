@@ -249,15 +249,15 @@ class Edge:
         )
 
 
-def allowed(limits: Limits) -> Limits:
-    """Raise the limit on open files to what the connections need, and return the limits that it
-    allows."""
+def allowed(limits: Limits, more_files: int = 0) -> Limits:
+    """Raise the limit on open files to what the connections and `more_files` need, and return the
+    limits that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))
     except OSError:  # not on Linux
         open_now = _FEW_FILES
-    others = open_now + _MORE_FILES + SPARE
+    others = open_now + _MORE_FILES + SPARE + more_files
     wanted = limits.connections + others
     if soft >= wanted or soft == resource.RLIM_INFINITY:
         return limits

@@ -126,6 +126,24 @@ def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
     return [ScoreRow(row, batch, index) for index, row in enumerate(results.scores)]
 
 
+def most_of(rows: Sequence[ScoreRow], output: OutputKind, least: float) -> int:
+    """Return about how many classes of all images have a probability of `least`, above 0, or more;
+    no fewer than have.
+
+    It takes a microsecond for a thousand classes.
+    """
+    least = max(least - 10.0**-_DECIMALS, 1e-9)  # as probabilities are rounded
+    if not output.is_independent:  # their sum is 1, or little more by rounding
+        return len(rows) * int(2 / least)
+    least_score = {
+        OutputKind.SIGMOID: math.log(least / (1 - least)),
+        OutputKind.INDEPENDENT: least,
+        OutputKind.INDEPENDENT_PERCENT: 100 * least,
+        OutputKind.INDEPENDENT_LOG: math.log(least),
+    }[output]
+    return sum(int(np.count_nonzero(row.scores >= least_score)) + 1 for row in rows)
+
+
 def top_k(
     row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str], least: float = 0.0
 ) -> list[Prediction]:

@@ -6,26 +6,36 @@ from typing import Any
 
 import numpy as np
 
-from service.api.v2.answer import Output, outputs_of
+from service.api.v2.answer import Output, bytes_of, outputs_of
 from service.api.v2.inference import InferRequest
 from service.batching.policy import urgency_of
 from service.edge.rights import permit
 from service.errors import CRASHED, Code, ServiceError
 from service.fair_queue import Right
 from service.grpc.messages import message_class
-from service.grpc.request import Message, infer_request, read_message
+from service.grpc.request import Message, encoded_varint, infer_request, read_message
 from service.hosting.call import Call
 from service.hosting.inference import ImageRequest, Outcome, Scored
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
+from service.http.exchange import LONG_ANSWER
 from service.telemetry.record import RequestRecord
 
 _Answer = message_class("inference.ModelInferResponse")
+_Tensor = message_class("inference.ModelInferResponse.InferOutputTensor")
+_Contents = message_class("inference.InferTensorContents")
+
+# The numbers of fields that are written piece by piece, and the type of those.
+_OUTPUTS, _RAW, _CONTENTS, _INFER_RESPONSE = 5, 6, 5, 2
+_LENGTH = 2
+
+# Elements that are encoded at once: so many strings take a millisecond.
+_PIECE = 2**14
 
 
 async def infer(
     repository: Repository, record: RequestRecord, data: bytes, remaining_s: float | None
-) -> Any:
+) -> bytes:
     """Return the answer's message; `remaining_s` is the time to the deadline if the client set one.
 
     Cancelled, it withdraws the request. Raises ServiceError.
@@ -41,10 +51,10 @@ class _Exchange:
 
     def __init__(self, pipeline: Pipeline, record: RequestRecord, deadline: float | None) -> None:
         self._pipeline, self._record, self._deadline = pipeline, record, deadline
-        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._call = Call(pipeline, record, self._take)
 
-    async def answer(self, message: Message, length: int) -> Any:
+    async def answer(self, message: Message, length: int) -> bytes:
         """Return the answer's message."""
         call = self._call
         outcome: Outcome | None = None
@@ -53,7 +63,10 @@ class _Exchange:
             outcome = await self._outcome
             if isinstance(outcome, Exception):
                 raise outcome
-            answer = self._format(outcome)
+            most = bytes_of(self._asked, outcome.results, self._pipeline)
+            call.hold_answer(most)
+            answer = await self._made(outcome) if most > LONG_ANSWER else self._format(outcome)
+            call.count(outcome, call.phases(outcome))
             call.end()
             return answer
         except Exception as error:
@@ -66,6 +79,16 @@ class _Exchange:
             call.abandon(Code.TOO_LATE if late else Code.CLIENT_LEFT)
             # An error in these has this frame, and so the message: a cycle.
             del self._outcome, outcome
+
+    async def _made(self, scored: Scored) -> bytes:
+        """Return a long answer's message, made in a thread."""
+        made: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._outcome = made  # which gets an error, too, as of a call that gives way
+        self._call.aside(self._format, scored, made.set_result)
+        answer: bytes | Exception = await made
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def _begin(self, message: Message, length: int) -> None:
         call, pipeline = self._call, self._pipeline
@@ -100,30 +123,46 @@ class _Exchange:
         if not self._outcome.done():
             self._outcome.set_result(outcome)
 
-    def _format(self, scored: Scored) -> Any:
+    def _format(self, scored: Scored) -> bytes:
+        """Return the answer's message; a thread may call this."""
         asked, info = self._asked, self._pipeline.info
         outputs = outputs_of(asked, scored.results, info)
-        answer = _Answer(model_name=info.name, model_version=info.version, id=asked.id)
+        head = _Answer(model_name=info.name, model_version=info.version, id=asked.id)
+        parts = [head.SerializeToString()]
         # A message has raw contents of all outputs or of none; clients find them by number.
         raw = any(output.as_bytes for output in outputs if not output.written)
         for output in outputs:
-            _add(answer, output, raw=raw)
-        self._call.count(scored)
-        return answer
-
-
-def _add(answer: Any, output: Output, *, raw: bool) -> None:
-    """Add an output to a ModelInferResponse."""
-    tensor = answer.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
-    if output.written:
-        for name, value in output.written.items():
-            kind = "string_param" if isinstance(value, str) else "int64_param"
-            setattr(tensor.parameters[name], kind, value)
+            parts += _field(_OUTPUTS, _tensor(output, raw=raw))
         if raw:
-            answer.raw_output_contents.append(b"")
-    elif raw:
-        answer.raw_output_contents.append(output.binary())
-    elif isinstance(output.elements, np.ndarray):
-        tensor.contents.fp32_contents.extend(output.elements.tolist())
-    else:
-        tensor.contents.bytes_contents.extend(map(str.encode, output.elements))
+            for output in outputs:
+                parts += _field(_RAW, b"" if output.written else output.binary())
+        return b"".join(parts)
+
+
+def in_stream(answer: bytes) -> bytes:
+    """Return an answer's message as that of a stream."""
+    return b"".join(_field(_INFER_RESPONSE, answer))
+
+
+def _tensor(output: Output, *, raw: bool) -> bytes:
+    """Return an output of a ModelInferResponse."""
+    tensor = _Tensor(name=output.name, datatype=output.datatype, shape=output.shape)
+    for name, value in output.written.items():
+        kind = "string_param" if isinstance(value, str) else "int64_param"
+        setattr(tensor.parameters[name], kind, value)
+    parts = [tensor.SerializeToString()]
+    elements = output.elements
+    # In pieces, between which other threads run: protobuf merges what a field has several times.
+    for at in range(0, 0 if raw or output.written else len(elements), _PIECE):
+        contents, piece = _Contents(), elements[at : at + _PIECE]
+        if isinstance(piece, np.ndarray):
+            contents.fp32_contents.extend(piece.tolist())
+        else:
+            contents.bytes_contents.extend(map(str.encode, piece))
+        parts += _field(_CONTENTS, contents.SerializeToString())
+    return b"".join(parts)
+
+
+def _field(number: int, value: bytes) -> tuple[bytes, bytes]:
+    """Return a field of bytes, or of a message in bytes, in two parts."""
+    return bytes([number << 3 | _LENGTH]) + encoded_varint(len(value)), value

@@ -25,17 +25,10 @@ for _file in FileDescriptorSet.FromString(
 ).file:
     POOL.AddSerializedFile(_file.SerializeToString())
 
-_CLASSES = {
-    descriptor.full_name: GetMessageClass(descriptor)
-    for service in (INFERENCE, HEALTH)
-    for method in POOL.FindServiceByName(service).methods
-    for descriptor in (method.input_type, method.output_type)
-}
-
 
 def message_class(name: str) -> Any:
     """Return the class of the message with this full name."""
-    return _CLASSES[name]
+    return GetMessageClass(POOL.FindMessageTypeByName(name))
 
 
 def parse(kind: Any, data: bytes) -> Any:

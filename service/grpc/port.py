@@ -12,10 +12,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from http import HTTPStatus
 from math import ceil
 from typing import Any, NoReturn
-from urllib.parse import unquote
 
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
@@ -35,14 +35,16 @@ from service.errors import (
     RetryableError,
     ServiceError,
 )
-from service.grpc.infer import infer
+from service.grpc.connections import PortConnections, peer_of
+from service.grpc.infer import in_stream, infer
 from service.grpc.messages import HEALTH, INFERENCE, POOL, fill, message_class, parse
 from service.grpc.methods import METHODS, RIGHTS
-from service.hosting.admission import Admission, ByteRoom, Reservation
+from service.hosting.admission import Admission, ByteRoom, Held, Reservation
 from service.hosting.repository import Repository
 from service.telemetry.record import RequestRecord
 
 Context = Any  # grpc.aio.ServicerContext
+Behaviour = Callable[[Any, Context], Awaitable[None]]
 
 _STATUSES = {
     Code.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
@@ -80,7 +82,41 @@ _IDLE_MS = 300_000  # until a connection without requests is closed; clients ope
 _PING_MS = 60_000  # after which a silent client is asked whether it is there
 _LOOK_S = 1.0  # between two checks of the health that watchers are sent
 
+_UNREAD_BYTES = 2**21  # of a stream's answers; until they are fewer no message is taken
+
 _log = logging.getLogger("convoy")
+
+# In bytes, with what it takes of the room, if that counts.
+_Answer = tuple[bytes, Held | None]
+
+
+class _NotReadError(Exception):
+    """Says that an answer is not read: no status can follow it, so its connection is closed."""
+
+
+class _Unread:
+    """Counts the answers of a stream that its client has not read."""
+
+    def __init__(self, task: "asyncio.Task[Any] | None") -> None:
+        """Set the task that handles the stream."""
+        self.task = task
+        self.changed = asyncio.Event()
+        self._held: list[Held] = []
+
+    @property
+    def bytes(self) -> int:
+        """Return how many bytes wait to be read."""
+        self._held = [held for held in self._held if held.bytes]
+        return sum(held.bytes for held in self._held)
+
+    def add(self, held: Held) -> None:
+        """Count an answer until it is released."""
+        self._held.append(held)
+
+    def release(self) -> None:
+        """Release all answers, since the stream is over."""
+        for held in self._held:
+            held.release()
 
 
 class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -102,6 +138,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         )
         self._edge = Edge()  # until `start`
         self._server: Any = None
+        self._connections: PortConnections | None = None  # since `start`
         POOL.AddSerializedFile(reflection_pb2.DESCRIPTOR.serialized_pb)
         services = (INFERENCE, HEALTH, reflection.SERVICE_NAME)
         self._reflection = ReflectionServicer(services, pool=POOL)
@@ -114,7 +151,9 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             "grpc.so_reuseport": int(self._shared),
             "grpc.max_receive_message_length": self._repository.max_body_bytes,
             "grpc.max_send_message_length": -1,
-            "grpc.max_allowed_incoming_connections": edge.limits.connections,
+            # Of which half is for those that are not counted yet.
+            "grpc.max_allowed_incoming_connections": 2 * edge.limits.connections,
+            "grpc.server_handshake_timeout_ms": int(edge.limits.head_s * 1e3),
             "grpc.max_concurrent_streams": _STREAMS,
             "grpc.max_connection_idle_ms": _IDLE_MS,
             "grpc.keepalive_time_ms": _PING_MS,
@@ -126,10 +165,14 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         except RuntimeError as error:
             raise OSError(f"gRPC at {self._address}: {error}") from error
         await self._server.start()
+        self._connections = PortConnections(self.number, edge.limits)
+        self._connections.start()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new requests, and finish those in progress within a time limit."""
         self._stopping = True
+        if self._connections is not None:
+            self._connections.stop()
         if self._server is not None:
             await self._server.stop(grace_s)
 
@@ -139,35 +182,57 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self._handlers.get(handler_call_details.method)
 
     def _handlers_by_method(self) -> Mapping[str, Any]:
-        unary, stream = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        streams = {_STREAM: self._stream, _WATCH: self._watch, _REFLECTION: self._reflect}
-        return {path: unary(self._unary(path)) for path in (_INFER, _CHECK, *METHODS)} | {
-            path: stream(behaviour) for path, behaviour in streams.items()
-        }
+        # One answer is written as those of a stream are, which is the same to a client: so it is
+        # known when it is sent.
+        behaviours = {path: self._unary(path) for path in (_INFER, _CHECK, *METHODS)}
+        behaviours |= {_STREAM: self._stream, _WATCH: self._watch, _REFLECTION: self._reflect}
+        handler = grpc.stream_stream_rpc_method_handler
+        return {path: handler(self._counted(each)) for path, each in behaviours.items()}
+
+    def _counted(self, behaviour: Behaviour) -> Behaviour:
+        """Return a behaviour during which its connection is busy, and after which it is closed if
+        its client does not read."""
+
+        async def counted(messages: Any, context: Context) -> None:
+            connections, peer = self._connections, peer_of(context.peer())
+            if connections is None:  # stopping
+                await behaviour(messages, context)
+                return
+            try:
+                with connections.busy(peer):
+                    await behaviour(messages, context)
+            except _NotReadError:
+                await connections.hang_up_on(peer)
+                raise asyncio.CancelledError from None
+
+        return counted
 
     # --- methods ----------------------------------------------------------------------------------
 
-    def _unary(self, path: str) -> Callable[[Any, Context], Awaitable[bytes]]:
+    def _unary(self, path: str) -> Behaviour:
         """Return the handler of a method with one message."""
 
-        async def answer(_messages: Any, context: Context) -> bytes:
+        async def answer(_messages: Any, context: Context) -> None:
             try:
-                return await self._answer_one(path, context)
+                await self._answer_one(path, context)
+                return
             except ServiceError as error:
                 refusal = _refusal(error, context)
             # Only now: grpcio keeps an abort's error in a cycle. With this one as its context the
             # message would stay until the garbage collector runs.
-            return await _abort(context, *refusal)
+            await _abort(context, *refusal)
 
         return answer
 
-    async def _answer_one(self, path: str, context: Context) -> bytes:
+    async def _answer_one(self, path: str, context: Context) -> None:
         with self._admitted(path, context) as record:
             data = await self._receive(record, context)
             record.bytes_in = len(data)
             answer = await self._answer(path, record, data, context)
             record.bytes_out = len(answer)
-            return answer
+            held = self._held(record, len(answer), asyncio.current_task())
+            del data
+        await self._write(context, answer, held)
 
     async def _receive(self, record: RequestRecord, context: Context) -> bytes:
         async with self._arriving(record, self._edge.limits.body_s):
@@ -180,9 +245,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         self, path: str, record: RequestRecord, data: bytes, context: Context
     ) -> bytes:
         if path == _INFER:
-            message = await infer(self._repository, record, data, context.time_remaining())
-            encoded: bytes = message.SerializeToString()
-            return encoded
+            return await infer(self._repository, record, data, context.time_remaining())
         if path in RIGHTS:
             permit(record, RIGHTS[path])
         method = POOL.FindMethodByName(path[1:].replace("/", "."))
@@ -192,32 +255,85 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _stream(self, _messages: Any, context: Context) -> None:
         """Answer a stream of inference requests in their order."""
-        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(_IN_FLIGHT)
+        unread = _Unread(asyncio.current_task())
+        answers: asyncio.Queue[asyncio.Task[_Answer] | None] = asyncio.Queue(_IN_FLIGHT)
 
         async def write() -> None:
             while (answer := await answers.get()) is not None:
-                await context.write(await answer)
+                data, held = await answer
+                del answer
+                await self._write(context, data, held)
+                unread.changed.set()
 
-        async with self._opened(_STREAM, context), asyncio.TaskGroup() as group:
-            group.create_task(write())
-            while (data := await context.read()) is not grpc.aio.EOF:
-                await answers.put(group.create_task(self._streamed(data, context)))
-            await answers.put(None)
+        async with self._opened(_STREAM, context):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(write())
+                    while (data := await self._next(context, unread)) is not grpc.aio.EOF:
+                        one = self._streamed(data, context, unread)
+                        await answers.put(group.create_task(one))
+                        del data
+                    await answers.put(None)
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+            finally:
+                unread.release()
 
-    async def _streamed(self, data: bytes, context: Context) -> bytes:
+    async def _next(self, context: Context, unread: "_Unread") -> Any:
+        """Return a stream's next message, once its client has read most of its answers."""
+        while unread.bytes > _UNREAD_BYTES:
+            unread.changed.clear()
+            await unread.changed.wait()
+        try:
+            async with asyncio.timeout(_IDLE_MS / 1e3):
+                return await context.read()
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"no message came for {_IDLE_MS // 1000} s; open another stream for the next"
+            ) from None
+
+    async def _streamed(self, data: bytes, context: Context, unread: "_Unread") -> "_Answer":
         """Return the answer to one message of a stream, which continues after an error."""
         try:
             with self._admitted(_STREAM, context) as record:
                 record.bytes_in = len(data)
                 remaining_s = context.time_remaining()
-                answer = _StreamAnswer(
-                    infer_response=await infer(self._repository, record, data, remaining_s)
-                )
-                record.bytes_out = answer.ByteSize()
+                answer = in_stream(await infer(self._repository, record, data, remaining_s))
+                record.bytes_out = len(answer)
+                held = self._held(record, len(answer), unread.task)
+                unread.add(held)
+                return answer, held
         except ServiceError as error:
-            answer = _StreamAnswer(error_message=_text(error))
-        encoded: bytes = answer.SerializeToString()
-        return encoded
+            encoded: bytes = _StreamAnswer(error_message=_text(error)).SerializeToString()
+            return encoded, None
+
+    def _held(self, record: RequestRecord, count: int, task: "asyncio.Task[Any] | None") -> Held:
+        """Return a reservation of the bytes of an answer that waits to be read; its `task` is
+        cancelled if it gives way to another client's."""
+        cancel = partial(_cancel, task)
+        held = Held(self._repository.room, record.caller, cancel)
+        try:
+            held.hold_bytes(count)
+        except ServiceError:
+            held.release()
+            raise
+        return held
+
+    async def _write(self, context: Context, answer: bytes, held: Held | None) -> None:
+        """Write an answer. Raises _NotReadError if its client has left or does not read it in
+        time."""
+        answer_s = self._edge.limits.answer_s
+        try:
+            async with asyncio.timeout(answer_s):
+                await context.write(answer)
+        except TimeoutError:
+            _log.info("a client did not read its answer within %g s", answer_s)
+            raise _NotReadError from None
+        except grpc.aio.InternalError:  # the client has left
+            raise _NotReadError from None
+        finally:
+            if held is not None:
+                held.release()
 
     async def _watch(self, _messages: Any, context: Context) -> None:
         """Send a service's health now and whenever it changes."""
@@ -266,14 +382,17 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             name.encode(): value if isinstance(value, bytes) else value.encode()
             for name, value in context.invocation_metadata()
         }
-        address = _host_of(context.peer())
+        peer = peer_of(context.peer())
+        address = peer[0]
         request_id = self._edge.request_id(headers)
         client = self._edge.client_of(network_of(address))
         record = RequestRecord(request_id, address, RPC, path.encode(), b"", headers, client)
         context.set_trailing_metadata((("x-request-id", request_id.decode()),))
         self._repository.company.enter()
         try:
-            refused = self._edge.admit(record, health_only=False)
+            connections = self._connections
+            health_only = connections is not None and connections.health_only(peer)
+            refused = self._edge.admit(record, health_only=health_only)
             if refused is not None:
                 raise refused
             yield record
@@ -333,6 +452,11 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             ) from None
 
 
+def _cancel(task: "asyncio.Task[Any] | None", _: ServiceError) -> None:
+    if task is not None:
+        task.cancel()
+
+
 def _parse_short(kind: Any, data: Any) -> Any:
     """Return a message without tensors."""
     if data is grpc.aio.EOF:
@@ -342,13 +466,6 @@ def _parse_short(kind: Any, data: Any) -> Any:
             f"the message has {len(data)} bytes; at most {_MOST_BYTES} are allowed here"
         )
     return parse(kind, data)
-
-
-def _host_of(peer: str) -> str:
-    """Return the address in the form that grpcio gives a client, such as ipv4:1.2.3.4:5 or
-    ipv6:%5B::1%5D:5."""
-    kind, _, rest = unquote(peer).partition(":")
-    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
 
 
 def _text(error: ServiceError) -> str:

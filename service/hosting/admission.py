@@ -9,18 +9,30 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from typing import Any
+
+from typing_extensions import override
 
 from service.errors import QueueFullError, ServiceError, TooManyImagesError
 from service.fair_queue import ANYONE, Client
 
+# Answers of the greatest length that have room at once.
+_ANSWERS = 4
+
 
 @dataclass(eq=False, slots=True)
 class ByteRoom:
-    """Counts the bytes of all models' bodies that are being read or decoded."""
+    """Counts the bytes of bodies that are being read or decoded, and of answers that are being made
+    or sent, of all models."""
 
     max_bytes: int
     taken: int = 0
-    inside: "dict[Reservation, None]" = field(default_factory=dict)  # of all models, in order
+    inside: "dict[Held, None]" = field(default_factory=dict)  # of all models, in order
+
+    @property
+    def max_answer(self) -> int:
+        """Return the most bytes that one answer may have: those of several clients fit."""
+        return self.max_bytes // _ANSWERS
 
 
 @dataclass(eq=False)
@@ -59,10 +71,88 @@ class Admission:
             await self.on_empty.wait()
 
 
-class Reservation:
+class Held:
+    """Holds bytes of a room for a client until `release`."""
+
+    __slots__ = ("_bytes", "_on_given_way", "_room", "client")
+
+    def __init__(
+        self, room: ByteRoom, client: Client, on_given_way: Callable[[ServiceError], None]
+    ) -> None:
+        """Call `on_given_way` with the reason if this gives way to another client."""
+        self._room = room
+        self.client = client
+        self._on_given_way: Callable[[ServiceError], None] | None = on_given_way
+        self._bytes = 0
+        room.inside[self] = None
+
+    @property
+    def bytes(self) -> int:
+        """Return how many bytes are held."""
+        return self._bytes
+
+    def hold_bytes(self, count: int) -> None:
+        """Reserve `count` bytes more. Raises QueueFullError if there is no room."""
+        self._check()
+        room = self._room
+        lacking = room.taken + count - room.max_bytes
+        if lacking > 0:
+            self._let_in(lacking, count)
+        room.taken += count
+        self._bytes += count
+
+    def release_bytes(self) -> None:
+        """Release the bytes, as they are not needed any more."""
+        self._room.taken -= self._bytes
+        self._bytes = 0
+
+    def release(self) -> None:
+        """Release everything; further calls do nothing."""
+        if self._on_given_way is None:
+            return
+        self._on_given_way = None  # breaks a reference cycle
+        self.release_bytes()
+        del self._room.inside[self]
+
+    def give_way(self) -> None:
+        """Release everything in favour of another client, and call `on_given_way`."""
+        wait_s = self.expected_wait_s()
+        error = QueueFullError(
+            f"the queue is full, and of all clients you have the most in it; "
+            f"try again in {max(1, ceil(wait_s))} s",
+            wait_s,
+        )
+        tell = self._on_given_way
+        self.release()
+        if tell is not None:
+            tell(error)
+
+    def expected_wait_s(self) -> float:
+        """Return the seconds after which it may be worth to try again."""
+        return 1.0
+
+    def _let_in(self, lacking: int, count: int) -> None:
+        """Make others give way so that this fits. Raises QueueFullError if it does not even
+        then."""
+        room = self._room
+        amounts = {held: held._bytes for held in room.inside if held._bytes}
+        refused = _giving_way(lacking, self, count, amounts)
+        if refused is None:
+            raise QueueFullError(
+                f"{room.taken} of at most {room.max_bytes} bytes of images and answers are in"
+                " progress; try again in a second"
+            )
+        _give_way(refused)
+
+    def _check(self) -> None:
+        if self._on_given_way is None:  # the refusal is on its way
+            raise QueueFullError("this request has given way to another client's")
+
+
+class Reservation(Held):
     """Holds what one request takes of an `Admission` until `release`."""
 
-    __slots__ = ("_admission", "_bytes", "_images", "_on_given_way", "client")
+    __slots__ = ("_admission", "_images")
 
     def __init__(
         self,
@@ -72,23 +162,18 @@ class Reservation:
     ) -> None:
         """Count the request; `on_given_way` is called with the reason if it is refused for another
         client."""
+        super().__init__(admission.room, client, on_given_way)
         self._admission = admission
-        self.client = client
-        self._on_given_way: Callable[[ServiceError], None] | None = on_given_way
-        self._bytes = 0
         self._images = 0
         admission.requests += 1
-        admission.room.inside[self] = None
 
+    @override
     def release(self) -> None:
-        """Release everything; further calls do nothing."""
         if self._on_given_way is None:
             return
-        self._on_given_way = None  # breaks a reference cycle
+        super().release()
         admission = self._admission
-        self.release_bytes()
         admission.add(-self._images)
-        del admission.room.inside[self]
         admission.requests -= 1
         if not admission.requests and admission.on_empty is not None:
             admission.on_empty.set()
@@ -98,37 +183,6 @@ class Reservation:
         admission = self._admission
         if admission.images >= admission.max_images:
             self._images_giving_way(1)
-
-    def hold_bytes(self, count: int) -> None:
-        """Reserve `count` bytes for the body. Raises QueueFullError if there is no room."""
-        self._check()
-        room = self._admission.room
-        lacking = room.taken + count - room.max_bytes
-        if lacking > 0:
-            self._let_in(lacking, count)
-        room.taken += count
-        self._bytes += count
-
-    def _let_in(self, lacking: int, count: int) -> None:
-        """Refuse other clients' bodies so that this one fits. Raises QueueFullError if it does not
-        even then."""
-        room = self._admission.room
-        amounts = {
-            reservation: reservation._bytes for reservation in room.inside if reservation._bytes
-        }
-        refused = _giving_way(lacking, self, count, amounts)
-        if refused is None:
-            raise QueueFullError(
-                f"{room.taken} of at most {room.max_bytes} bytes of images are being read; "
-                "try again in a second"
-            )
-        _give_way(refused)
-
-    def release_bytes(self) -> None:
-        """Release the body's bytes once they are not needed."""
-        room = self._admission.room
-        room.taken -= self._bytes
-        self._bytes = 0
 
     def admit(self, images: int) -> None:
         """Admit the request's images, all or none. Raises TooManyImagesError or QueueFullError."""
@@ -144,24 +198,11 @@ class Reservation:
         admission.add(images)
         self._images += images
 
-    def give_way(self) -> None:
-        """Release everything in favour of another client, and call `on_given_way`."""
-        wait_s = self._admission.expected_wait_s()
-        error = QueueFullError(
-            f"the queue is full, and of all clients you have the most in it; "
-            f"try again in {max(1, ceil(wait_s))} s",
-            wait_s,
-        )
-        tell = self._on_given_way
-        self.release()
-        if tell is not None:
-            tell(error)
+    @override
+    def expected_wait_s(self) -> float:
+        return self._admission.expected_wait_s()
 
-    def _check(self) -> None:
-        if self._on_given_way is None:  # the refusal is on its way
-            raise QueueFullError("this request has given way to another client's")
-
-    def _images_giving_way(self, images: int) -> "Sequence[Reservation]":
+    def _images_giving_way(self, images: int) -> Sequence[Held]:
         """Return requests to refuse to make room for these images. Raises QueueFullError if that is
         impossible."""
         admission = self._admission
@@ -169,9 +210,9 @@ class Reservation:
         if lacking <= 0:
             return ()
         inside = (
-            reservation
-            for reservation in admission.room.inside
-            if reservation._admission is admission
+            held
+            for held in admission.room.inside
+            if isinstance(held, Reservation) and held._admission is admission
         )
         amounts = {
             reservation: reservation._images for reservation in inside if reservation._images
@@ -189,8 +230,8 @@ class Reservation:
 
 
 def _giving_way(
-    lacking: int, asking: "Reservation", count: int, amounts: "Mapping[Reservation, int]"
-) -> "Sequence[Reservation] | None":
+    lacking: int, asking: Held, count: int, amounts: Mapping[Any, int]
+) -> Sequence[Held] | None:
     """Return the requests to refuse so that `lacking` gets free for `count` more, or None if that
     is impossible.
 
@@ -198,13 +239,13 @@ def _giving_way(
     more than the asking one's would hold. `amounts` are in the order in which the requests came.
     """
     held: dict[str, float] = {}
-    newest: dict[str, list[tuple[Reservation, int]]] = {}
+    newest: dict[str, list[tuple[Held, int]]] = {}
     for reservation, amount in amounts.items():
         client = reservation.client
         held[client.name] = held.get(client.name, 0.0) + amount / client.weight
         newest.setdefault(client.name, []).append((reservation, amount))
     own = held.pop(asking.client.name, 0.0) + count / asking.client.weight
-    refused: list[Reservation] = []
+    refused: list[Held] = []
     while lacking > 0:
         largest = max(held, key=held.__getitem__, default="")
         if not held or held[largest] <= own:
@@ -216,6 +257,6 @@ def _giving_way(
     return refused
 
 
-def _give_way(requests: Sequence[Reservation]) -> None:
-    for request in requests:
-        request.give_way()
+def _give_way(several: Sequence[Held]) -> None:
+    for held in several:
+        held.give_way()

@@ -1,7 +1,7 @@
 """Handles one request to a model, whatever its protocol, from admission to its single outcome.
 
-    open ── hold ──── aside ────── infer ── then(scored) ── count ── end
-      └───────┴─────────┴────────────┴───── then(error)
+    open ── hold ──── aside ────── infer ── then(scored) ── hold_answer ── count ── end
+      └───────┴─────────┴────────────┴───── then(error) ────────┘
 
 A protocol gives it what arrives, and makes an answer of what `then` gets.
 """
@@ -70,6 +70,20 @@ class Call:
         """Reserve memory for bytes besides the body. Raises QueueFullError."""
         self._reservation.hold_bytes(count)
 
+    def hold_answer(self, count: int) -> None:
+        """Reserve memory for the answer, in place of what the body took.
+
+        Raises QueueFullError, and PayloadTooLargeError where no answer may be so long.
+        """
+        most = self.pipeline.admission.room.max_answer
+        if count > most:
+            raise PayloadTooLargeError(
+                f"the answer would have up to {count} bytes, and at most {most} are allowed; ask"
+                " for fewer classes (top_k, classification), or send fewer images at once"
+            )
+        self._reservation.release_bytes()
+        self._reservation.hold_bytes(count)
+
     def receive(self) -> None:
         """Note that the body is complete."""
         self._received = perf_counter()
@@ -116,16 +130,18 @@ class Call:
         self._inference = Inference(self.pipeline, self._reservation, self._scored)
         self._inference.start(wanted)
 
-    def count(self, scored: Scored) -> Phases:
-        """Count and record the request as answered, and return the durations of its phases."""
+    def phases(self, scored: Scored) -> Phases:
+        """Return how long each phase of the request took until now; any thread may call this."""
         started = self.record.started
         total_s, receive_s = perf_counter() - started, self._received - started
         decode_s = self._inference.decoded_at - self._received if self._inference else 0.0
-        phases = Phases.of(total_s, receive_s, decode_s, scored.queue_s, scored.compute_s)
+        return Phases.of(total_s, receive_s, decode_s, scored.queue_s, scored.compute_s)
+
+    def count(self, scored: Scored, phases: Phases) -> None:
+        """Count and record the request as answered."""
         images = len(scored.results) if scored.batch_size else 0  # others are not scored
         self.pipeline.metrics.counts.answered(images, phases)
         self.record.score(self.pipeline.info.name, images, scored.batch_size, phases)
-        return phases
 
     def end(self) -> None:
         """Release everything after the answer was made."""

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from models import Absent, ChannelOrder, Inner, Kind, Layout, Maps, OutputKind, Serving
 from service.engine.runner import EngineRunner
@@ -78,8 +80,11 @@ class Pipeline:
     regions: Regions | None = None  # of shared memory, if clients may register some
     recent: Recent | None = None  # where a new version may take over
     refusal: str = ""  # why the last new version did not
+    longest_label: int = field(init=False)  # bytes that a label takes in JSON at most
 
     def __post_init__(self) -> None:
+        labels = self.info.labels
+        self.longest_label = max((len(msgspec.json.encode(label)) for label in labels), default=8)
         runner = self.runner
         self.metrics.engines = lambda: runner.engines
         self.metrics.pending = lambda: runner.batcher.depth

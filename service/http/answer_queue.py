@@ -13,6 +13,9 @@ from service.http.responses import refusal
 from service.http.uvicorn_adapter import STATUS_LINE, AsgiCall, Peers
 from service.telemetry.record import RequestRecord
 
+# Longer bodies are written by themselves: to copy megabytes takes milliseconds.
+_COPIED = 2**16
+
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -113,6 +116,7 @@ class AnswerQueue:
         defaults = self._peers.state.default_headers
         if defaults is not self._defaults:  # a new list each second, for the date
             self._defaults, self._default_lines = defaults, _lines(defaults)
+        is_head = record.method == b"HEAD"
         transport.write(
             b"%bx-request-id: %b\r\n%b%b%b\r\n%b"
             % (
@@ -121,9 +125,11 @@ class AnswerQueue:
                 self._default_lines,
                 _lines(response.raw_headers),
                 b"connection: close\r\n" if self.decide_last() else b"",
-                b"" if record.method == b"HEAD" else body,
+                body if len(body) <= _COPIED and not is_head else b"",
             )
         )
+        if len(body) > _COPIED and not is_head:
+            transport.write(body)
         self.answered()
 
     def decide_last(self) -> bool:

@@ -25,12 +25,14 @@ from service.edge.connections import GRACE_S, network_of
 from service.errors import (
     BadRequestError,
     Code,
+    QueueFullError,
     RequestTimeoutError,
     ServiceError,
     TooManyConnectionsError,
     TooManyFromClientError,
 )
 from service.fair_queue import ANYONE
+from service.hosting.admission import Held
 from service.http.answer_queue import CONTINUE, AnswerQueue, ErrorReply, QueuedRequest, Work
 from service.http.exchange import Exchange
 from service.http.parser import Head, Parser
@@ -80,6 +82,7 @@ class Connection(asyncio.Protocol):
         self._since = 0.0  # loop time at which the stage began
         self._deaf = False  # after an error: what the client still sends is dropped
         self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
+        self._unsent: Held | None = None  # what a long answer that is not read takes of the room
 
     # --- called by the transport -----------------------------------------------------------------
 
@@ -105,6 +108,7 @@ class Connection(asyncio.Protocol):
         """Abandon the unanswered requests, because the client has left."""
         cast("set[Connection]", self._state.connections).discard(self)
         self._edge.connections.close(self)
+        self._release_unsent()
         while self._answers.queue:
             queued = self._answers.queue.popleft()
             if queued.begun:
@@ -138,14 +142,31 @@ class Connection(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        """Stop writing, because the client does not read its answers."""
+        """Stop writing, because the client does not read its answers; what waits counts."""
         self._peers.flow.pause_writing()
+        queue = self._answers.queue
+        caller = queue[0].record.caller if queue else self._caller
+        self._unsent = unsent = Held(self._config.room, caller, self._abort_soon)
+        try:
+            unsent.hold_bytes(self._transport.get_write_buffer_size())
+        except QueueFullError:
+            self._release_unsent()
+            self._abort_soon(None)
 
     @override
     def resume_writing(self) -> None:
+        self._release_unsent()
         self._unsent_since = 0.0
         self._peers.flow.resume_writing()
         self._answers.go_on()
+
+    def _abort_soon(self, _: ServiceError | None) -> None:
+        self._loop.call_soon(self._transport.abort)  # not within a write
+
+    def _release_unsent(self) -> None:
+        if self._unsent is not None:
+            self._unsent.release()
+            self._unsent = None
 
     # --- called by the parser --------------------------------------------------------------------
 

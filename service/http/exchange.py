@@ -1,7 +1,8 @@
 """Handles one request to a model's endpoint, from its head to its answer.
 
-    begin ── body ── end ── wanted ── Call ── scores ── answer
-      └────────┴──────┴───────────────────┴─── error ─────┘
+    begin ── body ── end ── wanted ── Call ── scores ─┬─ answer
+      │        │      │                 │             └─ in a thread, if it is long ── answer
+      └────────┴──────┴─────────────────┴─── error ─────────────────────────────────────┘
 
 Convoy's own connection drives it (`connection`), or ASGI (`asgi`): same calls, same answers.
 """
@@ -14,7 +15,7 @@ from starlette.responses import Response
 
 from service.errors import CRASHED, Code, ServiceError
 from service.hosting.call import Call
-from service.hosting.inference import ImageRequest, Outcome
+from service.hosting.inference import ImageRequest, Outcome, Scored
 from service.hosting.pipeline import Pipeline
 from service.http.body import Headers, content_coding, content_length
 from service.http.compression import inflate
@@ -23,6 +24,9 @@ from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
 
 _SMALL_CHUNK, _MERGED_CHUNKS = 1024, 1 << 16
+
+LONG_ANSWER = 2**16
+"""Longer answers, in bytes, are made in a thread: the event loop would take a millisecond."""
 
 
 class Endpoint(Protocol):
@@ -40,8 +44,12 @@ class Endpoint(Protocol):
     def read(self, asked: Any, body: bytes) -> ImageRequest:
         """Return the images and options in the body. Raises ServiceError if it is wrong."""
 
-    def answer(self, form: Any, scored: Any, count: Callable[[], Phases]) -> Response:
-        """Return the answer with the scores; calling `count` counts it and returns its phases."""
+    def answer_bytes(self, form: Any, scored: Any) -> int:
+        """Return the most bytes that the answer's body can have."""
+
+    def answer(self, form: Any, scored: Any, phases: Callable[[], Phases]) -> Response:
+        """Return the answer with the scores, in pieces that each hold the interpreter's lock for a
+        short time; calling `phases` returns how long each phase took until then."""
 
 
 class Exchange:
@@ -161,11 +169,31 @@ class Exchange:
             else:
                 self._respond(error_response(Code.FAILED, CRASHED))
             return
+        call = self._call
         try:
-            response = self.endpoint.answer(self._form, outcome, partial(self._call.count, outcome))
+            most = self.endpoint.answer_bytes(self._form, outcome)
+            call.hold_answer(most)
+            if most > LONG_ANSWER:
+                call.aside(self._made, outcome, partial(self._finish, outcome))
+            else:
+                self._finish(outcome, self._made(outcome))
         except Exception as error:  # noqa: BLE001  answered, counted and logged
-            self._call.fail(error)
-            return
+            call.fail(error)
+
+    def _made(self, scored: Scored) -> tuple[Response, Phases]:
+        """Return the answer, and how long each phase took; a thread may call this."""
+        took: list[Phases] = []
+
+        def phases() -> Phases:
+            took.append(self._call.phases(scored))
+            return took[-1]
+
+        response = self.endpoint.answer(self._form, scored, phases)
+        return response, took[-1] if took else phases()
+
+    def _finish(self, scored: Scored, made: tuple[Response, Phases]) -> None:
+        response, phases = made
+        self._call.count(scored, phases)
         self._call.end()
         self._respond(response)
 

@@ -29,6 +29,7 @@ from service.batching.policy import DEFAULT_PRIORITY
 from service.edge.edge import Edge, Limits, allowed
 from service.edge.keys import Keys
 from service.fair_queue import Right
+from service.hosting.admission import ByteRoom
 from service.hosting.repository import Repository
 from service.http.connection import Connection
 from service.http.exchange import Endpoint
@@ -124,6 +125,7 @@ def http_settings(
     settings: Settings,
     keys: Keys | None = None,
     endpoints: Mapping[str, Endpoint] | None = None,
+    room: ByteRoom | None = None,
 ) -> ConvoyConfig:
     """Return uvicorn's settings for any application; benchmarks use them for a bare one."""
     on_end: list[OnEnd] = []
@@ -144,14 +146,17 @@ def http_settings(
         rights=frozenset(Right) if settings.listens_locally else frozenset(),
         hosts=frozenset(map(str.lower, (settings.host, *settings.host_names))),
     )
+    # Another port has as many connections, and again as many for a moment.
+    port_files = 0 if settings.grpc_port is None else 2 * limits.connections
     direct = (endpoints or {}) if settings.direct_path else {}
     exposed = "inference-header-content-length, retry-after, x-request-id"
     origin = settings.cors_origin
     cors = {"access-control-allow-origin": origin, "access-control-expose-headers": exposed}
     return ConvoyConfig(
         app,
-        Edge(allowed(limits), keys, on_end),
+        Edge(allowed(limits, port_files), keys, on_end),
         direct,
+        room,
         log_config=None,
         access_log=False,  # uvicorn's own
         server_header=False,
@@ -338,7 +343,7 @@ def run_server(
     Returns True if every accepted request was answered within `drain_s`; otherwise see
     `outcome_of`.
     """
-    config = http_settings(app, settings, keys, endpoints)
+    config = http_settings(app, settings, keys, endpoints, repository.room)
     server = Server(config, repository, settings, announce, port)
     server.run(sockets=[listener])
     return outcome_of(server)

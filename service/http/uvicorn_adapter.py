@@ -8,6 +8,7 @@ driven by calls. `tests/service/http/test_uvicorn_adapter.py` names every attrib
 import asyncio
 import contextvars
 import logging
+import sys
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
@@ -23,6 +24,7 @@ from uvicorn.server import ServerState
 
 from service.edge.edge import Edge
 from service.errors import BadRequestError
+from service.hosting.admission import ByteRoom
 from service.http.exchange import Endpoint
 from service.http.parser import Head
 from service.telemetry.record import RequestRecord
@@ -40,12 +42,14 @@ class ConvoyConfig(Config):
         app: ASGIApp,
         edge: Edge,
         endpoints: Mapping[str, Endpoint] | None = None,
+        room: ByteRoom | None = None,
         **options: Any,
     ) -> None:
         """Add the edge, and `endpoints` by path, which connections call without ASGI; the mapping
-        may change."""
+        may change. In `room` answers count that clients do not read."""
         super().__init__(app, **options)
         self.edge = edge
+        self.room = room or ByteRoom(sys.maxsize)
         self.endpoints = {} if endpoints is None else endpoints
 
 

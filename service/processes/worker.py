@@ -79,7 +79,7 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
     for broken in outfit.broken:
         repository.add_broken(broken)
     app = create_app(repository, metrics_port=settings.metrics_port)
-    config = http_settings(app, settings, options.keys, app.endpoints)
+    config = http_settings(app, settings, options.keys, app.endpoints, room)
     own = settings.model_copy(update={"notice_s": 0})  # the main process has given notice
     port = port_of(repository, settings)
     server = _Server(config, repository, own, announce=lambda: None, port=port)

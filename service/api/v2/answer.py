@@ -9,9 +9,14 @@ from numpy.typing import NDArray
 from service.api.v2.inference import InferRequest, WantedOutput
 from service.engine.ranking import ScoreRow, finite, largest, probabilities
 from service.errors import EngineFailedError, InvalidTensorError
-from service.hosting.embeddings import embeddings_of
-from service.hosting.pipeline import ModelInfo
+from service.hosting.embeddings import embedding, embeddings_of
+from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.regions import RegionPart
+from service.http.responses import JSON_NUMBER_BYTES
+
+# The most bytes of what is not an element, and of "value:index:" of a class, as `%f` writes the
+# largest float32.
+_HEAD_BYTES, _LINE_BYTES = 4096, 64
 
 
 class Output(NamedTuple):
@@ -32,6 +37,21 @@ class Output(NamedTuple):
         return b"".join(
             len(text).to_bytes(4, "little") + text for text in map(str.encode, self.elements)
         )
+
+
+def bytes_of(asked: InferRequest, rows: Sequence[ScoreRow], pipeline: Pipeline) -> int:
+    """Return the most bytes of an answer, in JSON or in protobuf."""
+    count, info = _HEAD_BYTES + 6 * len(asked.id), pipeline.info
+    for wanted in asked.outputs:
+        classes = len(rows[0].scores)
+        if wanted.classes is not None:
+            k = min(wanted.classes, max(classes, 2))
+            count += len(rows) * k * (_LINE_BYTES + pipeline.longest_label)
+        else:
+            size = classes if wanted.name == info.scores else embedding(info).size
+            each = 4 if wanted.binary else JSON_NUMBER_BYTES
+            count += len(rows) * size * each
+    return count
 
 
 def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Sequence[Output]:

@@ -8,7 +8,7 @@ import numpy as np
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from service.api.v2.answer import Output, outputs_of
+from service.api.v2.answer import Output, bytes_of, outputs_of
 from service.api.v2.inference import InferRequest
 from service.api.v2.request import parse_request
 from service.batching.policy import urgency_of
@@ -20,6 +20,7 @@ from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.http.body import Headers, content_coding
 from service.http.compression import compress, wanted_coding
+from service.http.responses import json_list
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
 
@@ -75,14 +76,20 @@ class Infer:
         inner = asked.inner(info)
         return ImageRequest(asked.files, images, urgency, form, copied=asked.copied, inner=inner)
 
+    def answer_bytes(self, form: tuple[InferRequest, str], scored: Scored) -> int:
+        """Return the most bytes of the outputs."""
+        return bytes_of(form[0], scored.results, self.pipeline)
+
     def answer(
-        self, form: tuple[InferRequest, str], scored: Scored, count: Callable[[], Phases]
+        self,
+        form: tuple[InferRequest, str],
+        scored: Scored,
+        phases: Callable[[], Phases],  # noqa: ARG002
     ) -> Response:
         """Return the scores in the form that was asked for, compressed if the client accepts
         that."""
         asked, accepted = form
         content, json_length = format_answer(asked, scored.results, self.pipeline.info)
-        count()
         headers = {}
         media_type = "application/json"
         if json_length is not None:
@@ -145,5 +152,6 @@ def _tensor(output: Output, binary: list[bytes]) -> InferTensor:
         binary.append(data)
     else:
         elements = output.elements
-        tensor["data"] = elements.tolist() if isinstance(elements, np.ndarray) else elements
+        listed = elements.tolist() if isinstance(elements, np.ndarray) else elements
+        tensor["data"] = json_list(listed)
     return tensor

@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from service.edge.edge import Edge, Limits
 from service.edge.keys import Keys
 from service.errors import Code
 from service.grpc.messages import HEALTH, INFERENCE, POOL, message_class
-from service.grpc.port import _STATUSES, GrpcPort
+from service.grpc.port import _STATUSES, _UNREAD_BYTES, GrpcPort
 from service.hosting.pipeline import Pipeline
 from service.hosting.regions import Regions
 from service.telemetry.record import RequestRecord
@@ -345,15 +345,6 @@ async def test_images_of_a_client_are_limited_as_over_http() -> None:
 
 
 @run
-async def test_connections_are_limited() -> None:
-    async with client(limits=Limits(connections=1)) as asking:
-        assert await asking.digits(1) == [1]
-        async with opened(asking.port) as another, refused(Status.UNAVAILABLE):
-            await another.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=5)
-        assert await asking.digits(1) == [1]
-
-
-@run
 async def test_a_message_that_does_not_arrive_is_given_up() -> None:
     async with client(limits=Limits(body_s=0.1)) as asking:
         call = asking.channel.stream_unary(f"/{INFERENCE}/{INFER}")()
@@ -553,7 +544,7 @@ async def test_a_copy_of_shared_memory_counts_as_bytes_inside_too(tmp_path: Path
         gate.set()
         assert digits_in(await answer) == [4] * 8
         taken = admission.room.taken = admission.room.max_bytes - message.ByteSize() - 7
-        async with refused(Status.RESOURCE_EXHAUSTED, "bytes of images are being read"):
+        async with refused(Status.RESOURCE_EXHAUSTED, "bytes of images and answers are"):
             await asking.ask(message)
         admission.room.taken -= taken
 
@@ -591,3 +582,103 @@ async def test_an_address_in_use_is_an_error() -> None:
         again = GrpcPort("127.0.0.1", asking.port.number, asking.port._repository, 8, shared=False)
         with pytest.raises(OSError, match="gRPC at 127"):
             await again.start(Edge())
+
+
+# Of a channel whose client reads no further than this ahead.
+_NARROW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535)]
+
+
+def wide() -> FakeEngine:
+    """An engine of 2,000 classes."""
+
+    def scores(images: Any) -> Any:
+        rows = np.zeros((len(images), 2000), np.float32)
+        rows[:, 0] = 9
+        return rows
+
+    engine = FakeEngine(scores=scores)
+    engine.classes = 2000
+    return engine
+
+
+def long_answers(images: int = 32) -> Any:
+    """A request of few bytes whose answer has many: 2,000 classes of each image."""
+    asked = Asked(model_name="fake")
+    tensor = asked.inputs.add(name="image", datatype="UINT8", shape=[images, 1, 1, 1])
+    tensor.contents.uint_contents.extend([0] * images)
+    parameters = asked.outputs.add(name="scores").parameters
+    parameters["classification"].int64_param = 2000
+    parameters["binary_data"].bool_param = False
+    return asked
+
+
+async def read_to_the_end(stream: Any) -> None:
+    async with asyncio.timeout(10):
+        while await stream.read() is not grpc.aio.EOF:
+            pass
+
+
+@run
+async def test_a_stream_whose_client_reads_nothing_keeps_few_answers_and_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits, most = Limits(answer_s=1.0), 0
+    async with client(wide(), limits=limits) as asking:
+        room = asking.pipeline.admission.room
+        options = [("grpc.use_local_subchannel_pool", 1), *_NARROW]
+        address = f"127.0.0.1:{asking.port.number}"
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
+            asking.channel = channel
+            stream = asking.call("ModelStreamInfer")()
+            for _ in range(30):
+                with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                    await stream.write(long_answers())
+                most = max(most, room.taken)
+                await asyncio.sleep(0.01)
+            assert 500_000 < most < 5 * _UNREAD_BYTES  # of 30 MB
+            await until(lambda: not room.taken)  # though the client is there, and reads nothing
+            with pytest.raises(grpc.aio.AioRpcError):
+                await read_to_the_end(stream)
+    assert "Traceback" not in caplog.text
+    assert not [line for line in caplog.records if line.levelname in ("ERROR", "WARNING")]
+
+
+@run
+async def test_a_stream_that_is_cancelled_writes_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with client(wide()) as asking:
+        for _ in range(3):
+            stream = asking.call("ModelStreamInfer")()
+            for _ in range(10):
+                await stream.write(long_answers())
+            stream.cancel()
+        await until(lambda: not asking.pipeline.admission.room.taken)
+    assert not [line for line in caplog.records if line.levelname in ("ERROR", "WARNING")]
+
+
+@run
+async def test_a_single_answer_that_is_not_read_ends_too() -> None:
+    async with client(wide(), limits=Limits(answer_s=0.5)) as asking:
+        room = asking.pipeline.admission.room
+        options = [("grpc.use_local_subchannel_pool", 1), *_NARROW]
+        address = f"127.0.0.1:{asking.port.number}"
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
+            method = channel.stream_stream(f"/{INFERENCE}/{INFER}")()  # which reads when asked to
+            await method.write(long_answers().SerializeToString())
+            await until(lambda: room.taken > 500_000)
+            await until(lambda: not room.taken)
+
+
+@run
+async def test_a_long_answer_is_the_same_in_pieces() -> None:
+    async with client(wide()) as asking:
+        long = await asking.ask(long_answers())
+        texts = long.outputs[0].contents.bytes_contents
+        assert (len(texts), list(long.outputs[0].shape)) == (64_000, [32, 2000])
+        assert texts[0].startswith(b"9.000000:0")
+        assert {text.split(b":")[1] for text in texts[2000:4000]} == {
+            b"%d" % n for n in range(2000)
+        }
+        short = await asking.ask(long_answers(1))
+        assert list(short.outputs[0].contents.bytes_contents) == list(texts[:2000])

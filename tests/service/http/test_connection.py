@@ -259,7 +259,7 @@ async def test_a_request_without_room_for_its_bytes_is_answered_429() -> None:
         second.send(post(b"8" * 1000))
         status, headers, body = await second.answer()
         assert (status, headers["retry-after"]) == (429, "1")
-        assert "bytes of images are being read" in body["error"]
+        assert "bytes of images and answers are" in body["error"]
         first.send(b"7")
         assert await first.digit() == 7
 

@@ -1,0 +1,218 @@
+"""Limits the connections of the gRPC port as those of HTTP are: in total, and from one address.
+
+grpcio accepts connections by itself and does not show them. So this process's own sockets are
+looked at when the port's listener has something to accept: new ones are counted, and where a limit
+is reached the one that has been silent longest is shut down, or else the new one.
+"""
+
+import asyncio
+import os
+import socket
+import stat
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from urllib.parse import unquote
+
+from typing_extensions import override
+
+from service.edge.connections import Connection, Connections, network_of
+from service.edge.edge import Limits
+from service.errors import TooManyConnectionsError
+
+# The open files of this process.
+_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+
+# How soon after the first of several new connections all are counted.
+_SOON_S = 0.02
+
+# New connections that are counted at once: each may take 0.1 ms.
+_AT_ONCE = 16
+
+Peer = tuple[str, int]  # address and port
+
+
+def peer_of(text: str) -> Peer:
+    """Return the peer in grpcio's form, such as ipv4:1.2.3.4:5 or ipv6:%5B::1%5D:5."""
+    kind, _, rest = unquote(text).partition(":")
+    host, _, port = rest.rpartition(":")
+    return (_plain(host.strip("[]")), int(port)) if kind in ("ipv4", "ipv6") else ("", 0)
+
+
+def _plain(host: str) -> str:
+    """Return an IPv4 address without the prefix that a socket for both versions gives it."""
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
+class _Seen(Connection):
+    """Knows one connection by the file that grpcio has of it."""
+
+    def __init__(self, file: int, number: int, peer: Peer, busy: Counter[Peer], now: float) -> None:
+        self.address = network_of(peer[0])
+        self.peer = peer
+        self.since = now  # it was opened, or its last request ended
+        self._file, self._number, self._busy = file, number, busy
+        self._closing = False
+        self.health_only = False
+
+    @property
+    @override
+    def silent_since(self) -> float | None:
+        return None if self._closing or self._busy[self.peer] else self.since
+
+    @override
+    def hang_up_on(self) -> None:
+        self._closing = True
+        with suppress(OSError):  # closed meanwhile
+            file = os.dup(self._file)
+            with socket.socket(fileno=file) as same:
+                # The number of a file may be another's by now.
+                if os.fstat(file).st_ino == self._number:
+                    same.shutdown(socket.SHUT_RDWR)
+
+    @override
+    def inspect(self, now: float) -> None:
+        """Do nothing: grpcio closes those that are idle for long."""
+
+
+class PortConnections:
+    """Counts the connections of a port of this process; used from its event loop."""
+
+    def __init__(self, port: int, limits: Limits) -> None:
+        self._port, self._every_s = port, limits.sweep_s
+        self._counts = Connections(limits.connections, limits.per_address or sys.maxsize)
+        self._open: dict[int, _Seen] = {}  # by the socket's number in the system
+        self._others: frozenset[int] = frozenset()  # sockets that are not the port's
+        self._busy: Counter[Peer] = Counter()
+        self._by_peer: dict[Peer, _Seen] = {}
+        self._listeners: list[socket.socket] = []
+        self._soon: asyncio.Event = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._listeners = list(_listeners(self._port))
+        self._task = asyncio.create_task(self._watch())
+
+    def stop(self) -> None:
+        """Stop counting; connections stay as they are."""
+        if self._task is not None:
+            self._task.cancel()
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
+        self._listeners = []
+
+    @contextmanager
+    def busy(self, peer: Peer) -> Iterator[None]:
+        """Count a request on a peer's connection, which is not silent meanwhile."""
+        self._busy[peer] += 1
+        try:
+            yield
+        finally:
+            self._busy[peer] -= 1
+            if not self._busy[peer]:
+                del self._busy[peer]
+            if (seen := self._by_peer.get(peer)) is not None:
+                seen.since = asyncio.get_running_loop().time()
+
+    def health_only(self, peer: Peer) -> bool:
+        """Return whether a peer may ask for nothing but health, as its connection is one too
+        many."""
+        seen = self._by_peer.get(peer)
+        return seen is not None and seen.health_only
+
+    async def hang_up_on(self, peer: Peer) -> None:
+        """Close a peer's connection."""
+        if peer not in self._by_peer:
+            await self._look()
+        if (seen := self._by_peer.get(peer)) is not None:
+            seen.hang_up_on()
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            for listener in self._listeners:
+                loop.add_reader(listener, self._soon.set)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._soon.wait()
+            for listener in self._listeners:  # which stay readable until grpcio has accepted
+                loop.remove_reader(listener)
+            self._soon.clear()
+            await asyncio.sleep(_SOON_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Count what is new, and forget what is closed."""
+        known = self._others.union(self._open)
+        loop = asyncio.get_running_loop()
+        found, all_now = await loop.run_in_executor(None, _sockets, self._port, known)
+        for number in self._open.keys() - all_now:
+            self._forget(number)
+        self._others = frozenset(
+            all_now - self._open.keys() - {number for number, one in found.items() if one}
+        )
+        for count, (number, one) in enumerate(found.items()):
+            if one is not None and number not in self._open:
+                self._count(number, *one)
+            if count % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+
+    def _count(self, number: int, file: int, peer: Peer) -> None:
+        now = asyncio.get_running_loop().time()
+        seen = _Seen(file, number, peer, self._busy, now)
+        self._open[number] = self._by_peer[peer] = seen
+        try:
+            seen.health_only = self._counts.open(seen, self._open.values(), now)
+        except TooManyConnectionsError:
+            seen.hang_up_on()
+
+    def _forget(self, number: int) -> None:
+        seen = self._open.pop(number)
+        self._counts.close(seen)
+        if self._by_peer.get(seen.peer) is seen:
+            del self._by_peer[seen.peer]
+
+
+def _sockets(
+    port: int, known: frozenset[int]
+) -> tuple[Mapping[int, tuple[int, Peer] | None], frozenset[int]]:
+    """Return the sockets of this process that are not `known`, each with its file and peer if it is
+    a connection of the port; and the numbers of all."""
+    found: dict[int, tuple[int, Peer] | None] = {}
+    every = set()
+    for name in os.listdir(_FILES):
+        with suppress(OSError):  # closed meanwhile
+            status = os.fstat(int(name))
+            if not stat.S_ISSOCK(status.st_mode):
+                continue
+            every.add(status.st_ino)
+            if status.st_ino not in known:
+                found[status.st_ino] = None
+                with socket.socket(fileno=os.dup(int(name))) as same:
+                    if _port_of(same) == port:
+                        host, number = same.getpeername()[:2]  # OSError: it listens
+                        found[status.st_ino] = int(name), (_plain(host), number)
+    return found, frozenset(every)
+
+
+def _listeners(port: int) -> Iterator[socket.socket]:
+    """Yield copies of this process's sockets that listen on the port."""
+    for name in os.listdir(_FILES):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                same = socket.socket(fileno=os.dup(int(name)))
+                if _port_of(same) == port and _listens(same):
+                    yield same
+                else:
+                    same.close()
+
+
+def _listens(one: socket.socket) -> bool:
+    return bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _port_of(one: socket.socket) -> int:
+    return int(one.getsockname()[1]) if one.family in (socket.AF_INET, socket.AF_INET6) else 0
