@@ -47,6 +47,7 @@ class AsGiven:
     def __init__(self, tensors: Tensors, run: Callable[[Tensors], Tensors]) -> None:
         """Keep the images, one a row, and what returns their scores or raises EngineError."""
         self.tensors = tensors
+        self.is_compared = False  # with an engine on the CPU, of which all are alike
         self._run: Callable[[Tensors], Tensors] | None = run
         self._found: Tensors | str = ""
 

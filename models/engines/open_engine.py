@@ -199,7 +199,7 @@ def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: 
     each form of a model, so that of a quantized one a session that avoids it is compared. Raises
     UnsupportedModelError.
     """
-    if classifier.given is None:
+    if classifier.given is None or classifier.given.is_compared:
         return
     if engine is not None and not classifier.network.quantized:
         compare(engine, classifier)

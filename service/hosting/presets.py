@@ -108,12 +108,18 @@ def judged(classifier: Classifier, engine: Engine, decode: Decode) -> Classifier
     if not guess or meaning.frames is not None or len(each_preset(meaning)) == 1:
         return classifier
     images = {photograph: _SHOWS[photograph.stem] for photograph in PHOTOGRAPHS}
-    are_named = all(_classes_named(names, labels) for names in images.values())
+    are_named = all(_classes_named(shown, labels) for shown in images.values())
     (guessed,) = try_presets(classifier, engine, images, decode, [guess])
     if guessed.right == len(images) or not (are_named or guessed.share < _HARDLY):
         return classifier
-    candidates = _TWINS.get(guess, PRESETS)
-    others = try_presets(classifier, engine, images, decode, {*candidates} - {guess})
+    names = {*_TWINS.get(guess, PRESETS)} - {guess}
+    others: list[PresetTrial] = []
+    if are_named:  # one that names all leaves the rest nothing to say: a third of the runs
+        first = dict([next(iter(images.items()))])
+        likely = {t.name for t in try_presets(classifier, engine, first, decode, names) if t.right}
+        others = try_presets(classifier, engine, images, decode, likely)
+    if all(trial.right < len(images) for trial in others):
+        others = try_presets(classifier, engine, images, decode, names)
     trials = sorted([guessed, *others], key=lambda trial: list(PRESETS).index(trial.name))
     if are_named:
         return _by_names(classifier, guessed, trials)
