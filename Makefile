@@ -60,7 +60,7 @@ test-all: $(VENV)/long.stamp  ## the suite with its longer sweeps, and once with
 test-newest: $(VENV)/dev.stamp  ## the suite with the newest of every package: what breaks
 	$(BIN)/python -m tests.support.newest
 
-CUDA_SOURCES = $(shell find kernels cusim tests -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h')
+CUDA_SOURCES = $(shell find docs kernels cusim tests -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h')
 
 lint: $(VENV)/dev.stamp  ## ruff, ruff format, clang-format, mypy --strict
 	$(BIN)/ruff check .
@@ -114,7 +114,7 @@ docs: $(VENV)/dev.stamp  ## write docs/settings.md, and tables from what was mea
 	$(BIN)/python -m benchmarks.peers --readme
 	$(BIN)/python -m benchmarks.peers.mlperf --docs
 
-papers: $(VENV)/dev.stamp  ## write docs/papers.md: the papers' results, one by one, beside Convoy's
+papers: $(VENV)/dev.stamp  ## write docs/papers.md, the papers' results beside Convoy's, and docs/ladder.md
 	$(BIN)/python -m benchmarks.papers --docs
 
 train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs torch)

@@ -1,4 +1,4 @@
-"""Prints one of the papers' tables, or writes docs/papers.md and its picture.
+"""Prints one of the papers' tables, or writes docs/papers.md, its picture, and docs/ladder.md.
 
 python -m benchmarks.papers --docs      all of it: `make papers`
 python -m benchmarks.papers NAME        one table
@@ -11,7 +11,17 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.kernels.suites import C3D, VGG_E
-from benchmarks.papers import blur, complexity, cuconv, lan, launches, lavin_gray, memory, soutar
+from benchmarks.papers import (
+    blur,
+    complexity,
+    cuconv,
+    ladder,
+    lan,
+    launches,
+    lavin_gray,
+    memory,
+    soutar,
+)
 from benchmarks.papers.errors import table_errors
 from benchmarks.papers.result import OURS, Cells, Result, Status
 from benchmarks.rows import ROOT, markdown
@@ -72,7 +82,8 @@ _HEAD = """\
 Convoy's kernels are made from five papers; arXiv's second version of Lavin & Gray has the numbers
 of the first. `make papers` writes this page from code and from rows that were recorded; tests hold
 both. A row that needs a GPU says *waits* until its number is among those that the report has
-([RESULTS.md](../benchmarks/RESULTS.md)), beside the fastest that cuDNN and PyTorch do there.
+([RESULTS.md](../benchmarks/RESULTS.md)), beside the fastest that cuDNN and PyTorch do there. Six
+small kernels show what each idea buys, in [the ladder](ladder.md).
 
 "reproduced": the same number, or the same claim. "better": less arithmetic, a smaller error or more
 than the paper has. "in part", "contradicted": the last column says why. Nothing is timed here but
@@ -147,6 +158,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
     if arguments.docs:
         PAGE.write_text(page({paper: of() for paper, of in PAPERS.items()}), encoding="utf-8")
         blur.picture(blur.blurred()[0]).save(blur.PICTURE)
+        text = ladder.PAGE.read_text(encoding="utf-8")
+        ladder.PAGE.write_text(ladder.page(text, ladder.counted()), encoding="utf-8")
     if arguments.name is not None:
         show(arguments.name, Console(highlight=False, markup=False))
 
