@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from service.errors import ImageError
+from service.images import turbo
 from service.images.file import ImageFormat, Reorientation
 from service.images.png import check_png
 
@@ -144,7 +145,12 @@ class Drawing:
     def _decoded(self) -> StoredImage:
         if self.format is ImageFormat.PNG:
             check_png(self.parts)
-        with Image.open(io.BytesIO(b"".join(self.parts)), formats=[self.format.name]) as image:
+        data = b"".join(self.parts)
+        if self.format is ImageFormat.JPEG:
+            quick = turbo.decode(data, self.stored, self.shrink)
+            if quick is not None:
+                return self._opaque(quick, self.shrink)
+        with Image.open(io.BytesIO(data), formats=[self.format.name]) as image:
             if image.size != self.stored or getattr(image, "n_frames", 1) != 1:
                 raise ImageError(
                     f"the {self.format.value} contradicts itself; save the image again"

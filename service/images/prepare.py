@@ -28,6 +28,7 @@ from models import (
     read_jpeg,
 )
 from service.errors import PayloadTooLargeError
+from service.images import turbo
 from service.images.decode import Drawing, How
 from service.images.decode_pool import Cost, Decoding, NotForDeviceError
 from service.images.file import ImageFile, ImageFormat, check_density
@@ -221,6 +222,8 @@ def _cost(file: ImageFile, drawing: Drawing) -> Cost:
     weight = file.weight
     shrink = drawing.shrink if file.format is ImageFormat.JPEG else 1
     pixel_bytes = weight.held_bytes + weight.drawn_bytes / shrink**2
+    if file.format is ImageFormat.JPEG and file.pixels <= turbo.MOST_PIXELS:
+        pixel_bytes += turbo.BYTES / shrink**2
     coded_bytes = sum(map(len, file.parts))  # Pillow reads a joined copy
     if drawing.exact:
         coded_bytes += _RESIZED_BYTES * math.prod(drawing.resized)
