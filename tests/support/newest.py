@@ -18,9 +18,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from benchmarks.environments import UV
 from tests.support import ROOT
 
-UV = Path(sys.executable).with_name("uv")
 SUITE = ("-m", "not slow", "--spare-proved", "-n", "auto")
 
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _uv(*arguments: str) -> str:
     """Return what uv prints; what it says of an error goes to standard error."""
-    command = [str(UV), *arguments]
+    command = [UV, *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
