@@ -27,7 +27,7 @@ from service.hosting.repository import Repository
 from service.http.asgi import answer_to
 from service.http.body import Headers, form_boundary
 from service.http.exchange import Endpoint
-from service.http.responses import JSON_NUMBER_BYTES, json_response
+from service.http.responses import JSON_NUMBER_BYTES, json_around
 from service.images.clip import CLIP_TYPES, Frames
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
@@ -214,21 +214,20 @@ class Embed:
         vectors = embeddings_of(scored.results, self.pipeline.info)
         if form.normalised:
             vectors = normalise(vectors)
-        data = []
+        pieces = []
         for index, vector in enumerate(vectors):
             encoded = _encoded(vector, form.encoding)
             one = Embedding(object="embedding", index=index, embedding=encoded)
-            data.append(msgspec.Raw(msgspec.json.encode(one)))
-        vectors_in_json: Any = data
-        return json_response(
-            EmbeddingsAnswer(
-                object="list",
-                data=vectors_in_json,
-                model=self.pipeline.info.name,
-                version=self.pipeline.info.version,
-                usage={"prompt_tokens": 0, "total_tokens": 0},
-            )
+            pieces.append(msgspec.json.encode(one))
+        info = self.pipeline.info
+        answer = EmbeddingsAnswer(
+            object="list",
+            data=[],
+            model=info.name,
+            version=info.version,
+            usage={"prompt_tokens": 0, "total_tokens": 0},
         )
+        return json_around(answer, "data", pieces)
 
     def _read_json(self, body: bytes) -> tuple[Sequence[bytes], _Form]:
         pipeline, info = self.pipeline, self.pipeline.info

@@ -1,16 +1,33 @@
 """Reads images in JSON, as text in base64, in the form of OpenAI's embeddings API."""
 
 import base64
-import binascii
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from service.errors import BadRequestError, ModelNotFoundError, TooManyImagesError
+from service.api.v2.long_json import Span, has_more, string_end
+from service.api.v2.request import MAX_JSON_BYTES
+from service.api.v2.tensors import decode_base64
+from service.errors import (
+    BadRequestError,
+    ModelNotFoundError,
+    PayloadTooLargeError,
+    TooManyImagesError,
+)
 from service.hosting.pipeline import ModelInfo
 from service.http.body import JSON_TYPE, Headers
+
+# Strings that are cut out, and the most bytes of all the rest, which is parsed at once.
+_LONG, _MOST_BESIDE = 2**10, 2**18
+
+# In place of a string that was cut out; clients do not know it.
+_MARK = f"cut {secrets.token_hex(16)} "
+
+# Of a data URL, up to its comma.
+_MOST_HEAD = 256
 
 HOW = "each a data URL (data:image/jpeg;base64,...) or the file in base64"
 
@@ -46,12 +63,18 @@ def read_json(
     """
     # Each string costs the parser an object: no request needs more than its images and keys.
     limit = max_images + 16
-    if body.count(b'"') > 2 * limit:
+    if len(body) > MAX_JSON_BYTES:
+        raise PayloadTooLargeError(
+            f"the JSON has {len(body)} bytes; at most {MAX_JSON_BYTES} are allowed: send the images"
+            " as files of a form"
+        )
+    if has_more(body, b'"', len(body), 2 * limit):
         raise TooManyImagesError(
             f"the JSON has more than {limit} strings; at most {max_images} images are allowed"
         )
+    short, long = _cut(body)
     try:
-        asked = msgspec.json.decode(body, type=kind)
+        asked = msgspec.json.decode(short, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(
             f"the JSON cannot be read: {error}; `input` is one image or a list of them, {HOW}"
@@ -69,13 +92,41 @@ def read_json(
             f"{len(images)} images in one request; at most {max_images} are allowed"
         )
     return asked, [
-        _file(image, f"image {number} of {len(images)}: " if len(images) > 1 else "")
+        _file(image, long, f"image {number} of {len(images)}: " if len(images) > 1 else "")
         for number, image in enumerate(images, 1)
     ]
 
 
-def _file(image: str, which: str) -> bytes:
+def _cut(body: bytes) -> tuple[bytes, Mapping[str, Span]]:
+    """Return the JSON with a mark for each long string, and these strings by their marks.
+
+    A parser in C would keep every other thread from running while it reads them.
+    """
+    kept: list[bytes] = []
+    long: dict[str, Span] = {}
+    kept_from = position = 0
+    while (quote := body.find(b'"', position)) >= 0:
+        end = string_end(body, quote + 1, len(body))
+        position = end + 1
+        if end - quote > _LONG:
+            mark = f"{_MARK}{len(long)}"
+            kept += [body[kept_from:quote], b'"%b"' % mark.encode()]
+            long[mark] = Span(body, quote + 1, end)
+            kept_from = position
+    kept_bytes = sum(map(len, kept)) + len(body) - kept_from
+    if kept_bytes > _MOST_BESIDE:
+        raise BadRequestError(
+            f"the JSON cannot be read: beside its long strings it has more than {_MOST_BESIDE}"
+            " bytes; send the images without white space between them"
+        )
+    return b"".join([*kept, body[kept_from:]]), long
+
+
+def _file(image: str, long: Mapping[str, Span], which: str) -> bytes:
     """Return the file that a data URL or base64 text encodes. Raises BadRequestError."""
+    span = long.get(image)
+    if span is not None:
+        image = span.text[span.start : span.start + _MOST_HEAD].decode("latin-1")
     if image[:8].lower().startswith(("http://", "https://")):
         raise BadRequestError(f"{which}addresses are not fetched; send the image itself, {HOW}")
     data = image
@@ -86,8 +137,11 @@ def _file(image: str, which: str) -> bytes:
                 f"{which}a data URL must begin as data:image/jpeg;base64, got {kind[:40]!r}"
             )
     try:
-        file = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError) as error:
+        if span is None:
+            file = base64.b64decode(data, validate=True)
+        else:
+            file = decode_base64(span._replace(start=span.start + len(image) - len(data)))
+    except (ValueError, msgspec.DecodeError) as error:  # binascii's, too
         raise BadRequestError(f"{which}it is not base64: {error}; send images, {HOW}") from error
     if not file:
         raise BadRequestError(f"{which}it is empty; send images, {HOW}")

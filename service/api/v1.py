@@ -39,7 +39,7 @@ from service.hosting.repository import Repository
 from service.http.asgi import answer_to
 from service.http.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES, Headers, form_boundary, images_of
 from service.http.exchange import Endpoint
-from service.http.responses import json_response
+from service.http.responses import json_around, json_response
 from service.images.clip import CLIP_TYPES, MOST_FRAMES, Frames, clips_of
 from service.images.decode import as_png
 from service.telemetry.counts import PHASES, Phases
@@ -288,16 +288,19 @@ class Classify:
     def answer(self, form: _Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
         """Return the likeliest classes of each image, with maps if asked for."""
         info, asked = self.pipeline.info, form.explained
-        results: list[Any] = []
+        # Of many lines the text takes a fifth of the objects, and is encoded in pieces.
+        many = form.classes * len(scored.results) > _MANY_LINES or asked is not None
+        results, pieces = [], []
         for number, row in enumerate(scored.results):
             result = ImageResult(
                 predictions=top_k(row, form.classes, info.output, info.labels, form.threshold)
             )
             if asked is not None:
                 result["maps"] = explain(row, asked.views[number], asked, info)
-            # Of many lines the text takes a fifth of the objects, and is encoded in pieces.
-            many = form.classes * len(scored.results) > _MANY_LINES or asked is not None
-            results.append(msgspec.Raw(msgspec.json.encode(result)) if many else result)
+            if many:
+                pieces.append(msgspec.json.encode(result))
+            else:
+                results.append(result)
         total, *parts = [us / 1e3 for us in phases()]
         timing: Any = {**dict(zip(PHASES, parts, strict=True)), "total": total}
         answer = ClassifyAnswer(
@@ -309,7 +312,7 @@ class Classify:
         )
         if info.warning:
             answer["warning"] = info.warning
-        return json_response(answer)
+        return json_around(answer, "results", pieces) if many else json_response(answer)
 
 
 class ShowPixels(Classify):

@@ -23,6 +23,9 @@ JSON_NUMBER_BYTES = 24
 # Elements of a list that are encoded at once: 16,000 strings take a millisecond.
 _PIECE = 2**14
 
+# Stands for a list in JSON, in which no byte is 0.
+_PLACE = b"[\0]"
+
 _JSON = (b"content-type", b"application/json")
 
 # A Content-Security-Policy by which a browser loads and runs nothing. The last three directives do
@@ -49,6 +52,19 @@ class _Json(Response):
 def json_response(answer: Any) -> Response:
     """Return a successful answer whose content has a type of `service/api/schemas.py`."""
     return _Json(msgspec.json.encode(answer), 200, ())
+
+
+def json_around(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Response:
+    """Return a successful answer whose field `name` is a list of elements that are JSON already.
+
+    They are joined once: each further copy of megabytes takes milliseconds.
+    """
+    head = msgspec.json.encode({**answer, name: msgspec.Raw(_PLACE)})
+    before, _, after = head.partition(_PLACE)
+    parts = [before, b"["]
+    for number, piece in enumerate(pieces):
+        parts += (b",", piece) if number else (piece,)
+    return _Json(b"".join([*parts, b"]", after]), 200, ())
 
 
 def json_list(elements: Sequence[Any]) -> Any:

@@ -9,16 +9,22 @@ fuzzer's input is how a long body is made, and the oracle is a heartbeat beside 
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 from models import OutputKind
+from models.preprocessing import PRESETS, Preprocessing
+from service.api.embeddings import EmbeddingsJson
+from service.api.json_images import ImagesJson, read_json
 from service.api.v2.request import MAX_JSON_BYTES, parse_request
 from service.errors import ServiceError
 from service.grpc.request import encoded_varint, infer_request, read_message
 from service.hosting.pipeline import ModelInfo
 from service.http.body import images_of
 from service.http.compression import compress, inflate
+from service.images.clip import prepare_clip
 from service.images.header import parse_image_file
+from service.images.prepare import ImageLimits
 from tests.support.images.files import encode, scene
 from tests.support.service.heartbeat import longest_hold_s
 
@@ -81,6 +87,8 @@ def _contents(datatype: bytes, name: bytes, shape: bytes, number: int, more: int
 _TRIPLE = b"\x03\xab\xd8\x28\x01\x03"  # the shape [3, 666667, 1, 3]
 _FILE = _field(1, b"image") + _field(2, b"BYTES") + _field(3, b"\x01")
 
+CLIPS: Preprocessing = replace(PRESETS["digits"].at(8, 8), frames=4)
+
 READERS: Mapping[bytes, Callable[[bytes], object]] = {
     b"json": lambda body: parse_request(body, None, INFO, _IMAGES),
     b"binary": _binary,
@@ -89,6 +97,9 @@ READERS: Mapping[bytes, Callable[[bytes], object]] = {
     b"form": lambda body: images_of(body, b"b", _IMAGES),
     b"image": parse_image_file,
     b"protobuf": _protobuf,
+    b"embeddings": lambda body: read_json(body, EmbeddingsJson, INFO, "/v1/embeddings", _IMAGES),
+    b"images": lambda body: read_json(body, ImagesJson, INFO, "/v1/classify", _IMAGES),
+    b"clip": lambda body: prepare_clip(body, CLIPS, ImageLimits()),
 }
 
 
@@ -168,6 +179,33 @@ KNOWN: Mapping[str, tuple[bytes, Long]] = {
             + _field(7, b"", BYTES + 8),
             bytes(4),
             bytes(8),
+        ),
+    ),
+    "an image in JSON": (b"embeddings", Long(b'{"input":"', b"QUJD", b'"}')),
+    "a data URL": (b"images", Long(b'{"input":["data:image/jpeg;base64,', b"QU\\/D", b'"]}')),
+    "a user of escapes": (b"embeddings", Long(b'{"user":"', b"\\n", b'","input":"QUFBQQ=="}')),
+    "white space before an image": (b"embeddings", Long(b'{"input":', b" ", b'"QUFB"}')),
+    "images of nothing": (b"images", Long(b'{"input":[', b'"",', b'""]}')),
+    "a GIF of sub-blocks": (
+        b"clip",
+        Long(b"GIF89a\1\0\1\0\0\0\0\x2c" + bytes(4) + b"\1\0\1\0\0\2", b"\1\0", b"\0\x3b"),
+    ),
+    "a GIF of frames": (
+        b"clip",
+        Long(
+            b"GIF89a\1\0\1\0\0\0\0",
+            b"\x2c" + bytes(4) + b"\1\0\1\0\0\2\1\0\0",
+            b"\x3b",
+        ),
+    ),
+    "a ZIP of nothing": (b"clip", Long(b"PK\3\4", b"PK\5\6")),
+    "an MP4 of boxes": (b"clip", Long(b"\0\0\0\x10ftypisom\0\0\0\0", b"\0\0\0\x08free")),
+    "a WebM of elements": (b"clip", Long(b"\x1a\x45\xdf\xa3\x80", b"\xec\x80")),
+    "an animated WebP": (
+        b"clip",
+        Long(
+            b"RIFF\xff\x11\x7a\0WEBPVP8X\n\0\0\0\2" + bytes(9),
+            b"ANMF\x10\0\0\0" + bytes(16),
         ),
     ),
     "a progressive JPEG": (

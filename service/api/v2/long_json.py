@@ -46,20 +46,21 @@ class Span(NamedTuple):
 def check_counts(text: bytes, end: int, max_files: int) -> None:
     """Raise BadRequestError if the text up to `end` has more objects or strings than a request with
     `max_files` images needs."""
-    if _has_more(text, b"{", end, _MOST_OBJECTS):
+    if has_more(text, b"{", end, _MOST_OBJECTS):
         raise BadRequestError(
             f"the JSON has more than {_MOST_OBJECTS} objects; a request has one input, "
             "one output and their parameters"
         )
     limit = max_files + _MOST_STRINGS
-    if _has_more(text, b'"', end, 2 * limit):
+    if has_more(text, b'"', end, 2 * limit):
         raise BadRequestError(
             f"the JSON has more than {limit} strings; send at most {max_files} images a request, "
             "and few parameters"
         )
 
 
-def _has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
+def has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
+    """Return whether a byte is more than `limit` times in the text up to `end`."""
     found = 0
     for start in range(0, end, PIECE):
         found += text.count(byte, start, min(start + PIECE, end))

@@ -193,36 +193,37 @@ def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
 
 
 def _file(base64: Span, number: int) -> bytes:
-    """Return the bytes of one file in base64, decoded in pieces."""
+    try:
+        return decode_base64(base64)
+    except (ValueError, msgspec.DecodeError):
+        raise BadRequestError(
+            f"element {number} of `data` must be base64, as each file is; "
+            "or send binary data, after the JSON"
+        ) from None
+
+
+def decode_base64(base64: Span) -> bytes:
+    """Return the bytes of a JSON string of base64, decoded in pieces. Raises ValueError
+    or msgspec.DecodeError."""
     text, position, end = base64
     parts, rest = [], b""
-    try:
-        while position < end:
-            stop = min(position + PIECE, end)
-            if stop < end:  # not within an escape
-                escape = text.find(b"\\", stop - _ESCAPE, stop)
-                stop = stop if escape < 0 else escape
-            part = text[position:stop]
-            if b"\\" in part:
-                part = _characters(b'"%b"' % part).encode()
-            position = stop
-            if position < end or rest:
-                part = rest + part
-                rest = part[len(part) & ~3 :] if position < end else b""
-                part = part[: len(part) - len(rest)]
-                if position < end and part.endswith(b"="):
-                    raise _not_base64(number)
-            parts.append(_base64(b'"%b"' % part))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _not_base64(number) from None
+    while position < end:
+        stop = min(position + PIECE, end)
+        if stop < end:  # not within an escape
+            escape = text.find(b"\\", stop - _ESCAPE, stop)
+            stop = stop if escape < 0 else escape
+        part = text[position:stop]
+        if b"\\" in part:
+            part = _characters(b'"%b"' % part).encode()
+        position = stop
+        if position < end or rest:
+            part = rest + part
+            rest = part[len(part) & ~3 :] if position < end else b""
+            part = part[: len(part) - len(rest)]
+            if position < end and part.endswith(b"="):
+                raise ValueError("it goes on after its end")
+        parts.append(_base64(b'"%b"' % part))
     return b"".join(parts)
-
-
-def _not_base64(number: int) -> BadRequestError:
-    return BadRequestError(
-        f"element {number} of `data` must be base64, as each file is; "
-        "or send binary data, after the JSON"
-    )
 
 
 def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
