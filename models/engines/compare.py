@@ -72,7 +72,7 @@ def tolerance(classifier: Classifier, expected: Scores, choose: "Choose | None" 
     `choose` is that of a GPU's engine.
     """
     smallest = float(expected.min())
-    least = _ALLOWED_IN_8_BITS if classifier.network.quantised else _ALLOWED
+    least = _ALLOWED_IN_8_BITS if classifier.network.quantized else _ALLOWED
     if choose is None:
         return max(least, repeat_tolerance(classifier, smallest))
     return max(least, score_tolerance(classifier, smallest, choose))
