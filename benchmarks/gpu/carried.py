@@ -53,7 +53,7 @@ def python(
 
 
 def enter(arguments: Sequence[str], carried: Path = CARRIED) -> None:
-    """Begin again as `python` says, unless this process has no package to gain by that."""
+    """Replace this process by `python`'s command, unless it has all carried packages already."""
     command = python(carried)
     added = f"PYTHONPATH={carried / SITE}"
     if added in command and str(carried / SITE) not in sys.path:

@@ -44,11 +44,11 @@ _MOST_LOG_BYTES = 12 << 20
 
 @dataclass(frozen=True)
 class Stage:
-    """Names Python's arguments, in which {out} is the folder of the results and {seconds} a little
-    less than the limit, and the program under which Python runs, if any: without that program the
-    stage is left out.
+    """Names one command of a day, its expected time and its limit, in seconds.
 
-    `expected` and `limit` are in seconds; the first is an estimate.
+    In Python's `arguments` {out} stands for the folder of the results, {seconds} for a little less
+    than the limit. Python runs under `program`, if there is one; where that is not installed, the
+    stage is left out.
     """
 
     name: str
@@ -125,7 +125,7 @@ PARTS: Mapping[str, Sequence[Stage]] = {
 def spend(part: str, out: Path, seconds: float, patience: float = 1) -> None:
     """Run the stages of a part, in order, until the time is over.
 
-    With `patience` all takes so many times as long: rehearsals run on slower machines.
+    All limits are multiplied by `patience`: rehearsals run on slower machines.
     """
     out.mkdir(parents=True, exist_ok=True)
     deadline, python = time.monotonic() + patience * seconds, carried.python()

@@ -51,7 +51,7 @@ DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKIL
 
 def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
     """Return the function that measures a side's units. Raises BaselineError for a missing
-    library, and for a side that there is not."""
+    library, and for an unknown side."""
     checked_side(side.removesuffix(WITH_TF32))
     store = TuningStore(out / "tuning.json")
     if kind == MICRO:

@@ -85,7 +85,7 @@ def _why(report: "pytest.TestReport | pytest.CollectReport") -> str:
 def ends_of(lines: Iterable[Row], run: str) -> dict[str, str]:
     """Return how each test of a run ended, by its name: WAITS or BEGAN where it did not.
 
-    What failed after it had passed, when its fixtures ended, failed.
+    A test that passed and whose fixtures then failed has failed.
     """
     ends: dict[str, str] = {}
     for line in lines:

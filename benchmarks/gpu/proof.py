@@ -143,9 +143,9 @@ def _run(tests: Sequence[str], deadline: float, outcomes: Path, run: str) -> str
 
 
 def limited(command: Sequence[str], seconds: float, **options: Any) -> int | None:
-    """Return the status of a command, or None after that many seconds: then it is killed.
+    """Return a command's exit status, or None if it was killed after that many seconds.
 
-    All that it started is killed in any case. With no seconds left it is not started.
+    Every process that it started is killed in any case. With no seconds left it is not started.
     """
     if seconds <= 0:
         return None

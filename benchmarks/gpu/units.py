@@ -146,7 +146,7 @@ def problems() -> Mapping[str, ConvProblem]:
 
 
 def _subjects(kind: str, group: str, n: int) -> list[str]:
-    """Return the subjects of a group for one N: of a suite its layers, of NAMED those of that N."""
+    """Return the subjects of a group for one N: a suite's layers, or the members of NAMED."""
     if kind != LAYER:
         return [group]
     named = (each.layer for each in NAMED if each.n == n)
