@@ -32,7 +32,7 @@ from service.images.film import Animation, Film, StillFrames
 from service.images.gif import parse_gif
 from service.images.mp4 import parse_mp4
 from service.images.png import parse_png
-from service.images.prepare import MAX_SIDE, ImageLimits, check_image, plan
+from service.images.prepare import MAX_SIDE, ImageLimits, check_image, megapixels, plan
 from service.images.signatures import GIF, MP4, WEBM, ZIP
 from service.images.video import VIDEO_TYPES
 from service.images.webm import parse_webm
@@ -160,8 +160,9 @@ def _planned(
     _check_frames(file.frames)
     if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
         raise PayloadTooLargeError(
-            f"the clip has {file.width}×{file.height} pixels; at most {limits.max_pixels} in all"
-            f" and {MAX_SIDE} a side are allowed; send it smaller"
+            f"the clip has {file.width}×{file.height} pixels, {megapixels(file.pixels)}; at most"
+            f" {megapixels(limits.max_pixels)} (--max-megapixels) and {MAX_SIDE} pixels a side are"
+            " allowed; send it smaller"
         )
     chosen = preprocessing.chosen(file.frames)
     passes = max(chosen) + 1
@@ -326,8 +327,8 @@ def _check_pixels(pixels: int, limits: ImageLimits) -> None:
     """Raise PayloadTooLargeError if the frames to decode together have too many pixels."""
     if pixels > (most := limits.max_passes * limits.max_pixels):
         raise PayloadTooLargeError(
-            f"the frames of the clip have {pixels} pixels in all; at most {most} are allowed;"
-            " send smaller or fewer ones"
+            f"the frames of the clip have {megapixels(pixels)} in all; at most {megapixels(most)}"
+            f" are allowed, {limits.max_passes} times --max-megapixels; send smaller or fewer ones"
         )
 
 

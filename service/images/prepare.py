@@ -89,8 +89,9 @@ def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
     file = parse_image_file(data)
     if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
         raise PayloadTooLargeError(
-            f"the image has {file.width}×{file.height} pixels; at most {limits.max_pixels} in all "
-            f"and {MAX_SIDE} a side are allowed; send it smaller"
+            f"the image has {file.width}×{file.height} pixels, {megapixels(file.pixels)}; at most"
+            f" {megapixels(limits.max_pixels)} (--max-megapixels) and {MAX_SIDE} pixels a side are"
+            " allowed; send it smaller"
         )
     if file.scans * file.pixels > limits.max_passes * limits.max_pixels:
         raise PayloadTooLargeError(
@@ -100,6 +101,11 @@ def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
         )
     check_density(file.format.value, file.width, file.height, file.coded_bytes, file.least_bytes)
     return file
+
+
+def megapixels(pixels: int) -> str:
+    """Return a number of pixels as people count them."""
+    return f"{pixels / 1e6:.4g} megapixels"
 
 
 def plan(

@@ -68,7 +68,7 @@ def bomb(width: int, height: int) -> bytes:
 @pytest.mark.usefixtures("no_decoder")
 def test_a_decompression_bomb_is_refused_before_decoding_by_default() -> None:
     data = png(12_000, 12_000, 8, 2, png_chunk(b"IDAT", zlib.compress(bytes(17_000))))
-    with pytest.raises(PayloadTooLargeError, match="12000×12000 pixels; at most 25000000"):
+    with pytest.raises(PayloadTooLargeError, match="144 megapixels; at most 25 megapixels"):
         decode(data)
 
 
@@ -76,7 +76,7 @@ def test_a_decompression_bomb_is_refused_before_decoding_by_default() -> None:
 @pytest.mark.parametrize("image_format", FORMATS)
 def test_pixels_over_the_limit_are_refused_before_decoding(image_format: str) -> None:
     data = encode(scene(40, 30), image_format)
-    with pytest.raises(PayloadTooLargeError, match="40×30 pixels; at most 1199"):
+    with pytest.raises(PayloadTooLargeError, match=r"0\.0012 megapixels; at most 0\.001199"):
         prepare_image(data, RGB, ImageLimits(max_pixels=1199)).run()
 
 
@@ -95,7 +95,7 @@ def test_bytes_over_the_limit_are_refused_before_decoding() -> None:
 
 @pytest.mark.usefixtures("no_decoder")
 def test_a_side_that_no_other_format_could_have_is_refused() -> None:
-    with pytest.raises(PayloadTooLargeError, match="65535 a side"):
+    with pytest.raises(PayloadTooLargeError, match="65535 pixels a side"):
         decode(png(1, 65_536, 8, 2, png_chunk(b"IDAT", b"")))
 
 

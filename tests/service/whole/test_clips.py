@@ -234,9 +234,9 @@ async def test_a_hundred_malformed_clips_are_refused_and_the_next_good_one_is_an
 
 async def test_a_model_of_images_still_refuses_clips() -> None:
     async with serving() as (client, _):
-        headers = {"content-type": "image/gif"}
-        says = error_of(await client.post(PATH, content=b"GIF89a", headers=headers), 415)
-        assert "unsupported Content-Type 'image/gif'" in says
+        headers = {"content-type": "application/zip"}
+        says = error_of(await client.post(PATH, content=b"PK\3\4", headers=headers), 415)
+        assert "unsupported Content-Type 'application/zip'" in says
 
 
 def test_the_model_knows_motions_of_digits_that_it_has_not_seen() -> None:
