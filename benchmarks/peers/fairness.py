@@ -66,7 +66,9 @@ def found(server: Running, default_threads: int) -> Conditions:
         cores.add(own_cores)
         priority.add(own_priority)
         given = dict(each.partition("=")[::2] for each in variables)
-        telemetry.add(given.get("ORT_DISABLE_TELEMETRY", "unset"))
+        # A process that renames itself, as Ray's do, writes its name over its variables.
+        if "PEER_SETTINGS" in given:
+            telemetry.add(given.get("ORT_DISABLE_TELEMETRY", "unset"))
         if "--threads" in arguments:
             threads.add(arguments[arguments.index("--threads") + 1])
         elif "CONVOY_THREADS" in given:

@@ -201,17 +201,17 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def members(session: int) -> list[int]:
-    """Return the live processes of a session."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            text = (folder / "stat").read_text()
-        except OSError:
-            continue  # it ended meanwhile
+    """Return the live processes of a session, and all that descend from them: some servers give
+    their workers sessions of their own."""
+    parents, found = {}, set()
+    for folder in _listed(_PROC):
         # pid (name, which may hold anything) state ppid group session ...
-        state, _, _, its_session = text.rpartition(")")[2].split()[:4]
-        if int(its_session) == session and state not in "ZX":
-            found.append(int(folder.name))
-    return found
+        told = _text(folder / "stat").rpartition(")")[2].split() if folder.name.isdigit() else []
+        if not told or told[0] in "ZX":
+            continue  # it ended
+        parents[int(folder.name)] = int(told[1])
+        if int(told[3]) == session:
+            found.add(int(folder.name))
+    while children := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= children
+    return sorted(found)

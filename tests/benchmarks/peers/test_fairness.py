@@ -59,6 +59,10 @@ def test_what_a_program_does_to_its_own_session_is_noticed(
     assert reason in error
 
 
+def test_a_process_that_wrote_over_its_variables_is_not_suspected(tmp_path: Path) -> None:
+    assert errors(Setting("fair", {"renamed": True}), NOOP, NOTHING, tmp_path) == {None}
+
+
 def test_convoy_with_an_option_for_its_threads_is_noticed(tmp_path: Path) -> None:
     task = tasks([DIGITS], tmp_path)[DIGITS]
     setting = Setting("fewer threads", {"options": ["--device", "cpu", "--threads", "77"]})

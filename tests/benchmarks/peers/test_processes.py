@@ -71,7 +71,9 @@ def spend(seconds):
     while time.thread_time() - begun < seconds:
         pass
 
-if os.fork():
+if os.fork() == 0:
+    os.setsid()  # as BentoML's workers do
+else:
     thread = threading.Thread(target=time.sleep, args=(60,))
     thread.start()
 go = sys.argv[1]
