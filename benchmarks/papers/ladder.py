@@ -68,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a step costs: of all its launches, but the time for each after the other."""
+    """Holds a step's costs, summed over its launches as if each ran after the other."""
 
     products: int
     bytes: int
