@@ -151,7 +151,7 @@ class TuningStore:
             schema = data["schema"]
             if schema == SCHEMA:
                 return dict(map(_measurement, data["measurements"]))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self._not_one(f"{type(error).__name__}: {error}") from error
         raise TuningStoreError(
             f"{self.path} holds measurements of schema {schema}, this version of Convoy reads"

@@ -28,6 +28,9 @@ MAX_HEADERS = 100
 """The most headers of a request: browsers send 20, each takes a microsecond, and 64 KiB have room
 for 16,000."""
 
+# Bytes that are parsed at once where they may be something else than a body.
+_STEP = 2**13
+
 _OTHER_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # messages of llhttp
 
 
@@ -69,25 +72,28 @@ class Parser:
         self._headers: list[tuple[bytes, bytes]] = []
         self._size = 0  # bytes of this read
         self._read = 0  # bytes of the reads that the head came in
+        self._in_plain_body = False  # of a known length, not in chunks
         self._pending = 0  # bytes since a head, a piece of a body or a request was complete
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes. Raises ServiceError, after which no more bytes may be fed."""
         self._size = size = len(data)
-        self._pending += size
         self._read += size
         while data:
+            # In chunks extensions may be long, and come in one read with what follows them.
+            piece = data if self._in_plain_body else data[:_STEP]
+            self._pending += len(piece)
             try:
-                self._llhttp.feed_data(data)
-                break
+                self._llhttp.feed_data(piece)
+                data = data[len(piece) :]
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._stay() + data[upgrade.args[0] :]
             except httptools.HttpParserCallbackError as error:
                 raise error.__context__ or error from None
             except httptools.HttpParserError as error:
                 raise _not_http(str(error)) from None
-        if self._pending > MAX_HEAD_BYTES:
-            raise _head_too_large()
+            if self._pending > MAX_HEAD_BYTES:
+                raise _head_too_large()
 
     def close(self) -> None:
         """Break the reference cycle with llhttp."""
@@ -99,6 +105,7 @@ class Parser:
         """Start a head."""
         self._target = b""
         self._headers = []
+        self._in_plain_body = False
         self._read = self._size
         self._connection.on_begin()
 
@@ -131,6 +138,7 @@ class Parser:
         version, named = llhttp.get_http_version(), dict(headers)
         expects = _check(version, headers, named)
         self._headers = []  # for trailers, which are counted and dropped
+        self._in_plain_body = b"transfer-encoding" not in named
         keep_alive = version != "1.0" and llhttp.should_keep_alive()
         self._connection.on_head(
             Head(method, self._target, headers, named, version, keep_alive, expects)

@@ -120,6 +120,7 @@ _ROW |= {"sources": "e", "problem": "f"}
             )
         ),
         b"\xff\xfe",
+        "[" * 200_000,
     ],
 )
 def test_a_file_that_holds_something_else_is_named_and_left_as_it_is(

@@ -22,6 +22,7 @@ from service.batching.policy import (
     Slot,
     Urgency,
     View,
+    _fitting,
     completion,
     decide,
     due,
@@ -217,6 +218,13 @@ def test_a_batch_is_no_larger_than_its_deadlines_allow() -> None:
     """L(4) = 1.26, L(5) = 1.34: with a fifth, the first would be late."""
     view = View(0.0, 8, FLAT, claims=deadlines(1.3, *[9.0] * 7))
     assert decide(view) == Decision(4)
+
+
+def test_a_batch_that_is_just_in_time_is_in_time() -> None:
+    for n in range(1, 9):
+        last = 10.0 + FLAT.within(n)
+        assert _fitting(FLAT, [last] * 8, 10.0) == n
+        assert _fitting(FLAT, [last - 1e-9] * 8, 10.0) == n - 1
 
 
 def test_the_margin_for_urgent_items_grows_with_the_errors_seen() -> None:

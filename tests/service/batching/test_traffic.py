@@ -175,6 +175,21 @@ def test_who_tries_again_after_a_failure_is_no_burst() -> None:
     assert not traffic.expecting()
 
 
+def test_after_a_failure_nothing_counts_to_the_burst_before_it() -> None:
+    traffic = Traffic()
+    for number in range(40):  # bursts of four
+        for part in range(4):
+            traffic.arrived(10.0 * number + 0.01 * part, 1, 0.1)
+    assert traffic.prospects(390.04) or traffic._bursts.is_open(390.04)
+    traffic.arrived(400.0, 1, 0.1)
+    assert traffic.prospects(400.0)
+    traffic.failed(400.0)
+    traffic.arrived(400.0, 3, 0.1)  # retries
+    assert not [one for one in traffic.prospects(400.0) if one.since < 400.0]
+    assert traffic._bursts._opened == 400.0
+    assert traffic._bursts._total == 0
+
+
 def test_idle_is_the_share_of_the_time_with_nothing_to_do() -> None:
     traffic = Traffic()
     assert traffic.idle == 0

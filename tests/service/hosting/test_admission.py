@@ -9,7 +9,7 @@ from service.batching.batcher import Batcher
 from service.batching.latency import Latency
 from service.errors import QueueFullError, ServiceError
 from service.fair_queue import Client
-from service.hosting.admission import Admission, ByteRoom, Reservation
+from service.hosting.admission import Admission, ByteRoom, Held, Reservation
 from service.http.responses import refusal
 from tests.support.service.desk import submit
 from tests.support.service.virtual_time import now, run, turns, until
@@ -168,3 +168,40 @@ def test_room_is_expected_where_another_would_give_way() -> None:
     assert not any(each.refused for each in flood)
     with pytest.raises(QueueFullError):
         Reservation(admission, A).expect_room()
+
+
+def test_what_a_client_holds_is_weighed_as_its_newest_requests_give_way() -> None:
+    admission = Admission(
+        max_images=10,
+        max_images_a_request=10,
+        max_body_bytes=1,
+        room=ByteRoom(1),
+        expected_wait_s=lambda: 1.0,
+    )
+    heavy, light = Client("heavy", 2.0), Client("light", 1.0)
+    gone: list[int] = []
+    for number in range(10):
+        one = Reservation(admission, heavy, lambda _, number=number: gone.append(number))
+        one.admit(1)
+    Reservation(admission, light).admit(3)
+    assert gone == [9, 8, 7]
+    assert admission.images == 10
+
+
+def test_bytes_of_answers_give_way_as_those_of_bodies_do() -> None:
+    room = ByteRoom(100)
+    gone: list[str] = []
+    first = Held(room, Client("greedy"), lambda _: gone.append("first"))
+    newest = Held(room, Client("greedy"), lambda _: gone.append("newest"))
+    first.hold_bytes(50)
+    newest.hold_bytes(40)
+    modest = Held(room, Client("modest"), lambda _: gone.append("modest"))
+    modest.hold_bytes(30)
+    assert (gone, room.taken, newest.bytes) == (["newest"], 80, 0)
+    with pytest.raises(QueueFullError, match="bytes of images and answers are in progress"):
+        Held(room, Client("greedy"), lambda _: None).hold_bytes(60)
+    with pytest.raises(QueueFullError, match="given way"):
+        newest.hold_bytes(1)
+    for held in (first, newest, modest, first):
+        held.release()
+    assert room.taken == 0

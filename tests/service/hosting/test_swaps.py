@@ -203,6 +203,19 @@ async def test_a_request_in_flight_is_answered_by_the_version_that_took_it(
         await until(lambda: first.closed)
 
 
+async def test_a_broken_model_is_opened_again_though_its_files_are_the_same(
+    served: Served,
+) -> None:
+    before = served.repository.models[FAKE]
+    unchanged = await served.changes.load(FAKE)
+    assert served.repository.models[FAKE] is before
+    before.runner.state = State.BROKEN
+    again = await served.changes.load(FAKE)
+    assert served.repository.models[FAKE] is not before
+    assert again["name"] == unchanged["name"]
+    assert (await served.ask(4))["results"][0]["predictions"][0]["index"] == 4
+
+
 async def test_a_request_that_waits_for_another_on_its_connection_begins_with_the_new_version() -> (
     None
 ):

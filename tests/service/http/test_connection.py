@@ -304,3 +304,17 @@ async def test_a_head_and_a_body_in_pieces_are_one_request() -> None:
         status, headers, _ = await http.answer()
         assert (status, headers["x-request-id"]) == (200, "mine")
         assert not server.asked
+
+
+@run
+async def test_nothing_follows_a_refusal_of_a_body_that_is_expected(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served(max_body_bytes=LONG) as server:
+        http = await server.connect()
+        request_ = post(b"7" + bytes(LONG), "Expect: 100-continue")
+        http.send(request_[: -LONG - 1])
+        status, _, body = await http.answer()
+        assert (status, "bytes are allowed" in body["error"]) == (413, True)
+        await asyncio.sleep(0.05)
+    assert not caplog.records

@@ -179,3 +179,38 @@ async def test_trailers_are_dropped_and_bounded() -> None:
         client = await server.send(chunked + b"X: y\r\n" * 10_000)
         assert f"{MAX_HEADERS} headers" in (await client.reply()).error(431)
         assert await client.rest() == b""
+
+
+async def test_several_transfer_encodings_are_refused_whichever_is_last() -> None:
+    async with convoy() as (server, _):
+        for codings in (("gzip", "chunked"), ("chunked", "chunked"), ("identity", "chunked")):
+            lines = "".join(f"Transfer-Encoding: {coding}\r\n" for coding in codings)
+            head = f"POST /v1/classify HTTP/1.1\r\nHost: convoy\r\n{lines}\r\n".encode()
+            client = await server.send(head + b"1\r\n7\r\n0\r\n\r\n")
+            assert (await client.reply()).status == 400, codings
+
+
+async def test_headers_do_not_count_as_trailers() -> None:
+    def lines(name: str) -> bytes:
+        return b"".join(b"%b-%d: x\r\n" % (name.encode(), number) for number in range(60))
+
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: convoy\r\nTransfer-Encoding: chunked\r\n"
+    async with convoy() as (server, _):
+        chunks = b"1\r\n7\r\n0\r\n" + lines("trailer") + b"\r\n"
+        client = await server.send(head + lines("header") + b"\r\n" + chunks)
+        assert (await client.reply()).status == 200
+
+
+@pytest.mark.parametrize(("length", "status"), [(60_000, 200), (90_000, 431), (200_000, 431)])
+async def test_the_extensions_of_a_chunk_are_bounded_however_they_arrive(
+    length: int, status: int
+) -> None:
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: convoy\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = b"1;" + b"x" * length + b"\r\n7\r\n0\r\n\r\n"
+    async with convoy() as (server, _):
+        assert (await server.ask(head + chunks)).status == status
+        client = await server.send(head)
+        for at in range(0, len(chunks), 10_000):
+            client.send(chunks[at : at + 10_000])
+            await asyncio.sleep(0.01)
+        assert (await client.reply()).status == status
