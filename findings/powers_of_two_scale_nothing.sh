@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # NumPy 2.4.6: scaling Winograd's transforms by powers of two changes no bit of a float32 result.
-# Posts on large tiles say that for F(9×9, 5×5) "scalings and choices of interpolation points" lower
-# the error by two orders of magnitude. In float32 the points do all of it; scaling, which is often
+# Of F(9×9, 5×5) it is said that scaling and better points lower the error by two orders of magnitude. In float32 the points do all of it; scaling, which is often
 # what is tried first, moves exponents alone. It decides in float16, whose range ends.
 #
 # F(9, 5) in one dimension, 64 channels. Largest error over that of a direct sum, seen:

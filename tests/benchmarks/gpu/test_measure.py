@@ -3,8 +3,10 @@
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.gpu import measure
@@ -13,6 +15,7 @@ from benchmarks.gpu.units import JPEG, PIXELS, Unit, units
 from benchmarks.gpu.worker import serve_units
 from benchmarks.kernels.baselines_torch import BaselineError
 from benchmarks.kernels.contest import Effort
+from benchmarks.kernels.suites import PAPERS_BATCHES
 from benchmarks.networks import light
 from benchmarks.networks.null_device import NullDevice
 from benchmarks.networks.sides import ConvoyNetwork
@@ -24,6 +27,7 @@ from kernels.problems.conv import same_padded
 from kernels.problems.precision import Precision
 from kernels.tuning import micro
 from kernels.tuning.autotune import Search
+from kernels.tuning.examination import exam_of
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
 from models import BUILT_IN_MODEL, load_classifier
@@ -32,17 +36,28 @@ from tests.support.networks import needs_shared
 SMALL = same_padded((3, 4), 3, 4, 8)
 
 
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
 def test_a_layer_is_measured_warm_and_cold(
-    device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Precision
 ) -> None:
-    monkeypatch.setattr(measure, "problems", lambda: {str(SMALL): SMALL})
+    problem = replace(SMALL, precision=precision)
+    monkeypatch.setattr(measure, "problems", lambda: {str(problem): problem})
     monkeypatch.setattr(measure, "Search", lambda: Search(top=1))
     effort = Effort(copies=2, replays=2)
     layer = _layers("convoy", device, TuningStore(tmp_path / "tuning.json"), effort)
-    rows = layer(Unit("layer", str(SMALL), 2, "convoy"))
+    rows = layer(Unit("layer", str(problem), 2, "convoy"))
     assert [row["cache"] for row in rows] == ["warm", "cold"]
-    assert {row["problem"] for row in rows} == {str(SMALL.with_batch(2))}
+    assert {row["problem"] for row in rows} == {str(problem.with_batch(2))}
     assert all(row["p50_us"] > 0 for row in rows)
+
+
+def test_the_largest_n_of_the_papers_has_numbers_that_a_float_holds() -> None:
+    most = max(n for batches in PAPERS_BATCHES.values() for n in batches)
+    exam = exam_of(SMALL)
+    x = exam.inputs(most)["x"][..., : SMALL.c]
+    assert len(x) == most == 256
+    assert np.isfinite(x).all()
+    assert np.abs(x).max() * SMALL.c * 9 < np.finfo(np.float32).max
 
 
 @pytest.mark.slow
