@@ -66,8 +66,7 @@ def found(server: Running, default_threads: int) -> Conditions:
         cores.add(own_cores)
         priority.add(own_priority)
         given = dict(each.partition("=")[::2] for each in variables)
-        # A process that renames itself, as Ray's do, writes its name over its variables.
-        if "PEER_SETTINGS" in given:
+        if intact(variables):
             telemetry.add(given.get("ORT_DISABLE_TELEMETRY", "unset"))
         if "--threads" in arguments:
             threads.add(arguments[arguments.index("--threads") + 1])
@@ -81,6 +80,15 @@ def found(server: Running, default_threads: int) -> Conditions:
         *(",".join(sorted(each)) for each in (telemetry, threads or {str(default_threads)})),
         *(",".join(sorted(each)) for each in (cores, priority)),
     )
+
+
+def intact(variables: Sequence[str]) -> bool:
+    """Return whether a process's variables are those that it was started with.
+
+    One that renames itself, as Ray's do, writes its name and zeros over some of them; what it told
+    is all that is known then.
+    """
+    return all(variables[:-1])
 
 
 def _strings(file: Path) -> list[str]:

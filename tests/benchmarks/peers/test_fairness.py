@@ -59,8 +59,14 @@ def test_what_a_program_does_to_its_own_session_is_noticed(
     assert reason in error
 
 
-def test_a_process_that_wrote_over_its_variables_is_not_suspected(tmp_path: Path) -> None:
-    assert errors(Setting("fair", {"renamed": True}), NOOP, NOTHING, tmp_path) == {None}
+@pytest.mark.parametrize(
+    ("environ", "whole"),
+    [("A=1\0B=2\0", True), ("", True), ("ray::ProxyActor\0\0\0\0B=2\0", False)],
+)
+def test_a_process_that_wrote_over_its_variables_is_not_suspected(
+    environ: str, whole: bool
+) -> None:
+    assert fairness.intact(environ.split("\0")) is whole
 
 
 def test_convoy_with_an_option_for_its_threads_is_noticed(tmp_path: Path) -> None:

@@ -66,8 +66,6 @@ def main() -> None:
         assert child.stdout is not None
         child.stdout.readline()
         Path(CHOICES["stubborn"]).write_text(str(child.pid))
-    if CHOICES.get("renamed"):
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={})
     with Server(("127.0.0.1", SETTINGS.port), Handler) as server:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         server.serve_forever()
