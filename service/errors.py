@@ -173,5 +173,9 @@ class NotReadyError(RetryableError):
     """Says that a model is loading or warming up, or that its engine is restarting."""
 
 
+class MemoryShortError(RetryableError):
+    """Says that the process is near a limit on its memory, and takes no new bodies."""
+
+
 class ShuttingDownError(RetryableError):
     """Says that the server is draining, which finishes accepted requests and refuses new ones."""

@@ -37,8 +37,39 @@ def available_memory() -> int:
     return int(min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit()))
 
 
+def memory_share(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
+    """Return the largest share of a group's memory limit that is in use, or 0 if there is no limit.
+
+    Files that the system keeps in memory, and could drop, do not count.
+    """
+    return max((_share(folder) for folder, _ in _folders("memory", groups, mount)), default=0.0)
+
+
+def _share(folder: Path) -> float:
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # of the other version, or not mounted
+            most = _limit((folder / limit).read_text())
+            if most < inf:
+                lines = map(str.split, (folder / "memory.stat").read_text().splitlines())
+                counted = dict(lines)
+                kept = sum(int(counted.get(name, 0)) for name in ("active_file", "inactive_file"))
+                return max(0, int((folder / used).read_text()) - kept) / most
+    return 0.0
+
+
 def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
     """Yield the limits of this process's groups and of each group above them."""
+    for folder, names in _folders(controller, groups, mount):
+        with contextlib.suppress(OSError):  # the group is not mounted: no limit
+            yield _limit(" ".join((folder / name).read_text() for name in names))
+
+
+def _folders(controller: str, groups: Path, mount: Path) -> Iterator[tuple[Path, Sequence[str]]]:
+    """Yield the folders of this process's groups and of each group above them, with the names of
+    the files that hold a limit."""
     version_2, version_1 = _FILES[controller]
     try:
         lines = groups.read_text().splitlines()
@@ -56,8 +87,7 @@ def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
         # In a container the path may be the host's, of which only the end, or nothing, is mounted.
         group = root / path.strip("/")
         for folder in (group, *group.parents):
-            with contextlib.suppress(OSError):  # the group is not mounted: no limit
-                yield _limit(" ".join((folder / name).read_text() for name in names))
+            yield folder, names
             if folder == root:
                 break
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from service.errors import QueueFullError, ServiceError, TooManyImagesError
+from service.engine.memory import MemoryPressure
+from service.errors import MemoryShortError, QueueFullError, ServiceError, TooManyImagesError
 from service.fair_queue import ANYONE, Client
 
 # Answers of the greatest length that have room at once.
@@ -28,6 +29,15 @@ class ByteRoom:
     max_bytes: int
     taken: int = 0
     inside: "dict[Held, None]" = field(default_factory=dict)  # of all models, in order
+    pressure: MemoryPressure | None = None
+
+    def check_memory(self) -> None:
+        """Raise MemoryShortError if the process is near a limit on its memory."""
+        if self.pressure is not None and self.pressure.is_short():
+            raise MemoryShortError(
+                "the server is near the limit of its memory, and takes no new images for the"
+                " moment; try again in a second, or elsewhere"
+            )
 
     @property
     def max_answer(self) -> int:

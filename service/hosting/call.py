@@ -53,10 +53,12 @@ class Call:
     def hold(self, length: int, what: str) -> None:
         """Reserve memory for a body of this length, which may grow from call to call.
 
-        Raises QueueFullError, and PayloadTooLargeError, which says `what` is too long.
+        Raises QueueFullError, MemoryShortError, and PayloadTooLargeError, which says `what` is too
+        long.
         """
         if length <= self._held:
             return
+        self.pipeline.admission.room.check_memory()
         max_body_bytes = self.pipeline.admission.max_body_bytes
         if length > max_body_bytes:
             raise PayloadTooLargeError(

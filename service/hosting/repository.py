@@ -18,6 +18,7 @@ from models import DeviceLostError, Engine, EngineError
 from service.batching.company import Company
 from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
+from service.engine.memory import MemoryPressure, give_back_free_memory
 from service.engine.process_pool import ProcessPool
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
@@ -53,6 +54,11 @@ _DECODE_NICE = 5
 _SHOWN, _MOST_COMPARED, _SHOWN_NAME = 8, 64, 50
 
 _log = logging.getLogger("convoy")
+
+
+def _shrink(processes: ProcessPool) -> None:
+    processes.end_idle()
+    give_back_free_memory()
 
 
 class LoadResult(TypedDict):
@@ -128,6 +134,7 @@ class Repository:
         self._max_queue = max_queue
         self.company = Company()
         self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
+        self.room.pressure = MemoryPressure(on_short=self._give_back)
         pace: Any = {"bound_s": decode_s, "nice": _DECODE_NICE}
         self._processes = ProcessPool(DecoderLostError, decode_s)
         self._decoders = DecodePool(
@@ -401,6 +408,14 @@ class Repository:
     def _stop_changing(self) -> None:
         if self.changes is not None:
             self.changes.stop()
+
+    def _give_back(self) -> None:
+        """Give back what is only kept: recent images, idle processes, and free memory."""
+        _log.warning("memory is short: new images are refused until there is more")
+        for pipeline in self._every:
+            if pipeline.recent is not None:
+                pipeline.recent = Recent()
+        self._teller.post(_shrink, self._processes, lambda _, __: None)
 
     def _fail(self, failure: EngineError) -> None:
         self._failure = self._failure or failure

@@ -12,7 +12,6 @@ once the first is freed.
 """
 
 import asyncio
-import ctypes
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from models import Array, ModelError
+from service.engine.memory import give_back_free_memory
 from service.engine.process_pool import ProcessPool
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
@@ -272,7 +272,7 @@ class Swaps(Changes):
         """Free a version after its last request."""
         await self._repository.retire(old)
         if not self._stopped:
-            await self._thread.run(_give_back, None)
+            await self._thread.run(lambda _: give_back_free_memory(), None)
 
     async def _retired(self, name: str) -> None:
         """Wait until the version before the last is freed."""
@@ -371,16 +371,6 @@ def _summary(old: Pipeline | None, new: Pipeline, compared: Comparison) -> str:
     if old is not None and (phrase := relabelled(old.info, new.info)):
         said.append(phrase)
     return "; ".join(said)
-
-
-def _give_back(_: None) -> None:
-    """Give the memory that is free within this process back to the system.
-
-    glibc keeps what lies below something in use: 70 MB after a version of SqueezeNet.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries of C lack it
-    if trim is not None:
-        trim(0)
 
 
 def _loaded(pipeline: Pipeline, compared: Comparison) -> LoadResult:

@@ -1,7 +1,7 @@
 """What is refused says when to come back."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -180,9 +180,12 @@ def test_what_a_client_holds_is_weighed_as_its_newest_requests_give_way() -> Non
     )
     heavy, light = Client("heavy", 2.0), Client("light", 1.0)
     gone: list[int] = []
+
+    def giving_way(number: int) -> Callable[[ServiceError], None]:
+        return lambda _: gone.append(number)
+
     for number in range(10):
-        one = Reservation(admission, heavy, lambda _, number=number: gone.append(number))
-        one.admit(1)
+        Reservation(admission, heavy, giving_way(number)).admit(1)
     Reservation(admission, light).admit(3)
     assert gone == [9, 8, 7]
     assert admission.images == 10

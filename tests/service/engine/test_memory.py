@@ -1,0 +1,105 @@
+"""Near a limit on memory no new bodies are taken, and what is only kept is given back."""
+
+import asyncio
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.engine.cgroups import memory_share
+from service.engine.memory import NEAR, MemoryPressure, address_share
+from service.hosting.recent import Recent
+from tests.service.edge.test_edge import convoy
+from tests.support.servers.listening import get, post
+from tests.support.service.fakes import FakeEngine
+
+
+def group(folder: Path, files: dict[str, str]) -> Path:
+    """A control group of version 2 below one without a limit, and the file that names it."""
+    inner = folder / "mount" / "pod" / "convoy"
+    inner.mkdir(parents=True)
+    for name, text in files.items():
+        (inner / name).write_text(text)
+    names = folder / "cgroup"
+    names.write_text("0::/pod/convoy\n")
+    return names
+
+
+@pytest.mark.parametrize(
+    ("files", "share"),
+    [
+        (
+            {
+                "memory.max": "1000",
+                "memory.current": "950",
+                "memory.stat": "anon 500\nactive_file 100\ninactive_file 250\n",
+            },
+            0.6,
+        ),
+        ({"memory.max": "max", "memory.current": "950", "memory.stat": "anon 1\n"}, 0.0),
+        ({}, 0.0),
+    ],
+)
+def test_the_share_of_a_groups_limit_is_what_cannot_be_dropped(
+    tmp_path: Path, files: dict[str, str], share: float
+) -> None:
+    names = group(tmp_path, files)
+    assert memory_share(names, tmp_path / "mount") == pytest.approx(share)
+
+
+def test_a_limit_on_addresses_counts() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    assert address_share() == 0 or before[0] != resource.RLIM_INFINITY
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (int(used * 1.05), before[1]))
+        assert MemoryPressure().is_short()
+        resource.setrlimit(resource.RLIMIT_AS, (used * 3, before[1]))
+        assert 0.2 < address_share() < 0.5
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_it_is_looked_at_now_and_then_and_told_once() -> None:
+    moment, share, told = [0.0], [0.5], [0]
+
+    def tell() -> None:
+        told[0] += 1
+
+    pressure = MemoryPressure([lambda: 0.0, lambda: share[0]], tell, lambda: moment[0])
+    assert not pressure.is_short()
+    share[0] = NEAR
+    assert not pressure.is_short()  # not yet looked at again
+    for _ in range(3):
+        moment[0] += 1
+        assert pressure.is_short()
+    assert told == [1]
+    share[0] = NEAR - 0.01
+    moment[0] += 1
+    assert not pressure.is_short()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_while_memory_is_short_bodies_are_refused_and_all_else_is_answered(direct: bool) -> None:
+    async def scenario() -> None:
+        engine, share = FakeEngine(), [0.5]
+        async with convoy(direct=direct, engine=engine) as server:
+            repository = server.repository
+            pipeline = repository.models["fake"]
+            told = repository.room.pressure.on_short
+            repository.room.pressure = MemoryPressure([lambda: share[0]], told)
+            pipeline.recent = Recent()
+            pipeline.recent.add(b"7", np.ones(3, np.float32))
+            repository.room.pressure._looked = -1e9
+            share[0] = 0.95
+            reply = await server.ask(post(b"7"))
+            assert "near the limit of its memory" in reply.error(503)
+            assert reply.headers["retry-after"] == "1"
+            assert not pipeline.recent.examples
+            assert (await server.ask(get("/v2/health/ready"))).status == 200
+            share[0] = 0.5
+            await asyncio.sleep(0.3)
+            assert (await server.ask(post(b"7"))).status == 200
+
+    asyncio.run(scenario())
