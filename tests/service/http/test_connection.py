@@ -4,10 +4,12 @@ import asyncio
 import gc
 import json
 import threading
+from typing import Any
 
 import pytest
 
 from service.errors import ImageError
+from service.hosting.admission import ByteRoom
 from service.hosting.inference import Inference
 from service.http.exchange import Exchange
 from service.images.decode_pool import Decoding
@@ -318,3 +320,43 @@ async def test_nothing_follows_a_refusal_of_a_body_that_is_expected(
         assert (status, "bytes are allowed" in body["error"]) == (413, True)
         await asyncio.sleep(0.05)
     assert not caplog.records
+
+
+@run
+async def test_an_answer_counts_until_its_client_has_read_it() -> None:
+    gate = threading.Event()
+    async with served(FakeEngine(gate=gate)) as server:
+        http = await server.connect()
+        http.send(post(b"7"))
+        await until(lambda: len(server.connections) == 1)
+        (connection,) = server.connections
+        room = connection._config.room = ByteRoom(1000)
+        transport = connection._transport
+        connection._transport = Deaf(transport, 600)
+        connection.pause_writing()
+        assert room.taken == 600
+        connection.resume_writing()
+        assert room.taken == 0
+        connection._transport = deaf = Deaf(transport, 2000)
+        connection.pause_writing()  # there is no room for so much
+        await asyncio.sleep(0)
+        assert (room.taken, deaf.aborted) == (0, True)
+        gate.set()
+
+
+class Deaf:
+    """A transport whose client has so many bytes left to read."""
+
+    def __init__(self, own: Any, unread: int) -> None:
+        self._own, self._unread = own, unread
+        self.aborted = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def get_write_buffer_size(self) -> int:
+        return self._unread
+
+    def abort(self) -> None:
+        self.aborted = True
+        self._own.abort()

@@ -9,6 +9,61 @@ from tests.service.whole.faults.processes import PROCESSES
 
 FAULTS: dict[str, Fault] = {**CLIENTS, **MESSAGES, **ATTACKS, **INSIDES, **PROCESSES}
 
+# Those of surfaces that the server of these tests has not: what the client sees, and the test.
+ELSEWHERE: dict[str, tuple[str, str]] = {
+    "one address opens all connections of the gRPC port": (
+        "silent ones are closed; others are answered",
+        "grpc/test_connections.py::test_one_address_leaves_connections_to_others",
+    ),
+    "a message by gRPC does not arrive": (
+        "DEADLINE_EXCEEDED",
+        "grpc/test_port.py::test_a_message_that_does_not_arrive_is_given_up",
+    ),
+    "a stream's client reads no answers": (
+        "nothing; its connection is closed, and few answers are kept",
+        "grpc/test_port.py::test_a_stream_whose_client_reads_nothing_keeps_few_answers_and_ends",
+    ),
+    "a stream is cancelled": (
+        "nothing",
+        "grpc/test_port.py::test_a_stream_that_is_cancelled_writes_no_traceback",
+    ),
+    "a model's new version disagrees with the old one": (
+        "422 for who loads it; the old one answers",
+        "hosting/test_swaps.py::"
+        "test_a_version_that_agrees_too_little_is_refused_and_the_reason_is_everywhere",
+    ),
+    "a clip would take longer than allowed": (
+        "413",
+        "images/test_clip.py::test_a_clip_has_a_limit_of_seconds_by_the_estimate_for_all_its_frames",
+    ),
+    "an animation repeats few bytes": (
+        "400",
+        "images/test_clip.py::test_each_frame_needs_the_bytes_that_its_pixels_take_at_least",
+    ),
+    "long clips keep coming": (
+        "503 with Retry-After for who sends them; others' images and clips are decoded",
+        "images/test_decode_pool.py::"
+        "test_long_ones_keep_neither_large_nor_other_clients_long_ones_from_a_thread",
+    ),
+    "a client shortens its shared memory": (
+        "400",
+        "hosting/test_regions.py::test_a_file_that_is_shortened_later_is_an_error_and_not_the_end",
+    ),
+    "a page of another site uses shared memory or loads models": (
+        "403",
+        "edge/test_rights.py::test_a_page_of_another_site_changes_nothing",
+    ),
+    "the memory is near its limit": (
+        "503 with Retry-After for new images; all else is answered",
+        "engine/test_memory.py::"
+        "test_while_memory_is_short_bodies_are_refused_and_all_else_is_answered",
+    ),
+    "the disk is full, or read-only": (
+        "the answer; what is served is kept in memory",
+        "hosting/test_kept.py::test_without_a_place_on_disk_it_is_in_memory_and_the_log_says_so",
+    ),
+}
+
 _HEAD = """# Faults
 
 `pytest tests/service/whole/test_faults.py` injects these into a running server, one by one. After
@@ -20,8 +75,16 @@ table; a test compares.
 | --- | --- |
 """
 
+_ELSEWHERE = """
+These are injected by tests of their own, in `tests/service`.
+
+| fault | what the client sees | test |
+| --- | --- | --- |
+"""
+
 
 def table() -> str:
     """deploy/FAULTS.md."""
     rows = (f"| {fault.name} | {fault.seen} |\n" for fault in FAULTS.values())
-    return _HEAD + "".join(rows)
+    others = (f"| {name} | {seen} | `{test}` |\n" for name, (seen, test) in ELSEWHERE.items())
+    return _HEAD + "".join(rows) + _ELSEWHERE + "".join(others)
