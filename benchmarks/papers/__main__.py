@@ -23,6 +23,7 @@ from benchmarks.papers import (
     soutar,
 )
 from benchmarks.papers.errors import table_errors
+from benchmarks.papers.pipeline import table_pipeline
 from benchmarks.papers.result import OURS, Cells, Result, Status
 from benchmarks.rows import ROOT, markdown
 
@@ -62,6 +63,10 @@ TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
         "Lan et al., figure 3: MB of sectors by layout, N = 32",
         lambda: memory.table_layouts(_C3D),
     ),
+    "pipeline": (
+        "Convoy's own three launches of F(2×2×2, 3×3×3), on a layer like conv5: bytes, wavefronts",
+        table_pipeline,
+    ),
     "shares": (
         "Lan et al., figure 4: each kernel's share of conv3's sectors",
         lambda: memory.table_shares(_C3D["conv3"]),
@@ -98,7 +103,7 @@ def page(results: Mapping[str, Sequence[Result]]) -> str:
     """Return docs/papers.md."""
     every = [result for found in results.values() for result in found]
     counts = ", ".join(
-        f"{sum(result.status is status for result in every)} {status.value}" for status in Status
+        f"{status.value} {sum(result.status is status for result in every)}" for status in Status
     )
     parts = [f"{_HEAD}Of {len(every)} rows: {counts}."]
     headings = ("where", "result", "paper", "Convoy", "status", "shown by", "why")
