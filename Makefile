@@ -96,7 +96,7 @@ soak-swapped: $(VENV)/dev.stamp  ## the same by HTTP and gRPC, while the model c
 soak-attacked: $(VENV)/dev.stamp  ## the same beside a hostile client that sends what costs most
 	$(BIN)/python -m benchmarks.serving.soak --attackers --most-growth 0.5
 
-attacks: $(VENV)/dev.stamp  ## an honest client's latency beside each of the six worst requests, on 1, 4 and 16 connections
+attacks: $(VENV)/dev.stamp  ## an honest client's latency beside each of the worst requests, on 1, 4 and 16 connections
 	$(BIN)/python -m benchmarks.serving.attacks
 
 test-gpu: $(VENV)/dev.stamp  ## on a GPU: the tests that need one, from each kernel to the server

@@ -1,4 +1,4 @@
-"""Sends requests that are accepted and cost a server the most for each of their bytes.
+"""Sends requests that cost a server the most for each of their bytes, or did before it was bounded.
 
 An attacker has an address of its own, as another machine would, so that a server can tell it from
 honest clients. It sends the same request again as soon as it is answered.
@@ -19,6 +19,7 @@ from urllib.request import urlopen
 import aiohttp
 from PIL import Image
 
+from service.api.embeddings import PATH as EMBEDDINGS_PATH
 from service.api.v1 import CLASSIFY_PATH
 
 if TYPE_CHECKING:
@@ -54,12 +55,13 @@ class Attackers:
 
 
 def attacks_on(url: str) -> Sequence[Attack]:
-    """Return the six requests, for the first model of a server."""
+    """Return the requests, for the first model of a server."""
     with urlopen(f"{url}/v1/models", timeout=10) as response:
         model = json.load(response)["models"][0]
     name, shape = model["name"], model["image"]
     with urlopen(f"{url}/v2/models/{name}", timeout=10) as response:
-        inputs = json.load(response)["inputs"]
+        tensors_of = json.load(response)
+    inputs, scores = tensors_of["inputs"], tensors_of["outputs"][0]["name"]
     infer = f"/v2/models/{name}/infer"
     # A model whose own input has the name `image` too lists it once.
     height, width, channels = shape
@@ -72,6 +74,14 @@ def attacks_on(url: str) -> Sequence[Attack]:
         _compressed("64 WebPs of 1 megapixel", infer, _files([webp(1000)] * 64)),
         _compressed("8 FP32 tensors in JSON", infer, tensors),
         _compressed("128 UINT8 images", infer, _zeros("image", "UINT8", many)),
+        _compressed("every class of 128 images", infer, _with_classes(many, scores)),
+        Attack(
+            "8 MB of base64 in JSON",
+            EMBEDDINGS_PATH,
+            gzip.compress(b'{"input":"' + b"QUJD" * 2_000_000 + b'"}', 9),
+            {"Content-Encoding": "gzip", "Content-Type": "application/json"},
+        ),
+        Attack("20 frames that repeat one", CLASSIFY_PATH, frames(_SIDE), {}),
         Attack("a 1-bit PNG of 25 megapixels", CLASSIFY_PATH, png(_SIDE), {}),
         Attack("100 refinement scans", CLASSIFY_PATH, scans(), {}),
     ]
@@ -96,6 +106,26 @@ def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
     head = json.dumps({"name": name, "datatype": datatype, "shape": [n, *shape[1:]]})
     data = ",".join(["0"] * (n * numbers))
     return f'{{"inputs":[{head[:-1]},"data":[{data}]}}]}}'.encode()
+
+
+def _with_classes(shape: Sequence[int], scores: str) -> bytes:
+    """Return a request with as many images as fit into JSON, for the names of all their classes."""
+    asked = json.loads(_zeros("image", "UINT8", shape))
+    asked["outputs"] = [{"name": scores, "parameters": {"classification": 1000}}]
+    return json.dumps(asked).encode()
+
+
+def frames(side: int, count: int = 20) -> bytes:
+    """Return an animated WebP, all of whose frames are the same few bytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return kind + len(data).to_bytes(4, "little") + data + bytes(len(data) & 1)
+
+    size = (side - 1).to_bytes(3, "little") * 2
+    one = webp(side)[12:]
+    frame = chunk(b"ANMF", bytes(6) + size + bytes(4) + one)
+    canvas = chunk(b"VP8X", b"\2\0\0\0" + size) + chunk(b"ANIM", bytes(6))
+    return chunk(b"RIFF", b"WEBP" + canvas + frame * count)
 
 
 def webp(side: int) -> bytes:
