@@ -20,6 +20,7 @@ from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.description import Serving, descriptions_of, files_of
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
+from models.engines.compare import always_allowed
 from models.engines.engine import (
     Array,
     Batch,
@@ -178,6 +179,7 @@ __all__ = [
     "WarmUpResult",
     "WrittenImage",
     "__version__",
+    "always_allowed",
     "as_vectors",
     "classes_of",
     "contradiction",

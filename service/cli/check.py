@@ -24,6 +24,7 @@ from models import (
     Preprocessing,
     Results,
     Scores,
+    always_allowed,
     classes_of,
     contradiction,
     kind_of,
@@ -256,7 +257,7 @@ def _allowed(classifier: Classifier, engine: Engine, compared: Sequence[_ImageCo
     if engine.device.startswith("cpu"):
         classifier = replace(classifier, precision=Precision.FP32)
     smallest = min((float(image.scores.min()) for image in compared), default=1.0)
-    return max(1e-3, score_tolerance(classifier, smallest))
+    return max(always_allowed(classifier), score_tolerance(classifier, smallest))
 
 
 def _sum_up(
