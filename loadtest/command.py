@@ -97,7 +97,8 @@ def loadtest(
         Arrivals, typer.Option(help="How an open loop spaces its requests.")
     ] = Arrivals.POISSON,
     images: Annotated[
-        Path, typer.Option(help="Folder of JPEG, PNG and WebP files. [samples]", show_default=False)
+        Path,
+        typer.Option(help="Folder of images. [samples]", show_default=False),
     ] = SAMPLES,
     model: Annotated[
         str | None, typer.Option(help="Name of the model, if the server has several.")

@@ -11,7 +11,15 @@ SAMPLES = BUILT_IN_MODEL.parent / "samples"
 MAX_BYTES = 2_000_000_000
 """Limit on the sum of all image files, which stay in memory."""
 
-_FORMATS = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png", ".webp": "webp"}
+_FORMATS = {
+    ".jpg": "jpeg",
+    ".jpeg": "jpeg",
+    ".png": "png",
+    ".webp": "webp",
+    ".gif": "gif",
+    ".bmp": "bmp",
+    ".dib": "bmp",
+}
 
 
 @dataclass(frozen=True)
@@ -41,5 +49,5 @@ def load_images(path: Path) -> list[ImageFile]:
     except OSError as error:
         raise LoadTestError(f"{error.filename}: {error.strerror}") from error
     if not images:
-        raise LoadTestError(f"{path}: no JPEG, PNG or WebP files are there")
+        raise LoadTestError(f"{path}: no JPEG, PNG, WebP, GIF or BMP files are there")
     return images

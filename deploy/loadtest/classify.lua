@@ -1,7 +1,8 @@
 -- wrk posts the images of a folder in turn and checks the answers:
 --     wrk -t 1 -c 8 -d 10s --latency -s deploy/loadtest/classify.lua http://127.0.0.1:8000 -- models/digits/samples
 
-local types = { jpg = "image/jpeg", jpeg = "image/jpeg", png = "image/png", webp = "image/webp" }
+local types = { jpg = "image/jpeg", jpeg = "image/jpeg", png = "image/png", webp = "image/webp",
+                gif = "image/gif", bmp = "image/bmp", dib = "image/bmp" }
 local threads = {}
 
 function setup(thread)
@@ -25,7 +26,7 @@ function init(args)
       end
    end
    listing:close()
-   assert(#requests > 0, "there are no JPEG, PNG or WebP files in " .. folder)
+   assert(#requests > 0, "there are no JPEG, PNG, WebP, GIF or BMP files in " .. folder)
 end
 
 function request()

@@ -9,6 +9,8 @@ shift 2
 case $image in
 *.png) type=image/png ;;
 *.webp) type=image/webp ;;
+*.gif) type=image/gif ;;
+*.bmp | *.dib) type=image/bmp ;;
 *) type=image/jpeg ;;
 esac
 exec hey -m POST -T "$type" -D "$image" "$@" "${url%/}/v1/classify"

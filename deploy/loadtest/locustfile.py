@@ -19,6 +19,9 @@ MEDIA_TYPES = {
     ".jpeg": "image/jpeg",
     ".png": "image/png",
     ".webp": "image/webp",
+    ".gif": "image/gif",
+    ".bmp": "image/bmp",
+    ".dib": "image/bmp",
 }
 
 images: list[tuple[bytes, str]] = []
@@ -44,7 +47,7 @@ def read_images(environment: Environment, **_: Any) -> None:
         if file.suffix.lower() in MEDIA_TYPES
     ]
     if not images:
-        raise SystemExit(f"{folder}: no JPEG, PNG or WebP files")
+        raise SystemExit(f"{folder}: no JPEG, PNG, WebP, GIF or BMP files")
 
 
 class Client(FastHttpUser):

@@ -135,7 +135,7 @@ def prepare_clip(
 def _is_whole(file: bytes) -> bool:
     """Return whether a file cannot be a frame of a clip, since it is a clip or no image."""
     match ImageFormat.of(file):
-        case ImageFormat.JPEG:
+        case ImageFormat.JPEG | ImageFormat.BMP:
             return False
         case ImageFormat.PNG:
             begin, end = file.find(b"acTL"), file.find(b"IDAT")

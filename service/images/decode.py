@@ -34,7 +34,7 @@ from service.images.png import check_png
 Image.MAX_IMAGE_PIXELS = None
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-# What Pillow's JPEG, PNG and WebP readers raise on invalid bytes.
+# What Pillow's JPEG, PNG, WebP, GIF and BMP readers raise on invalid bytes.
 DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 
 # Pillow's modes of grey.

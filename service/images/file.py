@@ -30,6 +30,8 @@ class ImageFormat(Enum):
     JPEG = "JPEG", signatures.JPEG, "image/jpeg", (".jpg", ".jpeg")
     PNG = "PNG", signatures.PNG, "image/png", (".png",)
     WEBP = "WebP", signatures.WEBP, "image/webp", (".webp",)
+    GIF = "GIF", signatures.GIF, "image/gif", (".gif",)  # the first frame
+    BMP = "BMP", signatures.BMP, "image/bmp", (".bmp", ".dib")
 
     signature: Signature
     media_type: str
@@ -99,7 +101,7 @@ REORIENTATIONS = {
 _NAMES = [kind.value for kind in ImageFormat]
 
 FORMATS = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
-"""The accepted formats, as messages name them: "JPEG, PNG or WebP"."""
+"""The accepted formats, as messages name them: "JPEG, PNG, WebP, GIF or BMP"."""
 
 
 class Weight(NamedTuple):

@@ -6,7 +6,9 @@ reaches less code.
 """
 
 from service.errors import ImageError, UnsupportedMediaTypeError
+from service.images.bmp import parse_bmp
 from service.images.file import FORMATS, ImageFile, ImageFormat
+from service.images.gif import parse_gif_image
 from service.images.jpeg import parse_jpeg
 from service.images.png import parse_png
 from service.images.signatures import name_of
@@ -19,11 +21,13 @@ _PARSERS = {
     ImageFormat.JPEG: parse_jpeg,
     ImageFormat.PNG: parse_png,
     ImageFormat.WEBP: parse_webp,
+    ImageFormat.GIF: parse_gif_image,
+    ImageFormat.BMP: parse_bmp,
 }
 
 
 def parse_image_file(data: bytes) -> ImageFile:
-    """Read the header of a JPEG, PNG or WebP file, regardless of its name or Content-Type.
+    """Read the header of a file in one of the formats, whatever its name or Content-Type says.
 
     Raises UnsupportedMediaTypeError for another format or an animation, ImageError for an empty,
     truncated or broken file. Decodes no pixel; the time is proportional to the number of segments,

@@ -63,7 +63,7 @@ class _Geometry(NamedTuple):
 
 
 def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
-    """Check a JPEG, PNG or WebP file and estimate its decoding cost, without decoding a pixel.
+    """Check an image file and estimate its decoding cost, without decoding a pixel.
 
     Running the result gives height × width × C pixels, C-contiguous, in the model's channel order
     (C = 1 for GREY), or raises ImageError; `unresized` gives what becomes the same pixels. Raises

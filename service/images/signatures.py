@@ -19,13 +19,14 @@ JPEG = Signature("a JPEG", {0: b"\xff\xd8\xff"})
 PNG = Signature("a PNG", {0: b"\x89PNG\r\n\x1a\n"})
 WEBP = Signature("a WebP", {0: b"RIFF", 8: b"WEBP"})
 GIF = Signature("a GIF", {0: b"GIF8"})
+# Its reserved bytes are 0: two letters alone begin other files, too.
+BMP = Signature("a BMP", {0: b"BM", 6: bytes(4)})
 ZIP = Signature("a ZIP archive", {0: b"PK\x03\x04"})
 MP4 = Signature("a video or HEIF container", {4: b"ftyp"})
 WEBM = Signature("a WebM or Matroska video", {0: b"\x1a\x45\xdf\xa3"})
 
 # What else clients send by mistake.
 _OTHERS = (
-    Signature("a BMP", {0: b"BM"}),
     Signature("a TIFF", {0: b"II*\0"}),
     Signature("a TIFF", {0: b"MM\0*"}),
     Signature("an AVIF", {4: b"ftypavif"}),
@@ -46,5 +47,5 @@ _OTHERS = (
 
 def name_of(data: bytes) -> str:
     """Return the name of the first signature that a file has, or "" if its kind is not known."""
-    every = (JPEG, PNG, WEBP, GIF, ZIP, *_OTHERS)
+    every = (JPEG, PNG, WEBP, GIF, BMP, ZIP, *_OTHERS)
     return next((kind.name for kind in every if kind.begins(data)), "")

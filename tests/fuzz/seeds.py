@@ -36,6 +36,9 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         yield "header", encode(small.convert(mode), "PNG")
     for lossless in (False, True):
         yield "header", encode(small, "WebP", lossless=lossless)
+    for mode in ("L", "P", "RGB", "1"):
+        yield "header", encode(small.convert(mode), "BMP")
+    yield "header", encode(small.convert("P"), "GIF", transparency=1)
     yield "header", encode(Image.new("CMYK", (9, 9)), "JPEG")
     frames = [scene(9, 7, seed) for seed in range(3)]
     for animation in ("GIF", "PNG", "WEBP"):

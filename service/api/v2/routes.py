@@ -71,10 +71,10 @@ async def index(request: Request, models: Models) -> list[IndexEntry]:
 async def infer(request: Request, pipeline: Asked) -> Response:
     """Score n images.
 
-    The input `image` is UINT8 pixels, RGB for every model, or BYTES: JPEG, PNG or WebP files. The
-    model's own input, under its own name, is FP32, normalised; or also FP16, or UINT8 pixels, where
-    the file has that. Triton's binary tensor data,
-    classification and schedule policy extensions are supported.
+    The input `image` is UINT8 pixels, RGB for every model, or BYTES: image files. The model's own
+    input, under its own name, is FP32, normalised; or also FP16, or UINT8 pixels, where the file
+    has that. Triton's binary tensor data, classification and schedule policy extensions are
+    supported.
     """
     path = _infer_paths(pipeline)[0]
     return await answer_to(request, request.app.endpoints[path])

@@ -96,6 +96,11 @@ def kinds() -> Mapping[str, bytes]:
     for name, image in {"RGB": rgb, "RGBA": rgba}.items():
         files[f"WebP {name}"] = encode(image, "WebP", method=0)
         files[f"WebP {name} lossless"] = encode(image, "WebP", method=0, lossless=True, quality=0)
+    # Palettes that are grey take less than their header says.
+    files["GIF P"] = encode(palette, "GIF")
+    files["GIF transparent"] = encode(palette, "GIF", transparency=3)
+    for name, image in {"1": grey.convert("1"), "P": palette, "RGB": rgb, "RGBA": rgba}.items():
+        files[f"BMP {name}"] = encode(image, "BMP")
     flat = Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4))
     files["WebP flat"] = encode(flat, "WebP", lossless=True)
     files["PNG flat"] = encode(flat, "PNG", compress_level=1)
