@@ -22,6 +22,11 @@ from service.processes.wire import Wire
 _LOST = "the engine's process ended; send the request again"
 
 
+def _of_turns(client: Client) -> tuple[str, float, int]:
+    """Return what the queue needs to know of a client, as JSON can say it."""
+    return client.name, client.weight, client.highest_priority
+
+
 @dataclass(eq=False, slots=True)
 class RemoteRequest:
     """Holds a request passed on to the main process, with its slots and its callback.
@@ -176,7 +181,7 @@ class RemoteRunner:
                 self._shared[kind][slot] = image
         link.pending[pending.number] = pending
         where = self._place, slots, "".join(map(str, kinds))
-        link.wire.say("submit", pending.number, *where, urgency, client, list(inner))
+        link.wire.say("submit", pending.number, *where, urgency, _of_turns(client), list(inner))
         return pending
 
     def end(self, pending: RemoteRequest, what: str, *about: Any) -> None:
