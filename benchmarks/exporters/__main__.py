@@ -18,8 +18,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.environments import NotInstalledError, environment
-from benchmarks.exporters.catalogue import EXPORTERS, SCRIPTS
+from benchmarks.environments import Environment, NotInstalledError, environment
+from benchmarks.exporters.catalogue import EXPORTERS, SCRIPTS, Exporter
 from benchmarks.exporters.check import WRONG, check
 from benchmarks.exporters.table import table
 from benchmarks.rows import ROOT, commit
@@ -64,9 +64,8 @@ def export(folder: Path, names: Sequence[str], console: Console) -> list[str]:
     for exporter in EXPORTERS:
         if exporter.name not in names:
             continue
-        key = exporter.requirements[0].partition("==")[0].partition("[")[0]
         try:
-            made = environment(key, exporter.requirements, ENVIRONMENTS, console.print)
+            made = installed(exporter, console)
         except NotInstalledError as error:
             console.print(f"{exporter.name} cannot be installed: {error}", markup=False)
             failed.append(exporter.name)
@@ -77,6 +76,12 @@ def export(folder: Path, names: Sequence[str], console: Console) -> list[str]:
         if subprocess.run([*command, *asked], cwd=folder, check=False).returncode:
             failed.append(exporter.name)
     return failed
+
+
+def installed(exporter: Exporter, console: Console) -> Environment:
+    """Return the exporter's environment, made if it is missing. Raises NotInstalledError."""
+    key = exporter.requirements[0].partition("==")[0].partition("[")[0]
+    return environment(key, exporter.requirements, ENVIRONMENTS, console.print)
 
 
 def record(folder: Path, recordings: Path) -> None:

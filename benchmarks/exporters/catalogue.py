@@ -32,6 +32,11 @@ EXPORTERS = (
         "transformers_models.py",
     ),
     Exporter(
+        "optimum",
+        ("optimum-onnx==0.1.0", "transformers==4.57.6", "torchvision==0.29.2", *_TORCH, _PILLOW),
+        "optimum_models.py",
+    ),
+    Exporter(
         "Ultralytics",
         ("ultralytics==8.4.190", "onnxslim==0.1.98", *_TORCH, _PILLOW),
         "ultralytics_models.py",

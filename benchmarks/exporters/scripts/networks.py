@@ -6,11 +6,15 @@ statistics as if they had seen data, normalisations that keep most values where 
 nearly linear, and a last layer that spreads the answers.
 """
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from recorded import COLOURS, colours
+from PIL import Image
+from pytorch_options import NEW, OLD
+from recorded import COLOURS, colours, record, softmax
 from torch import nn
 
 
@@ -63,6 +67,29 @@ class Then(nn.Module):
         return self.last(self.network(pixels))
 
 
+def separable(*normalised: Any) -> nn.Module:
+    """Return a network of colours with a depthwise convolution between two normalisations, which
+    give every channel numbers of another size, as quantisers meet them."""
+    network = Colours(*normalised)
+    sizes = torch.linspace(0.3, 3, 8)
+    ahead, depthwise, behind = (
+        nn.BatchNorm2d(8),
+        nn.Conv2d(8, 8, 3, 1, 1, groups=8),
+        nn.BatchNorm2d(8),
+    )
+    with torch.no_grad():
+        ahead.weight.copy_(sizes)
+        depthwise.weight.zero_()
+        depthwise.weight[:, 0, 1, 1] = 1
+        depthwise.bias.zero_()
+        behind.weight.copy_(1 / sizes)
+    first, normalise, relu, last = network.features
+    network.features = nn.Sequential(
+        first, normalise, ahead, relu, depthwise, behind, nn.ReLU(), last
+    )
+    return network
+
+
 def lively(network: nn.Module, pixels: torch.Tensor) -> nn.Module:
     """Return the network in inference mode, as if it had been trained: see the module.
 
@@ -96,3 +123,39 @@ def scores_of(output: Any) -> torch.Tensor:
     """Return the logits of a network whose output may be one of transformers' or Ultralytics'."""
     output = output[-1] if isinstance(output, tuple) else output
     return getattr(output, "logits", output)
+
+
+def export(
+    folder: Path,
+    photographs: Sequence[Path],
+    name: str,
+    network: nn.Module,
+    transforms: Callable[[Image.Image], torch.Tensor],
+    *,
+    number: int,
+    file: str = "model.onnx",
+    beside: Callable[[Path], object] = lambda _: None,
+    meaning: Callable[[Any], Sequence[float]] = softmax,
+) -> None:
+    """Export a network with statistics of the photographs, and record what it answers for them.
+
+    Every second `number` goes by PyTorch's newer exporter. `beside` writes the files that belong to
+    the model's; `meaning` makes probabilities of the logits.
+    """
+    images = [Image.open(photograph).convert("RGB") for photograph in photographs]
+    pixels = torch.stack([transforms(image) for image in images])
+    lively(network, pixels)
+    logits = Then(network, scores_of).eval()
+    options = (OLD, NEW)[number % 2]
+
+    def write(place: Path) -> None:
+        target = place / file
+        target.parent.mkdir(exist_ok=True)
+        torch.onnx.export(logits, (pixels[:2],), str(target), input_names=["pixels"], **options)
+        beside(place)
+
+    def answer(image: Image.Image) -> Any:
+        with torch.no_grad():
+            return meaning(logits(transforms(image)[None]).numpy()[0])
+
+    record(folder, name, write, answer, photographs)

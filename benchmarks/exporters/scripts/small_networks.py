@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from networks import Colours, Then
+from networks import Colours, Then, separable
 from PIL import Image
 from pytorch_options import NEW, OLD
 from recorded import COLOURS, asked, attempt, record, resized, sigmoid, softmax
@@ -113,6 +113,9 @@ def main() -> None:
             options,
             names={"input_names": ["pixels"], "output_names": ["scores", "label"]},
         )
+    # Normalisations stay nodes, for quantisers to meet.
+    kept = {**OLD, "training": torch.onnx.TrainingMode.PRESERVE}
+    model("pytorch-old-separable", separable(*IMAGENET), IMAGENET, softmax, kept)
     normalise = Then(Colours(*PLAIN), lambda x: x)
     model("pytorch-old-parts-of-1", normalise, PLAIN, softmax, OLD)
     model("pytorch-old-bytes", Colours(*BYTES), BYTES, softmax, OLD)

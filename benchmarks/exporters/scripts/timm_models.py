@@ -1,15 +1,8 @@
 """Exports networks of timm with the config.json that timm writes beside weights for a hub."""
 
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import timm
-import torch
-from networks import lively
-from PIL import Image
-from pytorch_options import NEW, OLD
-from recorded import asked, attempt, record, softmax
+from networks import export
+from recorded import asked, attempt
 from timm.models import _hub
 
 NETWORKS = (
@@ -33,29 +26,23 @@ NETWORKS = (
 def main() -> None:
     """Export each network, alternating between PyTorch's exporters."""
     folder, photographs = asked()
-    images = [Image.open(photograph).convert("RGB") for photograph in photographs]
     for number, name in enumerate(NETWORKS):
-        options = (OLD, NEW)[number % 2]
 
-        def work(name: str = name, options: dict[str, Any] = options) -> None:
+        def work(number: int = number, name: str = name) -> None:
             network = timm.create_model(name, pretrained=False, num_classes=20)
             network.pretrained_cfg["label_names"] = [f"thing {i}" for i in range(20)]
             transforms = timm.data.create_transform(
                 **timm.data.resolve_data_config(network.pretrained_cfg, model=network)
             )
-            pixels = torch.stack([transforms(image) for image in images])
-            network = lively(network, pixels)
-
-            def write(place: Path) -> None:
-                file = str(place / "model.onnx")
-                torch.onnx.export(network, (pixels[:2],), file, input_names=["pixels"], **options)
-                _hub.save_config_for_hf(network, str(place / "config.json"))
-
-            def answer(image: Image.Image) -> Any:
-                with torch.no_grad():
-                    return softmax(np.asarray(network(transforms(image)[None]))[0])
-
-            record(folder, f"timm-{name}", write, answer, photographs)
+            export(
+                folder,
+                photographs,
+                f"timm-{name}",
+                network,
+                transforms,
+                number=number,
+                beside=lambda at: _hub.save_config_for_hf(network, str(at / "config.json")),
+            )
 
         attempt(f"timm-{name}", work)
 

@@ -1,15 +1,12 @@
 """Exports networks of transformers beside the two files that save_pretrained writes."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import transformers
-from networks import Then, lively
-from PIL import Image
-from pytorch_options import NEW, OLD
-from recorded import asked, attempt, record, sigmoid, softmax
+from networks import export
+from recorded import asked, attempt, sigmoid, softmax
 
 LABELS = {number: f"thing {number}" for number in range(8)}
 SMALL = {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
@@ -37,7 +34,7 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "efficientnet": (
         "EfficientNetForImageClassification",
         "EfficientNetConfig",
-        {"width_coefficient": 0.5, "depth_coefficient": 0.5, "image_size": 224},
+        {"width_coefficient": 0.5, "depth_coefficient": 0.5, "image_size": 224, "hidden_dim": 640},
         "EfficientNetImageProcessor",
     ),
     "convnext": (
@@ -69,57 +66,95 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         },
         "ViTImageProcessor",
     ),
+    # At an even index: PyTorch's newer exporter fails on it.
+    "swin": (
+        "SwinForImageClassification",
+        "SwinConfig",
+        {"embed_dim": 24, "depths": [1, 1, 2, 1], "num_heads": [1, 2, 4, 8]},
+        "ViTImageProcessor",
+    ),
+    "deit": (
+        "DeiTForImageClassification",
+        "DeiTConfig",
+        {
+            "hidden_size": 96,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "intermediate_size": 192,
+        },
+        "DeiTImageProcessor",
+    ),
+    "mobilevit": (
+        "MobileViTForImageClassification",
+        "MobileViTConfig",
+        {
+            "hidden_sizes": [48, 64, 80],
+            "neck_hidden_sizes": [16, 16, 24, 48, 64, 80, 320],
+            "num_attention_heads": 4,
+        },
+        "MobileViTImageProcessor",
+    ),
 }
 
 
+# By default its crop is larger than what it resizes to; hubs have this.
+PROCESSORS: dict[str, dict[str, Any]] = {"mobilevit": {"size": {"shortest_edge": 288}}}
+
+VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    *((name, "", {}) for name in NETWORKS),
+    ("resnet", "-multi-label", {"problem_type": "multi_label_classification"}),
+    ("mobilenet-v2", "-one-score", {"id2label": {0: "cat"}, "label2id": {"cat": 0}}),
+)
+"""Names of networks with softmax's labels, and two with other meanings."""
+
+
+def made(name: str, changes: dict[str, Any]) -> tuple[Any, Any]:
+    """Return a network with random weights, and its image processor."""
+    network_class, config_class, arguments, processor_class = NETWORKS[name]
+    config = getattr(transformers, config_class)(**{**SMALL, **arguments, **changes})
+    config.architectures = [network_class]
+    network = getattr(transformers, network_class)(config)
+    return network, getattr(transformers, processor_class)(**PROCESSORS.get(name, {}))
+
+
+def meaning_of(config: Any) -> Callable[[Any], Sequence[float]]:
+    """Return what makes probabilities of the logits, as transformers' pipeline does."""
+    if config.num_labels == 1:
+        return lambda logits: [1 - sigmoid(logits)[0], sigmoid(logits)[0]]
+    return sigmoid if config.problem_type == "multi_label_classification" else softmax
+
+
 def main() -> None:
-    """Export each network with softmax's labels, and two with other meanings."""
+    """Export each network, alternating between PyTorch's exporters."""
     folder, photographs = asked()
-    images = [Image.open(photograph).convert("RGB") for photograph in photographs]
-    variants = [(name, "", {}) for name in NETWORKS]
-    variants += [
-        ("resnet", "-multi-label", {"problem_type": "multi_label_classification"}),
-        ("mobilenet-v2", "-one-score", {"id2label": {0: "cat"}, "label2id": {"cat": 0}}),
-    ]
-    for number, (name, variant, changes) in enumerate(variants):
-        options = (OLD, NEW)[number % 2]
+    for number, (name, variant, changes) in enumerate(VARIANTS):
+        called = f"transformers-{name}{variant}"
 
         def work(
+            number: int = number,
             name: str = name,
-            variant: str = variant,
             changes: dict[str, Any] = changes,
-            options: dict[str, Any] = options,
+            called: str = called,
         ) -> None:
-            network_class, config_class, arguments, processor_class = NETWORKS[name]
-            config = getattr(transformers, config_class)(**{**SMALL, **arguments, **changes})
-            network = getattr(transformers, network_class)(config)
-            processor = getattr(transformers, processor_class)()
-            pixels = processor(images, return_tensors="pt")["pixel_values"]
-            network = lively(network, pixels)
-            scores = Then(network, lambda output: output.logits)
+            network, processor = made(name, changes)
 
-            def write(place: Path) -> None:
-                config.architectures = [network_class]
-                config.save_pretrained(place)
+            def beside(place: Path) -> None:
+                network.config.save_pretrained(place)
                 processor.save_pretrained(place)
-                (place / "onnx").mkdir(exist_ok=True)
-                file = str(place / "onnx" / "model.onnx")
-                torch.onnx.export(scores, (pixels[:2],), file, input_names=["pixels"], **options)
 
-            def answer(image: Image.Image) -> Any:
-                with torch.no_grad():
-                    found = np.asarray(
-                        scores(processor(image, return_tensors="pt")["pixel_values"])
-                    )[0]
-                if config.num_labels == 1:
-                    (yes,) = sigmoid(found)
-                    return [1 - yes, yes]
-                many = config.problem_type == "multi_label_classification"
-                return sigmoid(found) if many else softmax(found)
+            export(
+                folder,
+                photographs,
+                called,
+                network,
+                lambda image: processor(image, return_tensors="pt")["pixel_values"][0],
+                number=number,
+                file="onnx/model.onnx",
+                beside=beside,
+                meaning=meaning_of(network.config),
+            )
 
-            record(folder, f"transformers-{name}{variant}", write, answer, photographs)
-
-        attempt(f"transformers-{name}{variant}", work)
+        attempt(called, work)
 
 
 if __name__ == "__main__":
