@@ -60,9 +60,10 @@ def test_no_peer_reports_home() -> None:
 
 def test_ray_serve_runs_at_its_best() -> None:
     """By HAProxy and with its own options for throughput: see deploy/ray/README.md."""
-    for setting in RAY_SERVE.settings:
-        assert setting.environment["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
-        assert setting.environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"
+    first, *others = RAY_SERVE.settings
+    assert first.environment["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
+    assert first.environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"
+    assert not any(setting.environment for setting in others), "two HAProxies share ports"
 
 
 def test_a_form_holds_the_image_as_it_is() -> None:
