@@ -26,7 +26,7 @@ LAYER = same_padded((2, 7, 7), 3, 32, 32).with_batch(2)
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a launch needs: bytes of global memory, and wavefronts of shared; and the least."""
+    """Says what a launch needs: bytes of global memory, and wavefronts of shared; and the least."""
 
     kernel: str
     bytes: int
