@@ -78,7 +78,7 @@ format: $(VENV)/dev.stamp  ## format the sources
 bench: $(VENV)/dev.stamp  ## measure the server with a no-op engine beside uvicorn
 	$(BIN)/python -m benchmarks.serving.overhead
 
-bench-peers: $(VENV)/dev.stamp  ## the same work on Triton, mosec, LitServe, BentoML and Ray Serve, under 30 minutes
+bench-peers: $(VENV)/dev.stamp  ## the same work on Triton, mosec, LitServe, BentoML and Ray Serve (each in its own environment)
 	$(BIN)/python -m benchmarks.peers
 
 bench-mlperf: $(VENV)/dev.stamp  ## MLPerf's load generator asks Convoy, in process and by HTTP, and ONNX Runtime alone
