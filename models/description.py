@@ -47,7 +47,14 @@ from typing import Any, TypeVar
 from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
 from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
-from models.preprocessing import ChannelOrder, CropMode, Layout, Preprocessing, Sampling
+from models.preprocessing import (
+    ChannelOrder,
+    CropMode,
+    CropOffset,
+    Layout,
+    Preprocessing,
+    Sampling,
+)
 from models.readers import (
     NotLabelsError,
     Reading,
@@ -339,6 +346,7 @@ def _settle(
         labels=given.get("labels", ()),
         frames=_frames(source, depth, given.get("frames"), shape),
         exact=given.get("exact", False),
+        crop_offset=given.get("crop_offset", CropOffset.NEAREST),
         guess=guess,
         pad=_pad(source, crop_mode, given.get("channels", preset.channels), given.get("pad", ())),
         **_sampling(source, depth, given),

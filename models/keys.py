@@ -16,6 +16,7 @@ from models.preprocessing import (
     PRESETS,
     ChannelOrder,
     CropMode,
+    CropOffset,
     Layout,
     Preset,
     Sampling,
@@ -149,6 +150,7 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "resize": _SIDE,
     "crop_pct": (_share, "a number above 0 and at most 1"),
     "crop_mode": _one_of(CropMode),
+    "crop_offset": _one_of(CropOffset),
     "pad": (
         _colour,
         'a colour as [red, green, blue], each from 0 to 255, or one of "white", "black"',

@@ -46,6 +46,15 @@ class CropMode(Enum):
 
 
 @unique
+class CropOffset(Enum):
+    """Names how the offset of a centre crop is rounded where as many pixels are not left on both
+    sides."""
+
+    NEAREST = "nearest"  # to the even one, as torchvision does
+    DOWN = "down"  # as transformers and PaddleClas do
+
+
+@unique
 class Sampling(Enum):
     """Names which frames of a longer clip a model gets; frames of a shorter clip are repeated."""
 
@@ -81,6 +90,7 @@ class Preprocessing:
     sampling: Sampling = Sampling.UNIFORM  # of a clip
     stride: int = 1  # of STRIDE
     as_bytes: bool = False  # the file's input is uint8: pixels as they are
+    crop_offset: CropOffset = CropOffset.NEAREST
     pad: tuple[int, ...] = ()  # the colour of PAD as RGB, or one grey; empty: that of the mean
 
     def chosen(self, frames: int) -> list[int]:

@@ -107,7 +107,8 @@ def _geometry(path: Path, resize: Mapping[str, object], crop: Mapping[str, objec
                 f" {{size: {shorter}}}), or both sides become {shorter} (ResizeImage: {{size:"
                 f" {shorter}}}){_OTHERWISE}"
             )
-        return keys | {"width": cut[0], "height": cut[1], "resize": shorter, "crop_mode": "crop"}
+        keys |= {"width": cut[0], "height": cut[1], "resize": shorter}
+        return keys | {"crop_mode": "crop", "crop_offset": "down"}
     whole = _sides(path, "ResizeImage", resize.get("size"))
     width, height = cut or whole
     if width * whole[1] != height * whole[0]:
@@ -115,7 +116,8 @@ def _geometry(path: Path, resize: Mapping[str, object], crop: Mapping[str, objec
             f"{path}: a crop of {width}×{height} from an image of {whole[0]}×{whole[1]} is not"
             f" supported; both must have one aspect ratio{_OTHERWISE}"
         )
-    return keys | {"width": width, "height": height, "resize": max(whole), "crop_mode": "squash"}
+    keys |= {"width": width, "height": height, "resize": max(whole)}
+    return keys | {"crop_mode": "squash", "crop_offset": "down"}
 
 
 def _sides(path: Path, step: str, size: object) -> tuple[int, int]:

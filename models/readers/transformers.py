@@ -212,7 +212,8 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
     if share is not None and not (isinstance(share, int | float) and _LEAST < share <= 1):
         raise PreprocessingError(f"{path}: crop_pct = {share!r} is not allowed; it must be a share")
     resize = int(edge / share) if share else edge
-    return {"height": crop[0], "width": crop[1], "resize": resize, "crop_mode": "crop"}
+    keys = {"height": crop[0], "width": crop[1], "resize": resize}
+    return keys | {"crop_mode": "crop", "crop_offset": "down"}
 
 
 def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -> Keys:
@@ -222,7 +223,8 @@ def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -
             f"{path}: a crop of {height}×{width} from an image of {both[0]}×{both[1]} is not"
             f" supported; both must have one aspect ratio{_OTHERWISE}"
         )
-    return {"height": height, "width": width, "resize": max(both), "crop_mode": "squash"}
+    keys = {"height": height, "width": width, "resize": max(both)}
+    return keys | {"crop_mode": "squash", "crop_offset": "down"}
 
 
 def _sides(size: object) -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ from PIL.Image import Resampling
 from models import (
     ChannelOrder,
     CropMode,
+    CropOffset,
     DecodedImage,
     Image,
     Interpolation,
@@ -185,8 +186,9 @@ def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
     if file.reorientation.transposed:
         size, within = size[::-1], within[::-1]
     width, height = _resized(file, preprocessing, within)
-    across = _span(width, size[0], reverse=file.reorientation.x_reversed)
-    down = _span(height, size[1], reverse=file.reorientation.y_reversed)
+    offset = preprocessing.crop_offset
+    across = _span(width, size[0], offset, reverse=file.reorientation.x_reversed)
+    down = _span(height, size[1], offset, reverse=file.reorientation.y_reversed)
     left, right = (_stored(edge, width, file.width) for edge in across)
     top, bottom = (_stored(edge, height, file.height) for edge in down)
     crop = across[0], down[0], across[1], down[1]
@@ -208,12 +210,13 @@ def _resized(
     return resize * file.width // shorter, resize * file.height // shorter
 
 
-def _span(resized: int, cropped: int, *, reverse: bool) -> tuple[int, int]:
+def _span(resized: int, cropped: int, offset: CropOffset, *, reverse: bool) -> tuple[int, int]:
     """Return the first and last resized pixel of a centre crop along one stored axis.
 
-    The crop's offset in the upright image is rounded to the nearest, as torchvision does.
+    The crop's offset in the upright image is rounded as `offset` says.
     """
-    first = max(0, round((resized - cropped) / 2))
+    left = resized - cropped
+    first = max(0, left // 2 if offset is CropOffset.DOWN else round(left / 2))
     last = min(resized, first + cropped)
     return (resized - last, resized - first) if reverse else (first, last)
 

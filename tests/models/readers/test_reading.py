@@ -44,7 +44,8 @@ def test_the_first_file_counts_and_what_others_say_is_said(tmp_path: Path) -> No
     assert described.origin == (
         "model.toml: resize; ../config.json: labels, interpolation, mean, std, scale,"
         " channels, height, width; ../config.json says otherwise: resize;"
-        " preprocessor_config.json says otherwise: resize, crop_mode, interpolation, mean, std;"
+        " preprocessor_config.json says otherwise: resize, crop_mode, crop_offset,"
+        " interpolation, mean, std;"
         " ../config.json says otherwise: labels"
     )
 

@@ -3,6 +3,7 @@
 import io
 import zlib
 from dataclasses import replace
+from math import floor
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from kernels.problems.interpolation import Interpolation
-from models.preprocessing import PRESETS, ChannelOrder, CropMode, Preprocessing
+from models.preprocessing import PRESETS, ChannelOrder, CropMode, CropOffset, Preprocessing
 from service.errors import PayloadTooLargeError
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode, exif, noise, png, png_chunk, scene
@@ -58,7 +59,10 @@ def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
         paper = Image.new("RGB", (wide, high), tuple(round(m / p.scale) for m in p.mean))
         paper.paste(picture, ((wide - width) // 2, (high - height) // 2))
         picture, width, height = paper, wide, high
-    left, top = round((width - p.width) / 2), round((height - p.height) / 2)
+    left, top = (width - p.width) / 2, (height - p.height) / 2
+    if p.crop_offset is CropOffset.DOWN:
+        left, top = floor(left), floor(top)
+    left, top = round(left), round(top)
     return np.asarray(picture.crop((left, top, left + p.width, top + p.height)))
 
 
@@ -81,8 +85,8 @@ SIZES = [(301, 217), (217, 301), (256, 256), (224, 224), (97, 31), (1500, 260), 
 
 EACH_MODE = pytest.mark.parametrize(
     "preprocessing",
-    [RGB, OBLONG, STRETCH, SQUASH, PAD, CUT_PAD],
-    ids=["rgb", "oblong", "stretch", "squash", "pad", "cut pad"],
+    [RGB, OBLONG, STRETCH, SQUASH, PAD, CUT_PAD, replace(RGB, crop_offset=CropOffset.DOWN)],
+    ids=["rgb", "oblong", "stretch", "squash", "pad", "cut pad", "down"],
 )
 EACH_SIZE = pytest.mark.parametrize("size", SIZES)
 

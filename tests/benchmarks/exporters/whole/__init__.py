@@ -1,0 +1,1 @@
+"""Every exporter, from its installation to what Convoy answers."""
