@@ -41,7 +41,7 @@ from service.images.webp import parse_webp
 MOST_FRAMES = 1024
 """The most frames of a clip before some of them are chosen."""
 
-CLIP_TYPES = ("image/gif", "application/zip", *VIDEO_TYPES)
+CLIP_TYPES = ("application/zip", *VIDEO_TYPES)
 """The media types of clips besides those of images."""
 
 _HOW = (

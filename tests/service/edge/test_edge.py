@@ -14,7 +14,7 @@ import pytest
 from service.api.app import create_app
 from service.edge.edge import Limits
 from service.edge.keys import Keys
-from service.telemetry.logs import AccessLog, LineWriter, LogFormat
+from service.telemetry.logs import AccessLog, LineWriter, LogFormat, LogLevel
 from tests.support.servers.listening import OpenPort, Reply, get, listening, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
@@ -364,7 +364,8 @@ async def test_every_request_is_one_line(direct: bool, keys: Keys) -> None:
     reader, writer = os.pipe()
     lines = LineWriter(LogFormat.JSON, writer)
     image = b"7" + b"\x89PNG" * 100
-    async with convoy(direct=direct, keys=keys, ended=AccessLog(lines)) as server:
+    log = AccessLog(lines, LogLevel.DEBUG)  # which has scrapes, too
+    async with convoy(direct=direct, keys=keys, ended=log) as server:
         client = await server.send(post(image, BEARER, "X-Request-Id: one"))
         scored = await client.reply()
         client.send(get("/metrics?token=hidden", BEARER))
@@ -378,6 +379,7 @@ async def test_every_request_is_one_line(direct: bool, keys: Keys) -> None:
     assert KEY not in text
     assert "PNG" not in text
     first, second, third = map(json.loads, text.splitlines())
+    assert [line["level"] for line in (first, second, third)] == ["INFO", "DEBUG", "INFO"]
     assert first["id"] == "one"
     assert first["client"] == "127.0.0.1 key 2"
     assert (first["method"], first["path"], first["status"]) == ("POST", "/v1/classify", 200)

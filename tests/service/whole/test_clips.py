@@ -31,6 +31,7 @@ from models.preprocessing import normalised
 from service.api.app import create_app
 from service.hosting.loading import info_of
 from service.hosting.repository import Repository
+from service.http.body import IMAGE_TYPES
 from service.images.clip import CLIP_TYPES, prepare_clip
 from service.images.prepare import ImageLimits
 from tests.service.images.test_clip import REFUSED
@@ -156,10 +157,10 @@ async def test_openapi_lists_the_media_types_of_clips_where_they_are_taken() -> 
 
     async with moving_digits() as client:
         for types in await listed(client):
-            assert {"image/png", *CLIP_TYPES} <= types
+            assert {*IMAGE_TYPES, *CLIP_TYPES} <= types
     async with serving() as (client, _):
         for types in await listed(client):
-            assert "image/png" in types
+            assert {*IMAGE_TYPES} <= types
             assert not {*CLIP_TYPES} & types
 
 
@@ -192,8 +193,11 @@ async def test_what_a_model_of_clips_is_and_gets_is_shown() -> None:
         answer = await client.post("/v1/models/moving/pixels", files=form_of(digit_moving("up")))
         with Image.open(io.BytesIO(answer.content)) as image:
             assert image.size == (32, FRAMES * 32)
-        metadata = (await client.get("/v2/models/moving")).json()
-        assert metadata["inputs"][0]["shape"] == [-1, FRAMES, 32, 32, 1]
+        own = {"clip": [-1, 1, FRAMES, 32, 32]}  # as the model's file has it
+        pixels = {"image": [-1, FRAMES, 32, 32, 1]}
+        for query, inputs in {"": own, "?all=true": own | pixels}.items():
+            metadata = (await client.get(f"/v2/models/moving{query}")).json()
+            assert {each["name"]: each["shape"] for each in metadata["inputs"]} == inputs
 
 
 async def test_a_wrong_clip_is_refused_with_what_is_right() -> None:

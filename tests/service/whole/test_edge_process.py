@@ -106,8 +106,14 @@ def keys(tmp_path: Path) -> Path:
     return file
 
 
-def test_keys_and_a_log_of_json_and_a_hangup_reads_the_keys_again(keys: Path) -> None:
-    with serving("--api-key-file", keys, "--log-format", "json") as server:
+@pytest.mark.parametrize(
+    ("level", "probes"), [("info", []), ("debug", [("/v2/health/ready", 200, "DEBUG")])]
+)
+def test_keys_and_a_log_of_json_and_a_hangup_reads_the_keys_again(
+    keys: Path, level: str, probes: list[tuple[str, int, str]]
+) -> None:
+    flags = ("--api-key-file", keys, "--log-format", "json", "--log-level", level)
+    with serving(*flags) as server:
         assert server.ask("GET", "/v2/health/ready")[0] == 200
         assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 401
         status, headers = server.ask(
@@ -120,10 +126,11 @@ def test_keys_and_a_log_of_json_and_a_hangup_reads_the_keys_again(keys: Path) ->
         assert server.ask("GET", "/v2", Authorization="Bearer second")[0] == 200
         lines: list[dict[str, Any]] = [json.loads(line) for line in server.stop()]
     requests = [line for line in lines if line["logger"] == "convoy.access"]
-    assert [(line["path"], line["status"]) for line in requests[:3]] == [
-        ("/v2/health/ready", 200),
-        ("/v1/classify", 401),
-        ("/v1/classify", 200),
+    first = [(line["path"], line["status"], line["level"]) for line in requests]
+    assert first[: len(probes) + 2] == [
+        *probes,
+        ("/v1/classify", 401, "INFO"),
+        ("/v1/classify", 200, "INFO"),
     ]
     (scored,) = [line for line in requests if "model" in line]
     assert (scored["id"], scored["model"], scored["images"]) == ("mine", "digits", 1)
