@@ -95,11 +95,13 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
     rows = read(out)
     by = {(r["server"], r["work"], r["connections"]): r for r in rows}
     assert len(by) == len(rows) == 3 * 2 * len(CONNECTIONS)
-    for work in (NOOP, DIGITS):
+    # The no-op's classes are all equally likely: in whatever order they come, the answer is right.
+    right = {NOOP: {GOOD, WRONG}, DIGITS: {GOOD}}
+    for work, rightly in right.items():
         for connections in CONNECTIONS:
-            for server, setting in ((CONVOY.name, "as it comes"), (STAND_IN.name, GOOD)):
+            for server, settings in ((CONVOY.name, {"as it comes"}), (STAND_IN.name, rightly)):
                 found = by[server, work, connections]
-                assert found["setting"] == setting
+                assert found["setting"] in settings
                 assert found["n"] >= connections
                 assert found["commit"]
                 assert (found["telemetry"], found["cores"] > 0) == ("off", True)
@@ -110,9 +112,9 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
                     assert len(found[name]) == 2, "a number for each round"
                     assert min(found[name]) > 0
             theirs = by[STAND_IN.name, work, connections]
-            assert GOOD in theirs["tried"]
+            assert set(theirs["tried"]) == rightly
+            assert set(theirs["failed"]) == {GOOD, WRONG, UNSURE, TIRED} - rightly
             assert "is right" in theirs["failed"][UNSURE]
-            assert TIRED in theirs["failed"]
             assert by[ABSENT.name, work, connections]["error"] == "not installed: no network"
         images = {by[name, work, 8]["image"] for name in (CONVOY.name, STAND_IN.name)}
         assert len(images) == 1

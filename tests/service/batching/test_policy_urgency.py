@@ -1,16 +1,20 @@
 """Deadlines and priorities over HTTP, and L(n) measured while warming up."""
 
 import asyncio
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from models import EngineError, Images, Scores
+from service.api.app import create_app
 from service.api.v1 import urgency_from
 from service.batching.policy import NO_HURRY, Urgency
+from service.edge.keys import Keys
 from service.errors import InvalidParameterError
+from tests.support.servers.listening import listening, post
 from tests.support.service.client import PATH, digits, error_of, serving, until
 from tests.support.service.fakes import FakeEngine, decode_digit, make_repository, one_hot
 
@@ -112,7 +116,7 @@ async def test_one_that_waits_is_refused_when_its_time_has_passed() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("v2", [False, True], ids=["header", "V2"])
-async def test_a_higher_priority_is_run_first(v2: bool) -> None:
+async def test_a_higher_priority_is_run_first(v2: bool, tmp_path: Path) -> None:
     gate = threading.Event()
     ran: list[int] = []
 
@@ -121,22 +125,28 @@ async def test_a_higher_priority_is_run_first(v2: bool) -> None:
         return one_hot(images)
 
     engine = FakeEngine(gate=gate, max_batch=1, scores=scores)
-    async with serving(engine) as (client, pipeline):
+    file = tmp_path / "keys"
+    file.touch(0o600)
+    file.write_text("of-the-phones priority=1\n")  # without a key none is above the default
 
-        def send(digit: int, priority: int) -> "asyncio.Task[httpx.Response]":
-            if v2:
-                sending = client.post(INFER, json=infer(digit, priority=priority))
-            else:
-                headers = {"X-Priority": str(priority)}
-                sending = client.post(PATH, content=str(digit).encode(), headers=headers)
-            return asyncio.create_task(sending)
+    def request(digit: int, priority: int) -> bytes:
+        key = "X-API-Key: of-the-phones"
+        if v2:
+            return post(json.dumps(infer(digit, priority=priority)).encode(), key, path=INFER)
+        return post(str(digit).encode(), key, f"X-Priority: {priority}")
 
-        tasks = []
+    repository = make_repository(engine)
+    (pipeline,) = repository.models.values()
+    await repository.warm_up()
+    app = create_app(repository)
+    async with listening(app, endpoints=app.endpoints, keys=Keys(file)) as server:
+        sent = []
         for waiting, (digit, priority) in enumerate([(0, 0), (3, 3), (2, 0), (1, 1)]):
-            tasks.append(send(digit, priority))
+            sent.append(await server.send(request(digit, priority)))
             await until(lambda: engine.batches == [1])
             await until(lambda n=waiting: pipeline.metrics.pending() == n)  # type: ignore[misc]
         gate.set()
-        for answer in await asyncio.gather(*tasks):
-            assert answer.status_code == 200
+        for client in sent:
+            assert (await client.reply()).status == 200
     assert ran == [0, 1, 2, 3]
+    assert await repository.close(5)

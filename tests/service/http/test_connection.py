@@ -254,11 +254,12 @@ async def test_a_client_that_leaves_during_its_batch_does_not_disturb_others() -
 @run
 async def test_a_request_without_room_for_its_bytes_is_answered_429() -> None:
     async with served() as server:
-        server.pipeline.admission.room.max_bytes = 1500
+        room = server.pipeline.admission.room
+        room.max_bytes = 30_000  # for an answer of up to 7,500 bytes, and one of these bodies
         first, second = await server.connect(), await server.connect()
-        first.send(post(b"7" * 1000)[:-1])
-        await until(lambda: server.pipeline.admission.room.taken == 1000)
-        second.send(post(b"8" * 1000))
+        first.send(post(b"7" * 20_000)[:-1])
+        await until(lambda: room.taken == 20_000)
+        second.send(post(b"8" * 20_000))
         status, headers, body = await second.answer()
         assert (status, headers["retry-after"]) == (429, "1")
         assert "bytes of images and answers are" in body["error"]
