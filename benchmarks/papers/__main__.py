@@ -1,4 +1,4 @@
-"""Prints one of the papers' tables, or writes docs/papers.md, its picture, and docs/ladder.md.
+"""Prints one of the papers' tables, or writes docs/papers.md, its image, and docs/ladder.md.
 
 python -m benchmarks.papers --docs      all of it: `make papers`
 python -m benchmarks.papers NAME        one table
@@ -162,7 +162,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
         parser.error("name a table, or --docs")
     if arguments.docs:
         PAGE.write_text(page({paper: of() for paper, of in PAPERS.items()}), encoding="utf-8")
-        blur.picture(blur.blurred()[0]).save(blur.PICTURE)
+        blur.panels(blur.blurred()[0]).save(blur.IMAGE)
         text = ladder.PAGE.read_text(encoding="utf-8")
         ladder.PAGE.write_text(ladder.page(text, ladder.counted()), encoding="utf-8")
     if arguments.name is not None:

@@ -1,7 +1,7 @@
 """Computes Soutar 2020's worked example by a kernel, and draws it: docs/blur.png.
 
 32 images of 50×50 with 32 channels, all alike, are blurred by a Gaussian filter of 3×3 for each of
-which F(2×2, 3×3) takes 25×25 tiles a channel. The picture has a channel, the tiles of it
+which F(2×2, 3×3) takes 25×25 tiles a channel. The image has a channel, the tiles of it
 transformed, and the output that the fused kernel computed on the simulator.
 """
 
@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 PROBLEM = same_padded((50, 50), 3, 32, 4).with_batch(32)
 """The example; it says nothing of K."""
 
-PICTURE = ROOT / "docs" / "blur.png"
+IMAGE = ROOT / "docs" / "blur.png"
 
 _ZOOM = 4
 
@@ -81,8 +81,8 @@ def transformed() -> Floats:
     return np.asarray(v.swapaxes(1, 2).reshape(100, 100), np.float32)
 
 
-def picture(y: Floats) -> Image.Image:
-    """Return the three panels as a grey picture, each from its darkest to its brightest."""
+def panels(y: Floats) -> Image.Image:
+    """Return the three panels as one grey image, each from its darkest to its brightest."""
     panels = [(channel(), _ZOOM), (transformed(), _ZOOM // 2), (y, _ZOOM)]
     drawn = []
     for panel, zoom in panels:

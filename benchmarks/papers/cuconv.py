@@ -67,9 +67,9 @@ def _speed() -> list[Result]:
         return measured.of_goal("section 4.1", what, theirs, only, goal)
 
     return [
-        measured.on_gpu("figure 5", "speed-ups of 1×1 by N", "a picture", f"layer .* 1x1 {_N}"),
-        measured.on_gpu("figure 6", "speed-ups of 3×3 by N", "a picture", f"layer .* 3x3 .*{_N}"),
-        measured.on_gpu("figure 7", "speed-ups of 5×5 by N", "a picture", f"layer .* 5x5 .*{_N}"),
+        measured.on_gpu("figure 5", "speed-ups of 1×1 by N", "an image", f"layer .* 1x1 {_N}"),
+        measured.on_gpu("figure 6", "speed-ups of 3×3 by N", "an image", f"layer .* 3x3 .*{_N}"),
+        measured.on_gpu("figure 7", "speed-ups of 5×5 by N", "an image", f"layer .* 5x5 .*{_N}"),
         goal("1×1, N = 1: mean speed-up", "1.23×", "layer .* 1x1 N1 (convoy|torch)$",
              Goal("cuconv", (1,), "geometric_mean", 1.23, kernel=1)),
         goal("1×1, N = 1: greatest", "2.29×", "layer .* 1x1 N1 (convoy|torch)$",

@@ -196,7 +196,7 @@ def _speed() -> list[Result]:
                          "layer .* 3x3 p1,1,1,1 N16 (convoy|torch)$",
                          Goal("vgg-e", (16,), "of_peak", 1.36)),
         measured.on_gpu("figure 1", "effective TFLOPS by layer and N; FFT and FX hatched",
-                        "a picture", every),
+                        "an image", every),
         measured.of_goal("section 8", "faster at every layer but conv 1.1", "all but one",
                          every, Goal("vgg-e", tuple(TABLE_5), "least", 1.0)),
         measured.on_gpu("section 8", "conv 5 at N = 1 is the slowest",

@@ -146,7 +146,7 @@ def started(
 def settings_of(
     work: str, task: Task, threads: int, port: int, folder: Path, choices: Mapping[str, Any]
 ) -> Settings:
-    """Return what a server's program is told."""
+    """Return the settings of a server's program."""
     how = task.classifier.preprocessing if task.classifier else None
     return Settings(
         port=port,
@@ -295,7 +295,7 @@ def _tried(peer: Peer, setting: Setting, server: Running, task: Task, seconds: f
     it."""
     case = task.cases[0]
     request = request_for(setting.protocol, peer.path, case.image, case.media_type)
-    _warm_up(server.address, peer, setting, task, seconds * _TRY)
+    _warm_up(server.address, peer, setting, task, request, seconds * _TRY)
     threads = threads_of(peer, setting, task)
     conditions = fairness.found(server, threads)
     fairness.check(conditions, fairness.wanted(threads), request, case.image)
@@ -309,13 +309,13 @@ def _tried(peer: Peer, setting: Setting, server: Running, task: Task, seconds: f
     return candidate
 
 
-def _warm_up(address: Address, peer: Peer, setting: Setting, task: Task, seconds: float) -> None:
+def _warm_up(
+    address: Address, peer: Peer, setting: Setting, task: Task, request: bytes, seconds: float
+) -> None:
     """Check the answers, and send requests until the server stops closing connections.
 
     Ray starts HAProxy anew a moment after it first answers, which ends connections that are open.
     """
-    case = task.cases[0]
-    request = request_for(setting.protocol, peer.path, case.image, case.media_type)
     for last in (*[False] * (_WARM_UPS - 1), True):
         try:
             check(address, peer, setting, task)

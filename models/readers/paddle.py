@@ -84,6 +84,7 @@ def _pixels(path: Path, steps: Sequence[tuple[str, Mapping[str, object]]]) -> Ke
         raise PreprocessingError(f"{path}: {shown} is not supported{_OTHERWISE}")
     settings = dict(steps)
     keys = _geometry(path, settings.get("ResizeImage", {}), settings.get("CropImage"))
+    keys["crop_offset"] = "down"
     if "NormalizeImage" in settings:
         keys |= {key: settings["NormalizeImage"].get(key, _DEFAULTS[key]) for key in _DEFAULTS}
         keys["scale"] = _number(keys["scale"])
@@ -107,8 +108,7 @@ def _geometry(path: Path, resize: Mapping[str, object], crop: Mapping[str, objec
                 f" {{size: {shorter}}}), or both sides become {shorter} (ResizeImage: {{size:"
                 f" {shorter}}}){_OTHERWISE}"
             )
-        keys |= {"width": cut[0], "height": cut[1], "resize": shorter}
-        return keys | {"crop_mode": "crop", "crop_offset": "down"}
+        return keys | {"width": cut[0], "height": cut[1], "resize": shorter, "crop_mode": "crop"}
     whole = _sides(path, "ResizeImage", resize.get("size"))
     width, height = cut or whole
     if width * whole[1] != height * whole[0]:
@@ -116,8 +116,7 @@ def _geometry(path: Path, resize: Mapping[str, object], crop: Mapping[str, objec
             f"{path}: a crop of {width}×{height} from an image of {whole[0]}×{whole[1]} is not"
             f" supported; both must have one aspect ratio{_OTHERWISE}"
         )
-    keys |= {"width": width, "height": height, "resize": max(whole)}
-    return keys | {"crop_mode": "squash", "crop_offset": "down"}
+    return keys | {"width": width, "height": height, "resize": max(whole), "crop_mode": "squash"}
 
 
 def _sides(path: Path, step: str, size: object) -> tuple[int, int]:

@@ -124,6 +124,7 @@ def _pixels(path: Path, config: Config) -> Keys:
             f"{path}: {said} crops before it resizes, which is not supported{_OTHERWISE}"
         )
     keys = _geometry(path, config, kind)
+    keys["crop_offset"] = "down"
     keys["interpolation"] = _filter(path, config.get("resample"))
     return keys | _normalisation(path, config, kind)
 
@@ -212,8 +213,7 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
     if share is not None and not (isinstance(share, int | float) and _LEAST < share <= 1):
         raise PreprocessingError(f"{path}: crop_pct = {share!r} is not allowed; it must be a share")
     resize = int(edge / share) if share else edge
-    keys = {"height": crop[0], "width": crop[1], "resize": resize}
-    return keys | {"crop_mode": "crop", "crop_offset": "down"}
+    return {"height": crop[0], "width": crop[1], "resize": resize, "crop_mode": "crop"}
 
 
 def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -> Keys:
@@ -223,8 +223,7 @@ def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -
             f"{path}: a crop of {height}×{width} from an image of {both[0]}×{both[1]} is not"
             f" supported; both must have one aspect ratio{_OTHERWISE}"
         )
-    keys = {"height": height, "width": width, "resize": max(both)}
-    return keys | {"crop_mode": "squash", "crop_offset": "down"}
+    return {"height": height, "width": width, "resize": max(both), "crop_mode": "squash"}
 
 
 def _sides(size: object) -> tuple[int, int] | None:

@@ -183,31 +183,39 @@ def _sockets(
     a connection of the port; and the numbers of all."""
     found: dict[int, tuple[int, Peer] | None] = {}
     every = set()
-    for name in os.listdir(_FILES):
-        with suppress(OSError):  # closed meanwhile
-            status = os.fstat(int(name))
-            if not stat.S_ISSOCK(status.st_mode):
-                continue
-            every.add(status.st_ino)
-            if status.st_ino not in known:
-                found[status.st_ino] = None
-                with socket.socket(fileno=os.dup(int(name))) as same:
-                    if _port_of(same) == port:
-                        host, number = same.getpeername()[:2]  # OSError: it listens
-                        found[status.st_ino] = int(name), (_plain(host), number)
+    for file, number in _own_sockets():
+        every.add(number)
+        if number in known:
+            continue
+        found[number] = None
+        # OSError: it was closed meanwhile, or listens, and has no peer.
+        with suppress(OSError), socket.socket(fileno=os.dup(file)) as same:
+            if _port_of(same) == port:
+                host, peer_port = same.getpeername()[:2]
+                found[number] = file, (_plain(host), peer_port)
     return found, frozenset(every)
+
+
+def _own_sockets() -> Iterator[tuple[int, int]]:
+    """Yield the file and the system's number of each socket of this process."""
+    for name in os.listdir(_FILES):
+        try:
+            status = os.fstat(int(name))
+        except OSError:  # closed meanwhile
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            yield int(name), status.st_ino
 
 
 def _listeners(port: int) -> Iterator[socket.socket]:
     """Yield copies of this process's sockets that listen on the port."""
-    for name in os.listdir(_FILES):
-        with suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                same = socket.socket(fileno=os.dup(int(name)))
-                if _port_of(same) == port and _listens(same):
-                    yield same
-                else:
-                    same.close()
+    for file, _ in _own_sockets():
+        with suppress(OSError):  # closed meanwhile
+            same = socket.socket(fileno=os.dup(file))
+            if _port_of(same) == port and _listens(same):
+                yield same
+            else:
+                same.close()
 
 
 def _listens(one: socket.socket) -> bool:

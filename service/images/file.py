@@ -69,6 +69,17 @@ class ImageFormat(Enum):
         if not (width and height):
             raise self.broken("it does not say how large it is")
 
+    def check_density(self, width: int, height: int, coded_bytes: int, least_bytes: int) -> None:
+        """Raise ImageError if so many pixels have fewer coded bytes than any encoder needs.
+
+        Decoders would fill missing pixels with grey, and take as long as for others.
+        """
+        if coded_bytes < least_bytes:
+            raise self.broken(
+                f"{width}×{height} pixels take {least_bytes} bytes at least, and it has"
+                f" {coded_bytes}"
+            )
+
     def segment_numbers(self, file_bytes: int) -> Iterator[int]:
         """Yield 0, 1, 2, ... to count segments. Raises ImageError after more than any real file
         has."""
@@ -138,18 +149,6 @@ class ImageFile(NamedTuple):
     def pixels(self) -> int:
         """Return width times height."""
         return self.width * self.height
-
-
-def check_density(kind: str, width: int, height: int, coded_bytes: int, least_bytes: int) -> None:
-    """Raise ImageError if so many pixels have fewer coded bytes than any encoder needs for them.
-
-    Decoders would fill missing pixels with grey, and take as long as for others.
-    """
-    if coded_bytes < least_bytes:
-        raise ImageError(
-            f"the {kind} is broken: {width}×{height} pixels take {least_bytes} bytes at least, "
-            f"and it has {coded_bytes}; save the image again"
-        )
 
 
 def exif_orientation(exif: bytes | memoryview) -> int:

@@ -4,7 +4,7 @@ import struct
 from typing import NamedTuple
 
 from service.errors import ImageError
-from service.images.file import ImageFile, ImageFormat, Weight, check_density
+from service.images.file import ImageFile, ImageFormat, Weight
 
 _SCREEN_BYTES, _IMAGE_BYTES = 13, 10
 _IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
@@ -81,7 +81,7 @@ def _read(data: bytes) -> Gif:
                 left -= 1
             position += 1
             if kind == _IMAGE:
-                check_density("GIF", w, h, coded_bytes, w * h // _MOST_PIXELS)
+                ImageFormat.GIF.check_density(w, h, coded_bytes, w * h // _MOST_PIXELS)
                 end = end or position
             if left < 0:
                 raise _broken("it has more sub-blocks than an encoder makes of so many bytes")

@@ -5,7 +5,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 
-from service.images.file import ImageFile, ImageFormat, Weight, check_density, exif_orientation
+from service.images.file import ImageFile, ImageFormat, Weight, exif_orientation
 
 _FORMAT = ImageFormat.PNG
 _SIGNATURE_LENGTH = 8
@@ -95,7 +95,7 @@ def check_png(parts: Sequence[memoryview]) -> None:
 def _check_frame(width: int, height: int, coded_bytes: int, colour: int, depth: int) -> None:
     """Raise ImageError if a frame of an animation has more pixels than its bytes can hold."""
     least_bytes = _least_bytes(width, height, colour, depth)
-    check_density(_FORMAT.value, width, height, coded_bytes, least_bytes)
+    _FORMAT.check_density(width, height, coded_bytes, least_bytes)
 
 
 def _least_bytes(width: int, height: int, colour: int, depth: int) -> int:

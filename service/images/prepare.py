@@ -32,7 +32,7 @@ from service.errors import PayloadTooLargeError
 from service.images import turbo
 from service.images.decode import Drawing, How
 from service.images.decode_pool import Cost, Decoding, NotForDeviceError
-from service.images.file import ImageFile, ImageFormat, check_density
+from service.images.file import ImageFile, ImageFormat
 from service.images.header import parse_image_file
 
 # JPEG's own limit, and more than WebP's; a PNG 1 wide and 50 million high would cost gigabytes.
@@ -100,7 +100,7 @@ def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
             f"{limits.max_passes * limits.max_pixels // file.pixels} scans are allowed; "
             "save it as a baseline JPEG, or smaller"
         )
-    check_density(file.format.value, file.width, file.height, file.coded_bytes, file.least_bytes)
+    file.format.check_density(file.width, file.height, file.coded_bytes, file.least_bytes)
     return file
 
 

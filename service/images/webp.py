@@ -4,7 +4,7 @@
 import struct
 from collections.abc import Iterator
 
-from service.images.file import ImageFile, ImageFormat, Weight, check_density, exif_orientation
+from service.images.file import ImageFile, ImageFormat, Weight, exif_orientation
 
 _FORMAT = ImageFormat.WEBP
 _EXIF_PREFIX = b"Exif\0\0"
@@ -66,7 +66,7 @@ def _check_frame(payload: memoryview) -> None:
         if kind in _MOST_PIXELS:
             coded_bytes += len(part)
             densest = min(densest, _MOST_PIXELS[kind])
-    check_density(_FORMAT.value, width, height, coded_bytes, width * height // densest)
+    _FORMAT.check_density(width, height, coded_bytes, width * height // densest)
 
 
 def _chunks(

@@ -118,16 +118,19 @@ def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert told.last_inference == max(row[2] for row in rows)
 
 
+# Triton's reasons for failures, by the statuses that they are answered with.
+REASONS = (
+    (429, "REJECTED"),
+    (503, "REJECTED"),
+    (504, "REJECTED"),
+    (499, "CANCELED"),
+    (500, "BACKEND"),
+)
+
+
 @pytest.mark.parametrize(
     ("status", "reason"),
-    [
-        (429, "REJECTED"),
-        (503, "REJECTED"),
-        (504, "REJECTED"),
-        (499, "CANCELED"),
-        (500, "BACKEND"),
-        *((refused, None) for refused in (400, 401, 403, 404, 408, 413, 415, 422, 501)),
-    ],
+    [*REASONS, *((refused, None) for refused in (400, 401, 403, 404, 408, 413, 415, 422, 501))],
 )
 def test_what_is_refused_for_how_it_is_made_is_no_failure_as_in_triton(
     status: int, reason: str | None
@@ -141,14 +144,7 @@ def test_what_is_refused_for_how_it_is_made_is_no_failure_as_in_triton(
 
 @pytest.mark.parametrize(
     ("status", "reason"),
-    [
-        (429, "REJECTED"),
-        (503, "REJECTED"),
-        (504, "REJECTED"),
-        (499, "CANCELED"),
-        (500, "BACKEND"),
-        (400, None),
-    ],
+    [*REASONS, (400, None)],
 )
 def test_failures_are_told_by_tritons_reasons(status: int, reason: str | None) -> None:
     metrics = Metrics(max_batch=1)
