@@ -60,17 +60,17 @@ EXPORTERS = (
     ),
     Exporter("forms of Custom Vision, ML.NET and AutoGluon", (*_TORCH, _PILLOW), "forms.py"),
     Exporter(
-        "ONNX Runtime's quantiser",
+        "ONNX Runtime's quantizer",
         ("onnxruntime==1.32.0", "onnx==1.23.2", "sympy==1.14.0", _PILLOW),
-        "quantised_models.py",
+        "quantized_models.py",
         ("onnxruntime",),
     ),
-    Exporter("NNCF", ("nncf==3.4.0", *_TORCH, _PILLOW), "quantised_models.py", ("nncf",)),
+    Exporter("NNCF", ("nncf==3.4.0", *_TORCH, _PILLOW), "quantized_models.py", ("nncf",)),
     Exporter(
         "Model Optimizer",
         ("nvidia-modelopt[onnx]==0.47.0", "torch==2.15.0", "onnxruntime==1.32.0", _PILLOW),
-        "quantised_models.py",
+        "quantized_models.py",
         ("modelopt",),
     ),
 )
-"""In this order: quantisers read what PyTorch and torchvision wrote."""
+"""In this order: quantizers read what PyTorch and torchvision wrote."""

@@ -59,12 +59,12 @@ def verdict(model: Path, photographs: Path) -> Verdict:
         exact = _asked(model, photographs, *_EXACT)
         if exact.difference is not None and exact.difference <= TOLERANCE:
             return Verdict(model.name, PIXELS, found.difference)
-        if found.difference <= STEP and _quantised(model):
+        if found.difference <= STEP and _quantized(model):
             return Verdict(model.name, STEPS, found.difference)
     return found
 
 
-def _quantised(model: Path) -> bool:
+def _quantized(model: Path) -> bool:
     files = map(partial(onnx.load, load_external_data=False), model.rglob("*.onnx"))
     return any("Quantize" in node.op_type for file in files for node in file.graph.node)
 

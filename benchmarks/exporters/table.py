@@ -14,7 +14,7 @@ Each model was written by a pinned release of its exporter, in a folder with the
 exporter writes beside it, and asked for the page's photographs by the exporter's own pipeline.
 Convoy was asked without a flag. A model is *right* where no probability differs by more than
 {tolerance:g}; *right with exact* where that needs [`exact = true`](models.md#exact), because these
-random networks multiply a pixel's last bit; *right to a step of 8 bits* where a quantised network
+random networks multiply a pixel's last bit; *right to a step of 8 bits* where a quantized network
 differs by at most {step:g}, as a value between two codes may become either. *Refused* and *warned*
 rows have what Convoy said. Written by `python -m benchmarks.exporters check`{at}, after `export`.
 

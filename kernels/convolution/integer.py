@@ -1,7 +1,7 @@
-"""Implements what all convolutions of quantised values share: exact sums, which become bytes.
+"""Implements what all convolutions of quantized values share: exact sums, which become bytes.
 
 numbers, scales, bias ─ requantization ─ offset, scale ─┐
-x, y, residual, activation ─ rounding_struct ───────────┴─ kernels/src/requantise.cuh
+x, y, residual, activation ─ rounding_struct ───────────┴─ kernels/src/requantize.cuh
 """
 
 from typing import Any, ClassVar, Generic, TypeVar
@@ -13,7 +13,7 @@ from kernels.convolution.split_sum import SplitSum, TileConfig
 from kernels.device.launch import Launch, launch, struct, window_struct
 from kernels.layout.operands import ConvTensors, Filter, check_operands
 from kernels.layout.pixels import Addend
-from kernels.operations.quantise import clamped, step_of
+from kernels.operations.quantize import clamped, step_of
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision, Storage
 
@@ -75,7 +75,7 @@ class IntegerSum(SplitSum[C], Generic[C]):
 
 
 def rounding_struct(tensors: ConvTensors) -> bytes:
-    """Return a `Rounding` of requantise.cuh. Raises ValueError for an activation that does not
+    """Return a `Rounding` of requantize.cuh. Raises ValueError for an activation that does not
     clamp.
     """
     y, residual = tensors.y.stored, tensors.residual
@@ -83,7 +83,7 @@ def rounding_struct(tensors: ConvTensors) -> bytes:
     sum_least, sum_most = (ahead or y).bounds
     least, most = clamped(y, tensors.activation)
     return struct(
-        "requantise.cuh",
+        "requantize.cuh",
         "Rounding",
         sum_least=sum_least,
         sum_most=sum_most,

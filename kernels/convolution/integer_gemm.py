@@ -44,7 +44,7 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but quantised problems without a prologue and a projection."""
+        """Refuse all but quantized problems without a prologue and a projection."""
         return not_bytes(problem) or after_prologue(problem) or projecting(problem)
 
     @override

@@ -55,7 +55,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {_DHT, 0xC8, 0xCC}  # not JPG, DAC
 _WHOLE_BLOCKS = b"\0\x3f\0"  # all 64 coefficients, in one scan
 
 _TABLES = 4  # of a kind, at most
-_STEPS = 64  # of a quantisation table
+_STEPS = 64  # of a quantization table
 _LENGTHS, _VALUES = 16, 256  # of Huffman codes
 _SAMPLINGS = ((1, 1), (2, 1), (1, 2), (2, 2))
 
@@ -111,7 +111,7 @@ class JpegFile:
     width: int
     height: int
     luma: tuple[int, int]  # samples of the first component beside one of the others, across, down
-    quantisation: tuple[bytes, ...]  # of each component: 64 steps, in zigzag order
+    quantization: tuple[bytes, ...]  # of each component: 64 steps, in zigzag order
     codes: tuple[bytes, ...]  # of each component, DC and AC: how many of each length, values
     interval: int  # MCUs between restart markers; 0: there are none
     transform: bool  # YCbCr, not RGB
@@ -120,7 +120,7 @@ class JpegFile:
     @property
     def components(self) -> int:
         """Return the number of components, 1 or 3."""
-        return len(self.quantisation)
+        return len(self.quantization)
 
     def scaled(self, eighths: int) -> tuple[int, int]:
         """Return the width and height to which the image is decoded, at 8, 4, 2 or 1 eighths."""
@@ -147,7 +147,7 @@ class _Headers:
     """Collects the contents of segments."""
 
     def __init__(self) -> None:
-        self.quantisation: dict[int, bytes] = {}
+        self.quantization: dict[int, bytes] = {}
         self.codes: dict[int, bytes] = {}  # by number, with 16 added for AC
         self.frame: bytes | None = None
         self.interval = 0
@@ -157,7 +157,7 @@ class _Headers:
     def read(self, marker: int, body: bytes) -> None:
         """Read a segment's body. Raises UnsuitableError."""
         if marker == _DQT:
-            self._read_quantisation(body)
+            self._read_quantization(body)
         elif marker == _DHT:
             self._read_codes(body)
         elif marker == _DRI:
@@ -174,11 +174,11 @@ class _Headers:
         else:
             raise UnsuitableError(Reason.SEGMENT, f"it has a segment FF {marker:02X}")
 
-    def _read_quantisation(self, body: bytes) -> None:
+    def _read_quantization(self, body: bytes) -> None:
         if len(body) % (1 + _STEPS) or any(number >= _TABLES for number in body[:: 1 + _STEPS]):
-            raise UnsuitableError(Reason.TABLE, "a quantisation table is not of 64 bytes")
+            raise UnsuitableError(Reason.TABLE, "a quantization table is not of 64 bytes")
         for at in range(0, len(body), 1 + _STEPS):
-            self.quantisation[body[at]] = body[at + 1 : at + 1 + _STEPS]
+            self.quantization[body[at]] = body[at + 1 : at + 1 + _STEPS]
 
     def _read_codes(self, body: bytes) -> None:
         at = 0
@@ -226,7 +226,7 @@ class _Headers:
         if luma not in _SAMPLINGS or any(factors != (1, 1) for factors in chroma):
             raise UnsuitableError(Reason.SAMPLING, f"its components are sampled by {sampling}")
         try:
-            quantisation = tuple(self.quantisation[number] for number in frame[8::3])
+            quantization = tuple(self.quantization[number] for number in frame[8::3])
             codes = tuple(
                 self.codes[number]
                 for byte in scan_header[2:-3:2]
@@ -240,7 +240,7 @@ class _Headers:
             width=width,
             height=height,
             luma=luma,
-            quantisation=quantisation,
+            quantization=quantization,
             codes=codes,
             interval=self.interval,
             transform=self._transform(numbers),
@@ -394,7 +394,7 @@ def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
         coefficients=places[6],
         plane=_filled(places[7:], 3),
     )
-    tables = [*file.quantisation, *[bytes(_STEPS)] * (3 - file.components), _ZIGZAG]
+    tables = [*file.quantization, *[bytes(_STEPS)] * (3 - file.components), _ZIGZAG]
     tables += [code.ljust(_LENGTHS + _VALUES, b"\0") for code in file.codes]
     return b"".join([described, *tables]).ljust(JPEG_BYTES, b"\0"), end
 

@@ -35,7 +35,7 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class Addend(Pixels):
-    """Pixels that are added to quantised numbers after these have been rounded to `ahead`."""
+    """Pixels that are added to quantized numbers after these have been rounded to `ahead`."""
 
     ahead: Storage = BYTE
 

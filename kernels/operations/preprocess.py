@@ -87,9 +87,9 @@ def to_bytes_launch(
     side: int = 1,
     places: Places | None = None,
 ) -> Launch:
-    """Return a launch from n uint8 images of at most 4 channels to quantised pixels of y.
+    """Return a launch from n uint8 images of at most 4 channels to quantized pixels of y.
 
-    Operands as for `to_floats_launch`, whose floats are quantised as `quantize_launch` does. Pixels
+    Operands as for `to_floats_launch`, whose floats are quantized as `quantize_launch` does. Pixels
     of side × side are one of y, each with 4 channels. Raises ValueError.
     """
     if channels > VECTOR or y.pitch < VECTOR * side * side or y.pitch % VECTOR or y.offset:

@@ -15,7 +15,7 @@ most of the rest would be unused."""
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Says how a tensor's numbers are stored; a quantised byte q means scale · (q - zero_point)."""
+    """Says how a tensor's numbers are stored; a quantized byte q means scale · (q - zero_point)."""
 
     dtype: np.dtype[Any]
     scale: float = 1.0
@@ -56,7 +56,7 @@ class Storage:
 FLOAT = Storage(np.dtype(np.float32))
 HALF = Storage(np.dtype(np.float16))
 BYTE = Storage(np.dtype(np.uint8))
-"""Plain bytes; those of a quantised value have its scale and zero point."""
+"""Plain bytes; those of a quantized value have its scale and zero point."""
 
 _ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
 
@@ -74,8 +74,8 @@ class Precision(Enum):
 
     TF32 multiplies 10 bits of a float's mantissa; TF32X3 adds three such products, and errs at most
     1.7 times as much as FP32 in a layer (docs/decisions/truncated-sums.md). Both store float32.
-    INT8 is a quantised model's: its file says what is stored in 8 bits, with which scales. Sums of
-    products of bytes are exact; what is not quantised is computed in FP16.
+    INT8 is a quantized model's: its file says what is stored in 8 bits, with which scales. Sums of
+    products of bytes are exact; what is not quantized is computed in FP16.
     """
 
     FP32 = "fp32"

@@ -8,7 +8,7 @@
 //   S = 0: any width, stride, dilation and number of filters per channel; one output per thread,
 //   whose taps are loaded one by one.
 //   Bytes: sums of their products with whole weights are whole, and exact in floats below 2^24.
-//   What lies outside an image is the zero point of x; requantise.cuh makes bytes of sums.
+//   What lies outside an image is the zero point of x; requantize.cuh makes bytes of sums.
 //   4 blocks per multiprocessor: without a bound ptxas spilled 8 bytes of <5, 1, 4> on sm_80, and
 //   with 7 blocks 40 bytes of <5, 2, 4>. Where RUN = 1 there is room for 7.
 // Layouts: 2-D; x, residual, y are N·H·W pixels with any pitch; weight is R·S × K, K padded to a
@@ -18,7 +18,7 @@
 //   where images are small, so that there are enough threads.
 #include "common.cuh"
 #include "epilogue.cuh"
-#include "requantise.cuh"
+#include "requantize.cuh"
 #include "window.cuh"
 
 // kernels/convolution/depthwise.py: sizes of one launch.
@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(128, RUN == 1 ? 7 : 4)
           if (i < exist)
             added.at[i] = residual[(first_pixel + q) * sizes.residual_pitch + filter + i];
       const Bytes<4> value = residual != nullptr
-                                 ? requantised<true>(sum, plus, times, added, rounding)
-                                 : requantised<false>(sum, plus, times, added, rounding);
+                                 ? requantized<true>(sum, plus, times, added, rounding)
+                                 : requantized<false>(sum, plus, times, added, rounding);
       Byte* const to = y + ((first_pixel + q) * sizes.y_pitch + filter);
       if (whole) {
         *reinterpret_cast<Bytes<4>*>(to) = value;

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(256)
   const Jpeg& jpeg = jpeg_of(entry);
   Scratch& own = scratch_at(scratch, scratch_pitch);
   if (makes_tables) {
-    make_lookups(tables_of(jpeg) + QUANTISATION_BYTES + ZIGZAG_BYTES, own.lookup,
+    make_lookups(tables_of(jpeg) + QUANTIZATION_BYTES + ZIGZAG_BYTES, own.lookup,
                  2 * jpeg.components);
     return;
   }

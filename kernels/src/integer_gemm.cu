@@ -1,7 +1,7 @@
-// Convolution of quantised numbers as an implicit matrix product on tensor cores: bytes in, bytes
+// Convolution of quantized numbers as an implicit matrix product on tensor cores: bytes in, bytes
 // out, and sums of whole numbers in between, which are exact in any order.
 //
-//   sum = Σ x · weight, and what requantise.cuh makes of it
+//   sum = Σ x · weight, and what requantize.cuh makes of it
 //
 // Algorithm: as tensor_gemm.cu, of rows of 128 bytes; ldmatrix gives the fragments of mma.m16n8k32.
 //   On sm_90a, with WARPGROUPS, wgmma reads the same rows, both factors from shared memory.
@@ -18,7 +18,7 @@
 //   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel.
 #include "channels.cuh"
 #include "implicit_gemm.cuh"
-#include "requantise.cuh"
+#include "requantize.cuh"
 #include "wgmma.cuh"
 
 template <bool WARPGROUPS, int BM, int BN, int BK, int WM, int WN, int STAGES>

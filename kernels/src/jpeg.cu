@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int coefficient = short(pairs[i / 2] >> i % 2 * 16);
-      const int place = tables[QUANTISATION_BYTES + i];
+      const int place = tables[QUANTIZATION_BYTES + i];
       rows[place / 8 * PITCH + place % 8] = coefficient * tables[component * 64 + i];
     }
     __syncwarp(lanes);

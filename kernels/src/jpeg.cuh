@@ -17,7 +17,7 @@ constexpr int ROUNDS = 8;          // of walkers, after the first
 constexpr int QUICK_BITS = 9;      // codes as long as that take one look into a table
 
 // kernels/image/jpeg.py. Arrays are by component, or by block of an MCU where they have 6.
-// Behind it lie 64 steps of quantisation a component, in zigzag order; the place in a block of each
+// Behind it lie 64 steps of quantization a component, in zigzag order; the place in a block of each
 // coefficient of that order; and each component's table of DC and of AC codes: how many there are
 // of each length, and 256 values.
 struct Jpeg {
@@ -55,7 +55,7 @@ struct Jpeg {
   int plane[3];      // samples
 };
 
-constexpr int QUANTISATION_BYTES = 3 * 64, ZIGZAG_BYTES = 64, HUFFMAN_BYTES = 16 + 256;
+constexpr int QUANTIZATION_BYTES = 3 * 64, ZIGZAG_BYTES = 64, HUFFMAN_BYTES = 16 + 256;
 
 // A Huffman table. A number of `quick` is by the next 9 bits, and 0 where no code that short begins
 // so: how many bits the symbol takes with the number behind its code, the number's bits << 5, and

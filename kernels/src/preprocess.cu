@@ -1,7 +1,7 @@
 // A network's input as NHWC floats with padded channels.
 //
 // `pixels_to_floats`: uint8 N·H·W·C images, y = pixel * multiplier[c] + offset[c].
-// `pixels_to_bytes`: the same, quantised as by quantise.cu; block x block pixels of 4 channels each
+// `pixels_to_bytes`: the same, quantized as by quantize.cu; block x block pixels of 4 channels each
 //   are one pixel of y.
 // `places_to_floats`, `places_to_bytes`: the same of places (place.cuh) of all kinds; a tensor's
 //   numbers are taken as they are, and those of decoded images from what resize.cu made.

@@ -14,7 +14,7 @@
 //   taps is odd, the last vector's second pixel is masked: a weight of 0 does not cancel a NaN.
 //
 //   Bytes: what lies outside an image is the zero point of x, copied from memory. Sums are whole,
-//   and become bytes by requantise.cuh.
+//   and become bytes by requantize.cuh.
 //
 // Versions: with the table computed by each block, and the loops ahead of the first copy of x
 //   unrolled, 639 instructions lay between the first copy and the loop of 64 x 32; now 257 do.
@@ -31,7 +31,7 @@
 //   At least 4 blocks per multiprocessor of a small tile: without a bound ptxas spilled on sm_90.
 #include "channels.cuh"
 #include "epilogue.cuh"
-#include "requantise.cuh"
+#include "requantize.cuh"
 #include "split.cuh"
 #include "window.cuh"
 

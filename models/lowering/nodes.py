@@ -12,7 +12,7 @@ from kernels.operations import elementwise
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.operations.lrn import lrn_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
-from kernels.operations.quantise import (
+from kernels.operations.quantize import (
     add_launch,
     blocks_of,
     dequantize_launch,

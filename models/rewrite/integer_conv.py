@@ -18,7 +18,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from kernels.operations.quantise import clamps
+from kernels.operations.quantize import clamps
 from kernels.problems.precision import Precision
 from models.graph import (
     ChannelShuffle,

@@ -11,7 +11,7 @@ ahead of Quantize.
 
 from dataclasses import replace
 
-from kernels.operations.quantise import clamps
+from kernels.operations.quantize import clamps
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.precision import Precision
 from models.graph import Binary, Conv, Node

@@ -69,7 +69,7 @@ class Then(nn.Module):
 
 def separable(*normalised: Any) -> nn.Module:
     """Return a network of colours with a depthwise convolution between two normalisations, which
-    give every channel numbers of another size, as quantisers meet them."""
+    give every channel numbers of another size, as quantizers meet them."""
     network = Colours(*normalised)
     sizes = torch.linspace(0.3, 3, 8)
     ahead, depthwise, behind = (

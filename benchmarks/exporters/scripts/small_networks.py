@@ -113,7 +113,7 @@ def main() -> None:
             options,
             names={"input_names": ["pixels"], "output_names": ["scores", "label"]},
         )
-    # Normalisations stay nodes, for quantisers to meet.
+    # Normalisations stay nodes, for quantizers to meet.
     kept = {**OLD, "training": torch.onnx.TrainingMode.PRESERVE}
     model("pytorch-old-separable", separable(*IMAGENET), IMAGENET, softmax, kept)
     normalise = Then(Colours(*PLAIN), lambda x: x)

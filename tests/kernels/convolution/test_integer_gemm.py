@@ -22,7 +22,7 @@ from kernels.device.gpus import H200
 from kernels.device.machine_code import disassemble
 from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
-from kernels.operations.quantise import clamped
+from kernels.operations.quantize import clamped
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.precision import BYTE, Precision, Storage
 from kernels.tuning.heuristic import heuristic

@@ -156,7 +156,7 @@ LUMA = (None, (1, 1), (2, 1), (1, 2), (2, 2))
 
 
 def rare(seed: int) -> bytes:
-    """Return a JPEG with random Huffman tables, quantisation, coefficients and restarts."""
+    """Return a JPEG with random Huffman tables, quantization, coefficients and restarts."""
     random = np.random.default_rng(seed)
     luma = LUMA[seed % 5]
     width, height = (int(side) for side in random.integers(1, 90, 2))

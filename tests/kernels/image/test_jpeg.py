@@ -69,10 +69,10 @@ def test_headers_say_what_a_device_has_to_know(subsampling: int) -> None:
     assert jpeg.transform
     assert data.endswith(bytes(jpeg.scan) + b"\xff\xd9")
     with Image.open(io.BytesIO(data)) as image:
-        quantisation = [bytes(table) for table in image.quantization.values()]  # type: ignore[attr-defined]
-    natural = np.array([*jpeg.quantisation[0]])
-    assert sorted(natural) == sorted(quantisation[0])
-    assert jpeg.quantisation[1] == jpeg.quantisation[2] != jpeg.quantisation[0]
+        quantization = [bytes(table) for table in image.quantization.values()]  # type: ignore[attr-defined]
+    natural = np.array([*jpeg.quantization[0]])
+    assert sorted(natural) == sorted(quantization[0])
+    assert jpeg.quantization[1] == jpeg.quantization[2] != jpeg.quantization[0]
     assert [sum(code[:16]) for code in jpeg.codes] == [len(code) - 16 for code in jpeg.codes]
     assert jpeg.scaled(1) == (7, 5)
 
@@ -122,11 +122,11 @@ UNSUITABLE: dict[str, tuple[Callable[[], bytes], Reason]] = {
         lambda: changed(changed(BASELINE, SOF, 9, 1), SOS, 3, 1),
         Reason.COMPONENTS,
     ),
-    "with no such quantisation": (lambda: changed(BASELINE, SOF, 8, 3), Reason.TABLE),
+    "with no such quantization": (lambda: changed(BASELINE, SOF, 8, 3), Reason.TABLE),
     "with no such codes": (lambda: changed(BASELINE, SOS, 2, 0x30), Reason.TABLE),
-    "with quantisation of 16 bits": (lambda: changed(BASELINE, DQT, 0, 0x10), Reason.TABLE),
-    "with quantisation table 4": (lambda: changed(BASELINE, DQT, 0, 4), Reason.TABLE),
-    "with part of a quantisation table": (
+    "with quantization of 16 bits": (lambda: changed(BASELINE, DQT, 0, 0x10), Reason.TABLE),
+    "with quantization table 4": (lambda: changed(BASELINE, DQT, 0, 4), Reason.TABLE),
+    "with part of a quantization table": (
         lambda: inserted(BASELINE, DQT, bytes(64)),
         Reason.TABLE,
     ),
@@ -212,7 +212,7 @@ def test_an_entry_has_what_its_file_says_and_then_the_scan() -> None:
     assert numbers[2] == 3 * 6
     assert numbers[3] == 12 * 6
     tables = bytes(place[at + sum(sizes) : pixels])
-    assert tables.startswith(b"".join(jpeg.quantisation))
+    assert tables.startswith(b"".join(jpeg.quantization))
     codes = [code.ljust(272, b"\0") for code in jpeg.codes]
     assert tables[256 : 256 + 6 * 272] == b"".join(codes)
 

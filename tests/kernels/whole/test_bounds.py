@@ -88,7 +88,7 @@ UNGUARDED = {
         ("if (i < exist) to[i]", "to[i]"),
     ),
     "integer": (
-        "requantise.cuh",  # and with it wgmma's and patch's
+        "requantize.cuh",  # and with it wgmma's and patch's
         ("i < exist ? to.offset[4 + filter + i] : 0", "to.offset[4 + filter + i]"),
         ("i < exist ? to.scale[filter + i] : 0.0f", "to.scale[filter + i]"),
         ("if (c < exist) added", "added"),

@@ -10,7 +10,7 @@ from tests.support.cases.integer import INTEGER_CASES
 from tests.support.cases.jpeg import JPEG_CASES
 from tests.support.cases.linear import LINEAR_CASES
 from tests.support.cases.micro import MICRO_CASES
-from tests.support.cases.quantise import QUANTISE_CASES
+from tests.support.cases.quantize import QUANTIZE_CASES
 from tests.support.cases.reductions import REDUCTION_CASES
 from tests.support.cases.resize import RESIZE_CASES
 from tests.support.cases.tensor_gemm import TENSOR_CASES, WARPGROUP_CASES
@@ -34,7 +34,7 @@ CASES: tuple[KernelCase, ...] = (
     *WARPGROUP_CASES,
     *TMA_CASES,
     *INTEGER_CASES,
-    *QUANTISE_CASES,
+    *QUANTIZE_CASES,
     *HALF_CASES,
     *LINEAR_CASES,
     *WINOGRAD_CASES,

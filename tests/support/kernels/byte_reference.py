@@ -1,4 +1,4 @@
-"""Defines operations on quantised bytes in plain NumPy, as a reference to the last bit."""
+"""Defines operations on quantized bytes in plain NumPy, as a reference to the last bit."""
 
 from typing import Any
 

@@ -400,7 +400,7 @@ def _end(code: str) -> int:
 
 
 def _samples(block: NDArray[np.int64], side: int) -> Bytes:
-    """Return side×side samples of dequantised coefficients."""
+    """Return side×side samples of dequantized coefficients."""
     samples = (block[:1, :1] + 4) >> 3
     if side > 1:
         columns = np.stack([_pass(block[:, x], side, 11) for x in range(8)], 1)

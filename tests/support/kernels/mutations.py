@@ -51,7 +51,7 @@ CHOSEN_BY_HAND: Final = (
     "becomes in_cluster",
     "tma_gemm.cu: constexpr int PENDING = PRECISION == Precision::FP16 ? 1 : 0;: ? 1 : 0; becomes "
     "? 1 : 1;",
-    "requantise.cuh: float value = __fmul_rn(float(sum.at[c] + plus.at[c]), times.at[c]);: "
+    "requantize.cuh: float value = __fmul_rn(float(sum.at[c] + plus.at[c]), times.at[c]);: "
     "float(sum.at[c] + plus.at[c]) becomes float(sum.at[c]) + float(plus.at[c])",
     "depthwise.cu: plus.at[i] = i < exist ? offset[4 + filter + i] : 0;: i < exist ? offset[4 + "
     "filter + i] : 0; becomes offset[4 + filter + i];",

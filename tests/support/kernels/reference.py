@@ -313,14 +313,14 @@ def pad(x: Array, begin: Sequence[int], end: Sequence[int], value: float) -> Arr
 
 
 def quantize(x: Array, stored: Storage) -> NDArray[np.uint8]:
-    """Return x quantised to bytes by ONNX's QuantizeLinear, computed in the type of x."""
+    """Return x quantized to bytes by ONNX's QuantizeLinear, computed in the type of x."""
     scale = x.dtype.type(stored.scale)
     bytes_ = np.clip(np.rint(x / scale) + stored.zero_point, 0, 255)
     return np.asarray(bytes_, np.uint8)
 
 
 def dequantize(x: NDArray[np.uint8], stored: Storage, dtype: np.dtype[Any]) -> Array:
-    """Return the numbers that quantised bytes mean, by ONNX's DequantizeLinear, as floats."""
+    """Return the numbers that quantized bytes mean, by ONNX's DequantizeLinear, as floats."""
     return np.asarray((x.astype(dtype) - stored.zero_point) * dtype.type(stored.scale))
 
 

@@ -1,4 +1,4 @@
-"""Quantises small networks by a quantiser: "onnxruntime", "nncf" or "modelopt".
+"""Quantizes small networks by a quantizer: "onnxruntime", "nncf" or "modelopt".
 
 The float models are those that small_networks.py and torchvision_models.py wrote before.
 """
@@ -14,7 +14,7 @@ import onnxruntime
 from PIL import Image
 from recorded import asked, attempt, record, resized, softmax
 
-QUANTISER = sys.argv[3]
+QUANTIZER = sys.argv[3]
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLOAT = (
     "pytorch-old-logits",
@@ -32,7 +32,7 @@ def pixels(image: Image.Image) -> Any:
 
 
 def by_onnxruntime(source: Path, target: Path, seen: list[Any], form: str) -> None:
-    """Quantise by ONNX Runtime's own quantiser: form is "qdq-u8s8", "qdq-s8s8" or "qoperator"."""
+    """Quantize by ONNX Runtime's own quantizer: form is "qdq-u8s8", "qdq-s8s8" or "qoperator"."""
     from onnxruntime import quantization as q
 
     class Reader(q.CalibrationDataReader):  # type: ignore[misc]
@@ -57,7 +57,7 @@ def by_onnxruntime(source: Path, target: Path, seen: list[Any], form: str) -> No
 
 
 def by_nncf(source: Path, target: Path, seen: list[Any], form: str) -> None:
-    """Quantise by NNCF with a preset."""
+    """Quantize by NNCF with a preset."""
     import nncf
     import onnx
 
@@ -70,7 +70,7 @@ def by_nncf(source: Path, target: Path, seen: list[Any], form: str) -> None:
 
 
 def by_modelopt(source: Path, target: Path, seen: list[Any], form: str) -> None:
-    """Quantise by TensorRT's Model Optimizer, to int8."""
+    """Quantize by TensorRT's Model Optimizer, to int8."""
     from modelopt.onnx import quantization
 
     quantization.quantize(
@@ -82,7 +82,7 @@ def by_modelopt(source: Path, target: Path, seen: list[Any], form: str) -> None:
     )
 
 
-QUANTISERS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+QUANTIZERS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "onnxruntime": (by_onnxruntime, ("qdq-u8s8", "qdq-s8s8", "qoperator")),
     "nncf": (by_nncf, ("mixed", "performance")),
     "modelopt": (by_modelopt, ("int8",)),
@@ -90,17 +90,17 @@ QUANTISERS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
 
 
 def main() -> None:
-    """Quantise each float model in each form."""
+    """Quantize each float model in each form."""
     folder, photographs = asked()
     seen = [pixels(Image.open(photograph).convert("RGB")) for photograph in photographs]
-    quantise, forms = QUANTISERS[QUANTISER]
+    quantize, forms = QUANTIZERS[QUANTIZER]
     for source in FLOAT:
         for form in forms:
-            name = f"{QUANTISER}-{form}-{source.split('-', 1)[1]}"
+            name = f"{QUANTIZER}-{form}-{source.split('-', 1)[1]}"
 
             def work(source: str = source, form: str = form, name: str = name) -> None:
                 def write(place: Path) -> None:
-                    quantise(folder / source / "model.onnx", place / "model.onnx", seen, form)
+                    quantize(folder / source / "model.onnx", place / "model.onnx", seen, form)
                     labels = folder / source / "labels.txt"
                     if labels.exists():
                         shutil.copy(labels, place)

@@ -1,4 +1,4 @@
-"""Cases of quantise.cu, and of what moves or chooses bytes: answers to the bit."""
+"""Cases of quantize.cu, and of what moves or chooses bytes: answers to the bit."""
 
 from dataclasses import replace
 from math import prod
@@ -11,7 +11,7 @@ from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import map_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
 from kernels.operations.preprocess import to_bytes_launch
-from kernels.operations.quantise import (
+from kernels.operations.quantize import (
     add_launch,
     blocks_of,
     dequantize_launch,
@@ -199,7 +199,7 @@ _STEPS, _HALF_STEPS = (
 )
 _ROWS, _COLUMNS = (StridedTensor.contiguous(shape, _FINE) for shape in ((2, 35, 8), (2, 8, 35)))
 
-QUANTISE_CASES: tuple[KernelCase, ...] = (
+QUANTIZE_CASES: tuple[KernelCase, ...] = (
     _block_case("blocks of 3 channels", 3, 2),
     _block_case("blocks of 4 channels", 4, 2),
     _pixels_case("pixels in blocks", 3, 2, _of(filled(16), _FINE)),

@@ -1,4 +1,4 @@
-"""Launches kernels/src/quantise.cu, whose kernels read and write bytes between convolutions.
+"""Launches kernels/src/quantize.cu, whose kernels read and write bytes between convolutions.
 
 Each function raises ValueError for shapes that do not match and tensors that exceed 32-bit indices.
 """
@@ -22,7 +22,7 @@ _LANES = 32
 
 
 def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """Return a launch that quantises floats, halves or bytes of another scale: operands x, y."""
+    """Return a launch that quantizes floats, halves or bytes of another scale: operands x, y."""
     if x.stored.dtype == BYTE.dtype:
         scales: dict[str, Value] = {
             "x_scale": x.stored.scale,
@@ -59,7 +59,7 @@ def blocks_of(
 
 
 def dequantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """Return a launch that converts quantised bytes x to floats or halves y: operands x, y."""
+    """Return a launch that converts quantized bytes x to floats or halves y: operands x, y."""
     return _converting("dequantize", {"y": y.stored.element}, x, y, x.stored)
 
 
@@ -91,7 +91,7 @@ def global_average_launch(n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
     # In this order and in float32, as ONNX Runtime computes it.
     step = np.float32(x.stored.scale) / (np.float32(y.stored.scale) * np.float32(pixels))
     return launch(
-        instantiate("quantise.cu", "global_average", rows=_ROWS),
+        instantiate("quantize.cu", "global_average", rows=_ROWS),
         (-(-x.channels // _LANES), n, 1),
         (_LANES, _ROWS, 1),
         x="x",
@@ -126,7 +126,7 @@ def _launch(
 ) -> Launch:
     steps = walk(y, *(tensor.broadcast(y.shape) for tensor in read.values()))
     return launch(
-        instantiate("quantise.cu", kernel, **template, rank=steps.rank, v=steps.v),
+        instantiate("quantize.cu", kernel, **template, rank=steps.rank, v=steps.v),
         *blocks_of_threads(steps.steps),
         **{name: name for name in (*read, "y")},
         walk=steps.struct(),

@@ -27,7 +27,7 @@ struct Rounding {
 };
 
 // What follows a sum of bytes, and where it goes; residual may be null, or y.
-struct Requantisation {
+struct Requantization {
   const int* offset;
   const float* scale;
   const Byte* residual;
@@ -87,7 +87,7 @@ __device__ __forceinline__ bool add_up_sums(int* tile, int* parts, int split, in
 
 // The bytes of V sums: `plus` and `times` are the filters' offsets and scales. No sum is NaN.
 template <bool RESIDUAL, int V>
-__device__ __forceinline__ Bytes<V> requantised(const WholeSums<V>& sum, const WholeSums<V>& plus,
+__device__ __forceinline__ Bytes<V> requantized(const WholeSums<V>& sum, const WholeSums<V>& plus,
                                                 const Vec<V>& times, const Bytes<V>& added,
                                                 const Rounding& by) {
   Bytes<V> result;
@@ -117,7 +117,7 @@ struct Flag {
 // threads call it, behind a barrier. pixel_of(row) is negative where nothing is to be written; the
 // filters of a group end at `end`.
 template <int BM, int BN, int PITCH, int THREADS, class Sizes, class PixelOf>
-__device__ __forceinline__ void write_bytes(int* tile, const Requantisation& to, int split,
+__device__ __forceinline__ void write_bytes(int* tile, const Requantization& to, int split,
                                             int splits, unsigned number, const Sizes& sizes,
                                             int first_filter, int end, const PixelOf& pixel_of) {
   constexpr int ROWS = THREADS / (BN / 8);  // at once, of which a thread finishes 8 filters
@@ -176,7 +176,7 @@ __device__ __forceinline__ void write_bytes(int* tile, const Requantisation& to,
 #pragma unroll
     for (int j = 0; j < AT_ONCE; ++j) {
       const Bytes<8> value =
-          requantised<RESIDUAL>(load_sums(tile + at(i + j)), plus, times, added[j], to.rounding);
+          requantized<RESIDUAL>(load_sums(tile + at(i + j)), plus, times, added[j], to.rounding);
       if (pixel[j] < 0) continue;
       Byte* const y = to.y + (pixel[j] * sizes.y_pitch + filter);
       if (whole) {
