@@ -49,8 +49,8 @@ serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a
 test: $(VENV)/dev.stamp  ## the test suite
 	$(BIN)/pytest -m "not slow" --spare-proved -n auto
 
-prove: $(VENV)/dev.stamp  ## all tests of kernels and networks, most of which `make test` then spares until they change
-	$(BIN)/pytest -m "not slow" -n auto tests/kernels tests/cusim tests/models
+prove: $(VENV)/dev.stamp  ## all tests whose results depend on sources alone, most of which `make test` then spares until they change
+	$(BIN)/pytest -m "not slow" -n auto $$($(BIN)/python -m tests.support.proved --tests)
 	$(BIN)/python -m tests.support.proved
 
 test-all: $(VENV)/long.stamp  ## the suite with its longer sweeps, and once with the newest of every package
@@ -111,7 +111,7 @@ protocol: $(VENV)/dev.stamp  ## write the descriptors of gRPC's messages from th
 
 docs: $(VENV)/dev.stamp  ## write docs/settings.md, and tables from what was measured
 	PYTHONPATH=. $(BIN)/python docs/settings.py
-	$(BIN)/python -m benchmarks.peers --readme
+	$(BIN)/python -m benchmarks.peers --docs
 	$(BIN)/python -m benchmarks.peers.mlperf --docs
 
 papers: $(VENV)/dev.stamp  ## write docs/papers.md, the papers' results beside Convoy's, and docs/ladder.md

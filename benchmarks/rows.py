@@ -30,7 +30,7 @@ def now() -> str:
 
 
 def commit() -> str:
-    """Return the checkout's commit, with a plus sign if tracked files differ from it.
+    """Return the checkout's commit, with a plus sign if tracked files other than results differ.
 
     In a checkout that travelled without git it is the commit that was carried along.
     """
@@ -39,14 +39,17 @@ def commit() -> str:
         return carried.read_text().strip()
     if shutil.which("git") is None:
         return "unknown"
-    described = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or "unknown"
+    described = _git("describe", "--always", "--abbrev=12", "--exclude=*")
+    others = (".", ":!benchmarks/results")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *others)
+    return f"{described}{'+' if changed else ''}" if described else "unknown"
+
+
+def _git(*arguments: str) -> str:
+    """Return what git prints, or nothing if it fails."""
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -1,23 +1,25 @@
 """Compares Convoy with Triton, mosec, LitServe, BentoML and Ray Serve at the same work.
 
     python -m benchmarks.peers [--quick] [--seconds N] [--rounds N] [--record [FILE]]
-    python -m benchmarks.peers --readme
+    python -m benchmarks.peers --docs       # writes the tables of the last recording
+    python -m benchmarks.peers --repeated   # is it within the spread of the one before?
 
 Each peer is installed from the package index into an environment of its own, once. All do four
 works: a no-op (a JPEG is read and not decoded, 1000 scores, the five likeliest), the built-in
 digits through ONNX Runtime, decoding included, SqueezeNet, and SqueezeNet in INT8. Each peer is
 tried in several settings and measured in the best. Every server's answers, and whether its
-conditions are those of the others, are checked before it is timed.
+conditions are those of the others, are checked before it is timed. A work is recorded as soon as it
+is measured, so a run that is interrupted keeps the works before; the tables have the last recording
+of each work.
 """
 
 import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from rich.console import Console
 
@@ -25,15 +27,17 @@ from benchmarks.environments import Environment, NotInstalledError, environment,
 from benchmarks.peers.catalogue import CONVOY, PEERS, SAME_AS_CONVOY, Peer, requirements
 from benchmarks.peers.comparison import CONNECTIONS, Contender, Effort, Say, measure
 from benchmarks.peers.fairness import differences
-from benchmarks.peers.report import readme_table, shown
+from benchmarks.peers.report import moved, page, readme_table, shown
 from benchmarks.peers.works import WORKS, MissingModelError, tasks
 from benchmarks.rows import RESULTS, ROOT, Row, add_record, append, commit, fill, read
 from benchmarks.serving.overhead import where
 
 CACHE = Path.home() / ".cache" / "convoy" / "peers"
 RECORD = RESULTS / "peers.jsonl"
-README = ROOT / "README.md"
 BEGIN, END = "<!-- benchmarks.peers -->", "<!-- end of benchmarks.peers -->"
+
+PAGES = {ROOT / "README.md": readme_table, ROOT / "docs" / "comparison.md": page}
+"""What each page has between its marks."""
 
 FULL = Effort(rounds=6, seconds=1.0)
 QUICK = Effort(rounds=2, seconds=0.2, settings=1)
@@ -41,8 +45,8 @@ QUICK = Effort(rounds=2, seconds=0.2, settings=1)
 
 def compare(
     peers: Sequence[Peer], venvs: Path, works: Sequence[str], effort: Effort, say: Say
-) -> list[Row]:
-    """Return the rows of Convoy and of all peers."""
+) -> Iterator[list[Row]]:
+    """Yield the rows of Convoy and of all peers for each work, when it is measured."""
     contenders = [_convoy(), *(_contender(peer, venvs, say) for peer in peers)]
     # How much else the machine had to do, before this began.
     busy = {"load_average": round(os.getloadavg()[0], 2)}
@@ -54,7 +58,11 @@ def compare(
         if each.installed
     }
     packages[CONVOY.name] = size_mb(needed_by(CONVOY.package))
-    rows: list[dict[str, Any]] = []
+    installed = {name: {"installed_mb": round(size, 1)} for name, size in packages.items()}
+
+    def whole(rows: Iterable[Row]) -> list[Row]:
+        return [{**stands, **installed.get(str(row["server"]), {}), **row} for row in rows]
+
     with tempfile.TemporaryDirectory(prefix="convoy-peers-") as name:
         folder = Path(name)
         for work in works:
@@ -62,15 +70,13 @@ def compare(
                 task = tasks([work], folder)[work]
             except MissingModelError as error:
                 say(f"{work}: {error}")
-                rows += [
+                yield whole(
                     {"server": each.peer.name, "work": work, "connections": n, "error": str(error)}
                     for each in contenders
                     for n in CONNECTIONS
-                ]
-                continue
-            rows += measure(contenders, work, task, effort, folder, say)
-    installed = {name: {"installed_mb": round(size, 1)} for name, size in packages.items()}
-    return [{**stands, **installed.get(str(row["server"]), {}), **row} for row in rows]
+                )
+            else:
+                yield whole(measure(contenders, work, task, effort, folder, say))
 
 
 def _convoy() -> Contender:
@@ -115,8 +121,17 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="where the peers are installed (%(default)s)",
     )
     add_record(parser, RECORD)
-    parser.add_argument(
-        "--readme", action="store_true", help="measure nothing; write the README's tables"
+    told = parser.add_mutually_exclusive_group()
+    told.add_argument(
+        "--docs",
+        action="store_true",
+        help="measure nothing; write the tables of the README and of docs/comparison.md",
+    )
+    told.add_argument(
+        "--repeated",
+        action="store_true",
+        help="measure nothing; say which medians of the last recording are outside of the spread "
+        "of the one before",
     )
     parsed = parser.parse_args(arguments)
     usual = QUICK if parsed.quick else FULL
@@ -135,31 +150,38 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(command_line: Sequence[str] | None = None) -> None:
     """Install, measure, print, and write down what is requested.
 
-    Exits with 1 if the conditions of the servers differed; nothing is written down then.
+    Exits with 1 if the conditions of the servers differed, and does not write that work down; or if
+    a recording is not within the spread of the one before.
     """
     arguments = parse_arguments(command_line)
-    if arguments.readme:
-        text = README.read_text(encoding="utf-8")
-        README.write_text(fill(text, BEGIN, END, readme_table(read(RECORD))), encoding="utf-8")
+    if arguments.docs:
+        for file, made in PAGES.items():
+            text = file.read_text(encoding="utf-8")
+            file.write_text(fill(text, BEGIN, END, made(read(RECORD))), encoding="utf-8")
         return
+    if arguments.repeated:
+        found = [*moved(read(arguments.record or RECORD))]
+        print(*(found or ["every median is within the spread of the recording before"]), sep="\n")
+        sys.exit(bool(found))
     console, begun = Console(highlight=False), monotonic()
 
     def say(line: str) -> None:
         passed = f"{(monotonic() - begun) / 60:5.1f} min  {line}"
         console.print(passed, style="dim", soft_wrap=True, markup=False)
 
-    rows = compare(
+    rows: list[Row] = []
+    for measured in compare(
         [peer for peer in PEERS if peer.package in arguments.peers],
         arguments.venvs.absolute(),
         arguments.works,
         arguments.effort,
         say,
-    )
+    ):
+        rows += measured
+        if arguments.record and not differences(measured):
+            append(arguments.record, measured)
     console.print(shown(rows), soft_wrap=True, markup=False)
-    if differences(rows):
-        sys.exit(1)
-    if arguments.record:
-        append(arguments.record, rows)
+    sys.exit(bool(differences(rows)))
 
 
 if __name__ == "__main__":

@@ -29,16 +29,16 @@ class StartError(Exception):
 
 @dataclass(frozen=True)
 class Usage:
-    """Holds what processes used so far; CPU and switches are counted for each of their threads."""
+    """Holds what processes used so far."""
 
-    cpu_ns: Mapping[int, int]
-    switches: Mapping[int, int]
+    cpu_ns: Mapping[int, int]  # by process, with its threads that ended
+    switches: Mapping[int, int]  # by thread: a process's counter is its first thread's alone
     memory_mb: float  # shared pages count for their part
 
     @property
     def threads(self) -> int:
         """Return how many threads there are."""
-        return len(self.cpu_ns)
+        return len(self.switches)
 
     def cpu_s_since(self, before: "Usage") -> float:
         """Return the processor's seconds since then."""
@@ -50,7 +50,13 @@ class Usage:
 
 
 def _sum(now: Mapping[int, int], before: Mapping[int, int]) -> int:
-    return sum(count - before.get(thread, 0) for thread, count in now.items())
+    return sum(count - before.get(number, 0) for number, count in now.items())
+
+
+def _clock(pid: int) -> int:
+    """Return the number of a process's CPU clock, as clock_getcpuclockid(3) does: the complement of
+    its PID above three bits, which say that all its threads are counted, by the scheduler."""
+    return ~pid << 3 | 2
 
 
 @dataclass(frozen=True)
@@ -85,17 +91,14 @@ class Running:
         switches: dict[int, int] = {}
         memory_kb = 0
         for pid in self.pids():
+            with suppress(OSError):  # it ended meanwhile
+                cpu_ns[pid] = time.clock_gettime_ns(_clock(pid))
             memory_kb += _number(_text(_PROC / str(pid) / "smaps_rollup"), "Pss:")
             for thread in _listed(_PROC / str(pid) / "task"):
-                status = _text(thread / "status")
-                spent = _text(thread / "schedstat").split()
-                if not spent or not status:
-                    continue  # it ended meanwhile
-                number = int(thread.name)
-                cpu_ns[number] = int(spent[0])
-                switches[number] = _number(status, "voluntary_ctxt_switches:") + _number(
-                    status, "nonvoluntary_ctxt_switches:"
-                )
+                if status := _text(thread / "status"):  # it did not end meanwhile
+                    switches[int(thread.name)] = _number(
+                        status, "voluntary_ctxt_switches:"
+                    ) + _number(status, "nonvoluntary_ctxt_switches:")
         return Usage(cpu_ns, switches, memory_kb / 1e3)
 
 

@@ -1,20 +1,26 @@
-"""Summarises the rows: medians with their spread, and where another server is better than Convoy.
+"""Summarises the rows: where another server is better than Convoy, then medians with their spread.
 
 The spread is from the least to the most of all rounds: where a second run's median should be.
+The README has the losses and a small table, docs/comparison.md all of it.
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.peers.catalogue import CONVOY, PEERS
+from benchmarks.peers.catalogue import CONVOY, MOSEC, PEERS, TRITON
 from benchmarks.peers.comparison import CONNECTIONS, NOT_INSTALLED
 from benchmarks.peers.fairness import UnfairError, differences
 from benchmarks.peers.works import DIGITS, WORKS
 from benchmarks.rows import Row, markdown
 
 LOAD = 8
-"""The number of connections whose rates the README shows."""
+"""The number of connections that start and memory are told of, and the best of several servers."""
+
+ALWAYS = (CONVOY, TRITON, MOSEC)
+"""The servers that the README's table has, with the best of the others."""
+
+NOTHING = "Nothing has been measured yet."
 
 _ABOUT = {peer.name: peer.about for peer in PEERS}
 
@@ -41,14 +47,22 @@ class Column:
     digits: int
     most_is_best: bool = False
 
+    def shown(self, value: float) -> str:
+        """Return a value of it."""
+        return f"{value:,.{self.digits}f}"
+
+    def best(self, values: Iterable[tuple[float, str]]) -> tuple[float, str]:
+        """Return the best of values with their servers' names."""
+        return max(values) if self.most_is_best else min(values)
+
 
 RATE = Column("requests_a_second", "requests/s", 0, most_is_best=True)
 P50 = Column("p50_ms", "p50 ms", 2)
 P99 = Column("p99_ms", "p99 ms", 1)
-CPU = Column("cpu_ms", "CPU ms a request", 2)
+CPU = Column("cpu_ms", "CPU ms per request", 2)
 COLUMNS = (
     *(RATE, P50, P99, CPU),
-    Column("switches", "switches a request", 1),
+    Column("switches", "switches per request", 1),
     Column("memory_mb", "MB", 0),
     Column("threads", "threads", 0),
 )
@@ -72,63 +86,82 @@ def find(rows: Sequence[Row], server: str, work: str, connections: int) -> Row |
     return None
 
 
+def latest(rows: Sequence[Row]) -> list[Row]:
+    """Return the last recording of each work. Raises UnfairError if its servers were measured under
+    different conditions."""
+    dates = {row["work"]: row["date"] for row in rows}
+    last = [row for row in rows if row["date"] == dates[row["work"]]]
+    if unfair := differences(last):
+        raise UnfairError("; ".join(unfair))
+    return last
+
+
 def losses(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each work and number of connections in which another server is better: its
-    median is better than all of Convoy's rounds."""
-    for work in WORKS:
-        for connections in CONNECTIONS:
-            ours = find(rows, CONVOY.name, work, connections)
-            if ours is None:
-                continue
-            said = []
-            for column in JUDGED:
-                own = number(ours, column)
-                theirs = [
-                    (number(row, column).median, row["server"])
-                    for peer in PEERS
-                    if (row := find(rows, peer.name, work, connections))
-                ]
-                if not theirs:
-                    continue
-                best, name = max(theirs) if column.most_is_best else min(theirs)
-                if best > own.most if column.most_is_best else best < own.least:
-                    values = f"{best:,.{column.digits}f} beside {own.median:,.{column.digits}f}"
-                    said.append(f"{column.heading} {values} ({name})")
-            if said:
-                yield f"{WORKS[work]}; {_plural(connections)}: {', '.join(said)}"
+    """Yield a line for each work in which another server is better: its median is better than all
+    of Convoy's rounds with as many connections."""
+    for work, title in WORKS.items():
+        said = [
+            f"with {_plural(connections)} {', '.join(lost)}"
+            for connections in CONNECTIONS
+            if (lost := list(_lost(rows, work, connections)))
+        ]
+        if said:
+            yield f"{title}: {'; '.join(said)}"
+
+
+def _lost(rows: Sequence[Row], work: str, connections: int) -> Iterator[str]:
+    """Yield each number in which the best of the others is better than every round of Convoy."""
+    ours = find(rows, CONVOY.name, work, connections)
+    theirs = [
+        row for peer in PEERS if (row := find(rows, peer.name, work, connections)) is not None
+    ]
+    if ours is None or not theirs:
+        return
+    for column in JUDGED:
+        own = number(ours, column)
+        best, name = column.best((number(row, column).median, row["server"]) for row in theirs)
+        if best > own.most if column.most_is_best else best < own.least:
+            values = f"{column.shown(best)} compared with {column.shown(own.median)}"
+            yield f"{column.heading} {values} ({name})"
 
 
 def _plural(connections: int) -> str:
     return f"{connections} connection{'s' if connections > 1 else ''}"
 
 
+BETTER = "Another server is better than every round of Convoy:"
+
+
+def _losses(rows: Sequence[Row]) -> str:
+    return "\n".join(f"- {line}" for line in losses(rows)) or "- nowhere"
+
+
 def shown(rows: Sequence[Row]) -> str:
-    """Return whether the comparison is fair, a table for each work and number of connections, what
-    failed, and where another server is better."""
-    parts = [f"UNFAIR: {sentence}" for sentence in differences(rows)]
+    """Return what is printed: whether the comparison is fair, and all that was measured."""
+    return "\n\n".join([*(f"UNFAIR: {each}" for each in differences(rows)), *_all_of_it(rows)])
+
+
+def _all_of_it(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the losses, a table for each work and number of connections, start and memory, and what
+    failed."""
+    yield f"{BETTER}\n\n{_losses(rows)}"
     for work, title in WORKS.items():
         for connections in CONNECTIONS:
             found = [r for r in rows if (r["work"], r["connections"]) == (work, connections)]
             if found:
                 headings = ("", "best setting", *(column.heading for column in COLUMNS))
                 table = markdown(headings, *map(_cells, found))
-                parts.append(f"{title}; {_plural(connections)}\n\n{table}")
-    parts.append(f"Start and memory, digits:\n\n{_starts(rows)}")
+                yield f"{title}; {_plural(connections)}:\n\n{table}"
+    if starts := [_start(row) for row in rows if _starts(row)]:
+        yield f"Start and memory, digits:\n\n{markdown(('', *_STARTS), *starts)}"
     reasons = {(row["server"], row["work"], row["error"]) for row in rows if "error" in row}
     reasons |= {
         (f"{row['server']}, {setting}", row["work"], reason)
         for row in rows
         for setting, reason in row.get("failed", {}).items()
     }
-    parts += [f"{server}, {work}: {reason}" for server, work, reason in sorted(reasons)]
-    return "\n\n".join([*parts, BETTER, _losses(rows)])
-
-
-BETTER = "Where another server is better than every round of Convoy:"
-
-
-def _losses(rows: Sequence[Row]) -> str:
-    return "\n".join(f"- {line}" for line in losses(rows)) or "- nowhere"
+    if reasons:
+        yield "\n".join(f"- {server}, {work}: {why}" for server, work, why in sorted(reasons))
 
 
 def _cells(row: Row) -> list[str]:
@@ -145,19 +178,18 @@ def _named(row: Row) -> str:
     return f"{name} ({about})" if about else name
 
 
-def _starts(rows: Sequence[Row]) -> str:
-    measured = _measured(rows, DIGITS, LOAD)
-    return markdown(("", *_STARTS), *((_named(row), *_start(row)) for row in measured))
-
-
 _STARTS = (
     "s to the first right answer",
     "MB idle",
     "MB under load",
     "threads",
-    "switches a request",
+    "switches per request",
     "MB installed",
 )
+
+
+def _starts(row: Row) -> bool:
+    return (row["work"], row["connections"]) == (DIGITS, LOAD) and "error" not in row
 
 
 def _start(row: Row) -> list[str]:
@@ -165,6 +197,7 @@ def _start(row: Row) -> list[str]:
         statistics.median(row[name]) for name in ("memory_mb", "threads", "switches")
     )
     return [
+        _named(row),
         f"{row['start_s']:.1f}",
         f"{row['idle_mb']:.0f}",
         f"{memory:.0f}",
@@ -174,59 +207,90 @@ def _start(row: Row) -> list[str]:
     ]
 
 
-def _measured(rows: Sequence[Row], work: str, connections: int) -> list[Row]:
-    servers = dict.fromkeys(row["server"] for row in rows)
-    return [row for name in servers if (row := find(rows, name, work, connections))]
+def page(rows: Sequence[Row]) -> str:
+    """Return all of the last recording of each work, for docs/comparison.md. Raises UnfairError."""
+    last = latest(rows)
+    if not last:
+        return NOTHING
+    conditions: dict[str, list[str]] = {}
+    for row in last:
+        titles = conditions.setdefault(_conditions(row), [])
+        if WORKS[row["work"]] not in titles:
+            titles.append(WORKS[row["work"]])
+    told = (f"- {'; '.join(titles)}: {about}" for about, titles in conditions.items())
+    about = "Medians of alternating rounds, with the least and the most of them:"
+    return "\n\n".join([about, "\n".join(told), *_all_of_it(last)])
+
+
+def _conditions(row: Row) -> str:
+    return (
+        f"{row['rounds']} rounds of {row['seconds_a_round']:g} s, {row['cpu']}, {row['cores']} "
+        f"cores shared by server and clients, load {row['load_average']} before, ONNX Runtime "
+        f"{row['onnxruntime']}, {row['date'][:10]}, {_tree(row['commit'])}"
+    )
 
 
 def readme_table(rows: Sequence[Row]) -> str:
-    """Return the last record in Markdown: where another server is better first, then its tables.
-
-    Raises UnfairError if servers were measured under different conditions.
-    """
-    if not rows:
-        return "Nothing has been measured yet."
-    rows = [row for row in rows if row["date"] == rows[-1]["date"]]
-    unfair = differences(rows)
-    if unfair:
-        raise UnfairError("; ".join(unfair))
-    last = rows[-1]
-    works = [work for work in WORKS if any(row["work"] == work for row in rows)]
-    servers = list(dict.fromkeys(row["server"] for row in rows))
-    names = {row["server"]: _named(row) for row in rows if "error" not in row}
-
-    def table(connections: int, *columns: Column) -> str:
-        lines = []
-        for server in servers:
-            cells = []
-            for work in works:
-                row = find(rows, server, work, connections)
-                cells.append(
-                    "<br>".join(number(row, c).shown(c.digits) for c in columns)
-                    if row
-                    else "not measured"
-                )
-            lines.append((names.get(server, server), *cells))
-        return markdown(("", *(WORKS[work] for work in works)), *lines)
-
-    return "\n\n".join(
-        [
-            f"{last['cpu']}, {last['cores']} cores shared by server and clients, load "
-            f"{last['load_average']} before, ONNX Runtime {last['onnxruntime']} without telemetry "
-            f"in every server, {last['date'][:10]}, {_tree(last['commit'])}. Each server is at the "
-            f"best of its settings; medians of {last['rounds']} alternating rounds of "
-            f"{last['seconds_a_round']:g} s, with the least and the most of them.",
-            BETTER,
-            _losses(rows),
-            f"Requests per second, and p99 in ms, with {LOAD} connections:",
-            table(LOAD, RATE, P99),
-            "p50 in ms with 1 connection, and CPU milliseconds a request of all of a server's "
-            "processes:",
-            table(1, P50, CPU),
-            "Start and memory, digits:",
-            _starts(rows),
-        ]
+    """Return where another server is better, and a table of digits, for the README: Convoy, Triton,
+    mosec, and the best of the others. Raises UnfairError."""
+    last = latest(rows)
+    if not last:
+        return NOTHING
+    about = next((row for row in last if row["work"] == DIGITS), last[-1])
+    first = (
+        f"{about['cpu']}, {about['cores']} cores shared by server and clients, "
+        f"{about['date'][:10]}, {_tree(about['commit'])}. {BETTER}"
     )
+    names = [peer.name for peer in ALWAYS]
+    others = [
+        row
+        for row in last
+        if (row["work"], row["connections"]) == (DIGITS, LOAD)
+        and row["server"] not in names
+        and "error" not in row
+    ]
+    if others:
+        _, best = RATE.best((number(row, RATE).median, row["server"]) for row in others)
+        names.append(best)
+    lines = []
+    for name in names:
+        found = [find(last, name, DIGITS, connections) for connections in CONNECTIONS]
+        told = next((_named(row) for row in found if row), name)
+        best = f"{told}, the best of {len(others)} others" if name == names[-1] and others else told
+        lines.append((best, *map(_judged, found)))
+    headings = (f"{WORKS[DIGITS]}: {_JUDGED}", *map(_plural, CONNECTIONS))
+    return "\n\n".join([first, _losses(last), markdown(headings, *lines)])
+
+
+_JUDGED = " / ".join(column.heading for column in JUDGED)
+
+
+def _judged(row: Row | None) -> str:
+    if row is None:
+        return "not measured"
+    return " / ".join(column.shown(number(row, column).median) for column in JUDGED)
+
+
+def moved(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each median of a work's last recording that is outside of the spread of the
+    recording before."""
+    for work in WORKS:
+        dates = list(dict.fromkeys(row["date"] for row in rows if row["work"] == work))
+        if len(dates) < 2:
+            continue
+        before, after = ([r for r in rows if r["date"] == date] for date in dates[-2:])
+        for row in after:
+            server, connections = row["server"], row["connections"]
+            old = find(before, server, work, connections)
+            if row["work"] != work or "error" in row or old is None:
+                continue
+            for column in JUDGED:
+                spread, now = number(old, column), number(row, column).median
+                if not spread.least <= now <= spread.most:
+                    yield (
+                        f"{WORKS[work]}; {_plural(connections)}: {server}, {column.heading} "
+                        f"{column.shown(now)}, before {spread.shown(column.digits)}"
+                    )
 
 
 def _tree(commit: str) -> str:

@@ -1,5 +1,7 @@
 """Rows of results: which commit they are of where there is no git."""
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,30 @@ def test_a_checkout_without_git_has_the_commit_that_was_carried_along(
     assert rows.commit() == "abcdef012345+"
     (tmp_path / ".git").mkdir()
     assert rows.commit() != "abcdef012345+"
+
+
+def test_changed_results_do_not_change_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True)
+
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    (results / "rows.jsonl").touch()
+    (tmp_path / "source").touch()
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "all")
+    monkeypatch.setattr(rows, "ROOT", tmp_path)
+    clean = rows.commit()
+    assert re.fullmatch("[0-9a-f]{12}", clean)
+    (results / "rows.jsonl").write_text("{}\n")
+    (tmp_path / "new").touch()
+    assert rows.commit() == clean
+    (tmp_path / "source").write_text("changed")
+    assert rows.commit() == f"{clean}+"
 
 
 def test_a_document_is_filled_between_its_marks() -> None:

@@ -1,11 +1,15 @@
 """What is printed and written of measurements: medians with their spread, and losses first."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.catalogue import CONVOY
-from benchmarks.peers.report import BETTER, losses, readme_table, shown
-from benchmarks.peers.works import DIGITS
+from benchmarks.peers.report import BETTER, losses, moved, page, readme_table, shown
+from benchmarks.peers.works import DIGITS, NOOP, WORKS
+from benchmarks.rows import append
 from tests.support.benchmarks.stand_in import row
 
 
@@ -18,35 +22,89 @@ def test_another_server_is_better_only_beyond_every_round_of_convoy() -> None:
     ours = row(CONVOY.name, 1000, 4)  # rounds of 1000 and 900, p50 2 and 1.8
     level = [row("Triton", 1050, 4), row("mosec", 990, 4)]  # medians 997.5 and 940
     assert not list(losses([ours, *level]))
-    (line,) = losses([ours, level[1], row("Triton", 1200, 2)])
+    alone = [row(CONVOY.name, 10, connections=1), row("mosec", 90, connections=1)]
+    (line,) = losses([*alone, ours, level[1], row("Triton", 1200, 2)])
     assert line.endswith(
-        "8 connections: requests/s 1,140 beside 950 (Triton), p50 ms 0.95 beside 1.90 (Triton),"
-        " CPU ms a request 0.79 beside 0.95 (Triton)"
+        "is read: with 1 connection requests/s 86 compared with 10 (mosec), CPU ms per request"
+        " 10.56 compared with 95.00 (mosec); with 8 connections requests/s 1,140 compared with 950"
+        " (Triton), p50 ms 0.95 compared with 1.90 (Triton), CPU ms per request 0.79 compared with"
+        " 0.95 (Triton)"
     )
 
 
-def test_the_readmes_tables_say_first_where_convoy_is_not_the_best() -> None:
+def test_the_readme_says_first_where_convoy_is_not_the_best_and_has_the_best_of_the_others() -> (
+    None
+):
     rows = [
         row(CONVOY.name, 9999, date="2026-11-20T00:00:00"),
         row(CONVOY.name, 700),
         row(CONVOY.name, 500, work=DIGITS),
+        row(CONVOY.name, 400, work=DIGITS, connections=1),
         row("Triton", 900, work=DIGITS, version="0.7.0"),
-        row("Triton", 90, version="0.7.0"),
-        row("mosec", 1, error="not installed: no"),
+        row("LitServe", 90, work=DIGITS),
+        row("BentoML", 95, work=DIGITS, version="1.4"),
+        row("Ray Serve", 1, work=DIGITS, error="no"),
         row("mosec", 1, work=DIGITS, error="not installed: no"),
     ]
-    conditions, better, lost, *_ = readme_table(rows).split("\n\n")
-    assert conditions.startswith("EPYC, 2 cores shared by server and clients")
-    assert (
-        "ONNX Runtime 1.31 without telemetry in every server, 2026-11-27, commit abc." in conditions
+    conditions, lost, table = readme_table(rows).split("\n\n")
+    assert conditions == (
+        f"EPYC, 2 cores shared by server and clients, 2026-11-27, commit abc. {BETTER}"
     )
-    assert better == BETTER
-    assert lost.startswith("- digits, JPEG of 640 × 480; 8 connections: requests/s 855 beside 475")
-    lines = readme_table(rows).splitlines()
-    assert "| mosec | not measured | not measured |" in lines
+    assert lost.startswith(
+        "- digits, JPEG of 640 × 480: with 8 connections requests/s 855 compared"
+    )
+    none, triton = "not measured", "Triton 0.7.0 (tritonserver 2.51, Python backend)"
+    assert table.splitlines()[2:] == [
+        f"| Convoy | 380 / 1.43 / 2.38 | 475 / 1.43 / 1.90 | {none} |",
+        f"| {triton} | {none} | 855 / 1.43 / 1.06 | {none} |",
+        f"| mosec | {none} | {none} | {none} |",
+        f"| BentoML 1.4, the best of 2 others | {none} | 90 / 1.43 / 10.00 | {none} |",
+    ]
+
+
+def test_the_page_has_each_works_last_recording_with_its_conditions() -> None:
+    """The second of two runs was interrupted after the no-op."""
+    earlier: Any = {"date": "2026-11-20T00:00:00", "commit": "abd"}
+    rows = [
+        row(CONVOY.name, 9999, **earlier),
+        row(CONVOY.name, 500, work=DIGITS, **earlier),
+        row("Triton", 900, work=DIGITS, version="0.7.0", **earlier),
+        row(CONVOY.name, 700),
+        row("mosec", 1, error="not installed: no"),
+    ]
+    text = page(rows)
+    about = "2 rounds of 1 s, EPYC, 2 cores shared by server and clients, load 0.5 before, ONNX"
+    noop, digits = WORKS[NOOP], WORKS[DIGITS]
+    assert f"- {noop}: {about} Runtime 1.31, 2026-11-27, commit abc\n" in text
+    assert f"- {digits}: {about} Runtime 1.31, 2026-11-20, commit abd\n" in text
+    assert "10,000" not in text
+    lines = text.splitlines()
+    assert "| mosec | not installed |  |  |  |  |  |  |  |" in lines
+    assert "- mosec, noop: not installed: no" in lines
     named = "| Triton 0.7.0 (tritonserver 2.51, Python backend) |"
-    assert any(line.startswith(f"{named} 86 (81–90)<br>") for line in lines)
+    assert any(line.startswith(f"{named} batch 8 | 855 (810–900) |") for line in lines)
     assert f"{named} 1.5 | 90 | 95 | 8 | 3.8 | 200 |" in lines
+
+
+def test_a_second_recording_is_compared_with_the_spread_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = [row(CONVOY.name, 1000), row("Triton", 1000)]  # 900 and 1000 requests/s
+    same: Any = {"cpu_ms": [1.0, 1.0], "date": "2026-11-28"}
+    within = [row(each["server"], 948, **same) for each in first]  # 948 and 853, so 900.6
+    beyond = [row(each["server"], 946, **same) for each in first]  # 946 and 851, so 898.7
+    assert not list(moved(first))
+    assert not list(moved([*first, *within]))
+    (line,) = moved([*first, within[0], beyond[1]])
+    assert line.endswith("8 connections: Triton, requests/s 899, before 950 (900–1,000)")
+    file = tmp_path / "rows.json"
+    for second, status in ((within, 0), (beyond, 1)):
+        file.unlink(missing_ok=True)
+        append(file, [*first, *second])
+        with pytest.raises(SystemExit) as ended:
+            peers.main(["--repeated", "--record", str(file)])
+        assert ended.value.code == status
+    assert "Triton, requests/s 899" in capsys.readouterr().out
 
 
 def test_a_tree_that_differs_from_its_commit_is_said() -> None:
