@@ -9,7 +9,7 @@ import pytest
 from tests.support import ROOT, proved
 from tests.support.proved import PROOFS, Proof
 
-KERNELS, NETWORKS = PROOFS
+KERNELS, NETWORKS, FIGURES, BATCHING = PROOFS
 CASES = ROOT / "tests" / "kernels" / "whole" / "test_kernels.py"
 
 
@@ -48,6 +48,8 @@ def test_every_sixteenth_test_of_a_file_is_left_and_over_runs_each_is() -> None:
         (KERNELS, "tests/kernels/convolution/test_algorithms_toy.py"),
         (NETWORKS, "tests/service/api/test_app.py"),
         (NETWORKS, "tests/kernels/whole/test_kernels.py"),
+        (FIGURES, "tests/benchmarks/kernels/test_costs.py"),
+        (BATCHING, "tests/service/batching/test_batcher.py"),
     ],
 )
 def test_tests_that_read_what_the_digest_is_not_of_all_run(proof: Proof, file: str) -> None:

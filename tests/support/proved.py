@@ -1,17 +1,20 @@
-"""Which tests of kernels and networks `make test` spares: most that passed with the same sources.
+"""Which tests `make test` spares: most of those that passed with the same sources.
 
-To simulate and compile every kernel and network takes half of the suite's time, and gives the same
+To simulate and compile every kernel and network, to compute figures of them, and to send the
+batching policy hours of requests in virtual time takes most of the suite's time, and gives the same
 result until a source, a case, a library or a compiler changes. `make prove` runs all of it, and
 then writes the digest of all that each proof depends on to tests/proved.txt. While a proof's digest
 holds, `make test` runs every sixteenth test of each file, each run others than the one before, for
 what a digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
 
-    python -m tests.support.proved    # writes the digests; `make prove` does, where all passed
+    python -m tests.support.proved            # writes the digests: `make prove`, where all passed
+    python -m tests.support.proved --tests    # names the tests that it runs
 """
 
 import hashlib
 import re
 import subprocess
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -29,7 +32,10 @@ PROVED = ROOT / "tests" / "proved.txt"
 
 ONE_IN = 16
 
-_IMPORT = re.compile(r"^\s*(?:from|import) ((?:benchmarks|loadtest|models|service|tests)\b[\w.]*)")
+_IMPORT = re.compile(
+    r"^\s*(?:from|import) ((?:benchmarks|loadtest|models|service|tests)\b[\w.]*)"
+    r"(?: import ([\w, ]*))?"
+)
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,9 @@ class Proof:
         """Tell whether a module imports one of the project's that is none of the sources."""
         places = {source.removesuffix(".py").replace("/", ".") for source in self.sources}
         return any(
-            module != "tests.support"
-            and not any(f"{module}.".startswith(f"{place}.") for place in places)
-            for module in _imports(file)
+            name != "tests.support.ROOT"
+            and not any(f"{name}.".startswith(f"{place}.") for place in places)
+            for name in _imports(file)
         )
 
     def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
@@ -97,8 +103,15 @@ class Proof:
 
 @cache
 def _imports(file: Path) -> tuple[str, ...]:
+    """Return what a file imports, with the names of each module that stand on the same line: a
+    package's may be its modules."""
     lines = file.read_text(encoding="utf-8").splitlines()
-    return tuple(found[1] for line in lines if (found := _IMPORT.match(line)))
+    return tuple(
+        f"{found[1]}.{name.split()[0]}" if name else found[1]
+        for line in lines
+        if (found := _IMPORT.match(line))
+        for name in (found[2] or "").strip().split(", ")
+    )
 
 
 _KERNELS = Proof(
@@ -121,38 +134,112 @@ _KERNELS = Proof(
     libraries=("numpy",),
 )
 
+_SERVICE = (
+    "service/__init__.py",
+    "service/callbacks.py",
+    "service/errors.py",
+    "service/fair_queue.py",
+)
+
+_NETWORKS = Proof(
+    "networks",
+    tests=("tests/models",),
+    sources=(
+        *_KERNELS.sources,
+        "tests/models",
+        "models",
+        "benchmarks/networks",
+        "benchmarks/families",
+        "tests/support/models",
+        "tests/support/networks.py",
+        "tests/support/onnx_models.py",
+        # These read the images of some tests.
+        *_SERVICE,
+        "service/engine/__init__.py",
+        "service/engine/cgroups.py",
+        "service/engine/cores.py",
+        "service/engine/process_pool.py",
+        "service/engine/threads.py",
+        "service/images",
+    ),
+    libraries=("numpy", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "pillow"),
+)
+
 PROOFS = (
     _KERNELS,
+    _NETWORKS,
+    # What is computed of both: errors, costs, estimates, the steps of a page.
     Proof(
-        "networks",
-        tests=("tests/models",),
-        sources=(
-            *_KERNELS.sources,
-            "tests/models",
-            "models",
-            "benchmarks/networks",
-            "benchmarks/families",
-            "tests/support/models",
-            "tests/support/networks.py",
-            "tests/support/onnx_models.py",
-            # These read the images of some tests.
-            "service/__init__.py",
-            "service/callbacks.py",
-            "service/errors.py",
-            "service/fair_queue.py",
-            "service/engine/__init__.py",
-            "service/engine/cgroups.py",
-            "service/engine/cores.py",
-            "service/engine/process_pool.py",
-            "service/engine/threads.py",
-            "service/images",
+        "figures",
+        tests=(
+            "tests/benchmarks/kernels/test_accuracy.py",
+            "tests/benchmarks/kernels/test_report.py",
+            "tests/benchmarks/networks/test_c3d.py",
+            "tests/benchmarks/networks/test_estimates.py",
+            "tests/benchmarks/papers/test_ladder.py",
         ),
-        libraries=("numpy", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "pillow"),
+        sources=(
+            *_NETWORKS.sources,
+            "benchmarks/__init__.py",
+            "benchmarks/papers/__init__.py",
+            "benchmarks/papers/ladder.py",
+            "benchmarks/papers/result.py",
+            "docs/ladder",
+            "docs/ladder.md",
+            "tests/benchmarks/conftest.py",
+            "tests/benchmarks/kernels",
+            "tests/benchmarks/networks",
+            "tests/benchmarks/papers/test_ladder.py",
+            "tests/support/benchmarks/__init__.py",
+            "tests/support/benchmarks/made_up.py",
+        ),
+        libraries=(*_NETWORKS.libraries, "matplotlib"),
+    ),
+    # Requests in virtual time.
+    Proof(
+        "batching",
+        tests=(
+            "tests/benchmarks/simulation/test_bounds.py",
+            "tests/benchmarks/simulation/test_simulation.py",
+            "tests/service/batching/test_batcher_fair.py",
+            "tests/service/batching/test_batcher_policy.py",
+            "tests/service/batching/test_batcher_properties.py",
+        ),
+        sources=(
+            *_NETWORKS.sources,
+            "benchmarks/__init__.py",
+            "benchmarks/simulation",
+            "service/batching",
+            "service/engine",
+            "service/hosting/__init__.py",
+            "service/hosting/admission.py",
+            "service/hosting/inference.py",
+            "service/hosting/pipeline.py",
+            "service/hosting/recent.py",
+            "service/hosting/regions.py",
+            "service/telemetry/__init__.py",
+            "service/telemetry/counts.py",
+            "service/telemetry/gpus.py",
+            "service/telemetry/metrics.py",
+            "tests/benchmarks/simulation",
+            "tests/service/batching",
+            "tests/support/benchmarks/__init__.py",
+            "tests/support/benchmarks/hostile.py",
+            "tests/support/service/__init__.py",
+            "tests/support/service/batcher_scenarios.py",
+            "tests/support/service/desk.py",
+            "tests/support/service/running.py",
+            "tests/support/service/virtual_time.py",
+        ),
+        libraries=(*_NETWORKS.libraries, "hypothesis", "matplotlib"),
     ),
 )
 
 
 if __name__ == "__main__":
-    PROVED.write_text(
-        "".join(f"{proof.name} {proof.digest()}\n" for proof in PROOFS), encoding="utf-8"
-    )
+    if sys.argv[1:] == ["--tests"]:
+        print(*(test for proof in PROOFS for test in proof.tests))
+    else:
+        PROVED.write_text(
+            "".join(f"{proof.name} {proof.digest()}\n" for proof in PROOFS), encoding="utf-8"
+        )
