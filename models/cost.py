@@ -15,6 +15,7 @@ from models.graph import (
     Node,
     Normalise,
     Pool,
+    Product,
     Quantize,
     Reduce,
     Resample,
@@ -34,6 +35,8 @@ def flops_per_image(graph: Graph, node: Node) -> int:
             return 2 * node.problem.macs + _prologue_flops(graph, node) + epilogue
         case Gemm():
             return 2 * out * graph.shape(node.weight)[1] + epilogue
+        case Product():
+            return 2 * out * graph.shape(node.a)[-1]
         case Pool():
             return out * node.problem.window.kernel_volume
         case GlobalPool():

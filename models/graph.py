@@ -116,6 +116,17 @@ class Gemm(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Product(Node):
+    """Computes y = a · b, M×C by C×N along the last two axes; axes before broadcast like NumPy.
+
+    One operand may be a weight, whose shape has no batch axis.
+    """
+
+    a: str = operand()
+    b: str = operand()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pool(Node):
     """Computes the maximum or average over a window."""
 

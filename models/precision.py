@@ -22,6 +22,7 @@ from models.graph import (
     Identity,
     Node,
     Normalise,
+    Product,
     Quantize,
     Resample,
     Reshape,
@@ -157,7 +158,7 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
     match node:
         case Conv() | Gemm():
             names = [node.weight]
-        case Binary() | Constant():
+        case Binary() | Constant() | Product():
             names = [name for name in node.operands() if name in graph.weights]
         case ScaleShift() | Normalise() | Resample():
             return None

@@ -24,6 +24,7 @@ from models.graph import (
     Node,
     Normalise,
     Pool,
+    Product,
     Quantize,
     Reduce,
     Resample,
@@ -80,6 +81,8 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
 def _terms(graph: Graph, node: Node) -> int:
     """Return how many numbers a node sums into each of its results; 1 if it sums none."""
     match node:
+        case Product():
+            return graph.shape(node.a)[-1]
         case Pool():
             return node.problem.window.kernel_volume
         case GlobalPool():

@@ -12,6 +12,7 @@ from kernels.operations import elementwise
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.operations.lrn import lrn_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
+from kernels.operations.product import product_launch
 from kernels.operations.quantize import (
     add_launch,
     blocks_of,
@@ -40,6 +41,7 @@ from models.graph import (
     Normalise,
     Pad,
     Pool,
+    Product,
     Quantize,
     Reduce,
     Resample,
@@ -284,6 +286,12 @@ def _gemm(to: Context, node: Gemm) -> None:
         to.copy(y, y_view)
 
 
+def _product(to: Context, node: Product) -> None:
+    y = to.output(node.output)
+    (a, a_at), (b, b_at) = (to.tensor(name, y.strided.stored) for name in (node.a, node.b))
+    to.tape.emit(product_launch(a, b, y.strided), a=a_at, b=b_at, y=at(y))
+
+
 def _reshape(to: Context, node: Reshape) -> None:
     x, shape = to.views[node.x], to.graph.shape(node.output)
     strided = x.strided
@@ -316,6 +324,7 @@ _LOWER: Mapping[type[Node], Callable[[Context, Any], None]] = {
     Normalise: lower_normalise,
     Pad: _pad,
     Pool: _pool,
+    Product: _product,
     Quantize: _quantize,
     Reduce: lower_reduce,
     Resample: lower_resample,

@@ -101,16 +101,17 @@ _RULES = (
     rules.remove_optional_bias_from_gemm_rule,
 )
 
-# The operators to fold: their time and memory are linear in their inputs and outputs. A constant
-# convolution, a loop or a regular expression may take any time.
+# The operators to fold: their time and memory are linear in their inputs and outputs, but for
+# products, which are counted. A loop or a regular expression may take any time.
 # fmt: off
 _FOLDED = frozenset(
     {
         "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "Cast",
-        "CastLike", "Ceil", "Clip",
-        "Concat", "ConstantOfShape", "Cos", "CumSum", "DepthToSpace", "DequantizeLinear", "Div",
-        "Equal", "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "Gemm", "Greater",
-        "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "MatMul",
+        "CastLike", "Ceil", "Clip", "Concat", "ConstantOfShape", "Conv", "Cos", "CumSum",
+        "DepthToSpace", "DequantizeLinear", "Div",
+        "Equal", "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherND", "Gemm",
+        "Greater", "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log",
+        "MatMul",
         "Max", "Mean", "Min", "Mod", "Mul", "Neg", "Not", "NonZero", "OneHot", "Or", "Pad",
         "Pow", "QuantizeLinear", "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax",
         "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu",
@@ -122,8 +123,9 @@ _FOLDED = frozenset(
 # fmt: on
 # The size of their output is unknown in advance, but at most that of their input.
 _SHRINKING = frozenset({"NonZero"})
-# Each number of their output is a sum along an axis of their first input.
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
+# Each number of their output is a sum along an axis of their first input; of convolutions only
+# those with a window of one position are folded.
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
 
 
 def fold(model: ir.Model, room: int) -> None:
@@ -266,6 +268,13 @@ def _integers(graph: ir.Graph | ir.Function, name: str, numbers: Sequence[int]) 
     return constant
 
 
+def _is_linear(conv: ir.Node) -> bool:
+    """Return whether a convolution has a window of one position: a product."""
+    weight = conv.inputs[1] if len(conv.inputs) > 1 else None
+    shape = known_shape(weight) if weight is not None else None
+    return shape is not None and len(shape) > 2 and set(shape[2:]) == {1}
+
+
 class _Folding(FoldConstantsPass):
     """Extends onnxscript's folding with bounds on each node."""
 
@@ -317,6 +326,8 @@ class _Folding(FoldConstantsPass):
         read = sum(tensor.size for tensor in constants if tensor is not None)
         shape = known_shape(node.outputs[0])
         if shape is None and node.op_type not in _SHRINKING:
+            return False
+        if node.op_type == "Conv" and not _is_linear(node):
             return False
         work = prod(shape or ())
         if node.op_type in _PRODUCTS and constants[0] is not None:

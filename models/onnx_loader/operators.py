@@ -19,6 +19,7 @@ from models.graph import (
     Grid,
     Identity,
     Lrn,
+    Product,
     Quantize,
     ScaleShift,
     Slice,
@@ -181,10 +182,20 @@ def _gemm(to: Importer, node: OnnxNode) -> None:
 
 
 def _matmul(to: Importer, node: OnnxNode) -> None:
-    weight = node.constant(1)
-    if weight.ndim != 2:
-        raise RefusedError(f"the second operand has {weight.ndim} axes; only a matrix is supported")
-    _linear(to, node, weight.T, node.grid(1, transposed=True))
+    """Import a product by a constant matrix as a Gemm, and any other as a Product."""
+    weight = constant_of(node.input(1))
+    if weight is not None and weight.ndim == 2:
+        _linear(to, node, weight.T, node.grid(1, transposed=True))
+        return
+    if len(node.output_shape) < 3:
+        raise RefusedError(
+            f"it multiplies {node.input_shape(0)} by {node.input_shape(1)}: axis 0, the batch,"
+            " must stay, and the last two be a matrix"
+        )
+    a, b = _broadcast_operands(to, node)
+    if weight is not None and weight.ndim < 2:
+        raise RefusedError("the second operand has one axis; only matrices are supported")
+    to.nodes.append(Product(name=node.name, output=to.declare(node.output), a=a, b=b))
 
 
 def _linear(to: Importer, node: OnnxNode, weight: np.ndarray, grid: Grid | None) -> None:

@@ -30,6 +30,7 @@ from models.onnx_loader.limits.bounds import shortened
 from models.onnx_loader.limits.structure import check_structure
 from models.onnx_loader.meaning import meaning_of_scores
 from models.onnx_loader.normalise import normalise
+from models.onnx_loader.one_image import separate_batch
 from models.onnx_loader.operators import OPERATORS
 from models.scores import UNSHOWN, Meaning
 
@@ -63,7 +64,7 @@ def translate(
     meaning = meaning_of_scores(model.graph.outputs[0]) if model.graph.outputs else UNSHOWN
     quantized = on_integers(model.graph)
     try:
-        graph = _typed_graph(name, model)
+        graph, model = _at_batch_one(name, model)
     except NoKernelsError as error:
         if not opaque:
             raise
@@ -77,6 +78,24 @@ def translate(
         graph = replace(graph, outputs=graph.outputs[:1])
         del written.graph.output[1:]
     return Translation(graph, written, bool(quantized), meaning)
+
+
+def _at_batch_one(name: str, model: ir.Model) -> tuple[Graph, ir.Model]:
+    """Return typed nodes, with the model that has them: with the batch apart, if only that does.
+
+    Raises NoKernelsError.
+    """
+    try:
+        return _typed_graph(name, model), model
+    except NoKernelsError as error:
+        apart = model.clone()
+        try:
+            if not separate_batch(apart):
+                raise
+            passes.RemoveUnusedNodesPass()(apart)
+            return _typed_graph(name, apart), apart
+        except RefusedError as refused:
+            raise NoKernelsError(f"{error}\nand {refused}") from error
 
 
 # What may be done to integers that stand for other numbers.

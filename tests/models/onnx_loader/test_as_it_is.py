@@ -1,4 +1,4 @@
-"""Attention, which typed nodes cannot express, is served by ONNX Runtime as it is."""
+"""What typed nodes cannot express is served by ONNX Runtime as it is."""
 
 import logging
 from pathlib import Path
@@ -14,60 +14,16 @@ from models.engines.tolerance import relative_error
 from models.errors import NoKernelsError
 from models.onnx_loader import Opaque, load_proto
 from models.preprocessing import normalised
+from tests.support.models.attention import CLASSES, SIZE, attention
 from tests.support.models.onnx_chains import node, noise
 from tests.support.onnx_models import run_onnxruntime
 
-SIZE, WIDTH, HEADS, TOKENS, CLASSES = 8, 16, 2, 4, 5
-SAYS = r"MatMul: input 1 .* must be constant, but is computed \(in .*; 2 nodes\)"
+SAYS = r"Tile: the operator is not supported \(in Tile_passed; 1 node\)"
 
 
-def attention(
-    batch: int | str = 1, element: int = TensorProto.FLOAT, head: str = "Gemm"
-) -> onnx.ModelProto:
-    """A ViT of one layer: patches, q, k and v by one product, attention, the mean of the tokens."""
-    kind = helper.tensor_dtype_to_np_dtype(element)
-    last = [node("Gemm", "mean h", "y" if head == "Gemm" else "logits")]
-    if head == "Softmax":
-        last.append(node("Softmax", "logits"))
-    nodes = [
-        node("Conv", "x p", "patches", strides=[4, 4]),
-        node("Reshape", "patches rows", "flat"),
-        node("Transpose", "flat", "tokens", perm=[0, 2, 1]),
-        node("MatMul", "tokens w", "qkv"),
-        node("Reshape", "qkv heads", "split"),
-        node("Transpose", "split", "turned", perm=[2, 0, 3, 1, 4]),
-        helper.make_node("Split", ["turned"], ["q5", "k5", "v5"], axis=0, num_outputs=3),
-        *(node("Squeeze", f"{name}5 first", name) for name in "qkv"),
-        node("Transpose", "k", "kt", perm=[0, 1, 3, 2]),
-        node("MatMul", "q kt", "weights"),
-        node("Softmax", "weights", "attention", axis=-1),
-        node("MatMul", "attention v", "seen"),
-        node("Transpose", "seen", "back", perm=[0, 2, 1, 3]),
-        node("Reshape", "back joined", "all"),
-        node("ReduceMean", "all second", "mean", keepdims=0),
-        *last,
-    ]
-    size = 1 if batch == 1 else -1
-    numbers = {
-        "p": noise(WIDTH, 3, 4, 4) / 7,
-        "w": noise(WIDTH, 3 * WIDTH) / 4,
-        "h": noise(WIDTH, CLASSES) / 4,
-    }
-    weights = {name: array.astype(kind) for name, array in numbers.items()} | {
-        "rows": np.array([0, WIDTH, TOKENS]),
-        "heads": np.array([size, TOKENS, 3, HEADS, WIDTH // HEADS]),
-        "joined": np.array([size, TOKENS, WIDTH]),
-        "first": np.array([0]),
-        "second": np.array([1]),
-    }
-    graph = helper.make_graph(
-        nodes,
-        "vit",
-        [helper.make_tensor_value_info("x", element, (batch, 3, SIZE, SIZE))],
-        [helper.make_tensor_value_info("y", element, (batch, CLASSES))],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+def unknown(batch: int | str = 1, element: int = TensorProto.FLOAT) -> onnx.ModelProto:
+    """A network with an operator that typed nodes cannot express."""
+    return attention(batch, element, unknown=True)
 
 
 def saved(tmp_path: Path, proto: onnx.ModelProto) -> Path:
@@ -85,7 +41,7 @@ ERRORS: dict[int, float] = {TensorProto.FLOAT: 1e-5, TensorProto.FLOAT16: 16 * 2
 def test_it_is_served_on_the_cpu_at_every_n_and_a_line_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, batch: int | str, element: int
 ) -> None:
-    path = saved(tmp_path, attention(batch, element))
+    path = saved(tmp_path, unknown(batch, element))
     classifier = load_classifier(path, overrides={"preset": "imagenet", "resize": SIZE})
     with caplog.at_level(logging.WARNING, "convoy"):
         engine = open_engine(classifier, device=DeviceKind.AUTO, max_batch=3)
@@ -99,7 +55,7 @@ def test_it_is_served_on_the_cpu_at_every_n_and_a_line_says_so(
 
 
 def test_a_gpu_refuses_it_with_a_line_a_reason(tmp_path: Path) -> None:
-    classifier = load_classifier(saved(tmp_path, attention()), overrides={"preset": "imagenet"})
+    classifier = load_classifier(saved(tmp_path, unknown()), overrides={"preset": "imagenet"})
     assert [type(each) for each in classifier.network.graph.nodes] == [Opaque]
     with pytest.raises(NoKernelsError, match=SAYS) as caught:
         open_engine(classifier, device=DeviceKind.CUDA, max_batch=1)
@@ -110,18 +66,18 @@ def test_a_gpu_refuses_it_with_a_line_a_reason(tmp_path: Path) -> None:
 
 
 def test_its_softmax_is_seen(tmp_path: Path) -> None:
-    path = saved(tmp_path, attention(head="Softmax"))
+    path = saved(tmp_path, attention(head="Softmax", unknown=True))
     classifier = load_classifier(path, overrides={"preset": "imagenet"})
     assert classifier.preprocessing.output.value == "probabilities"
 
 
 def test_only_a_classifier_is_loaded_as_it_is() -> None:
     with pytest.raises(NoKernelsError, match=SAYS):
-        load_proto("vit", attention())
+        load_proto("vit", unknown())
 
 
 def test_a_larger_fixed_batch_is_refused(tmp_path: Path) -> None:
-    proto = attention("N")
+    proto = unknown("N")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
     with pytest.raises(UnsupportedModelError, match="its batch is fixed at 4"):
         load_classifier(saved(tmp_path, proto), overrides={"preset": "imagenet"})
@@ -166,10 +122,10 @@ def test_a_quantized_model_runs_on_the_cpu(tmp_path: Path, batch: int | str) -> 
 @pytest.mark.parametrize("opset", [20, 26, 28])
 def test_numbers_above_onnx_runtimes_are_lowered(tmp_path: Path, opset: int) -> None:
     """As onnx writes them by default: the number of the IR, and that of the opset."""
-    proto = attention()
+    proto = unknown()
     proto.opset_import[0].version = opset
     proto.ir_version = onnx.IR_VERSION
-    older = attention()
+    older = unknown()
     older.graph.CopyFrom(proto.graph)
     classifier = load_classifier(saved(tmp_path, proto), overrides={"preset": "imagenet"})
     assert classifier.network.no_kernels

@@ -1,9 +1,11 @@
 """Constants that libraries leave, and shapes that they infer for one batch only."""
 
 import numpy as np
+import pytest
 from onnx import helper
 
 from models import graph as g
+from models.errors import NoKernelsError
 from models.onnx_loader import load_proto
 from tests.support.models.onnx_chains import Weights, assert_same_at_every_n, model, node, noise
 
@@ -66,3 +68,17 @@ def test_a_filter_normalised_by_constants_is_a_constant() -> None:
     loaded = load_proto("m", original)
     assert [type(each) for each in loaded.graph.nodes] == [g.Conv]
     assert_same_at_every_n(original, loaded)
+
+
+def test_a_projection_of_a_constant_is_folded_and_a_convolution_of_one_is_not() -> None:
+    """EdgeNeXt projects a constant encoding of positions."""
+    nodes = [node("Conv", "k w", "p"), node("Add", "x p")]
+    constant, pointwise = noise(1, 3, 6, 6), noise(4, 3, 1, 1)
+    loaded = load_proto("small", model(nodes, {"k": constant, "w": pointwise}))
+    assert [type(each) for each in loaded.graph.nodes] == [g.Binary]
+    (added,) = loaded.graph.weights.values()
+    expected = np.einsum("kc,chw->khw", pointwise[:, :, 0, 0], constant[0])
+    np.testing.assert_allclose(added, expected, rtol=1e-5, atol=1e-5)
+    wide = [node("Conv", "k w", "p", pads=[1, 1, 1, 1]), node("Add", "x p")]
+    with pytest.raises(NoKernelsError, match="Conv: input 0 is a constant"):
+        load_proto("small", model(wide, {"k": constant, "w": noise(4, 3, 3, 3)}))

@@ -36,6 +36,7 @@ from models.graph import (
     Normalise,
     Pad,
     Pool,
+    Product,
     Quantize,
     Reduce,
     Resample,
@@ -86,6 +87,7 @@ NODES: list[Row] = [
         (4, 6, 2),
         {"w": normal((2, 6)), "b": normal((2,))},
     ),
+    (Product(name="n", output="y", a="x", b="w"), (4, 6, 2), {"w": normal((6, 2))}),
     (Pool(name="n", output="y", x="x", problem=HALVING), (4, 3, 3), {}),
     (GlobalPool(name="n", output="y", x="x", kind=PoolKind.AVERAGE), (4, 1, 1), {}),
     (

@@ -10,6 +10,7 @@ from tests.support.cases.integer import INTEGER_CASES
 from tests.support.cases.jpeg import JPEG_CASES
 from tests.support.cases.linear import LINEAR_CASES
 from tests.support.cases.micro import MICRO_CASES
+from tests.support.cases.product import PRODUCT_CASES
 from tests.support.cases.quantize import QUANTIZE_CASES
 from tests.support.cases.reductions import REDUCTION_CASES
 from tests.support.cases.resize import RESIZE_CASES
@@ -37,6 +38,7 @@ CASES: tuple[KernelCase, ...] = (
     *QUANTIZE_CASES,
     *HALF_CASES,
     *LINEAR_CASES,
+    *PRODUCT_CASES,
     *WINOGRAD_CASES,
     *TENSOR_PATCH_CASES,
     *TENSOR_WINOGRAD_CASES,

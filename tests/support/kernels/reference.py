@@ -52,6 +52,12 @@ def gemm(
     return activate(y if bias is None else y + bias, activation)
 
 
+def product(a: Array, b: Array) -> Array:
+    """Return y = a · b, matrices along the last two axes; the axes before broadcast."""
+    require_one_type(a, b)
+    return a @ b
+
+
 def pool(x: Array, problem: PoolProblem) -> Array:
     """Return the maximum or average of each window, N×C×H×W → N×C×P×Q.
 

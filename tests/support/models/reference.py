@@ -28,6 +28,7 @@ from models.graph import (
     Normalise,
     Pad,
     Pool,
+    Product,
     Quantize,
     Reduce,
     Resample,
@@ -224,6 +225,10 @@ def _compute(node: Node, memory: _Memory) -> Array:
             if not is_quantized(stored):
                 weight = _rounded_to(stored, weight)
             return ops.gemm(read(node.x), weight, bias, node.activation)
+        case Product():
+            rank = len(graph.shape(node.output))
+            a, b = memory.read_aligned(node.a, rank), memory.read_aligned(node.b, rank)
+            return ops.product(a, b)
         case Pool():
             return ops.pool(read(node.x), node.problem)
         case GlobalPool():

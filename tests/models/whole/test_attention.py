@@ -1,0 +1,48 @@
+"""Networks with attention run on kernels, with the CPU's scores at every N."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cusim.build import FAST
+from cusim.device import CusimDevice
+from kernels.problems.precision import Precision
+from kernels.tuning.heuristic import heuristic
+from models import DeviceKind, open_engine
+from models.classifier import Classifier, load_classifier
+from models.engines.cuda_engine import CudaEngine
+from models.engines.tolerance import network_tolerance, relative_error
+from tests.support.models.attention import SIZE, attention
+
+
+@pytest.fixture
+def vit(tmp_path: Path) -> Classifier:
+    path = tmp_path / "vit.onnx"
+    path.write_bytes(attention("N").SerializeToString())
+    return load_classifier(path, overrides={"preset": "imagenet", "resize": SIZE})
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (8, SIZE, SIZE, 3)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.TF32, Precision.FP16])
+def test_attention_on_kernels_has_the_scores_of_the_cpu(
+    vit: Classifier, precision: Precision
+) -> None:
+    assert not vit.network.no_kernels
+    cpu = open_engine(vit, device=DeviceKind.CPU, max_batch=8)
+    expected = cpu.run(IMAGES).scores
+    cpu.close()
+    classifier = replace(vit, precision=precision)
+    device = CusimDevice(FAST)
+    engine = CudaEngine(classifier, device, max_batch=8, choose=heuristic(device))
+    engine.warm_up()
+    together = engine.run(IMAGES).scores
+    bound = network_tolerance(classifier.rewritten.graph, heuristic(device))
+    assert relative_error(together, expected) < bound
+    assert np.array_equal(engine.run(IMAGES[::-1].copy()).scores[::-1], together)
+    assert relative_error(engine.run(IMAGES[3:4]).scores, expected[3:4]) < bound
+    engine.close()
+    device.close()

@@ -1,0 +1,68 @@
+"""Makes a small network with attention, as exporters write it."""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.models.onnx_chains import node, noise
+
+SIZE, WIDTH, HEADS, TOKENS, CLASSES = 8, 16, 2, 4, 5
+
+
+def attention(
+    batch: int | str = 1,
+    element: int = TensorProto.FLOAT,
+    head: str = "Gemm",
+    *,
+    unknown: bool = False,
+) -> onnx.ModelProto:
+    """Return a ViT of one layer, as timm's is exported: its patches, q, k and v by one product,
+    attention, the mean of the tokens.
+
+    If it has something `unknown`, typed nodes cannot express it.
+    """
+    kind = helper.tensor_dtype_to_np_dtype(element)
+    last = [node("Gemm", "mean h", "y" if head == "Gemm" else "logits")]
+    if head == "Softmax":
+        last.append(node("Softmax", "logits"))
+    nodes = [
+        node("Conv", "x p", "patches", strides=[4, 4]),
+        node("Reshape", "patches rows", "flat"),
+        node("Transpose", "flat", "tokens", perm=[0, 2, 1]),
+        node("MatMul", "tokens w", "qkv"),
+        node("Reshape", "qkv heads", "split"),
+        node("Transpose", "split", "turned", perm=[2, 0, 3, 1, 4]),
+        helper.make_node("Split", ["turned"], ["q5", "k5", "v5"], axis=0, num_outputs=3),
+        *(node("Squeeze", f"{name}5 first", name) for name in "qkv"),
+        node("Transpose", "k", "kt", perm=[0, 1, 3, 2]),
+        node("MatMul", "q kt", "weights"),
+        node("Softmax", "weights", "attention", axis=-1),
+        node("MatMul", "attention v", "seen"),
+        node("Tile", "seen once", "passed") if unknown else node("Identity", "seen", "passed"),
+        node("Transpose", "passed", "back", perm=[0, 2, 1, 3]),
+        node("Reshape", "back joined", "all"),
+        node("ReduceMean", "all second", "mean", keepdims=0),
+        *last,
+    ]
+    size = 1 if batch == 1 else -1
+    numbers = {
+        "p": noise(WIDTH, 3, 4, 4) / 7,
+        "w": noise(WIDTH, 3 * WIDTH) / 4,
+        "h": noise(WIDTH, CLASSES) / 4,
+    }
+    weights = {name: array.astype(kind) for name, array in numbers.items()} | {
+        "rows": np.array([0, WIDTH, TOKENS]),
+        "heads": np.array([size, TOKENS, 3, HEADS, WIDTH // HEADS]),
+        "joined": np.array([size, TOKENS, WIDTH]),
+        "first": np.array([0]),
+        "once": np.array([1, 1, 1, 1]),
+        "second": np.array([1]),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "vit",
+        [helper.make_tensor_value_info("x", element, (batch, 3, SIZE, SIZE))],
+        [helper.make_tensor_value_info("y", element, (batch, CLASSES))],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
