@@ -30,7 +30,7 @@ from service.batching.consumer import Batch, BatchRecord, Consumer, Run
 from service.batching.device_turns import DeviceTurns
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
-from service.batching.policy import NO_HURRY, Decision, Urgency, due
+from service.batching.policy import NO_HURRY, SHORT_S, Decision, Urgency, due
 from service.batching.queue import Backlog, BatchResult, OnOutcome, Part, Request
 from service.callbacks import call_safely
 from service.errors import DeadlineError, EngineFailedError, ServiceError, ShuttingDownError
@@ -107,8 +107,10 @@ class Batcher(Generic[T, R]):
         """Return an engine's measured latency by batch size."""
         return self._dispatcher.latency(engine)
 
-    def learn(self, latency: Latency, engine: int = 0) -> None:
-        """Replace what is known of an engine's latency."""
+    def learn(self, latency: Latency, engine: int = 0, short_s: float = SHORT_S) -> None:
+        """Replace what is known of an engine's latency; batches whose L(1) is below `short_s` never
+        wait."""
+        self._dispatcher.short_s = short_s
         self._dispatcher.learn(latency, engine)
 
     def serve(self, engine: int, *, serves: bool) -> None:
@@ -128,9 +130,10 @@ class Batcher(Generic[T, R]):
         then: OnOutcome[R],
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
+        cost: float = 1.0,
     ) -> Request[T, R]:
         """Queue `items`, all or none; `then` is called once with the outcome, after `post` has
-        returned.
+        returned. In their client's turns each of them counts as `cost` usual ones.
 
         Raises DeadlineError if they cannot be expected to meet their deadline, and
         ShuttingDownError after `close`. If a batch with some of the items fails, the rest is not
@@ -143,7 +146,9 @@ class Batcher(Generic[T, R]):
         if urgency.deadline < inf:
             self.check_deadline(count, urgency, client)
         moment = due(now, urgency)
-        request = Request(self._waiting, tuple(items), now, then, client, moment, urgency, count)
+        request = Request(
+            self._waiting, tuple(items), now, then, client, moment, urgency, count, cost
+        )
         loop = asyncio.get_running_loop()
         if not count:
             loop.call_soon(self._tell, request, BatchResult([], 0, 0.0, 0.0))

@@ -58,20 +58,20 @@ class _Engine:
         ends = self.ends
         return now if ends is None else max(ends, 2 * now - ends)
 
-    def learn(self, latency: Latency) -> bool:
+    def learn(self, latency: Latency, short_s: float) -> bool:
         """Replace L(n), and return whether that changes if batches count as short.
 
         The shortest time decides: a busy event loop adds to the time of most batches.
         """
         before, self.latency = self.short, latency
-        self.short = latency.known and min(latency.seconds[0], self.least) < SHORT_S
+        self.short = latency.known and min(latency.seconds[0], self.least) < short_s
         return self.short is not before
 
 
 class Dispatcher:
     """Decides for the engines of one queue, by number; times are seconds of one clock."""
 
-    __slots__ = ("_batches", "_engines", "_rivalry", "_short", "_traffic")
+    __slots__ = ("_batches", "_engines", "_rivalry", "_short", "_traffic", "short_s")
 
     def __init__(self, *latencies: Latency) -> None:
         """Take each engine's known latency."""
@@ -79,6 +79,7 @@ class Dispatcher:
         self._traffic = Traffic(len(latencies))
         self._rivalry = Rivalry()
         self._batches = 0  # dispatched
+        self.short_s = SHORT_S  # of L(1), see `policy.py`
         # Short batches never wait, so traffic need not be tracked.
         self._short = False
         for number, latency in enumerate(latencies):
@@ -102,7 +103,7 @@ class Dispatcher:
 
     def learn(self, latency: Latency, engine: int = 0) -> None:
         """Replace what is known of an engine's latency."""
-        if self._engines[engine].learn(latency):
+        if self._engines[engine].learn(latency, self.short_s):
             short = all(state.short for state in self._engines)
             if short and not self._short:
                 self._traffic = Traffic(len(self._engines))  # not updated from now on
@@ -236,4 +237,5 @@ class Dispatcher:
             others,
             ALONE if ends is not None else self._rivalry.rivals(now, state.latency.most_rivals),
             traffic.rate,
+            self.short_s,
         )

@@ -85,6 +85,11 @@ class Latency(NamedTuple):
         estimate."""
         return self.of(items) * (1 + _MARGIN * self.error)
 
+    def after(self, each_s: float) -> "Latency":
+        """Return the table of batches before which each of their items takes so many seconds
+        more."""
+        return Latency(tuple(took + n * each_s for n, took in enumerate(self.seconds, 1)))
+
     def observed(self, n: int, took_s: float) -> "Latency":
         """Return the table updated by a batch of `n` that took `took_s` seconds."""
         if not self.known:

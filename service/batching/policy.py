@@ -60,8 +60,10 @@ _CLEARLY = 0.015
 _GAIN = 1.02
 
 # Where L(1) is less, batches never wait: an event loop cannot time a fraction of it, and deciding
-# would cost more than it gains.
+# would cost more than it gains. Where images are decoded in the job, most of L(1) is that, which
+# larger batches do not shorten, and deciding takes time from it.
 SHORT_S = 0.0005
+SHORT_WITH_DECODING_S = 0.003
 
 # Every 256th batch takes all that fits, so that the measured latency of no size goes stale. With
 # every 64th the p99 above is 4% worse.
@@ -134,6 +136,7 @@ class View(NamedTuple):
     others: tuple[Slot, ...] = ()  # the other engines
     rivals: Rivals = ALONE
     rate: float = 0.0  # items that come in a second
+    short_s: float = SHORT_S  # where L(1) is less, batches never wait
 
     @property
     def slots(self) -> list[Slot]:
@@ -262,7 +265,7 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
     most = _bearable(view)
     best, moment, enough = _GAIN, None, 0
     taken = min((other.free for other in view.others), default=inf)  # then by another engine
-    if depth >= most or latency.seconds[0] < SHORT_S:
+    if depth >= most or latency.seconds[0] < view.short_s:
         return moment, enough
     for since, more, by in view.prospects:
         passed = view.now - since

@@ -1,9 +1,9 @@
 """Queues requests; clients take turns, and each client's requests go in the order they are due.
 
-Among clients whose next requests have the same priority, the client that has had the fewest items
-goes next (`service/fair_queue.py`). Among priorities the request that is due first goes next; it
-counts as if it had arrived when its client last had a turn, so that the age of its other requests
-gives a client that is being served no precedence.
+Among clients whose next requests have the same priority, the client that has had the least service,
+its items by what each costs, goes next (`service/fair_queue.py`). Among priorities the request that
+is due first goes next; it counts as if it had arrived when its client last had a turn, so that the
+age of its other requests gives a client that is being served no precedence.
 """
 
 from bisect import insort_right
@@ -51,6 +51,7 @@ class Request(Generic[T, R]):
     due: float  # clock seconds, see `service/batching/policy.py`
     urgency: Urgency
     left: int  # items that wait
+    cost: float = 1.0  # of an item, in usual ones: what it counts in its client's turns
     parts: dict[int, list[R]] = field(default_factory=dict)  # see `gather`
 
     @property
@@ -120,7 +121,7 @@ class Backlog(Generic[T, R]):
             own -= min(spare, sum(refusable))
         better = sum(line.size for line in lines if line.level < level)
         alike = sum(
-            min(line.size, ceil(share))
+            min(line.size, ceil(share / line.entries[0].cost))
             for line, share in self._queue.ahead(client, own + items - 1)
             if line.level == level
         )
@@ -255,25 +256,23 @@ def _stretches(queue: FairQueue[Request[T, R]], limit: int, now: float) -> Itera
     left: dict[Request[T, R], int] = {}  # of those that are served in part
     while limit > 0:
         line, worth = queue.next()
-        entries, served = line.entries, 0
+        entries, served, items = line.entries, 0.0, 0
         while limit > 0 and served < worth and entries and entries[0].urgency.level == line.level:
             request = entries[0]
             rest = left.get(request, request.left) if left else request.left
-            count = (
-                rest
-                if rest <= limit and rest <= worth - served
-                else int(min(limit, worth - served))
-            )
+            fitting = min(rest, limit, (worth - served) / request.cost)
+            count = max(1, int(fitting))
             yield request, count
             limit -= count
-            served += count
+            served += count * request.cost
+            items += count
             if count == rest:
                 del entries[0]
             else:
                 left[request] = rest - count
-        line.size -= served
+        line.size -= items
         line.since = now
-        queue.served(line, served, served)
+        queue.served(line, served, items)
         queue.place(line, _level(line))
 
 

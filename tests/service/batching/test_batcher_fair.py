@@ -295,3 +295,20 @@ def test_a_priority_counts_more_than_what_its_client_has_waiting_besides() -> No
     first = max(claims, key=attrgetter("weight"))
     assert first.items == 1
     assert first.weight > sum(claim.weight * claim.items for claim in claims if claim != first)
+
+
+def test_clients_take_turns_by_what_their_items_cost() -> None:
+    backlog: Backlog[str, str] = Backlog()
+    for number in range(40):
+        for name, cost in (("dear", 4.0), ("cheap", 1.0)):
+            backlog.enter(
+                Request(
+                    *(backlog, (name,), 0.0, None, Client(name), due(0.0) + number, NO_HURRY, 1),
+                    cost=cost,
+                )
+            )
+    served = Counter[str]()
+    for _ in range(5):
+        items, _ = backlog.take(5, 0.0)
+        served.update(items)
+        assert abs(4 * served["dear"] - served["cheap"]) <= 4
