@@ -89,6 +89,7 @@ class _NoEngine:
     fallback_reason = ""
     layers = ""
     takes = Kind.TENSOR
+    on_cpu = True
 
     def __init__(self) -> None:
         self._scores = np.zeros((self.max_batch, self.classes), np.float32)

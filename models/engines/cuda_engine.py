@@ -128,6 +128,7 @@ class CudaEngine:
         self._inner, self._origins = classifier.inner, classifier.origins
         self._kinds = p.batch_kinds(takes)
         self.takes = self._kinds[-1]
+        self.on_cpu = False
         self._prove, self._fallback = prove, fallback
         graph = classifier.rewritten.graph
         self.layers = str(layers_of(graph)) if self.precision is Precision.INT8 else ""

@@ -86,6 +86,11 @@ class Engine(Protocol):
         """Return the highest kind of images that the device turns into pixels itself; this
         machine's CPU does the rest."""
 
+    @property
+    def on_cpu(self) -> bool:
+        """Return whether this machine's CPU computes, so that decoding takes time from it wherever
+        it is done."""
+
     def warm_up(self) -> "Engine":
         """Do the work that no request should wait for, and return the engine that will serve.
 

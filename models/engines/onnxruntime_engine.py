@@ -197,6 +197,11 @@ class OnnxRuntimeEngine:
         copied."""
         return Kind.TENSOR
 
+    @property
+    def on_cpu(self) -> bool:
+        """Return True."""
+        return True
+
     def proved(self, model: SessionModel) -> WarmUpResult:
         """Return what this engine's warm-up showed of the model."""
         return WarmUpResult(

@@ -48,6 +48,8 @@ DEFAULT_THRESHOLD = 0.5
 
 NOT_DECODED = -1
 
+_NO_SCORES = np.empty(0, np.float32)
+
 # Classes in order, likeliest first (of equals, the lower index first), and their probabilities.
 Ranking = tuple[Sequence[int], Sequence[float]]
 
@@ -55,9 +57,10 @@ Ranking = tuple[Sequence[int], Sequence[float]]
 class _Batch:
     """Holds the scores of images that ran together; they are ranked on first use."""
 
-    def __init__(self, results: Results, output: OutputKind) -> None:
+    def __init__(self, results: Results, output: OutputKind, decode_s: float) -> None:
         self._scores, self._ranked, self.inner, self.flags = results
         self._output = output
+        self.decode_s = decode_s
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
@@ -83,6 +86,7 @@ class ScoreRow:
     scores: NDArray[np.float32]
     batch: _Batch | None = None
     index: int = 0
+    error: Exception | None = None  # why the image was not scored: `scores` is empty then
 
     @property
     def ranking(self) -> Ranking | None:
@@ -101,6 +105,11 @@ class ScoreRow:
         return {name: values[self.index] for name, values in self.batch.inner.items()}
 
     @property
+    def decode_s(self) -> float:
+        """Return for how many of the batch's seconds its images were decoded."""
+        return 0.0 if self.batch is None else self.batch.decode_s
+
+    @property
     def flags(self) -> int:
         """Return why the engine left the file to the CPU and these scores mean nothing: 0 if it did
         not, NOT_DECODED if it decodes no files."""
@@ -113,7 +122,12 @@ class ScoreRow:
         return self.batch is not None and self.batch.is_finite
 
 
-def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
+def unscored(error: Exception) -> ScoreRow:
+    """Return the row of an image that was not scored, with the reason."""
+    return ScoreRow(_NO_SCORES, error=error)
+
+
+def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[ScoreRow]:
     """Return a batch's rows, all of which are ranked when the first is asked for its ranking.
 
     An engine's own ranking is only read then, and more classes than it has are ranked here.
@@ -122,7 +136,7 @@ def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
     has started: in the engine's thread NumPy would release the GIL in each call, and an event loop
     that competes for the GIL waits for it every time.
     """
-    batch = _Batch(results, output)
+    batch = _Batch(results, output, decode_s)
     return [ScoreRow(row, batch, index) for index, row in enumerate(results.scores)]
 
 

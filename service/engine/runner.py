@@ -23,13 +23,17 @@ from service.batching.company import Company
 from service.batching.consumer import BatchRecord
 from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
-from service.batching.policy import NO_HURRY, Urgency
+from service.batching.policy import NO_HURRY, SHORT_S, SHORT_WITH_DECODING_S, Urgency
 from service.batching.queue import OnOutcome, Request
 from service.engine.ranking import ScoreRow
 from service.engine.supervised_engine import Item, Probe, State, SupervisedEngine
+from service.engine.undecoded import Sample, Undecoded
 from service.engine.watchdog import Bounds
 from service.errors import NotReadyError, ServiceError, ShuttingDownError
 from service.fair_queue import ANYONE, Client
+
+# Images count at least this part of a usual one in their clients' turns.
+_LEAST_COST = 0.2
 
 _log = logging.getLogger("convoy")
 
@@ -68,18 +72,20 @@ class EngineRunner:
         company: Company | None = None,
         measure_s: float = 0.0,
         known: Latency | None = None,
+        sample: Sample | None = None,
         bounds: Bounds | None = None,
         reopen: Callable[[int], Engine] | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
         """Take the `turns` of each engine's device, which all models on it share.
 
-        `measure_s`, `known` and `bounds` as in SupervisedEngine; `reopen` takes the number of the
-        engine to replace. `on_failure` is called when the runner is FAILED.
+        `measure_s`, `known`, `sample` and `bounds` as in SupervisedEngine; `reopen` takes the
+        number of the engine to replace. `on_failure` is called when the runner is FAILED.
         """
         self.classes = engines[0].classes
         self.state = State.WARMING
         self.failure = ""  # why it is broken
+        self.decodes = False  # once warm, whether its jobs decode the images that they run
         self._engines = [
             SupervisedEngine(
                 engine,
@@ -90,6 +96,7 @@ class EngineRunner:
                 on_change=self._follow,
                 measure_s=measure_s,
                 known=known,
+                sample=sample,
                 bounds=bounds,
                 reopen=partial(reopen, number) if reopen else None,
             )
@@ -131,6 +138,16 @@ class EngineRunner:
         return min(engine.engine.takes for engine in self._engines)
 
     @property
+    def decoding_jobs(self) -> int:
+        """Return how many of its threads may decode an image at a time."""
+        return len(self._engines) if self.decodes else 0
+
+    @property
+    def lost_to_decoders(self) -> int:
+        """Return how many of its threads were given up so far because a decoder hung."""
+        return sum(engine.lost_to_decoders for engine in self._engines)
+
+    @property
     def engines(self) -> Sequence[EngineStatus]:
         """Return each engine's current status, in the order of the devices."""
         return [
@@ -149,7 +166,7 @@ class EngineRunner:
 
     def post(
         self,
-        images: Sequence[Image],
+        images: Sequence[Image | Undecoded],
         then: OnOutcome[ScoreRow],
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
@@ -157,12 +174,16 @@ class EngineRunner:
     ) -> Request[Item, ScoreRow]:
         """Queue images for scoring like `Batcher.post`, and ask for those `inner` values as well.
 
+        Images that are still to be decoded count in their client's turns by how long that takes.
         Raises NotReadyError where no engine serves.
         """
         if not self._serving:  # refuses requests that were admitted earlier, too
             self.state.check_ready()
         items = [Probe(image, inner) for image in images] if inner else images
-        return self.batcher.post(items, then, urgency, client)
+        seconds = [image.expected_s for image in images if isinstance(image, Undecoded)]
+        usual_s = self._engines[0].decode_s * len(seconds)
+        cost = max(sum(seconds) / usual_s, _LEAST_COST) if usual_s else 1.0
+        return self.batcher.post(items, then, urgency, client, cost)
 
     async def try_out(self, image: Image) -> ScoreRow:
         """Return the first engine's scores of an image without queueing it, even if no engine
@@ -172,13 +193,16 @@ class EngineRunner:
 
     async def warm_up(self) -> None:
         """Warm up the engines and measure them one after another. Raises what they raise."""
-        for number, engine in enumerate(self._engines):
+        for engine in self._engines:
             try:
                 await engine.warm_up()
             except Exception:
                 self.state = State.FAILED
                 raise
-            self.batcher.learn(engine.measured, number)
+        # Else decoding the next batch while one runs gains more.
+        self.decodes = all(engine.decode_s >= engine.run_s > 0 for engine in self._engines)
+        for number in range(len(self._engines)):
+            self._learn(number)
         if self.state is State.WARMING:  # draining may have begun
             self.state = State.READY
 
@@ -209,6 +233,15 @@ class EngineRunner:
             self.batcher.forget()
         return not stuck
 
+    def _learn(self, number: int) -> None:
+        """Expect batches to take what an engine's warm-up measured."""
+        engine = self._engines[number]
+        if self.decodes:
+            latency = engine.measured.after(engine.decode_s)
+            self.batcher.learn(latency, number, SHORT_WITH_DECODING_S)
+        else:
+            self.batcher.learn(engine.measured, number, SHORT_S)
+
     def _latency(self, number: int) -> Latency:
         return self.batcher.latency(number)
 
@@ -221,7 +254,7 @@ class EngineRunner:
         ready = engine.state is State.READY
         number = self._engines.index(engine)
         if ready:
-            self.batcher.learn(engine.measured, number)
+            self._learn(number)
         self.batcher.serve(number, serves=ready)
         states = [member.state for member in self._engines]
         self._serving = states.count(State.READY)

@@ -2,7 +2,10 @@
 
     WARMING ── READY ── RESTARTING ── READY, or FAILED
 
-Only the thread calls the engine: it opens it, warms it up, runs batches and closes it.
+Only the thread calls the engine: it opens it, warms it up, runs batches and closes it. It decodes
+the files of a batch before it runs them (`service/engine/undecoded.py`): one that cannot be decoded
+has its own error, and one on which the decoder hangs costs the batch's bound. Another thread then
+takes the engine, and the batch's other images go to the decode pool.
 
 A model whose engine did not warm up is BROKEN where others are served without it.
 
@@ -17,17 +20,20 @@ from collections.abc import Callable, Collection, Sequence
 from enum import Enum, unique
 from functools import partial
 from math import inf
+from operator import call
+from threading import Lock
 from time import monotonic, perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from models import DeviceLostError, Engine, EngineError, Image, OutputKind, Pixels, Results
 from service.batching.latency import Latency, measure
-from service.engine.ranking import ScoreRow, rank
-from service.engine.threads import ThreadPool
+from service.engine.ranking import ScoreRow, rank, unscored
+from service.engine.threads import ThreadPool, outcome_of
+from service.engine.undecoded import NotHereError, Sample, Undecoded
 from service.engine.watchdog import Bounds, Restarts
-from service.errors import NotReadyError, ShuttingDownError, ThreadLostError
+from service.errors import NotReadyError, ServiceError, ShuttingDownError, ThreadLostError
 
 # Batches that fail in a row before the engine is restarted.
 _FAILURES = 5
@@ -36,6 +42,9 @@ _FAILURES = 5
 # score a blank image, because any client may send such numbers as no network can take.
 _LOOK_S = 0.05
 _NOT_FINITE = "its scores of a blank image are not finite numbers"
+
+# In how many tries a single image is decoded and run, to compare both.
+_TRIES = 3
 
 # How often a long warm-up is logged.
 _REMIND_S = 60.0
@@ -51,11 +60,11 @@ _log = logging.getLogger("convoy")
 class Probe(NamedTuple):
     """An image of which values inside the network are requested beside its scores."""
 
-    image: Image
+    image: Image | Undecoded
     inner: Collection[str]
 
 
-Item = Image | Probe
+Item = Image | Undecoded | Probe
 """One item of a batch."""
 
 
@@ -94,12 +103,14 @@ class SupervisedEngine:
         on_change: Callable[["SupervisedEngine"], None],
         measure_s: float = 0.0,
         known: Latency | None = None,
+        sample: Sample | None = None,
         bounds: Bounds | None = None,
         reopen: Callable[[], Engine] | None = None,
     ) -> None:
         """Log as `name`, and judge how long batches take by `latency`.
 
-        Warming up measures L(n) for about `measure_s` seconds, unless it is `known`. `reopen`
+        Warming up measures L(n) for about `measure_s` seconds, unless it is `known`, and on a CPU
+        how long decoding the `sample` takes, unless that is None. `reopen`
         opens a new engine after one that exceeds the `bounds` or fails repeatedly; without it the
         former is FAILED, and the latter is kept. `on_change` is called when the state changes after
         the first warm-up.
@@ -109,13 +120,14 @@ class SupervisedEngine:
         self.restarts = 0  # tried so far
         self.failure: EngineError | None = None  # why it is FAILED
         self.warm_up_s = 0.0
+        self.lost_to_decoders = 0  # threads so far
         self.given_up = False  # set where a failure is not to be followed by a restart
         self._blank = np.zeros(image_shape, np.uint8)
         self._output = output
         self._name = name
         self._latency = latency
         self._on_change = on_change
-        self._measure_s, self._known = measure_s, known
+        self._measure_s, self._known, self._sample = measure_s, known, sample
         self._bounds = bounds or Bounds()
         self._reopen = reopen
         self._thread = _Thread(output)
@@ -126,7 +138,10 @@ class SupervisedEngine:
         self._look = 0.0  # when to look at scores again
         self._odd = 0  # batches without a finite score, in a row
         self._examining: asyncio.Task[None] | None = None
-        self.measured = Latency.unknown(engine.max_batch)  # by the last warm-up
+        # By the last warm-up: L(n) of pixels, and the seconds of decoding one image and of running
+        # it, both 0 where they were not compared.
+        self.measured = Latency.unknown(engine.max_batch)
+        self.decode_s = self.run_s = 0.0
 
     async def warm_up(self) -> None:
         """Warm up the engine and measure it. Raises what the engine raises."""
@@ -152,6 +167,8 @@ class SupervisedEngine:
         try:
             rows = await thread.pool.run(thread.run, images, bound_s, patience_s)
         except ThreadLostError:
+            if (left := thread.leave_decoder()) is not None:
+                return self._without(thread, *left, size, bound_s)
             self._replace(thread, f"it did not end a batch of {size} within {bound_s:.1f} s")
             raise
         except DeviceLostError as error:
@@ -165,9 +182,27 @@ class SupervisedEngine:
         self._failures = 0
         if (now := monotonic()) >= self._look:
             self._look = now + _LOOK_S
-            self._odd = 0 if any(map(_is_finite, rows)) else self._odd + 1
+            self._odd = 0 if any(map(_may_be_right, rows)) else self._odd + 1
             if self._odd >= _FAILURES and self._examining is None:
                 self._examining = asyncio.create_task(self._examine(thread))
+        return rows
+
+    def _without(
+        self, stuck: "_Thread", engine: Engine, index: int, size: int, bound_s: float
+    ) -> Sequence[ScoreRow]:
+        """Go on with another thread after a decoder hung on a batch's image `index`; return the
+        batch's rows: that image's error, and the others for the decode pool."""
+        stuck.close()
+        self._thread = _Thread(self._output, engine)
+        self._threads = [other for other in self._threads if other is not stuck] + [self._thread]
+        self.lost_to_decoders += 1
+        _log.error("%s left a decoder that hung, and goes on in another thread", self._name)
+        rows = [unscored(NotHereError()) for _ in range(size)]
+        rows[index] = unscored(
+            ThreadLostError(
+                f"given up: the image was not decoded within {bound_s:.1f} s; it may be the cause"
+            )
+        )
         return rows
 
     async def _examine(self, thread: "_Thread") -> None:
@@ -203,12 +238,12 @@ class SupervisedEngine:
     ) -> None:
         """Have a thread open an engine, warm it up and measure L(n), unless that is known. Raises
         what these raise."""
-        start = partial(thread.start, self._blank, self._measure_s, known)
+        start = partial(thread.start, self._blank, self._measure_s, known, self._sample)
         starting = thread.pool.run(start, opened, bound_s)
         started = monotonic()
         while not (await asyncio.wait([starting], timeout=_REMIND_S))[0]:
             _log.warning("the engine has been warming up for %d s", monotonic() - started)
-        self.engine, self.measured = starting.result()
+        self.engine, self.measured, self.decode_s, self.run_s = starting.result()
 
     def _replace(self, thread: "_Thread", why: str, *, lost: bool = False) -> None:
         """Abandon a thread, which will close its engine; start another thread unless `lost`."""
@@ -252,6 +287,10 @@ def _is_finite(row: ScoreRow) -> bool:
     return bool(np.isfinite(row.scores).all())
 
 
+def _may_be_right(row: ScoreRow) -> bool:
+    return row.error is not None or _is_finite(row)
+
+
 def _ignore(_: SupervisedEngine) -> None:
     pass
 
@@ -267,22 +306,26 @@ class _Thread:
     until the thread is free, which may be never.
     """
 
-    def __init__(self, output: OutputKind) -> None:
+    def __init__(self, output: OutputKind, engine: Engine | None = None) -> None:
+        """Take over an engine that is warm, if one is given."""
         self.pool = ThreadPool("engine", 1, replaced=False)
         self.took_s = inf  # the last batch
         self._output = output
-        self._engine: Engine | None = None
+        self._engine = engine
         self._closing: asyncio.Future[None] | None = None
+        self._decoding: int | None = None  # the place in its batch of the image that it decodes
+        self._handover = Lock()  # of the engine, while a decoder may be stuck
 
     def start(
         self,
         blank: Pixels,
         measure_s: float,
         known: Latency | None,
+        sample: Sample | None,
         opened: Callable[[], Engine],
-    ) -> tuple[Engine, Latency]:
-        """Open and warm up an engine; return the one to serve with, and L(n) measured on blank
-        images.
+    ) -> tuple[Engine, Latency, float, float]:
+        """Open and warm up an engine; return the one to serve with, L(n) measured on blank images,
+        and the seconds of decoding a `sample` and of running one image, both 0 if not compared.
 
         Where L(n) is known only one image is run: the version that still serves needs the device.
         Raises what the engine raises, and EngineError where its scores are not finite.
@@ -298,31 +341,79 @@ class _Thread:
                 raise EngineError(f"{_NOT_FINITE}; are the model's weights?")
             return took_s
 
-        if known is not None:
+        latency = known
+        if latency is not None:
             seconds(1)
-            return engine, known
-        # Without the event loop's own time, which is learned while serving.
-        return engine, measure(seconds, engine.max_batch, budget_s=measure_s)
+        else:  # without the event loop's own time, which is learned while serving
+            latency = measure(seconds, engine.max_batch, budget_s=measure_s)
+        if sample is None or not engine.on_cpu:
+            return engine, latency, 0.0, 0.0
+        try:
+            decode_s = min(_seconds(sample) for _ in range(_TRIES))
+        except ServiceError:  # the limits allow no such image
+            return engine, latency, 0.0, 0.0
+        return engine, latency, decode_s, min(seconds(1) for _ in range(_TRIES))
 
     def run(self, items: Sequence[Item]) -> Sequence[ScoreRow]:
-        """Return the scores of a batch. Raises what the engine raises."""
-        engine, n = self._engine, len(items)
+        """Return the rows of a batch, with their own errors those of images that are not decoded.
+        Raises what the engine raises."""
+        started = perf_counter()
+        failures: dict[int, Exception] = {}
+        decode_s = 0.0
+        if any(map(_is_undecoded, items)):
+            items, failures = self._decoded(items)
+            decode_s = perf_counter() - started
+        with self._handover:
+            self._decoding = None
+            engine, n = self._engine, len(items)
         if engine is None:
             raise EngineError("the engine is not open")
-        started = perf_counter()
+        rows: list[ScoreRow] = []
         try:
-            results = _run(engine, items)
-            shape = results.scores.shape
-            if shape != (n, engine.classes):
-                raise EngineError(
-                    f"scores of shape {shape} for {n} images of {engine.classes} classes"
-                )
+            if items:
+                results = _run(engine, items)
+                shape = results.scores.shape
+                if shape != (n, engine.classes):
+                    raise EngineError(
+                        f"scores of shape {shape} for {n} images of {engine.classes} classes"
+                    )
+                rows = rank(results, self._output, decode_s)
         except Exception:
             self.took_s = inf
             _log.exception("the engine failed on a batch of %d", n)
             raise
         self.took_s = perf_counter() - started
-        return rank(results, self._output)
+        for index, failure in sorted(failures.items()):
+            rows.insert(index, unscored(failure))
+        return rows
+
+    def leave_decoder(self) -> tuple[Engine, int] | None:
+        """Take the engine away while the thread decodes; return it and the image's place in its
+        batch, or None where it does not decode."""
+        with self._handover:
+            engine, index = self._engine, self._decoding
+            if engine is None or index is None:
+                return None
+            self._engine = None
+        return engine, index
+
+    def _decoded(self, items: Sequence[Item]) -> tuple[list[Item], dict[int, Exception]]:
+        """Return the items with their images decoded, without those that cannot be, and the errors
+        of these by their places."""
+        decoded: list[Item] = []
+        failures: dict[int, Exception] = {}
+        for index, item in enumerate(items):
+            image = item.image if isinstance(item, Probe) else item
+            if isinstance(image, Undecoded):
+                self._decoding = index
+                image, error = outcome_of(call, image.decode)
+                if self._engine is None:  # it took too long
+                    break
+                if error is not None:
+                    failures[index] = error
+                    continue
+            decoded.append(Probe(image, item.inner) if isinstance(item, Probe) else image)
+        return decoded, failures
 
     def close(self) -> "asyncio.Future[None]":
         """Close the engine and end the thread, once it is free."""
@@ -344,9 +435,19 @@ class _Thread:
             _log.exception("the engine could not be closed")
 
 
+def _is_undecoded(item: Item) -> bool:
+    return isinstance(item.image if isinstance(item, Probe) else item, Undecoded)
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    started = perf_counter()
+    function()
+    return perf_counter() - started
+
+
 def _run(engine: Engine, items: Sequence[Item]) -> Results:
     probes = [item for item in items if isinstance(item, Probe)]
     if not probes:
         return engine.run(items)  # type: ignore[arg-type]  # there are images alone
-    images = [item.image if isinstance(item, Probe) else item for item in items]
+    images: Any = [item.image if isinstance(item, Probe) else item for item in items]
     return engine.run(images, sorted({name for probe in probes for name in probe.inner}))

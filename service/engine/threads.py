@@ -113,7 +113,7 @@ class _Thread(threading.Thread):
             if job is None:
                 return
             if job.then is not None:
-                job.outcome = _outcome(job.function, job.argument)
+                job.outcome = outcome_of(job.function, job.argument)
             ended = job.ended
             if ended is not None:
                 ended.release()
@@ -167,7 +167,7 @@ class ThreadPool:
         what is no Exception, or ThreadLostError if it exceeds its bound or its thread dies.
         """
         if not self._threads:
-            then(*_outcome(function, argument))
+            then(*outcome_of(function, argument))
             return None
         bound_s = self._bound_s if bound_s is None else bound_s
         loop = asyncio.get_running_loop()
@@ -287,8 +287,9 @@ def _period(bound_s: float) -> float:
     return min(_PERIOD_S, bound_s / _LOOKS)
 
 
-def _outcome(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:
-    """Return a function's result or the exception that it raised."""
+def outcome_of(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:
+    """Return a function's result, or the exception that it raised: StrayError in place of one that
+    is no Exception."""
     try:
         return function(argument), None
     except BaseException as error:  # noqa: BLE001  passed on to `then`

@@ -136,8 +136,12 @@ class Call:
         """Return how long each phase of the request took until now; any thread may call this."""
         started = self.record.started
         total_s, receive_s = perf_counter() - started, self._received - started
-        decode_s = self._inference.decoded_at - self._received if self._inference else 0.0
-        return Phases.of(total_s, receive_s, decode_s, scored.queue_s, scored.compute_s)
+        decode_s = inside_s = 0.0
+        if self._inference is not None:
+            inside_s = self._inference.decoding_s  # in the batch's job
+            decode_s = self._inference.decoded_at - self._received + inside_s
+        compute_s = scored.compute_s - inside_s
+        return Phases.of(total_s, receive_s, decode_s, scored.queue_s, compute_s)
 
     def count(self, scored: Scored, phases: Phases) -> None:
         """Count and record the request as answered."""

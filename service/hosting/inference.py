@@ -1,24 +1,27 @@
 """Takes one request's images to their scores by callbacks, without an asyncio task.
 
-wanted ── admit ─┬─ files ── headers ─┬─ decode pool ─┬─ batcher ─┬─ scores
-                 │                    └───────────────│───────────┘ files that a device has left
-                 └─ images ───────────────────────────┘
+wanted ── admit ─┬─ files ─┬─ headers ─┬─ decode pool ─┬─ batcher ─┬─ scores
+                 │         │           └───────────────│───────────┘ files that an engine has left
+                 │         └─ whose jobs decode ───────┤
+                 └─ images ────────────────────────────┘
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from models import Array, Image, Kind, kind_of, kind_of_batch
+from models import Array, Image, Kind, kind_of
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import BatchResult
 from service.engine.ranking import ScoreRow
+from service.engine.undecoded import NotHereError
 from service.errors import ServiceError
 from service.hosting.admission import Reservation
 from service.hosting.pipeline import Pipeline
 from service.images.clip import Frames
+from service.images.coded import Coded
 from service.images.decode_pool import Decoding, NotForDeviceError
 from service.images.view import View, view_of
 from service.telemetry.counts import BESIDE_BROKEN, BY_DEVICE, NO_FILE, why_left
@@ -26,6 +29,8 @@ from service.telemetry.counts import BESIDE_BROKEN, BY_DEVICE, NO_FILE, why_left
 # Above this many bytes, reading the headers takes longer than handing them to a thread. Of clips it
 # may anyway: an archive is inflated.
 _LONG_FILES = 2**18
+
+T = TypeVar("T")
 
 Scored = BatchResult[ScoreRow]
 Outcome = Scored | Exception
@@ -70,10 +75,11 @@ class Inference:
     _views: list[View] | None = None
     _decoded: list[Any] = field(default_factory=list)  # images, or an exception
     _undecoded: int = 0
-    # Where the engine decodes files: how to decode them here, and the scores so far.
-    _decodings: Sequence[Decoding] = ()
+    # Where the engine decodes files: the scores so far, and of a device how to decode them here.
     _rows: list[ScoreRow | None] = field(default_factory=list)
+    _decodings: Sequence[Decoding] = ()
     decoded_at: float = field(default_factory=perf_counter)
+    decoding_s: float = 0.0  # of the seconds that its last batch ran
 
     def start(self, wanted: ImageRequest) -> None:
         """Decode the images if they are files, and score them.
@@ -92,8 +98,14 @@ class Inference:
         self._reservation.admit(len(files))
         if wanted.urgency is not NO_HURRY:
             self._pipeline.runner.batcher.check_deadline(len(files), wanted.urgency, client)
-        if sum(map(len, files)) <= _LONG_FILES and not self._pipeline.info.of_clips:
-            self._decode(_prepare(files, self._pipeline.prepare))
+        pipeline = self._pipeline
+        if sum(map(len, files)) <= _LONG_FILES and not pipeline.info.of_clips:
+            if pipeline.runner.decodes and not self._pixels_only and self._views is None:
+                self._decoded = _prepare(files, pipeline.coded)
+                self._rows = [None] * len(files)
+                self._score_rest()
+            else:
+                self._decode(_prepare(files, pipeline.prepare))
             return
         prepare = partial(_prepare, prepare=self._pipeline.prepare)
         job = self._pipeline.reader.post(prepare, files, self._prepared)
@@ -142,7 +154,12 @@ class Inference:
             self._under_way.append(job)
 
     def _decode_here(self, index: int, reason: str) -> None:
-        """Decode on the CPU a file that a device did not decode."""
+        """Have the pool decode a file that a device, or a job, did not decode."""
+        coded = self._decoded[index]
+        if isinstance(coded, Coded):
+            self._pipeline.decoders.admit(coded.decoding, client=self._reservation.client)
+            self._post(index, coded.decoding, ())
+            return
         self._pipeline.metrics.counts.decoded(reason)
         left = [kind for kind in self._pipeline.left if kind is not Kind.JPEG]
         self._post(index, self._decodings[index], left)
@@ -156,14 +173,10 @@ class Inference:
         if self._undecoded:
             return
         self._under_way = []
-        # After the last, so that the error always names the first bad image. It is not raised: its
-        # traceback would keep this object, and so itself.
-        for number, outcome in enumerate(self._decoded):
-            if isinstance(outcome, Exception):
-                self._refuse(number, outcome)
-                return
+        if self._refuses():
+            return
         try:
-            if self._decodings:
+            if self._rows:
                 self._score_rest()
             else:
                 self._reservation.release_bytes()
@@ -171,13 +184,24 @@ class Inference:
         except Exception as refused:  # noqa: BLE001  passed on to the request
             self._end(refused)
 
+    def _refuses(self) -> bool:
+        """End with the error of the first bad image, if there is one; no image is being decoded.
+
+        It is not raised: its traceback would keep this object, and so itself.
+        """
+        for number, outcome in enumerate(self._decoded):
+            if isinstance(outcome, Exception):
+                self._refuse(number, outcome)
+                return True
+        return False
+
     def _refuse(self, index: int, error: Exception) -> None:
         """End with an image's error, after decoding earlier files that no decoder has seen and that
         may be wrong too."""
         unseen = [
             before
             for before in range(index)
-            if self._decodings and self._rows[before] is None and self._is_file(before)
+            if self._rows and self._rows[before] is None and self._is_file(before)
         ]
         if not unseen:
             self._end(_named(error, index, len(self._decoded)))
@@ -188,7 +212,9 @@ class Inference:
 
     def _is_file(self, index: int) -> bool:
         image = self._decoded[index]
-        return not isinstance(image, Exception) and kind_of(image) is Kind.JPEG
+        if isinstance(image, Exception | Coded):
+            return isinstance(image, Coded)
+        return kind_of(image) is Kind.JPEG
 
     def _score(self, images: Sequence[Image]) -> None:
         self.decoded_at = perf_counter()
@@ -207,7 +233,7 @@ class Inference:
         self.decoded_at = perf_counter()
         indices = [index for index, row in enumerate(self._rows) if row is None]
         images = [self._decoded[index] for index in indices]
-        if kind_of_batch(images) < Kind.JPEG:
+        if not any(map(self._is_file, indices)):
             self._reservation.release_bytes()
         if self._then is not None:
             runner, client = self._pipeline.runner, self._reservation.client
@@ -215,37 +241,47 @@ class Inference:
             self._under_way = [runner.post(images, then, self._urgency, client, self._inner)]
 
     def _scored(self, indices: Sequence[int], outcome: Scored | ServiceError) -> None:
-        """Keep a batch's rows, and decode on the CPU the files that the device did not decode."""
+        """Keep a batch's rows, and have the pool decode the files that the engine left."""
         self._under_way = []
         if isinstance(outcome, ServiceError):
             self._end(outcome)
             return
         undone = {}
         for index, row in zip(indices, outcome.results, strict=True):
-            is_file = self._is_file(index)
-            if is_file and row.flags:
+            by_device = self._is_file(index) and not isinstance(self._decoded[index], Coded)
+            if isinstance(row.error, NotHereError):
+                undone[index] = ""
+            elif row.error is not None:
+                self._decoded[index] = row.error
+            elif by_device and row.flags:
                 undone[index] = why_left(row.flags)
-                continue
-            if is_file:
-                self._pipeline.metrics.counts.decoded(BY_DEVICE)
-            self._rows[index] = row
+            else:
+                if by_device:
+                    self._pipeline.metrics.counts.decoded(BY_DEVICE)
+                self._rows[index] = row
         self._undecoded = len(undone)
-        for index, reason in undone.items():
-            self._decode_here(index, reason)
+        try:
+            for index, reason in undone.items():
+                self._decode_here(index, reason)
+        except Exception as refused:  # noqa: BLE001  passed on to the request
+            self._end(refused)
+            return
         then = self._then
-        if not undone and then is not None:
+        if not undone and not self._refuses() and then is not None:
             self._then = None
+            self.decoding_s = outcome.results[-1].decode_s
             then(outcome._replace(results=[row for row in self._rows if row is not None]))
 
     def _end(self, failure: Exception) -> None:
-        then, self._then = self._then, None
+        then = self._then
+        self.withdraw()
         self._under_way = []
         if then is not None:
             then(failure)
 
 
-def _prepare(files: Sequence[bytes | Frames], prepare: Callable[[Any], Decoding]) -> list[Decoding]:
-    """Read each file's header, and return the cost and the function of decoding it.
+def _prepare(files: Sequence[bytes | Frames], prepare: Callable[[Any], T]) -> list[T]:
+    """Return what `prepare` makes of each file.
 
     Raises the first error, with the image's number.
     """

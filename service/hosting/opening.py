@@ -7,6 +7,7 @@ from service.engine.watchdog import Bounds
 from service.hosting.hub import parse_address
 from service.hosting.loading import decoder, find_models, open_models
 from service.hosting.pipeline import FailedModel
+from service.hosting.presets import PHOTOGRAPHS
 from service.hosting.repository import Repository
 from service.hosting.swaps import Swaps
 from service.settings import Settings, SettingsError
@@ -17,13 +18,17 @@ _log = logging.getLogger("convoy")
 def make_repository(
     settings: Settings, *, decode_threads: int, decode_bytes: int | None = None
 ) -> Repository:
-    """Return a repository without models; `decode_bytes` overrides the settings."""
+    """Return a repository without models; `decode_bytes` overrides the settings.
+
+    Without `decode_threads` other processes decode.
+    """
     return Repository(
         max_batch=settings.max_batch,
         max_queue=settings.max_queue,
         max_body_bytes=settings.max_body_bytes,
         decode_threads=decode_threads,
         decode_bytes=settings.decode_bytes if decode_bytes is None else decode_bytes,
+        sample=PHOTOGRAPHS[0].read_bytes() if decode_threads else None,
         default=_default(settings),
         strict=settings.strict,
         shared_memory=settings.shared_memory,

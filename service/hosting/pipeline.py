@@ -14,6 +14,7 @@ from service.engine.threads import ThreadPool
 from service.hosting.admission import Admission
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
+from service.images.coded import Coded
 from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
 
@@ -111,6 +112,11 @@ class Pipeline:
             return ()
         few = self.admission.images <= _MOST_UNRESIZED
         return [kind for kind in _LEFT if kind <= takes and (few or kind is not Kind.DECODED)]
+
+    def coded(self, file: bytes) -> Coded:
+        """Return a file to decode in the job that runs it, where the runner `decodes`. Raises what
+        `Coded.of` raises."""
+        return Coded.of(file, self.prepare, self.decoders.fits_in_job)
 
     async def drain(self, timeout_s: float | None) -> bool:
         """Refuse new requests and finish those in progress; return False if that took longer than

@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Protocol
 
 from typing_extensions import TypedDict
@@ -61,6 +62,10 @@ def _shrink(processes: ProcessPool) -> None:
     give_back_free_memory()
 
 
+def _decode(prepare: Callable[[Any], Decoding], file: bytes) -> None:
+    prepare(file).run()
+
+
 class LoadResult(TypedDict):
     """Says which version of a model is served, and how it compares with the previous one."""
 
@@ -106,6 +111,7 @@ class Repository:
         max_body_bytes: int,
         decode_threads: int,
         decode_bytes: int = 2**30,
+        sample: bytes | None = None,
         default: str | None = None,
         strict: bool = False,
         measure_s: float = _MEASURE_S,
@@ -116,10 +122,12 @@ class Repository:
     ) -> None:
         """Set limits for each model; the limits on bytes and decode threads are shared by all.
 
-        `max_queue` is in images; `default` names the model of `/v1/classify`; with `strict` warming
-        up raises the first error, not only where no model can be served; it times batches for
-        `measure_s`; `bounds` are the engines' timeouts and `decode_s` that of one image. With
-        `swaps` recent images are kept, to compare new versions of a model on them.
+        `max_queue` is in images; where decoding the `sample`, an image, takes no less time than
+        running it on a CPU, a model's jobs decode what they run; `default` names the model of
+        `/v1/classify`; with `strict` warming up raises the first error, not only where no model can
+        be served; it times batches for `measure_s`; `bounds` are the engines' timeouts and
+        `decode_s` that of one image. With `swaps` recent images are kept, to compare new versions
+        of a model on them.
         """
         self.max_body_bytes = max_body_bytes
         self.regions = Regions(max_body_bytes) if shared_memory else None
@@ -142,7 +150,9 @@ class Repository:
         )
         # One thread: parsing a body holds the GIL, so a second would gain nothing.
         self._reader = ThreadPool("read", min(1, decode_threads), **pace)
-        self.metrics.lost_decode_threads = lambda: self._decoders.lost + self._reader.lost
+        self._decoders.jobs = lambda: sum(p.runner.decoding_jobs for p in self._every)
+        self.metrics.lost_decode_threads = self._lost_decode_threads
+        self._sample = sample
         self._teller = ThreadPool("metrics", 1, bound_s=_TELL_S)
         # By an engine's number, of all models' engines with it.
         self._turns: defaultdict[int, DeviceTurns] = defaultdict(DeviceTurns)
@@ -190,6 +200,9 @@ class Repository:
             company=self.company,
             measure_s=self._measure_s if measure_s is None else measure_s,
             known=known,
+            sample=None
+            if self._sample is None or info.of_clips
+            else partial(_decode, prepare, self._sample),
             bounds=self._bounds,
             reopen=reopen,
             on_failure=self._fail,
@@ -408,6 +421,10 @@ class Repository:
     def _stop_changing(self) -> None:
         if self.changes is not None:
             self.changes.stop()
+
+    def _lost_decode_threads(self) -> int:
+        jobs = sum(pipeline.runner.lost_to_decoders for pipeline in self._every)
+        return self._decoders.lost + self._reader.lost + jobs
 
     def _give_back(self) -> None:
         """Give back what is only kept: recent images, idle processes, and free memory."""

@@ -35,6 +35,9 @@ _QUICK_BYTES = 16 * 2**20
 # What takes longer would keep shorter ones from their thread for too long.
 _LARGE_S = 1.0
 
+# The most that an image may take of the job that runs its batch: the others wait for it.
+_IN_JOB_S = 0.005
+
 # The longest that a large image waits for its turn, and a long one; one that would wait longer is
 # refused.
 _PATIENCE_S = 5.0
@@ -247,8 +250,8 @@ class DecodePool:
         self._threads = threads
         self._large_threads = max(min(1, threads), threads // 2)
         self.quick_bytes = min(_QUICK_BYTES, budget_bytes // (_SHARE * max(1, threads)))
-        self.large_bytes = budget_bytes - threads * self.quick_bytes
-        self._long_bytes = self.large_bytes // 2
+        self._budget_bytes = budget_bytes
+        self.jobs: Callable[[], int] = int  # of engines, in each of which a quick one is decoded
         quick = ThreadPool("decode", threads, bound_s=bound_s, nice=nice)
         slow = ThreadPool("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)
         long_threads = max(min(2, threads), threads // 2)
@@ -263,9 +266,25 @@ class DecodePool:
         self._large.on_end = self._long.go_on
 
     @property
+    def large_bytes(self) -> int:
+        """Return the bytes that are left for large images."""
+        return self._budget_bytes - (self._threads + self.jobs()) * self.quick_bytes
+
+    @property
+    def _long_bytes(self) -> int:
+        return self.large_bytes // 2
+
+    @property
     def lost(self) -> int:
         """Return how many threads were given up so far because they hung."""
         return sum(lane.pool.lost for lane in (self._quick, self._large, self._long))
+
+    def fits_in_job(self, decoding: Decoding) -> bool:
+        """Return whether an image may be decoded in the job that runs it; any thread may call
+        this."""
+        cost = decoding.cost
+        quick = cost.seconds <= _IN_JOB_S and cost.bytes <= self.quick_bytes
+        return quick and not decoding.apart
 
     def admit(self, *decodings: Decoding, client: Client = ANYONE) -> None:
         """Raise PayloadTooLargeError if an image exceeds the budget, DecodersBusyError if it would
@@ -339,15 +358,20 @@ class DecodePool:
 
     def _has_memory(self, cost: Cost) -> bool:
         """Return whether there are a thread and memory for a large image."""
-        lane, left = self._large, self.large_bytes - self._long.bytes
-        return lane.running < lane.threads and lane.bytes + cost.bytes <= left
+        lane, held = self._large, self._large.bytes + self._long.bytes
+        # Alone it begins in any case: there may be less memory now than when it was admitted.
+        has_memory = not held or held + cost.bytes <= self.large_bytes
+        return lane.running < lane.threads and has_memory
 
     def _has_long_memory(self, cost: Cost) -> bool:
         """Return whether there are a thread and memory for a long one, which takes none that a
         large image waits for."""
         lane = self._long
-        if lane.running >= lane.threads or lane.bytes + cost.bytes > self._long_bytes:
+        if lane.running >= lane.threads:
             return False
-        if lane.bytes + self._large.bytes + cost.bytes > self.large_bytes:
+        if lane.bytes and lane.bytes + cost.bytes > self._long_bytes:
+            return False
+        held = lane.bytes + self._large.bytes
+        if held and held + cost.bytes > self.large_bytes:
             return False
         return not self._large.waiting or self._large.running >= self._large.threads

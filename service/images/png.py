@@ -84,6 +84,15 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
     )
 
 
+def png_size(data: bytes) -> tuple[int, int] | None:
+    """Return the width and height that a file states where a PNG does, without checking anything,
+    or None for another format."""
+    if len(data) < 24 or not _FORMAT.signature.begins(data):
+        return None
+    width, height = struct.unpack_from(">II", data, 16)
+    return width, height
+
+
 def check_png(parts: Sequence[memoryview]) -> None:
     """Raise ImageError if a chunk's checksum is wrong; the time is proportional to the bytes."""
     for chunk in parts[1:]:

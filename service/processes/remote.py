@@ -89,6 +89,8 @@ class RemoteRunner:
 
     def __init__(self, link: Link, model: ModelFacts, shared: SharedModel, worker: int) -> None:
         self.classes = model.classes
+        # Workers' own threads decode.
+        self.decodes, self.decoding_jobs, self.lost_to_decoders = False, 0, 0
         self._before = model  # as it was before its engines were warm
         self.batcher = self
         self.link, self._place = link, len(link.runners)

@@ -245,7 +245,7 @@ async def test_a_thread_that_died_is_replaced_and_its_job_is_an_error() -> None:
     pool = ThreadPool("test", 1, bound_s=10)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("threading.excepthook", lambda _: None)
-        patch.setattr("service.engine.threads._outcome", lambda *_: fail(SystemExit()))
+        patch.setattr("service.engine.threads.outcome_of", lambda *_: fail(SystemExit()))
         (thread,) = pool._threads
         job = pool.run(abs, -1)
         thread.join(10)

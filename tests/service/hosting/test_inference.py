@@ -1,4 +1,5 @@
-"""A device decodes files, and leaves some: a request's outcome is that of a server without one."""
+"""A device, or the job that runs them, decodes files, and leaves some: a request's outcome is that
+of a server whose threads decode."""
 
 import asyncio
 import random
@@ -6,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +21,7 @@ from service.hosting.call import Call
 from service.hosting.inference import ImageRequest, Outcome
 from service.hosting.pipeline import Pipeline
 from service.images.decode_pool import DecodePool
+from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeDecoder, FakeEngine, make_repository, prepare_file
@@ -32,8 +35,9 @@ CLIENT = Client("someone", 1.0)
 
 
 @asynccontextmanager
-async def pipeline_of(engine: FakeEngine) -> AsyncIterator[Pipeline]:
-    repository = make_repository(engine, prepare=prepare_file, max_queue=64)
+async def pipeline_of(engine: FakeEngine, **options: Any) -> AsyncIterator[Pipeline]:
+    options = dict[str, Any](prepare=prepare_file, max_queue=64) | options
+    repository = make_repository(engine, **options)
     await repository.warm_up()
     (pipeline,) = repository.models.values()
     yield pipeline
@@ -47,6 +51,7 @@ class Ask:
 
     def __init__(self, pipeline: Pipeline, *files: bytes, urgency: Urgency | None = None) -> None:
         self.outcomes: list[Outcome] = []
+        self.phases: Phases | None = None
         record = RequestRecord(b"1", "127.0.0.1", b"POST", b"/", b"", {}, CLIENT)
         self.call = Call(pipeline, record, self._note)
         self.call.open()
@@ -62,6 +67,7 @@ class Ask:
     def _note(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         if not isinstance(outcome, Exception):
+            self.phases = self.call.phases(outcome)
             self.call.end()
 
     async def answer(self) -> list[int] | str:
@@ -79,10 +85,16 @@ def decoded(pipeline: Pipeline) -> dict[str, int]:
 
 @pytest.mark.parametrize("images", [1, 2, 3])
 async def test_status_text_and_scores_are_those_of_a_server_whose_cpu_decodes(images: int) -> None:
-    async with pipeline_of(FakeEngine()) as here, pipeline_of(FakeDecoder()) as device:
+    async with (
+        pipeline_of(FakeEngine()) as here,
+        pipeline_of(FakeDecoder()) as device,
+        pipeline_of(FakeEngine(), decodes=True) as job,
+    ):
+        assert job.runner.decodes
         for files in product(KINDS, repeat=images):
             expected = await Ask(here, *files).answer()
             assert await Ask(device, *files).answer() == expected, files
+            assert await Ask(job, *files).answer() == expected, files
             assert isinstance(expected, list) == all(file[:1] != b"x" for file in files)
         assert decoded(here) == {}
 
@@ -167,12 +179,15 @@ async def test_a_flagged_image_that_can_no_longer_be_in_time_is_late() -> None:
         assert answer.startswith(DeadlineError.__name__)
 
 
+@pytest.mark.parametrize("decodes", [False, True])
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_every_request_has_one_outcome_whatever_is_flagged_fails_or_leaves(seed: int) -> None:
+def test_every_request_has_one_outcome_whatever_is_flagged_fails_or_leaves(
+    seed: int, *, decodes: bool
+) -> None:
     draw = random.Random(seed)
 
-    async def client(pipeline: Pipeline, engine: FakeDecoder) -> None:
+    async def client(pipeline: Pipeline, engine: FakeEngine) -> None:
         for _ in range(4):
             files = [draw.choice(KINDS[: draw.choice((4, 7))]) for _ in range(draw.choice((1, 3)))]
             asked = Ask(pipeline, *files)
@@ -194,8 +209,9 @@ def test_every_request_has_one_outcome_whatever_is_flagged_fails_or_leaves(seed:
                 assert kind == EngineFailedError.__name__ or any(f[:1] == b"x" for f in files)
 
     async def main() -> None:
-        engine = FakeDecoder(max_batch=4)
-        async with pipeline_of(engine) as pipeline:
+        engine = FakeEngine(max_batch=4) if decodes else FakeDecoder(max_batch=4)
+        async with pipeline_of(engine, decodes=decodes) as pipeline:
+            assert pipeline.runner.decodes == decodes
             await asyncio.gather(*(client(pipeline, engine) for _ in range(4)))
             await until(lambda: pipeline.admission.requests == 0)
 

@@ -91,6 +91,7 @@ class TagEngine:
     fallback_reason = ""
     layers = "2 of 3 layers on integers; in float: last"
     takes = Kind.TENSOR
+    on_cpu = True
 
     def __init__(self) -> None:
         self.gate = threading.Event()

@@ -1,7 +1,8 @@
 """Each fault alone: every accepted request is answered once, and the server serves on."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tests.service.whole.faults.fault import ANY, Fault
 from tests.service.whole.faults.rig import Rig, rigged
 from tests.support import ROOT
 from tests.support.servers.control import until
+
+_DECODES = "--decodes"  # the jobs that run images decode them
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +28,22 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
 def test_a_fault_harms_no_request_but_its_own(fault: Fault, shared: Rig, tmp_path: Path) -> None:
+    check(fault, shared, tmp_path, fault.options)
+
+
+@pytest.mark.parametrize(
+    "fault", [name for name in FAULTS if re.match("the decoder|one of several", name)]
+)
+def test_a_fault_of_a_decoder_harms_no_other_image_of_its_job(fault: str, tmp_path: Path) -> None:
+    options = (*FAULTS[fault].options, _DECODES)
+    with rigged(tmp_path, *options) as rig:
+        check(FAULTS[fault], rig, tmp_path, ())
+
+
+def check(fault: Fault, shared: Rig, tmp_path: Path, options: Sequence[str]) -> None:
+    """Inject a fault, into a server of its own where there are options."""
     with ExitStack() as stack:
-        rig = stack.enter_context(rigged(tmp_path, *fault.options)) if fault.options else shared
+        rig = stack.enter_context(rigged(tmp_path, *options)) if options else shared
         before = rig.counted()
         threads = rig.threads()
         expected = Counter(fault.inject(rig))

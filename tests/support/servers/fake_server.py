@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--unsteady-clock", action="store_true", help="time.time() jumps days")
     parser.add_argument("--engine-timeout-s", type=float, help="and another engine follows")
     parser.add_argument("--decode-timeout-s", type=float, default=30.0)
+    parser.add_argument("--decodes", action="store_true", help="in the jobs that run images")
     parser.add_argument("--decode-bytes", type=int, default=10**9)
     parser.add_argument("--max-connections", type=int, default=1024)
     parser.add_argument("--per-address", type=int, default=0)
@@ -70,7 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
         decode_bytes=options.decode_bytes,
         max_body_bytes=options.max_body_bytes,
         max_queue=options.max_queue,
-        bounds=Bounds(options.engine_timeout_s),
+        bounds=Bounds(options.decode_timeout_s if options.decodes else options.engine_timeout_s),
+        decodes=options.decodes,
         reopen=engine if options.engine_timeout_s else None,
         others=[engine() for _ in range(options.engines - 1)],
         decode_s=options.decode_timeout_s,

@@ -58,6 +58,7 @@ class FakeEngine:
         self.fallback_reason = ""
         self.layers = ""
         self.takes = Kind.TENSOR
+        self.on_cpu = True
         self._delay_s = delay_s
         self._gate = gate
         self.batches: list[int] = []
@@ -155,6 +156,19 @@ def _free(decode: Callable[[bytes], Pixels], data: bytes) -> Decoding:
     return Decoding(Cost(), partial(decode, data))
 
 
+USUAL_FILE = b"0, the usual file"
+"""Takes long to decode, so that jobs that run images decode them, too."""
+
+
+def _slowly_the_usual(prepare: Callable[[bytes], Decoding], data: bytes) -> Decoding:
+    return Decoding(Cost(), partial(_slow_digit, data)) if data == USUAL_FILE else prepare(data)
+
+
+def _slow_digit(data: bytes) -> Pixels:
+    time.sleep(0.02)
+    return decode_digit(data)
+
+
 def make_repository(
     engine: FakeEngine | None = None,
     decode: Callable[[bytes], Pixels] = decode_digit,
@@ -171,10 +185,12 @@ def make_repository(
     reopen: Callable[[], Engine] | None = None,
     others: Sequence[FakeEngine] = (),
     swaps: bool = False,
+    decodes: bool = False,
 ) -> Repository:
     """Return a repository of one model over fakes, not yet warm.
 
-    `prepare` replaces a `decode` that costs nothing. `others` are engines beside the first.
+    `prepare` replaces a `decode` that costs nothing. `others` are engines beside the first. With
+    `decodes` the jobs that run images decode them.
     """
     engine = engine or FakeEngine()
     repository = Repository(
@@ -187,6 +203,7 @@ def make_repository(
         decode_s=decode_s,
         decode_bytes=decode_bytes,
         swaps=swaps,
+        sample=USUAL_FILE if decodes else None,
     )
 
     def again(_: int) -> Engine:
@@ -196,7 +213,7 @@ def make_repository(
     repository.add(
         fake_info(output=output),
         [engine, *others],
-        prepare or free(decode),
+        partial(_slowly_the_usual, prepare or free(decode)),
         again if reopen else None,
     )
     return repository

@@ -121,7 +121,7 @@ def _(rig: Rig) -> Counted:
     return {"400": 4}
 
 
-@fault("one of several images cannot be decoded", "400; the others of the request are not run")
+@fault("one of several images cannot be decoded", "400, which names the image")
 def _(rig: Rig) -> Counted:
     part = '--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n{}\r\n'
     body = "".join(part.format(picture) for picture in ("1", "2", "broken", "4")) + "--b--\r\n"

@@ -1,0 +1,32 @@
+"""Defines images that an engine's thread decodes itself, in the job that runs their batch.
+
+Where decoding an image takes no less time than running it, one job for both spares a request a
+thread on its way, and lets images that arrive together make one batch.
+"""
+
+from collections.abc import Callable
+
+from models import Pixels
+
+
+class Undecoded:
+    """An image that is still a file."""
+
+    expected_s: float
+    """How long decoding it takes of one core, by an estimate."""
+
+    def decode(self) -> Pixels:
+        """Return its pixels.
+
+        Raises ImageError and what else the image is refused for, or NotHereError.
+        """
+        raise NotImplementedError
+
+
+class NotHereError(Exception):
+    """Says that an image is to be decoded by the decode pool, as it may take long, or as a decoder
+    hung before its turn."""
+
+
+Sample = Callable[[], object]
+"""Decodes a usual image, as most requests have; raises ServiceError where the limits allow none."""

@@ -1,0 +1,138 @@
+"""Jobs decode the images that they run: an image's own fault is its own, and its batch runs."""
+
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from models import Pixels
+from service.batching.policy import SHORT_WITH_DECODING_S
+from service.engine.watchdog import Bounds
+from service.images.decode_pool import Cost, Decoding
+from service.telemetry.counts import PHASES
+from tests.service.hosting.test_inference import Ask, pipeline_of
+from tests.support.service.fakes import FakeEngine, decode_digit
+
+pytestmark = pytest.mark.anyio
+
+THREADS: list[tuple[bytes, str]] = []  # of each decode
+NEVER = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> None:
+    THREADS.clear()
+
+
+def decode(data: bytes) -> Pixels:
+    """A slow one takes longer than its bound, and a hanging one never ends."""
+    THREADS.append((data, threading.current_thread().name))
+    if b"slow" in data:
+        time.sleep(3)
+    if b"hangs" in data:
+        NEVER.wait()
+    return decode_digit(data)
+
+
+def prepare(data: bytes) -> Decoding:
+    """A large one takes longer than a job may; an odd one is decoded apart."""
+    cost = Cost(1000, 0.03 if b"large" in data else 0.0005)
+    return Decoding(cost, partial(decode, data), apart=b"odd" in data)
+
+
+def where(data: bytes) -> list[str]:
+    return [name.rpartition("-")[0] for file, name in THREADS if file == data]
+
+
+@pytest.mark.parametrize("order", [("broken", "slow", "hangs"), ("hangs", "broken", "slow")])
+async def test_a_broken_a_slow_and_a_hanging_file_harm_no_other_of_their_batch(
+    order: tuple[str, ...],
+) -> None:
+    engine = FakeEngine(max_batch=16)
+    bounds = Bounds(batch_s=1)
+    async with pipeline_of(engine, prepare=prepare, decodes=True, bounds=bounds, decode_s=1) as p:
+        bad = {name: (b"x" if name == "broken" else b"1 ") + name.encode() for name in order}
+        good = [b"%d" % digit for digit in range(7)]
+        asked = {file: Ask(p, file) for file in (*good[:2], *bad.values(), *good[2:])}
+        assert p.runner.batcher.depth == 10
+        answers = {file: await each.answer() for file, each in asked.items()}
+        assert [answers[file] for file in good] == [[digit] for digit in range(7)]
+        broken, slow, hangs = (answers[bad[name]] for name in ("broken", "slow", "hangs"))
+        assert broken == "ImageError: the picture is no digit; send a digit"
+        for answer in (slow, hangs):
+            assert str(answer).startswith("ThreadLostError: given up")
+            assert "may be the cause" in str(answer)
+        # The engine was not the cause: it goes on, and was not opened again.
+        assert p.runner.engines[0].restarts == 0
+        assert await Ask(p, b"8").answer() == [8]
+        assert where(b"8") == ["engine"]
+        assert p.runner.lost_to_decoders == 1
+
+
+async def test_jobs_decode_where_that_takes_no_less_than_running() -> None:
+    async with pipeline_of(FakeEngine(), prepare=prepare, decodes=True) as pipeline:
+        assert pipeline.runner.decodes
+        assert await Ask(pipeline, b"3").answer() == [3]
+        assert where(b"3") == ["engine"]
+    async with pipeline_of(FakeEngine(delay_s=0.1), prepare=prepare, decodes=True) as pipeline:
+        assert not pipeline.runner.decodes
+        assert await Ask(pipeline, b"4").answer() == [4]
+        assert where(b"4") == ["decode"]
+    on_device = FakeEngine()
+    on_device.on_cpu = False
+    async with pipeline_of(on_device, prepare=prepare, decodes=True) as pipeline:
+        assert not pipeline.runner.decodes
+
+
+async def test_what_takes_long_or_may_crash_a_decoder_goes_back_to_the_pool() -> None:
+    async with pipeline_of(FakeEngine(), prepare=prepare, decodes=True) as pipeline:
+        files = b"1", b"2 large", b"3"
+        assert await Ask(pipeline, *files).answer() == [1, 2, 3]
+        assert [where(file) for file in files] == [["engine"], ["decode"], ["engine"]]
+        assert pipeline.decoders.fits_in_job(prepare(b"1"))
+        assert not pipeline.decoders.fits_in_job(prepare(b"1 odd"))
+        answer = await Ask(pipeline, b"1", b"x large", b"x").answer()
+        assert answer == "ImageError: image 2 of 3: the picture is no digit; send a digit"
+
+
+async def test_expected_times_contain_decoding_from_the_start() -> None:
+    async with pipeline_of(FakeEngine(max_batch=4), prepare=prepare, decodes=True) as pipeline:
+        latency = pipeline.runner.batcher.latency()
+        assert latency.of(1) >= 0.02
+        assert latency.of(4) >= 0.08
+        assert latency.of(1) > SHORT_WITH_DECODING_S
+
+
+async def test_a_job_has_its_part_of_the_memory_for_decoding() -> None:
+    async with pipeline_of(FakeEngine(), others=[FakeEngine()]) as pipeline:
+        without = pipeline.decoders.large_bytes
+    async with pipeline_of(FakeEngine(), others=[FakeEngine()], decodes=True) as pipeline:
+        pool = pipeline.decoders
+        assert pool.large_bytes == without - 2 * pool.quick_bytes
+
+
+async def test_the_time_of_a_decode_in_a_job_counts_as_decoding() -> None:
+    def prepare_late(data: bytes) -> Decoding:
+        def late() -> Pixels:
+            time.sleep(0.1)
+            return decode_digit(data)
+
+        return Decoding(Cost(), late)
+
+    async with pipeline_of(FakeEngine(), prepare=prepare_late, decodes=True) as pipeline:
+        asked = Ask(pipeline, b"3")
+        asked.call.receive()
+        assert await asked.answer() == [3]
+        assert asked.phases is not None
+        times = dict(zip(("total", *PHASES), asked.phases, strict=True))
+        assert times["decode"] >= 0.1e6 > times["compute"]
+
+
+async def test_requests_that_arrive_together_make_one_batch() -> None:
+    engine = FakeEngine()
+    async with pipeline_of(engine, prepare=prepare, decodes=True) as pipeline:
+        engine.batches.clear()
+        asked = [Ask(pipeline, b"%d" % digit) for digit in range(8)]
+        assert [await each.answer() for each in asked] == [[digit] for digit in range(8)]
+        assert engine.batches == [8]
