@@ -96,7 +96,8 @@ class EngineRunner:
                 on_change=self._follow,
                 measure_s=measure_s,
                 known=known,
-                sample=sample,
+                # A decoder that hangs must be left.
+                sample=None if bounds is not None and bounds.batch_s == 0 else sample,
                 bounds=bounds,
                 reopen=partial(reopen, number) if reopen else None,
             )

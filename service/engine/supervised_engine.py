@@ -167,7 +167,7 @@ class SupervisedEngine:
         try:
             rows = await thread.pool.run(thread.run, images, bound_s, patience_s)
         except ThreadLostError:
-            if (left := thread.leave_decoder()) is not None:
+            if thread is self._thread and (left := thread.leave_decoder()) is not None:
                 return self._without(thread, *left, size, bound_s)
             self._replace(thread, f"it did not end a batch of {size} within {bound_s:.1f} s")
             raise

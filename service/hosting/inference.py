@@ -157,14 +157,19 @@ class Inference:
         """Have the pool decode a file that a device, or a job, did not decode."""
         coded = self._decoded[index]
         if isinstance(coded, Coded):
-            self._pipeline.decoders.admit(coded.decoding, client=self._reservation.client)
-            self._post(index, coded.decoding, ())
+            try:
+                decoding = coded.decoding
+            except Exception as error:  # noqa: BLE001  the image's own
+                self._one_decoded(index, coded, error)
+                return
+            self._pipeline.decoders.admit(decoding, client=self._reservation.client)
+            self._post(index, decoding, ())
             return
         self._pipeline.metrics.counts.decoded(reason)
         left = [kind for kind in self._pipeline.left if kind is not Kind.JPEG]
         self._post(index, self._decodings[index], left)
 
-    def _one_decoded(self, index: int, image: Image, error: Exception | None) -> None:
+    def _one_decoded(self, index: int, image: Image | Coded, error: Exception | None) -> None:
         if isinstance(error, NotForDeviceError):
             self._decode_here(index, error.reason)
             return

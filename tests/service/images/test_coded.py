@@ -1,20 +1,29 @@
 """Jobs decode the images that they run: an image's own fault is its own, and its batch runs."""
 
+import struct
 import threading
 import time
 from functools import partial
 
+import numpy as np
 import pytest
 
-from models import Pixels
+from models import BUILT_IN_MODEL, Pixels, load_classifier
 from service.batching.policy import SHORT_WITH_DECODING_S
 from service.engine.watchdog import Bounds
+from service.errors import ImageError
+from service.hosting.loading import decoder
+from service.hosting.presets import PHOTOGRAPHS
+from service.images.coded import Coded
 from service.images.decode_pool import Cost, Decoding
+from service.settings import Settings
 from service.telemetry.counts import PHASES
 from tests.service.hosting.test_inference import Ask, pipeline_of
 from tests.support.service.fakes import FakeEngine, decode_digit
 
 pytestmark = pytest.mark.anyio
+
+HEAD = b"\x89PNG\r\n\x1a\n" + bytes(8) + struct.pack(">II", 30, 20)  # of 30×20 pixels
 
 THREADS: list[tuple[bytes, str]] = []  # of each decode
 NEVER = threading.Event()
@@ -94,6 +103,47 @@ async def test_what_takes_long_or_may_crash_a_decoder_goes_back_to_the_pool() ->
         assert not pipeline.decoders.fits_in_job(prepare(b"1 odd"))
         answer = await Ask(pipeline, b"1", b"x large", b"x").answer()
         assert answer == "ImageError: image 2 of 3: the picture is no digit; send a digit"
+
+
+async def test_the_images_after_a_hang_keep_their_own_errors() -> None:
+    def prepare_behind(data: bytes) -> Decoding:
+        if b"headless" in data:
+            raise ImageError("it has no header")
+        return prepare(data.removeprefix(HEAD))
+
+    bounds = Bounds(batch_s=1)
+    async with pipeline_of(FakeEngine(), prepare=prepare_behind, decodes=True, bounds=bounds) as p:
+        files = [b"1 hangs"], [b"2", b"headless"], [b"3"]
+        asked = [Ask(p, *(HEAD + file for file in each)) for each in files]
+        hung, headless, good = [await each.answer() for each in asked]
+        assert str(hung).startswith("ThreadLostError")
+        assert headless == "ImageError: image 2 of 2: it has no header"
+        assert good == [3]
+
+
+def test_the_header_is_read_in_the_job_where_the_size_is_found_at_once() -> None:
+    prepare_digits = decoder(load_classifier(BUILT_IN_MODEL).preprocessing, Settings())
+    for file in (PHOTOGRAPHS[0].read_bytes(), HEAD):
+        never = Coded.of(file, prepare_nothing, lambda _: True)
+        assert never.expected_s > 0
+        with pytest.raises(AssertionError):
+            never.decode()
+    photograph = PHOTOGRAPHS[0].read_bytes()
+    coded = Coded.of(photograph, prepare_digits, lambda _: True)
+    assert coded.expected_s == pytest.approx(coded.decoding.cost.seconds, rel=0.5)
+    np.testing.assert_array_equal(coded.decode(), prepare_digits(photograph).run())
+    for broken in (b"", b"GIF89a", photograph[:10]):  # refused at once
+        with pytest.raises(ImageError):
+            Coded.of(broken, prepare_digits, lambda _: True)
+
+
+def prepare_nothing(_: bytes) -> Decoding:
+    raise AssertionError
+
+
+async def test_jobs_without_a_time_limit_do_not_decode() -> None:
+    async with pipeline_of(FakeEngine(), decodes=True, bounds=Bounds(batch_s=0)) as pipeline:
+        assert not pipeline.runner.decodes
 
 
 async def test_expected_times_contain_decoding_from_the_start() -> None:
