@@ -29,7 +29,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--device", choices=tuple(accuracy.DEVICES), default="cuda", help="for --accuracy"
     )
-    parser.add_argument("--whole", action="store_true", help="no smaller layers on the simulator")
+    parser.add_argument("--whole", action="store_true", help="all pixels on the simulator")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder (%(default)s)")
     parser.add_argument("--docs", action="store_true", help="with --costs: into docs/kernels.md")
     return parser.parse_args(arguments)

@@ -4,11 +4,12 @@
 
 Data and filters are uniform in [-1, 1]. The error is the largest of an element, against a
 convolution in float64 (section 7), at every precision. The kernels themselves run: every
-algorithm with every set of points, in the configuration that the heuristic would choose; on the
-simulator (`cusim`) the one for an H200. There C is the layer's, for errors grow with the length of
-the sums, but H×W and K are cut down: the largest error is of fewer elements, and so a little
-smaller. With `--whole` they are not, and a layer takes minutes. A row for each algorithm
-goes to OUT/accuracy.jsonl. In int8 x, the filters and y are rounded to bytes.
+algorithm with every set of points, in the configuration that the heuristic would choose for the
+layer; on the simulator (`cusim`) the one for an H200. There squares of pixels from all over the
+image are computed, with all channels and filters: each number is that of the whole layer to the
+bit, but the largest error is of fewer elements, and so a little smaller. With `--whole` all pixels
+are computed, and a layer takes minutes. A row for
+each algorithm goes to OUT/accuracy.jsonl. In int8 x, the filters and y are rounded to bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from kernels.device.device import Buffer, Device
 from kernels.device.gpus import H200
 from kernels.layout.operands import ConvTensors, padded
 from kernels.layout.pixels import Pixels
-from kernels.problems.conv import ConvProblem, same_padded
+from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import BYTE, Precision, Storage
 from kernels.tuning.heuristic import DeviceFacts, choose
 from kernels.tuning.timing import launcher
@@ -75,16 +76,57 @@ DIRECT, ONE_SUM = "direct", "direct, in one part"
 
 EPS = float(np.finfo(np.float32).eps)
 
-CUSIM_SIZE, CUSIM_FILTERS = 28, 64
-"""The largest H = W and K on the simulator."""
+SQUARE = 8
+"""H = W of a sample's squares. They begin where tiles of 2×2 and of 4×4 do."""
+
+ELEMENTS = 1 << 17
+"""Elements of y that a sample has at most."""
 
 
-def reduced(layer: Layer) -> Layer:
-    """Return the layer with the same channels, but small enough for the simulator."""
-    problem = layer.problem
-    size = tuple(min(extent, CUSIM_SIZE) for extent in problem.window.input)
-    small = same_padded(size, problem.window.kernel[0], problem.c, min(problem.k, CUSIM_FILTERS))
-    return Layer(layer.name, small, layer.count)
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Describes squares of a layer's output, each an image of a batch that a problem computes.
+
+    The problem's filters and channels are the layer's, and `begins` are the first row and column of
+    each square. What a square has of the image's padding is in its pixels.
+    """
+
+    problem: ConvProblem
+    begins: tuple[tuple[int, int], ...]
+
+    def pixels(self, x: Array, layer: ConvProblem) -> Array:
+        """Return the squares' input, N×C×H×W, of that of the layer's one image, 1×C×H×W."""
+        (top, left), (height, width) = layer.window.pads_begin, self.problem.window.input
+        image = np.pad(x[0], ((0, 0), (top, SQUARE + height), (left, SQUARE + width)))
+        return np.stack([image[:, h : h + height, w : w + width] for h, w in self.begins])
+
+    def of_image(self, layer: ConvProblem) -> NDArray[np.bool_]:
+        """Return which pixels of the output lie in the layer's, N×1×P×Q."""
+        inner = np.arange(SQUARE)
+        rows, columns = (
+            np.add.outer([each[axis] for each in self.begins], inner) < layer.window.output[axis]
+            for axis in (0, 1)
+        )
+        inside: NDArray[np.bool_] = rows[:, None, :, None] & columns[:, None, None, :]
+        return inside
+
+
+def sample(layer: ConvProblem, elements: int = ELEMENTS) -> Sample:
+    """Return evenly spread squares, the first and the last corner's among them, that have at most
+    `elements` elements of y."""
+    down, across = (range(0, size, SQUARE) for size in layer.window.output)
+    every = [(h, w) for h in down for w in across]
+    count = min(len(every), elements // (layer.k * SQUARE**2))
+    begins = tuple(every[i] for i in np.linspace(0, len(every) - 1, count).round().astype(int))
+    size = SQUARE + layer.window.kernel[0] - 1
+    seen = replace(
+        layer.window,
+        input=(size, size),
+        pads_begin=(0, 0),
+        pads_end=(0, 0),
+        output=(SQUARE, SQUARE),
+    )
+    return Sample(replace(layer, n=count, window=seen), begins)
 
 
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
@@ -130,18 +172,33 @@ def error_of(y: Array, truth: NDArray[np.floating[Any]]) -> Error:
 
 
 def errors(
-    device: Device, problem: ConvProblem, facts: DeviceFacts, seed: int = 0
+    device: Device,
+    layer: ConvProblem,
+    facts: DeviceFacts,
+    only: Sequence[str] | None = None,
+    *,
+    sampled: bool = False,
+    seed: int = 0,
 ) -> dict[str, tuple[ConvChoice, Error]]:
-    """Return, by variant, the choice that a device with these properties makes, and its errors."""
+    """Return, by variant, the choice that a device with these properties makes for a layer, and its
+    errors in all of the layer or in a sample of it; all variants, or those of the names in `only`.
+    """
     rng = np.random.default_rng(seed)
-    shape = (problem.n, problem.c, *problem.window.input)
-    x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, problem.filter_shape))
+    shape = (layer.n, layer.c, *layer.window.input)
+    x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, layer.filter_shape))
+    problem, seen = layer, np.ones((1, 1, 1, 1), np.bool_)
+    if sampled:
+        squares = sample(layer)
+        problem, seen, x = squares.problem, squares.of_image(layer), squares.pixels(x, layer)
     truth = reference.conv(x.astype(np.float64), weight.astype(np.float64), problem)
+    seen = np.broadcast_to(seen, truth.shape)
     most = float(np.abs(truth).max())
-    return {
-        name: (choice, error_of(convolve(device, problem, choice, x, weight, most), truth))
-        for name, choice in variants(problem, facts).items()
-    }
+    found = {}
+    for name, choice in variants(layer, facts).items():
+        if only is None or name in only:
+            y = convolve(device, problem, choice, x, weight, most)
+            found[name] = choice, error_of(y[seen], truth[seen])
+    return found
 
 
 def convolve(
@@ -235,7 +292,9 @@ def _uploaded(
         buffer.free()
 
 
-def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str) -> list[Row]:
+def measure(
+    device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str, *, sampled: bool = False
+) -> list[Row]:
     """Return a row for each precision in PRECISIONS, each layer and each variant."""
     return [
         {
@@ -245,6 +304,7 @@ def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str
             "device": device.name,
             "layer": layer.name,
             "problem": str(layer.problem),
+            "sampled": sampled,
             "precision": precision.value,
             "variant": variant,
             "choice": str(choice),
@@ -255,7 +315,7 @@ def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str
         for precision in PRECISIONS
         for layer in layers
         for problem in [replace(layer.problem, precision=precision)]
-        for variant, (choice, error) in errors(device, problem, facts).items()
+        for variant, (choice, error) in errors(device, problem, facts, sampled=sampled).items()
     ]
 
 
@@ -317,18 +377,18 @@ def _show(precision: str, rows: Sequence[Row], console: Console) -> None:
                 )
 
 
-DEVICES: dict[str, Callable[[], Device]] = {"cuda": CudaDevice, "cusim": CusimDevice}
-WHOLE: dict[str, Callable[[], Device]] = {**DEVICES, "cusim": partial(CusimDevice, FAST)}
-"""The devices by name, for layers that are cut down and for whole ones."""
+DEVICES: dict[str, Callable[[], Device]] = {
+    "cuda": CudaDevice,
+    "cusim": partial(CusimDevice, FAST),
+}
 
 
 def run(where: str, out: Path, at: str, console: Console, *, whole: bool = True) -> None:
     """Measure on one of DEVICES, print, and write the rows. Raises DeviceError."""
-    device, layers = (WHOLE if whole else DEVICES)[where](), LAYERS
+    device = DEVICES[where]()
     facts: DeviceFacts = H200 if where == "cusim" else device
     if not whole:
-        layers = tuple(map(reduced, LAYERS))
-        console.print(f"cut down: H, W at most {CUSIM_SIZE}, K at most {CUSIM_FILTERS}")
-    rows = measure(device, layers, facts, at)
+        console.print(f"of each layer {SQUARE}×{SQUARE} squares with {ELEMENTS:,} elements of y")
+    rows = measure(device, LAYERS, facts, at, sampled=not whole)
     append(out / "accuracy.jsonl", rows)
     show(rows, console)

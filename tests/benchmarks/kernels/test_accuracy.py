@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +13,23 @@ from rich.console import Console
 from benchmarks.kernels import __main__ as kernels
 from benchmarks.kernels import accuracy
 from benchmarks.kernels.accuracy import (
+    ELEMENTS,
     LAYERS,
     ONE_SUM,
     PAPER,
     PAPER_HALF,
+    SQUARE,
     convolve,
     error_of,
     errors,
-    reduced,
+    sample,
     show,
     variants,
 )
 from benchmarks.kernels.suites import Layer
 from benchmarks.rows import read
 from cusim.device import CusimDevice
+from kernels.device.gpus import H200
 from kernels.problems.conv import same_padded
 from kernels.problems.precision import Precision
 from tests.support.kernels import reference
@@ -75,19 +79,50 @@ def test_an_error_has_a_size_and_a_direction() -> None:
     assert error.bias == pytest.approx(-8 * 3.5 / 12.5**0.5)
 
 
-def test_a_layer_is_reduced_in_all_but_its_channels() -> None:
+def test_a_sample_has_squares_from_all_over_the_layer_with_all_channels_and_filters() -> None:
+    counts = {}
     for layer in LAYERS:
-        small = reduced(layer).problem
-        assert small.c == layer.problem.c
-        assert small.k == 64
-        assert small.window.input == ((14, 14) if layer.name == "conv 5" else (28, 28))
+        problem = layer.problem
+        found = sample(problem)
+        assert (found.problem.c, found.problem.k) == (problem.c, problem.k)
+        inside = found.of_image(problem)
+        assert ELEMENTS // 2 < inside.sum() * problem.k <= ELEMENTS
+        height, width = problem.window.output
+        assert found.begins[0] == (0, 0)
+        assert found.begins[-1][0] + SQUARE >= height
+        assert found.begins[-1][1] + SQUARE >= width
+        assert len(set(found.begins)) == len(found.begins)
+        counts[layer.name] = int(inside.sum())
+    assert counts == dict(zip(counts, (2048, 1024, 512, 208, 196), strict=True))
+
+
+@pytest.mark.parametrize("precision", Precision, ids=lambda each: each.value)
+def test_the_numbers_of_a_sample_are_the_whole_layers_to_the_bit(
+    device: CusimDevice, precision: Precision
+) -> None:
+    small, layer = (
+        replace(same_padded(size, 3, 8, 8), precision=precision) for size in ((4, 4), (20, 27))
+    )
+    found = sample(layer, 8 * 64 * 5)
+    assert len(found.begins) == 5
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, (1, 8, 20, 27)).astype(np.float32)
+    weight = rng.uniform(-1, 1, layer.filter_shape).astype(np.float32)
+    squares, inside = found.pixels(x, layer), found.of_image(layer)
+    for name, choice in variants(small, H200).items():
+        whole = convolve(device, layer, choice, x, weight, 20)
+        part = convolve(device, found.problem, choice, squares, weight, 20)
+        for (h, w), of_square, seen in zip(found.begins, part, inside, strict=True):
+            expected = whole[0, :, h : h + SQUARE, w : w + SQUARE]
+            kept = of_square[:, seen[0].any(1)][:, :, seen[0].any(0)]
+            assert np.array_equal(kept, expected), (name, h, w)
 
 
 def test_rows_and_a_table_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(accuracy, "LAYERS", (Layer("conv 5", same_padded((4, 4), 3, 8, 8)),))
-    monkeypatch.setattr(accuracy, "WHOLE", accuracy.DEVICES)  # its kernels are compiled already
+    monkeypatch.setitem(accuracy.DEVICES, "cusim", CusimDevice)  # its kernels are compiled already
     monkeypatch.setattr(kernels, "commit", lambda: "abc")
     out = ["--out", str(tmp_path)]
     kernels.main(["--accuracy", "--device", "cusim", *out])
@@ -113,7 +148,8 @@ def test_rows_and_a_table_are_left(
     assert "/" not in one_sum["choice"]
     assert all(row["choice"] for row in rows)
     out_of_all = capsys.readouterr().out
-    assert "H, W at most 28, K at most 64" in out_of_all
+    assert "of each layer 8×8 squares with 131,072 elements of y" in out_of_all
+    assert all(row["sampled"] for row in rows)
     (on_tensor_cores,) = (
         row for row in rows if (row["precision"], row["variant"]) == ("3xtf32", "tensor")
     )
@@ -124,7 +160,8 @@ def test_rows_and_a_table_are_left(
         f" the best in fp32; in the mean by {bias:+.2f} eps"
     ) in out_of_all
     kernels.main(["--accuracy", "--device", "cusim", "--whole", *out])
-    assert "cut down" not in capsys.readouterr().out
+    assert "squares" not in capsys.readouterr().out
+    assert not read(tmp_path / "accuracy.jsonl")[-1]["sampled"]
 
 
 def test_what_is_promised_is_held_against_the_worst_layer() -> None:
