@@ -19,6 +19,7 @@ from benchmarks.papers import (
     lan,
     launches,
     lavin_gray,
+    measured,
     memory,
     soutar,
 )
@@ -54,6 +55,7 @@ TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
     "blocks": ("cuConv, section 4.2: blocks launched", launches.table_blocks),
     "stages": ("cuConv, table 4: the second stage's share", launches.table_stages),
     "occupancy": ("cuConv, section 4.2: shares", cuconv.table_occupancy),
+    "figures": ("cuConv, figures 5 to 7: speed-ups by filter size and N", measured.table_figures),
     "blur": ("Soutar's example", blur.table_blur),
     "larger-tiles": (
         "F(9×9, 5×5): the largest error over the direct sum's",
@@ -93,8 +95,9 @@ small kernels show what each idea buys, in [the ladder](ladder.md).
 "reproduced": the same number, or the same claim. "better": less arithmetic, a smaller error or more
 than the paper has. "in part", "contradicted": the last column says why. Nothing is timed here but
 what needs a GPU. Errors are those of the kernels themselves on the simulator, on the paper's
-inputs, uniform in [-1, 1], in layers with all channels but at most 28×28 pixels and 64 filters: the
-largest of fewer elements is a little smaller. `--whole` takes the whole layers.
+inputs, uniform in [-1, 1], in the whole layers: all channels and filters, at squares of 8×8 pixels
+from all over the image, up to 131,072 elements of a layer. The largest of fewer elements is a
+little smaller than that of all, which `--whole` takes.
 
 """
 

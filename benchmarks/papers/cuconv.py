@@ -67,9 +67,7 @@ def _speed() -> list[Result]:
         return measured.of_goal("section 4.1", what, theirs, only, goal)
 
     return [
-        measured.on_gpu("figure 5", "speed-ups of 1×1 by N", "an image", f"layer .* 1x1 {_N}"),
-        measured.on_gpu("figure 6", "speed-ups of 3×3 by N", "an image", f"layer .* 3x3 .*{_N}"),
-        measured.on_gpu("figure 7", "speed-ups of 5×5 by N", "an image", f"layer .* 5x5 .*{_N}"),
+        *measured.figures(),
         goal("1×1, N = 1: mean speed-up", "1.23×", "layer .* 1x1 N1 (convoy|torch)$",
              Goal("cuconv", (1,), "geometric_mean", 1.23, kernel=1)),
         goal("1×1, N = 1: greatest", "2.29×", "layer .* 1x1 N1 (convoy|torch)$",
@@ -120,7 +118,7 @@ def _counts() -> list[Result]:
                Status.IN_PART, f"{OURS}occupancy",
                "fewer threads with more sums each, held in registers, instead of many threads"),
         measured.on_gpu("section 4.2", "utilisation of compute and memory units", "about 50%",
-                        f"layer {problem} N1 convoy$"),
+                        f"layer {problem} N1 convoy$", measured.of_peak(problem, 0.5)),
     ]  # fmt: skip
     return found
 

@@ -1,19 +1,39 @@
 """Says what a GPU measured of the papers' configurations, or that they wait for one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from benchmarks.gpu.report import of_kind, of_last, rows_of
 from benchmarks.gpu.units import LAYER
-from benchmarks.kernels.report import Comparison, Goal, compare, reached, summarise
-from benchmarks.kernels.suites import MEASURED, NAMED, Layer
-from benchmarks.papers.result import Result, Status
+from benchmarks.kernels.report import CONVOY, Comparison, Goal, compare, reached, summarise
+from benchmarks.kernels.suites import CUCONV, MEASURED, NAMED, PAPERS_BATCHES, Layer
+from benchmarks.papers.result import Cells, Result, Status
 from benchmarks.rows import RESULTS, Row, read
+from kernels.problems.conv import ConvProblem
 
 WAITS = "waits"
+OTHERWISE = "on another GPU, beside newer libraries"
 
-Say = Callable[[Sequence[Comparison]], tuple[str, float]]
-"""What is said of all comparisons, and Convoy's number over the paper's."""
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Holds Convoy's number as text and `over` the paper's: from 1 on it is better.
+
+    `waiting` are the values of N that are not measured yet. `why` says why a lower number is lower.
+    """
+
+    ours: str
+    over: float
+    waiting: tuple[int, ...] = ()
+    why: str = OTHERWISE
+
+
+Read = Callable[[Sequence[Row]], Reading | None]
+"""A reading of all recorded rows of layers, or None where they lack one that it needs."""
+
+Measured = Mapping[int, Sequence[Comparison]]
+"""The comparisons of all layers, by each N at which all are measured."""
 
 
 def run(only: str) -> str:
@@ -27,65 +47,165 @@ def _rows() -> list[Row]:
     return of_kind(rows_of(of_last(lines)), LAYER) if lines else []
 
 
-def on_gpu(
-    where: str,
-    what: str,
-    theirs: str,
-    only: str,
-    layers: Sequence[Layer] = (),
-    n: int = 1,
-    say: Say | None = None,
-) -> Result:
-    """Return a row that needs a GPU; if all its layers are measured, with Convoy's number."""
-    found = compare(_rows(), layers, n, "warm")
-    if say is None or not layers or len(found) < len(layers):
+def on_gpu(where: str, what: str, theirs: str, only: str, read: Read) -> Result:
+    """Return a row that needs a GPU, with Convoy's number where that was measured."""
+    reading = read(_rows())
+    if reading is None:
         return Result(where, what, theirs, WAITS, Status.NEEDS_GPU, run(only))
-    ours, over = say(found)
-    return _compared(where, what, theirs, ours, over, run(only))
+    why = reading.why
+    if reading.waiting:
+        why = f"N = {', '.join(map(str, reading.waiting))} wait"
+    elif reading.over >= 1:
+        return Result(where, what, theirs, reading.ours, Status.BETTER, run(only))
+    return Result(where, what, theirs, reading.ours, Status.IN_PART, run(only), why)
 
 
-def _compared(where: str, what: str, theirs: str, ours: str, over: float, command: str) -> Result:
-    if over >= 1:
-        return Result(where, what, theirs, ours, Status.BETTER, command)
-    why = "on another GPU, beside newer libraries"
-    return Result(where, what, theirs, ours, Status.IN_PART, command, why)
+def by_batch(
+    layers: Sequence[Layer],
+    batches: Sequence[int],
+    say: Callable[[Measured], tuple[str, float]],
+    sides: Sequence[str] = (),
+) -> Read:
+    """Return a reading by what `say` returns, text and ratio, of each N at which all layers are
+    measured; of Convoy beside the fastest other side, or the fastest of `sides`."""
+
+    def reading(rows: Sequence[Row]) -> Reading | None:
+        kept = [row for row in rows if not sides or row["side"] in (CONVOY, *sides)]
+        every = {n: compare(kept, layers, n, "warm") for n in batches}
+        found = {n: pairs for n, pairs in every.items() if len(pairs) == len(layers)}
+        if not found:
+            return None
+        return Reading(*say(found), tuple(n for n in batches if n not in found))
+
+    return reading
 
 
 def of_goal(where: str, what: str, theirs: str, only: str, goal: Goal) -> Result:
     """Return a row whose number is one that a goal limits."""
-    value = reached(_rows(), goal, "warm")
-    if value is None:
-        return Result(where, what, theirs, WAITS, Status.NEEDS_GPU, run(only))
-    return _compared(where, what, theirs, f"{value:.2f}", value / goal.at_least, run(only))
+
+    def say(found: Measured) -> tuple[str, float]:
+        value = reached(_rows(), replace(goal, batches=tuple(found)), "warm")
+        assert value is not None  # of every N in `found` all layers are there
+        return f"{value:.2f}", value / goal.at_least
+
+    return on_gpu(where, what, theirs, only, by_batch(goal.layers, goal.batches, say))
 
 
 def of_total(
     where: str, what: str, suite: str, n: int, theirs: str, speedup: float, only: str
 ) -> Result:
     """Return a row of all layers of a suite: the fastest others' time over Convoy's."""
-    layers = MEASURED[suite]
 
-    def say(found: Sequence[Comparison]) -> tuple[str, float]:
-        total = summarise(found, len(layers))
+    def say(found: Measured) -> tuple[str, float]:
+        total = summarise(found[n], len(found[n]))
         ours = total.best_seconds / total.seconds
         return f"{1e3 * total.seconds:.2f} ms, {ours:.2f}×", ours / speedup
 
-    return on_gpu(where, what, theirs, only, layers, n, say)
+    return on_gpu(where, what, theirs, only, by_batch(MEASURED[suite], (n,), say))
 
 
 def named() -> list[Result]:
     """Return a row for each configuration of which a paper prints the time."""
     found = []
     for each in NAMED:
-        paper = each.speedup
 
-        def say(pairs: Sequence[Comparison], paper: float = paper) -> tuple[str, float]:
-            (pair,) = pairs
+        def say(by_n: Measured, paper: float = each.speedup) -> tuple[str, float]:
+            ((pair,),) = by_n.values()
             ours = f"{pair.ours['p50_us']:.1f} µs, {pair.speedup:.2f}× {pair.best['side']}"
             return ours, pair.speedup / paper
 
         only = f"layer {each.layer.problem} N{each.n} (convoy|torch)$"
         theirs = f"{each.took}: {each.speedup:.2f}×"
         what = f"{each.name}, N = {each.n}"
-        found.append(on_gpu(each.where, what, theirs, only, [each.layer], each.n, say))
+        found.append(on_gpu(each.where, what, theirs, only, by_batch([each.layer], (each.n,), say)))
     return found
+
+
+def device(rows: Sequence[Row]) -> Reading | None:
+    """Return the name of the GPU that was measured last."""
+    return Reading(rows[-1]["device"], 0, why="another GPU") if rows else None
+
+
+def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
+    """Return a reading of the most bytes of workspace that a side's fastest take in any layer."""
+
+    def reading(rows: Sequence[Row]) -> Reading | None:
+        found = [_row(rows, layer.problem.with_batch(n), side) for layer in layers]
+        if None in found:
+            return None
+        most = max(row["workspace_bytes"] or 0 for row in found if row)
+        return Reading(f"{most / 1e9:.2f} GB", 0, why="of the fastest, which may take 1 GiB")
+
+    return reading
+
+
+def of_peak(problem: ConvProblem, theirs: float) -> Read:
+    """Return a reading of the share of the peak arithmetic that Convoy's kernel reaches."""
+
+    def reading(rows: Sequence[Row]) -> Reading | None:
+        row = _row(rows, problem, CONVOY)
+        if row is None:
+            return None
+        share = 2e6 * problem.macs / row["p50_us"] / row["peak_flops"]
+        return Reading(f"{share:.0%} of the peak arithmetic", share / theirs)
+
+    return reading
+
+
+def _row(rows: Sequence[Row], problem: ConvProblem, side: str) -> Row | None:
+    """Return the latest row of one side of a problem, or None."""
+    for row in reversed(rows):
+        if (row["problem"], row["side"], row["cache"]) == (str(problem), side, "warm"):
+            return row
+    return None
+
+
+FIGURES: Mapping[str, tuple[int, tuple[int, ...], float]] = {
+    "figure 5": (1, (1, 8, 16, 32, 64), 1.23),
+    "figure 6": (3, (1, 8, 16), 1.0),
+    "figure 7": (5, PAPERS_BATCHES["cuconv"], 1.36),
+}
+"""cuConv's, by R = S: the values of N, and the mean speed-up at N = 1; "equal or lower" of 3×3."""
+
+
+def of_size(size: int) -> list[Layer]:
+    """Return cuConv's configurations with one filter size."""
+    return [layer for layer in CUCONV if layer.problem.window.kernel[0] == size]
+
+
+def figures() -> list[Result]:
+    """Return a row for each of cuConv's figures 5 to 7: speed-ups by N."""
+    found = []
+    for where, (size, batches, mean) in FIGURES.items():
+
+        def say(by_n: Measured, mean: float = mean) -> tuple[str, float]:
+            totals = {n: summarise(pairs, len(pairs)) for n, pairs in by_n.items()}
+            first = totals[min(totals)].geometric_mean
+            told = (f"{of.geometric_mean:.2f}× at N = {n}" for n, of in totals.items())
+            return ", ".join(told), first / mean
+
+        only = f"layer .* {size}x{size} .*N({'|'.join(map(str, batches))}) (convoy|torch)$"
+        what = f"speed-ups of {size}×{size} by N"
+        read = by_batch(of_size(size), batches, say)
+        found.append(on_gpu(where, what, "an image", only, read))
+    return found
+
+
+def table_figures() -> Cells:
+    """Return the speed-ups of cuConv's figures 5 to 7, by filter size and N."""
+    rows: list[Sequence[str]] = [
+        ("figure", "filters", "N", "configurations", "measured", "least", "mean", "greatest", "won")
+    ]
+    for where, (size, batches, _) in FIGURES.items():
+        layers = of_size(size)
+        for n in batches:
+            found = compare(_rows(), layers, n, "warm")
+            numbers = [WAITS] * 4
+            if found:
+                of = summarise(found, len(layers))
+                numbers = [f"{x:.2f}×" for x in (of.least, of.geometric_mean, of.greatest)]
+                numbers.append(f"{of.won:.0%}")
+            rows.append(
+                (where, f"{size}×{size}", str(n), str(len(layers)), str(len(found)), *numbers)
+            )
+    return rows

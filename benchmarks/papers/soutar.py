@@ -3,11 +3,13 @@
 from statistics import mean
 
 from benchmarks.kernels.costs import WAYS, tile_errors
+from benchmarks.kernels.report import summarise
 from benchmarks.kernels.suites import VGG_E
 from benchmarks.papers import complexity, larger_tiles, measured
 from benchmarks.papers.blur import table_blur
 from benchmarks.papers.larger_tiles import POINTS
 from benchmarks.papers.lavin_gray import COSTS, TABLE_5
+from benchmarks.papers.measured import Measured
 from benchmarks.papers.result import OURS, Cells, Result, Status
 from kernels.winograd.program import instructions, program
 
@@ -48,7 +50,8 @@ def results() -> list[Result]:
         Result("before", "im2col's memory, and Winograd's: conv 4.2, N = 1", "hungry",
                f"{workspace[0]:.1f} MB, {workspace[1]:g} fused", same, COSTS),
         measured.on_gpu("before", "im2col's time beside Winograd's", "Winograd is faster",
-                        "layer .* 3x3 p1,1,1,1 N1 (convoy|im2col)$"),
+                        "layer .* 3x3 p1,1,1,1 N1 (convoy|im2col)$",
+                        measured.by_batch(VGG_E, (1,), _over_im2col, ("im2col",))),
         Result("limits", "10×10 tiles: advantage over direct", "little or none",
                f"{wide:.2f} times less arithmetic at C = K = 512, 8×8 tiles {narrower:.2f};"
                f" error {eight.over_direct:.0f} times direct's",
@@ -63,8 +66,23 @@ def results() -> list[Result]:
         Result("step by step", "50×50×32, 32 images: tiles, products saved", "25×25, 2.25",
                f"{tiles}, {fewer}; apart from the blur by {apart}", same, f"{OURS}blur"),
         measured.on_gpu("closing", f"mean speed-up of table 5: {mean(speedups):.2f}", "3.41×",
-                        "layer .* 3x3 p1,1,1,1 N(1|2|4|8|16|32|64) (convoy|torch)$"),
+                        "layer .* 3x3 p1,1,1,1 N(1|2|4|8|16|32|64) (convoy|torch)$",
+                        measured.by_batch(VGG_E, tuple(TABLE_5), _mean_speedup)),
     ]  # fmt: skip
+
+
+def _over_im2col(found: Measured) -> tuple[str, float]:
+    """Return im2col's time over Convoy's, of all layers and of the one with the least."""
+    total = summarise(found[1], len(found[1]))
+    over = total.best_seconds / total.seconds
+    return f"{over:.2f}× as fast, at least {total.least:.2f}×", total.least
+
+
+def _mean_speedup(found: Measured) -> tuple[str, float]:
+    """Return the mean over N of the speed-ups of all layers, and its ratio to the paper's."""
+    totals = [summarise(pairs, len(pairs)) for pairs in found.values()]
+    ours = mean(total.best_seconds / total.seconds for total in totals)
+    return f"{ours:.2f}×", ours / mean(TABLE_5[n][-1] for n in found)
 
 
 def _orders(ratio: float) -> int:

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -12,7 +13,7 @@ from benchmarks.gpu.commands import parse_arguments
 from benchmarks.gpu.units import units
 from benchmarks.kernels import __main__ as kernels
 from benchmarks.kernels.report import Goal
-from benchmarks.kernels.suites import NAMED, VGG_E
+from benchmarks.kernels.suites import MEASURED, NAMED, PAPERS_BATCHES, VGG_E
 from benchmarks.papers import __main__ as papers
 from benchmarks.papers import measured
 from benchmarks.papers.__main__ import PAGE, PAPERS, TABLES, page, show
@@ -20,7 +21,7 @@ from benchmarks.papers.lavin_gray import TABLE_5, TABLE_6
 from benchmarks.papers.result import OURS, Result, Status
 from benchmarks.rows import Row
 from tests.support import ROOT
-from tests.support.benchmarks.made_up import rows_of
+from tests.support.benchmarks.made_up import row, rows_of
 
 Every = Mapping[str, Sequence[Result]]
 
@@ -113,6 +114,101 @@ def test_what_a_gpu_measured_takes_the_place_of_waiting(monkeypatch: pytest.Monk
     goal = Goal("vgg-e", (1,), "of_peak", 1.0)
     row = measured.of_goal("section 8", "of peak", "1.01", "layer", goal)
     assert (row.ours, row.status) == ("0.50", Status.IN_PART)
+
+
+def every_row(batches: Sequence[int] | None = None) -> list[Row]:
+    """Return rows of all layers that the papers time, at these N or at all of the papers'."""
+    rows: list[Row] = []
+    for suite, layers in MEASURED.items():
+        for n in PAPERS_BATCHES[suite]:
+            if batches is None or n in batches:
+                rows += rows_of(layers, n, lambda layer: 2 + layer.problem.c / 1024)
+                us = [each for each in rows if each["side"] == "convoy"][-len(layers) :]
+                rows += [
+                    row(layer, n, "im2col", 4 * ours["p50_us"])
+                    for layer, ours in zip(layers, us, strict=True)
+                ]
+    return [{**each, "workspace_bytes": 10**9 * (each["side"] == "cudnn")} for each in rows]
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch, rows: list[Row]) -> dict[tuple[str, str], Result]:
+    """Return the rows of the page that wait, as they are where these rows were recorded."""
+    monkeypatch.setattr(measured, "_rows", list)
+    waiting = [
+        (each.where, each.what)
+        for of in PAPERS.values()
+        for each in of()
+        if each.status is Status.NEEDS_GPU
+    ]
+    monkeypatch.setattr(measured, "_rows", lambda: rows)
+    now = {(each.where, each.what): each for of in PAPERS.values() for each in of()}
+    return {key: now[key] for key in waiting}
+
+
+def test_every_row_that_waits_reads_its_number_from_the_rows_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = gpus(monkeypatch, every_row())
+    assert len(found) == 47
+    for result in found.values():
+        assert result.status in (Status.BETTER, Status.IN_PART), result
+        assert measured.WAITS not in result.ours
+        assert "wait" not in result.why
+    ours = {what: result.ours for (_, what), result in found.items()}
+    assert ours["mean speed-up of table 5: 3.41"] == f"{mean_of_totals():.2f}×"
+    assert ours["speed-ups of 1×1 by N"].startswith(f"{mean_of_ones():.2f}× at N = 1, ")
+    assert ours["speed-ups of 5×5 by N"].count(" at N = ") == 7
+    assert ours["im2col's time beside Winograd's"] == "4.00× as fast, at least 4.00×"
+    assert ours["the GPU"] == "made up"
+    assert ours["cuDNN's workspace"] == "1.00 GB"
+    assert ours["utilisation of compute and memory units"] == "50% of the peak arithmetic"
+    rates = ours["effective TFLOPS by layer and N; FFT and FX hatched"]
+    assert rates.startswith("30.0 to 30.0 at N = 1, ")
+    assert "30.0 TFLOPS, 2.50×" in ours["conv 5 at N = 1 is the slowest"]
+
+
+def mean_of_ones() -> float:
+    """Return the geometric mean of the made-up speed-ups of cuConv's 1×1."""
+    ones = [layer for layer in MEASURED["cuconv"] if layer.problem.window.kernel == (1, 1)]
+    return float(np.exp(np.mean(np.log([2 + layer.problem.c / 1024 for layer in ones]))))
+
+
+def mean_of_totals() -> float:
+    """Return the made-up speed-up of all of VGG-E, the same at every N."""
+    macs = [layer.count * layer.problem.macs for layer in VGG_E]
+    return float(np.average([2 + layer.problem.c / 1024 for layer in VGG_E], weights=macs))
+
+
+def test_a_row_of_several_n_says_which_of_them_still_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = gpus(monkeypatch, every_row([1, 8]))
+    for what, left in {
+        "speed-ups of 1×1 by N": "N = 16, 32, 64 wait",
+        "speed-ups of 3×3 by N": "N = 16 wait",
+        "mean speed-up of table 5: 3.41": "N = 2, 4, 16, 32, 64 wait",
+        "effective TFLOPS by layer and N; FFT and FX hatched": "N = 2, 4, 16, 32, 64 wait",
+    }.items():
+        (result,) = (each for (_, of), each in found.items() if of == what)
+        assert (result.status, result.why) == (Status.IN_PART, left)
+        assert result.ours != measured.WAITS
+    waits = [key for key, each in found.items() if each.status is Status.NEEDS_GPU]
+    assert ("figure 5", "all four layers, N = 32: SGEMM, FFT, 3-D Winograd") in waits
+    assert ("table 5", "VGG-E, N = 64: cuDNN's time, F(2×2)'s, effective TFLOPS") in waits
+
+
+def test_the_figures_have_a_row_for_each_filter_size_and_n(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "_rows", list)
+    _, *waiting = measured.table_figures()
+    assert [each[:3] for each in waiting] == [
+        (where, f"{size}×{size}", str(n))
+        for where, (size, batches, _) in measured.FIGURES.items()
+        for n in batches
+    ]
+    assert sum(int(each[3]) for each in waiting if each[2] == "1") == len(MEASURED["cuconv"])
+    assert {each[4:] for each in waiting} == {("0", *["waits"] * 4)}
+    monkeypatch.setattr(measured, "_rows", lambda: every_row([1]))
+    _, first, second, *_ = measured.table_figures()
+    assert first[4:] == (first[3], "2.02×", f"{mean_of_ones():.2f}×", "4.00×", "100%")
+    assert second[4:] == ("0", *["waits"] * 4)
 
 
 def test_a_table_is_printed_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,18 +142,24 @@ def _text(file: str) -> str:
 def concerned(mutation: Mutation, cases: Iterable[KernelCase], each: int) -> list[KernelCase]:
     """Return cases of the kernels that include the mutated file.
 
-    There are `each` instantiations of every kernel, spread over all of them.
+    There are `each` instantiations of every kernel, spread over all of them, and one that has a
+    case with padding in 3-D, without which no depth is out of bounds.
     """
     affected = [case for case in cases if _includes(case, mutation.file)]
-    by_kernel: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
+    by_kernel: dict[tuple[str, ...], dict[tuple[str, ...], list[KernelCase]]] = {}
     for case in affected:
-        by_kernel.setdefault(_kernels(case), {})[_expressions(case)] = None
-    spread = {
-        expressions
-        for found in by_kernel.values()
-        for expressions in list(found)[:: max(1, len(found) // each)]
-    }
+        its = by_kernel.setdefault(_kernels(case), {})
+        its.setdefault(_expressions(case), []).append(case)
+    spread = set()
+    for found in by_kernel.values():
+        spread.update(list(found)[:: max(1, len(found) // each)])
+        spread.update([key for key, its in found.items() if any(map(_pads_in_3d, its))][:1])
     return [case for case in affected if _expressions(case) in spread]
+
+
+def _pads_in_3d(case: KernelCase) -> bool:
+    """Return whether the case's problem, which its name has, pads before and after three axes."""
+    return re.search(r" p\d+(,\d+){5}\b", case.name) is not None
 
 
 def _kernels(case: KernelCase) -> tuple[str, ...]:
