@@ -22,6 +22,7 @@ from benchmarks.papers.result import OURS, Result, Status
 from benchmarks.rows import Row
 from tests.support import ROOT
 from tests.support.benchmarks.made_up import row, rows_of
+from tests.support.networks import SHARED
 
 Every = Mapping[str, Sequence[Result]]
 
@@ -209,6 +210,40 @@ def test_the_figures_have_a_row_for_each_filter_size_and_n(monkeypatch: pytest.M
     _, first, second, *_ = measured.table_figures()
     assert first[4:] == (first[3], "2.02×", f"{mean_of_ones():.2f}×", "4.00×", "100%")
     assert second[4:] == ("0", *["waits"] * 4)
+
+
+TEXTS = dict(
+    zip(
+        PAPERS,
+        (
+            "lavin-gray-2015-winograd.txt",
+            "cuconv-2021-coalesced-direct.txt",
+            "soutar-2020-winograd-blog.txt",
+            "lan-2017-3d-winograd.txt",
+        ),
+        strict=True,
+    )
+)
+
+DERIVED = {
+    *("1.01", "1.36"),  # TFLOPS of table 5 over the Titan X's peak
+    *("1.83", "0.61", "0.85", "0.50", "3.32", "0.66"),  # one time over another
+    *("25", "216", "3.375"),  # of 50 pixels by tiles of 2; 6 × 6 × 6 over 4 × 4 × 4
+}
+"""Numbers of rows that follow from others that are printed."""
+
+
+@pytest.mark.skipif(not (SHARED / "seeds").is_dir(), reason="needs the papers' texts")
+@pytest.mark.parametrize("paper", TEXTS)
+def test_the_papers_numbers_are_in_its_text(paper: str, every: Every) -> None:
+    text = (SHARED / "seeds" / TEXTS[paper]).read_text(encoding="utf-8")
+    number = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?(?:[eE][+-]\d+)?"
+    printed = {float(each.replace(",", "")) for each in re.findall(number, text)}
+    for result in every[paper]:
+        for each in re.findall(number, result.theirs):
+            # Cells of Lan's tables are printed without a space between them.
+            known = each in DERIVED or float(each.replace(",", "")) in printed or each in text
+            assert known, (each, result)
 
 
 def test_a_table_is_printed_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
