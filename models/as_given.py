@@ -41,11 +41,12 @@ _IR_VERSION = 12
 class AsGiven:
     """Runs the file as it was given on some images, when their scores are first asked for.
 
-    Not before: what only reads a model, as `inspect` does, need not pay for it.
+    Not before: `inspect`, which only reads a model, need not pay for a session.
     """
 
     def __init__(self, tensors: Tensors, run: Callable[[Tensors], Tensors]) -> None:
-        """Keep the images, one a row, and what returns their scores or raises EngineError."""
+        """Keep the images, one per row, and a function that returns their scores or raises
+        EngineError."""
         self.tensors = tensors
         self.is_compared = False  # with an engine on the CPU, of which all are alike
         self._run: Callable[[Tensors], Tensors] | None = run

@@ -97,7 +97,7 @@ class Classifier:
 
     @property
     def inner(self) -> Mapping[str, Inner]:
-        """Return the values, by name, that engines return beside the scores on request."""
+        """Return the values, by name, that engines return with the scores on request."""
         features = self.maps.features if isinstance(self.maps, Maps) else self.maps
         found = (self.embedding, features, self.input if self.keeps_input else None)
         return {value.name: value for value in found if isinstance(value, Inner)}
@@ -275,10 +275,11 @@ def _as_triton(path: Path, labels: tuple[str, ...], scores: int) -> tuple[str, .
 def _kind_of_scores(
     path: Path, shown: Meaning, stated: OutputKind | None, classes: int
 ) -> tuple[OutputKind | None, str]:
-    """Return what the scores are and why, or None where neither the graph nor a file says it.
+    """Return the kind of the scores with the reason, or None where neither the graph nor a file
+    says it.
 
-    The graph overrules a file that asks for a softmax or a sigmoid of what is bounded already: it
-    would rank the classes right and make every probability wrong.
+    The graph overrules a file that asks for a softmax or a sigmoid of bounded scores: the classes
+    would be ranked right, and every probability would be wrong.
     """
     if shown.refusal:
         raise UnsupportedModelError(f"{path}: {shown.refusal}")

@@ -291,7 +291,8 @@ def _settle(
     *,
     as_bytes: bool,
 ) -> Preprocessing:
-    """Return the preprocessing that follows from what is given, a preset, and the model's input."""
+    """Return the preprocessing that follows from the given fields, a preset and the model's
+    input."""
     _refuse_two_meanings(shape, given)
     layout = _layout(shape, given)
     channels, *spatial = shape if layout is Layout.NCHW else (shape[-1], *shape[:-1])

@@ -14,7 +14,7 @@ ModelError
 
 
 class ModelError(Exception):
-    """The base of all these errors; its message says what is wrong and what would be right."""
+    """Is the base of all these errors, whose messages say what is wrong and what would be right."""
 
 
 class ModelFileError(ModelError):

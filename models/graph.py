@@ -91,7 +91,7 @@ class Conv(Node):
     """Computes y = activation(conv(x, weight) + bias + residual), weight K×(C/groups)×R×S, bias K.
 
     scale and shift are C numbers each, of the prologue of a problem that has one. Where the problem
-    has a projection, the residual is what is projected, C' channels, and the weight K×(C + C')×1×1.
+    has a projection, the residual is its input, of C' channels, and the weight is K×(C + C')×1×1.
     """
 
     x: str = operand()

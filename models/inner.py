@@ -44,9 +44,9 @@ _AS_IT_IS = "ONNX Runtime runs it as it is, and Convoy does not look inside"
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A value inside a network that an engine can return beside the scores.
+    """Names a value inside a network that an engine can return with the scores.
 
-    It has this name in the graph as loaded, and in its ONNX form.
+    The name is the same in the graph as loaded and in its ONNX form.
     """
 
     name: str

@@ -42,7 +42,7 @@ Pays = Callable[[Sequence[TapeStep], After], bool]
 
 @unique
 class Region(Enum):
-    """Names a part of device memory by what it holds."""
+    """Names a part of device memory by its content."""
 
     INPUT = "input"  # the images, of the plan's kind (models/lowering/context.py, INPUT)
     OUTPUT = "output"  # results (kernels/operations/top_k.py), read by the host
@@ -177,7 +177,7 @@ def build_plan(
 def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
     """Return the steps from and to which each buffer may be in use.
 
-    Where steps run in parallel, it includes which steps have always ended before. What is kept is
+    Where steps run in parallel, steps that have always ended before count. A buffer that is kept is
     in use until the end, as if by one step more.
     """
     kept, end_of_all = {view.root for view in tape.kept.values()}, len(tape.steps)

@@ -1,6 +1,6 @@
 """Applies a precision to a network, which sets how it multiplies and how values are stored.
 
-In fp16 everything is stored as halves but for what `kept_in_float` names. Where the two meet, an
+In fp16 all values are stored as halves but those that `kept_in_float` names. Where the two meet, an
 Identity converts: its output is stored otherwise than its input.
 """
 

@@ -62,7 +62,7 @@ class OutputKind(Enum):
 
     @property
     def meaning(self) -> str:
-        """Return a phrase that says what the scores are."""
+        """Return a phrase that names the kind of the scores."""
         return _MEANINGS[self]
 
 
@@ -91,7 +91,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Says what a model's graph shows of its scores."""
+    """Holds the facts about scores that a model's graph shows."""
 
     kind: OutputKind | None  # None: it does not show that
     reason: str  # a phrase
@@ -112,7 +112,7 @@ def classes_of(scores: int) -> int:
 
 
 def meaning_of(kind: OutputKind, scores: int) -> str:
-    """Return a phrase that says what so many scores are."""
+    """Return a phrase that names the kind of so many scores."""
     if scores > 1:
         return kind.meaning
     if kind.is_unbounded:
@@ -174,8 +174,8 @@ _NEAR = 5e-3
 
 
 def shown_by(scores: Floats) -> OutputKind | None:
-    """Return what the scores of some images, N×classes, can only be; None if they may be several
-    kinds."""
+    """Return the only kind that the scores of some images, N×classes, can be; None if several are
+    possible."""
     low, high, count = float(scores.min()), float(scores.max()), scores.shape[1]
     if count > 1 and low >= -_NEAR and _all_near(scores.sum(axis=1), 1):
         return OutputKind.PROBABILITIES

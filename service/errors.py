@@ -1,6 +1,6 @@
 """Defines the service's errors, each with a code that every protocol maps to its own.
 
-The message becomes the answer's `error`: it says what was wrong and what to do. The router itself
+The message becomes the answer's `error`: it names the fault and the remedy. The router itself
 answers 405, and 404 for unknown paths, in the same JSON format; errors that only HTTP has are in
 `service/http/errors.py`.
 """
@@ -55,7 +55,7 @@ class UnauthorizedError(ServiceError, code=Code.UNAUTHENTICATED):
 
 
 class ForbiddenError(ServiceError, code=Code.FORBIDDEN):
-    """Says that a known client may not have what it asks for."""
+    """Says that a known client has no right to its request."""
 
 
 class ModelNotFoundError(ServiceError, code=Code.NOT_FOUND):

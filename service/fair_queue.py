@@ -28,7 +28,7 @@ _FEW_LINES = 16
 
 
 class Right(Enum):
-    """Names what changes the server's state, by the words of the key file."""
+    """Names the changes of the server's state by the words of the key file."""
 
     REPOSITORY = "repository"
     SHARED_MEMORY = "shared-memory"
@@ -156,7 +156,7 @@ class FairQueue(Generic[E]):
         """Count service to the line whose turn it was; the owner must then call `place`.
 
         Of several entries of equal cost the clock shows the service at which the last one began: a
-        line that forms then is not owed what this one got before.
+        line that forms then is not owed the service that this line got before.
         """
         passed = cost / (self._weight + 1.0) if line.fresh else 0.0
         last = cost / entries

@@ -393,7 +393,7 @@ def _is_service_link(key: str, value: str) -> bool:
 
 
 def _cache_in(environ: Mapping[str, str]) -> Path:
-    """Return the folder for what is kept, as CONVOY_CACHE and XDG_CACHE_HOME say."""
+    """Return the cache folder, as CONVOY_CACHE and XDG_CACHE_HOME say."""
     if chosen := environ.get("CONVOY_CACHE"):
         return Path(chosen)
     shared = Path(environ.get("XDG_CACHE_HOME", ""))
@@ -443,7 +443,7 @@ class HubAccess:
 
 
 def hub_access(environ: Mapping[str, str] | None = None) -> HubAccess:
-    """Return what HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE say. Raises SettingsError.
+    """Return the settings of HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE. Raises SettingsError.
 
     A token is not a flag, which every user of the machine could read.
     """

@@ -1,6 +1,6 @@
 """Compares an engine with ONNX Runtime on the model's file as it was given, when it is opened.
 
-A conversion that changes what a model computes shows nowhere else: all engines run what it made.
+A conversion that changes a model's scores shows nowhere else: all engines run the converted model.
 """
 
 import logging
@@ -36,8 +36,9 @@ _log = logging.getLogger("convoy")
 def compare(engine: Engine, classifier: Classifier) -> None:
     """Raise UnsupportedModelError unless the engine's scores are those of the file as given.
 
-    They must be numbers in any case. Where ONNX Runtime cannot run the file, the log says so. That
-    is done once: what a preset changes is ahead of the tensors that are compared.
+    Scores must be numbers in any case. Where ONNX Runtime cannot run the file, the log says so. One
+    comparison is enough for all presets: a preset changes pixels, and the tensors that are compared
+    come after them.
     """
     given = classifier.given
     if given is None or given.is_compared:

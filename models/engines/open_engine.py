@@ -165,8 +165,8 @@ def _open(
 def try_on_cpu(
     classifier: Classifier, choices: Sequence[DeviceChoice], *, max_batch: int, threads: int
 ) -> tuple[Engine, WarmUpResult] | None:
-    """Return a warm engine, and what it proves for engines with these device choices; None if a GPU
-    may serve.
+    """Return a warm engine, and the proof that it is for engines with these device choices; None if
+    a GPU may serve.
 
     Raises EngineError.
     """

@@ -52,11 +52,12 @@ _MOVES = frozenset(
 
 
 def on_integers(model: ModelProto, *, pairs_saturate: bool = False) -> ModelProto:
-    """Return a copy in which what QuantizeLinear makes is uint8 wherever it may be.
+    """Return a copy in which the results of QuantizeLinear are uint8 wherever they may be.
 
-    Every number keeps its meaning to the bit. A value that is read by nodes with a meaning of codes
-    of their own stays as it is, and so does what is joined with it. Where `pairs_saturate`, filters
-    whose products may are uint8, too: ONNX Runtime then adds them in 32 bits.
+    Every number keeps its meaning to the bit. A value stays as it is where a node that reads it
+    gives codes a meaning of its own, and so do all values that are joined with it. Where
+    `pairs_saturate`, filters whose products may are uint8, too: ONNX Runtime then adds them in 32
+    bits.
     """
     result = ModelProto()
     result.CopyFrom(model)
@@ -200,8 +201,8 @@ def _change(graph: _Graph, joined: _Joined) -> _Change | None:
 
 
 def _bound(graph: _Graph, quantize: NodeProto, highest: int) -> tuple[str, int] | None:
-    """Return what an activation ahead of a QuantizeLinear reads, and the largest code that it
-    leaves, less the zero point; None for other activations than clip(x, 0, c)."""
+    """Return the input of an activation ahead of a QuantizeLinear, and the largest code that the
+    activation leaves, less the zero point; None for activations other than clip(x, 0, c)."""
     activation = graph.makers.get(quantize.input[0])
     scale = graph.array(quantize.input[1])
     if activation is None or scale is None or scale.size != 1:

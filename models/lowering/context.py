@@ -172,8 +172,8 @@ class Context:
     def preprocess(self, p: Preprocessing, kind: Kind = Kind.PIXELS) -> None:
         """Emit the launches that turn images of these kinds into the network's input.
 
-        Of pixels that is x = pixel · multiplier + offset; a tensor is the input already. What
-        Quantize would make of it is made at once.
+        Of pixels, x = pixel · multiplier + offset; a tensor is the input already. Where a Quantize
+        follows, the launches write its result at once.
         """
         (value,) = self.graph.inputs
         places, images = self._images(p, kind)

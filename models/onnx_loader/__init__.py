@@ -64,7 +64,7 @@ class LoadedModel:
 
 
 def metadata_of(proto: ModelProto) -> Mapping[str, str]:
-    """Return what a model's file says of itself, without entries that are no text."""
+    """Return the metadata that a model's file has of itself, without entries that are no text."""
     entries = ((entry.key, entry.value) for entry in proto.metadata_props)
     # Of bytes that are not UTF-8 protobuf makes no str, whatever its types promise.
     return {key: value for key, value in entries if {type(key), type(value)} == {str}}

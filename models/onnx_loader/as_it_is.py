@@ -1,8 +1,8 @@
 """Loads a model that typed nodes cannot express, with its own nodes, opset and types, for ONNX
 Runtime.
 
-Only what engines need is put around it: a float32 image in, float32 scores out, sizes known. Its
-nodes may work along the batch axis, so engines run it on one image at a time.
+The model gets no nodes but those that engines need around it: a float32 image in, float32 scores
+out, sizes known. Its nodes may work along the batch axis, so engines run it on one image at a time.
 """
 
 from math import prod

@@ -59,7 +59,7 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
 def check_valid(model: ModelProto) -> None:
     """Run onnx's checker, hiding from it the old operators that Convoy spells out.
 
-    It knows nothing of them, though ONNX Runtime runs them. Raises what the checker does.
+    The checker does not know them, though ONNX Runtime runs them. Raises the checker's errors.
     """
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     opset = opsets.get("", opsets.get("ai.onnx", 0))

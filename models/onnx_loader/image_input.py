@@ -1,4 +1,4 @@
-"""Reads from a model's file which image it takes, and refuses what is none."""
+"""Reads from a model's file which image it takes, and refuses inputs that are no image."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ class ImageInput:
 def image_input(proto: ModelProto) -> ImageInput:
     """Return the only input of a model.
 
-    Raises UnsupportedModelError, which names its shape and what would be right.
+    Raises UnsupportedModelError, which names the input's shape and a shape that would be right.
     """
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in initializers]

@@ -40,7 +40,7 @@ def check_old_inference(model: ir.Model, opset: int) -> None:
 def check_inference(model: ir.Model) -> None:
     """Refuse nodes that compute as in training, or at random. Constants must be folded.
 
-    Raises UnsupportedModelError, with the node's name and what to do.
+    Raises UnsupportedModelError, which names the node and the remedy.
     """
     for node in model.graph.all_nodes():
         training = node.attributes.get("training_mode")

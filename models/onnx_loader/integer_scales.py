@@ -1,4 +1,4 @@
-"""Scales what a convolution of whole numbers gives, channel by channel, in its filter's scales.
+"""Scales a convolution of whole numbers, channel by channel, by changing its filter's scales.
 
     a · (conv(x, s · (q - z)) + b) + c = conv(x, |a| s · (q' - z)) + (a b + c),
     q' = q, or 2z - q where a < 0
@@ -125,8 +125,9 @@ def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
 
 
 def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] | None:
-    """Return scales and zero points of a node that quantizes a channel at a time, and what
-    dequantizes its result alike; None where it does not, or where others read that."""
+    """Return the scales and zero points of a node that quantizes channel by channel, and the node
+    that dequantizes its result by the same; None where there are none, or where other nodes read
+    the result."""
     scales, (integers,) = _floats(quantize.inputs[1]), quantize.outputs
     back = [reader for reader, _ in integers.uses()]
     if scales is None or scales.size < 2 or _axis(quantize) != 1 or integers.dtype is None:
@@ -149,7 +150,8 @@ def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] |
 
 
 def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
-    """Multiply ahead of a node that quantizes a channel at a time, and behind what reads it.
+    """Multiply ahead of a node that quantizes channel by channel, and behind the nodes that read
+    it.
 
     ONNX Runtime takes the convolution between such nodes for one of integers, which then fails.
     """
@@ -195,7 +197,7 @@ def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
 
 
 def _is_relu(activation: ir.Node, scales: _Numbers, codes: _Numbers) -> bool:
-    """Return whether an activation does as relu does to what has `codes` above 0 in each
+    """Return whether an activation does as relu does to a value with `codes` above 0 in each
     channel."""
     if activation.op_type == "Relu":
         return True

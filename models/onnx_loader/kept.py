@@ -1,7 +1,7 @@
-"""Keeps what files were translated to, by their content: a second start needs no converter.
+"""Keeps the translations of files by their content, so that a second start needs no converter.
 
-What is kept counts only for the same file, the same question and the same translator. It is read
-only from a file that no other user can write.
+A kept translation counts only for the same file, the same question and the same translator, and is
+read only from a file that no other user can write.
 """
 
 import hashlib
@@ -40,10 +40,10 @@ _log = logging.getLogger("convoy")
 def translated(
     proto: ModelProto, question: Any, translate: Callable[[], T], folder: Path | None
 ) -> T:
-    """Return what `translate` makes of a model, or what it made before.
+    """Return a model's translation: the kept one, or that which `translate` makes now.
 
-    `question` is what else that depends on, of a stable repr; it is kept in `folder`, nowhere if
-    that is None.
+    `question` holds all else on which it depends, and has a stable repr. The translation is kept in
+    `folder`, or nowhere if that is None.
     """
     if folder is None or proto.ByteSize() > _MOST_BYTES:
         return translate()
@@ -64,8 +64,8 @@ def translated(
 
 
 def _read(path: Path) -> bytes | None:
-    """Return what is kept in a file, or None where it is not there, not whole, or not this
-    user's."""
+    """Return the translation that a file keeps, or None where the file is missing, cut short or
+    another user's."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -103,7 +103,7 @@ def _files(folder: Path) -> Iterator[tuple[int, Path]]:
 
 @cache
 def _translator() -> bytes:
-    """Return a digest of all that decides what a model is translated to."""
+    """Return a digest of all on which a model's translation depends."""
     whole = hashlib.sha256()
     for library in _LIBRARIES:
         whole.update(f"{library} {version(library)}\n".encode())

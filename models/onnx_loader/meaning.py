@@ -27,7 +27,7 @@ _NEAR = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Holds what is known of a value's numbers, whatever the image."""
+    """Holds the facts about a value's numbers that are true for every image."""
 
     low: float = -inf
     high: float = inf
@@ -54,7 +54,8 @@ def meaning_of_scores(scores: ir.Value) -> Meaning:
 
 
 def picked(scores: ir.Value, operator: str) -> str:
-    """Return a sentence that refuses an output of class numbers, and says what would be right."""
+    """Return a sentence that refuses an output of class numbers and names an output that would be
+    right."""
     node = scores.producer()
     while node is not None and node.op_type != operator and node.inputs and node.inputs[0]:
         node = node.inputs[0].producer()
@@ -217,7 +218,7 @@ class _Ranges:
         return _UNBOUNDED
 
     def _normalised(self, node: OnnxNode, value: ir.Value) -> Range:
-        """Return what a node divides by the sum, if nothing in it is negative."""
+        """Return the value that a node divides by its sum, if no element of it is negative."""
         x, kind = node.node.inputs[0], node.node.op_type
         by_sum = node.text("norm", "MAX") == "L1" or node.integer("p", 2) == 1
         shape = static_shape_or_none(value)
@@ -358,7 +359,7 @@ def _product(a: float, b: float) -> float:
 
 
 def _mixed(inputs: list[Range], low: float, high: float) -> Range:
-    """Return a range of several inputs, with what they have in common."""
+    """Return a range that holds all inputs, with the facts that they have in common."""
     bounded = [each for each in inputs if each.by]
     return Range(
         low,
@@ -370,8 +371,8 @@ def _mixed(inputs: list[Range], low: float, high: float) -> Range:
 
 
 def _sums(node: OnnxNode, inputs: list[Range]) -> tuple[float | None, int]:
-    """Return what the sum of all inputs adds up to, if each has a sum of as many, or is a
-    constant."""
+    """Return the sum of a sum's elements, if each input is a constant or has a known sum of as many
+    elements."""
     totals = [
         (each.total, each.size) for each in inputs if each.total is not None and not each.is_log
     ]

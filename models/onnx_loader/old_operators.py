@@ -1,7 +1,7 @@
 """Spells out operators that onnx's converters drop, or convert to another meaning.
 
 ONNX Runtime still runs them. Most were experimental, and Core ML's and Windows ML's converters
-wrote them. What replaces them exists in the opset of the file, for the conversion that follows.
+wrote them. Their replacements exist in the opset of the file, for the conversion that follows.
 
     old operator                               spelled
     ImageScaler, Affine, Scale                 a x + b

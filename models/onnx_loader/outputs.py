@@ -23,7 +23,7 @@ _FOLLOWED = 64  # nodes from an output back
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Holds what was found of a model's outputs before it was normalised."""
+    """Holds the facts about a model's outputs that were found before it was normalised."""
 
     listed: str  # all of them, with their shapes, for messages
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of an output
@@ -127,7 +127,7 @@ def _value_of(graph: GraphProto, name: str) -> ValueInfoProto:
 
 
 def _zipped(writers: Mapping[str, NodeProto], name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return what a ZipMap reads, with its labels, if one computes this output."""
+    """Return the input of a ZipMap, with its labels, if a ZipMap computes this output."""
     node = writers.get(name)
     if node is None or node.op_type != "ZipMap" or not node.input:
         return None

@@ -51,8 +51,8 @@ def takes_pixels_up_to(proto: ModelProto, name: str) -> float | None:
 
 
 def _line(graph: GraphProto, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Return scale and shift of what the first operations make of pixels; None if none of them
-    computes."""
+    """Return the scale and the shift by which the first operations change pixels; None if they
+    change none."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):

@@ -19,9 +19,9 @@ _MOVES = {
 
 
 def pixels_to_float32(model: ir.Model) -> None:
-    """Retype uint8 inputs where all that reads them moves pixels or casts them to float32.
+    """Retype uint8 inputs where all nodes that read them move pixels or cast them to float32.
 
-    What computes on bytes (their sums wrap around) stays as it is.
+    An input stays as it is where a node computes on its bytes, whose sums wrap around.
     """
     for value in model.graph.inputs:
         if value.dtype == ir.DataType.UINT8 and (moved := _moved(value)) is not None:

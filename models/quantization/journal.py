@@ -1,4 +1,4 @@
-"""Records what a long run has measured, so that a later run continues after an interruption."""
+"""Records the measurements of a long run, so that a later run continues after an interruption."""
 
 import json
 import os

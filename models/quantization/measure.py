@@ -38,7 +38,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Counts what changed on images that the calibration did not see."""
+    """Counts labels and scores that changed on images that the calibration did not see."""
 
     images: int
     kept: int
@@ -132,9 +132,9 @@ def time_in_turn(
 ) -> list[float]:
     """Return each model's shortest time in seconds for a batch of all images; models take turns.
 
-    They run in turn, so that other work on the machine slows all alike, and it only ever slows: of
-    several tries the least is nearest to the model's own time. One thread is this one, of which the
-    processor's time is taken: what it waits for other programs does not count.
+    They run in turn, so that other work on the machine slows all alike. Other work only ever slows,
+    so the shortest of several tries is nearest to the model's own time. One thread is this one, of
+    which the processor's time is taken: what it waits for other programs does not count.
     """
     clock = thread_time if threads == 1 else perf_counter
     sessions = [_opened(model, threads) for model in models]

@@ -97,7 +97,7 @@ class BatchTime:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationReport:
-    """Reports what changes in a quantized model."""
+    """Reports how a quantized model differs from its original."""
 
     model: str
     method: str
@@ -131,9 +131,9 @@ def quantize(
     journal: Path,
     progress: Progress,
 ) -> tuple[ModelProto, QuantizationReport]:
-    """Return a quantized model that reaches the goal, and a report of what changes.
+    """Return a quantized model that reaches the goal, and a report of how it differs.
 
-    `journal` is a file that keeps what is measured until that is done. Raises QuantizationError
+    `journal` is a file that keeps measurements until the run is done. Raises QuantizationError
     where the goal cannot be reached, UnsupportedModelError for a model that cannot be quantized.
     """
     _check(classifier, len(photographs.names))

@@ -94,7 +94,7 @@ def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
 
 
 def read_beside(model_path: Path) -> Iterator[Reading]:
-    """Yield what is read beside a model, or in the folder above, in the order of READERS.
+    """Yield the readings of files beside a model or in the folder above, in the order of READERS.
 
     Raises PreprocessingError.
     """

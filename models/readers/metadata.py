@@ -98,7 +98,7 @@ def _size(text: str) -> tuple[int, int] | None:
 
 
 def _of_ultralytics(size: tuple[int, int], channels: str) -> Keys:
-    """Return what Ultralytics makes of an image: RGB from 0 to 1, the shorter side resized and the
+    """Return the preprocessing of Ultralytics: RGB from 0 to 1, the shorter side resized and the
     centre cut out, or, where the sides differ, both resized."""
     grey = channels == "1"
     return {

@@ -23,7 +23,7 @@ class Reading:
     """Holds what one file says about a model.
 
     `pixels` and `labels` are called only where they may be used. They raise PreprocessingError for
-    what Convoy does not do, or cannot read.
+    a content that Convoy does not support or cannot read.
     """
 
     file: Path

@@ -84,7 +84,7 @@ class NetworkReport:
 def report(classifier: Classifier, n: int = 1, *, layers_on_cpu: str = "") -> NetworkReport:
     """Return the report of a classifier's rewritten network and its cost for n images.
 
-    `layers_on_cpu` is what an engine of the CPU says of a quantized model's layers.
+    `layers_on_cpu` is the sentence of an engine of the CPU about a quantized model's layers.
     """
     loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph

@@ -2,7 +2,7 @@
 
     c / Sqrt(mean(c·c) + epsilon), c = x - mean(x)  =  Normalise(x), scale 1 and shift 0
 
-The means are over the same axes, and stay there with size 1. What scales and shifts the result is
+The means are over the same axes, and stay there with size 1. A scale and a shift of the result are
 folded by another rule. Where an inner value has other readers it stays for them.
 """
 

@@ -99,8 +99,8 @@ def all_before(after: After) -> list[int]:
 def windows(before: Sequence[int]) -> list[tuple[int, int]]:
     """Return the first and the last position that each step can have in an allowed order.
 
-    `before` is what `all_before` returns. Of two steps whose windows are apart, the earlier always
-    ends before the later begins.
+    `before` is the result of `all_before`. Of two steps whose windows do not overlap, the earlier
+    always ends before the later begins.
     """
     behind = [sum(steps >> step & 1 for steps in before) for step in range(len(before))]
     last = len(before) - 1

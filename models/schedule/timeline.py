@@ -18,8 +18,8 @@ class Bar:
 class Timeline:
     """Lists the launches of a model on n images.
 
-    Measured bars lie between events, which keep launches from overlapping; `replay_us` is what the
-    whole graph takes without events, copies included. It is None where the bars are modelled.
+    Measured bars lie between events, which keep launches from overlapping; `replay_us` is the time
+    of the whole graph without events, copies included; None where the bars are modelled.
     """
 
     name: str

@@ -85,8 +85,8 @@ def create_app(
     closes.
 
     Without `metrics`, or with a port of their own, /metrics answers 404, which names the port for
-    the page. `lifespan` is what an
-    ASGI server other than Convoy's runs the application in.
+    the page. `lifespan` is the context in which an ASGI server other than Convoy's runs the
+    application.
     """
     app = App(
         title="Convoy",

@@ -106,9 +106,10 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
     async def embed(request: Request) -> Response:
         """Return the embedding of one image, or of several at once.
 
-        That is what the model's last linear layer reads: a vector which is near those of similar
-        images. The body is one image, a form with files, or JSON as OpenAI's clients send it. A
-        server with several models and no default model answers at `/v1/models/{model}/embeddings`.
+        An embedding is the input of the model's last linear layer: a vector which is near those of
+        similar images. The body is one image, a form with files, or JSON as OpenAI's clients send
+        it. A server with several models and no default model answers at
+        `/v1/models/{model}/embeddings`.
         """
         asked = repository.find_default()
         if asked is None:

@@ -56,7 +56,8 @@ class MapRequest:
 
 
 def maps_of(info: ModelInfo) -> Maps:
-    """Return what makes the model's maps. Raises InvalidParameterError where it has none."""
+    """Return the maker of the model's maps. Raises InvalidParameterError where the model has no
+    maps."""
     if isinstance(info.maps, Maps):
         return info.maps
     raise InvalidParameterError(f"the model '{info.name}' has no maps: {info.maps.reason}")

@@ -57,7 +57,7 @@ def content_of(kind: type[ImagesJson]) -> dict[str, Any]:
 def read_json(
     body: bytes, kind: type[_Json], info: ModelInfo, path: str, max_images: int
 ) -> tuple[_Json, Sequence[bytes]]:
-    """Return what a body says, and the files in it; `path` is where another model is asked.
+    """Return a body's fields and the files in it; `path` is where another model is asked.
 
     Raises BadRequestError, ModelNotFoundError where it is for another model, TooManyImagesError.
     """

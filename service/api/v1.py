@@ -224,7 +224,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, End
 
 
 class _Form(NamedTuple):
-    """Says what to answer for each image."""
+    """Holds the form of the answer for each image."""
 
     classes: int
     explained: MapRequest | None = None
@@ -349,7 +349,7 @@ def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequenc
     """Return a body's images, or for a model of clips its clips; several images make one clip.
 
     The body is a form, an image where the `boundary` is empty, or JSON where that is None. Raises
-    what `images_of`, `read_json` and `clips_of` raise.
+    the errors of `images_of`, `read_json` and `clips_of`.
     """
     info = pipeline.info
     most = MOST_FRAMES if info.of_clips else pipeline.admission.max_images_a_request
@@ -385,7 +385,7 @@ def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
 
 
 def _by_default(info: ModelInfo, classes: int) -> _Form:
-    """Return what is answered where the query says nothing: the likeliest classes, or of a
+    """Return the form of an answer where the query sets none: the likeliest classes, or for a
     multi-label model every label that is likelier than not."""
     if info.is_multi_label:
         return _Form(classes, threshold=DEFAULT_THRESHOLD)
@@ -437,8 +437,7 @@ def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[
 def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
     """Return the urgency of a request that began to arrive at `started`, in clock seconds.
 
-    Raises InvalidParameterError where a header's value is not what `_Timeout` or `_Priority`
-    allows.
+    Raises InvalidParameterError where `_Timeout` or `_Priority` does not allow a header's value.
     """
     timeout, priority = headers.get(_TIMEOUT), headers.get(_PRIORITY, b"0")
     if timeout is None and priority == b"0":

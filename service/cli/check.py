@@ -213,7 +213,8 @@ def _show_paths(paths: Mapping[str, Sequence[Path]], images: int) -> None:
 def _are_what_they_are_taken_for(
     classifier: Classifier, compared: Sequence[_ImageComparison]
 ) -> bool:
-    """Print what the scores are taken for, and return whether those of the images may be that."""
+    """Print the kind that the scores are taken for, and return whether the images' scores may be of
+    that kind."""
     typer.echo(f"{classifier.name}: {classifier.scores}")
     if not compared:
         return True

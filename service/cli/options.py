@@ -85,7 +85,7 @@ def with_settings(
 
 
 def _models(incomplete: str) -> list[str]:
-    """Return what may follow for a model: names of the catalogue, and files."""
+    """Return the completions of a model's argument: names of the catalogue, and files."""
     names = [BUILT_IN_NAME, *read_catalogue()]
     folder, beginning = Path(incomplete).parent, Path(incomplete).name
     files = []

@@ -43,8 +43,8 @@ def plot_times(plan: PlanReport, file: Path) -> None:
 def plot_timeline(timeline: Timeline, file: Path) -> None:
     """Plot a bar for each launch from its start to its end, as SVG or PNG by the file's suffix.
 
-    A thin line leads to it from the end of what it waits for. The drawing says whether times are
-    modelled or measured. Raises SettingsError without matplotlib, and for another suffix.
+    A thin line leads to it from the end of each launch that it waits for. The drawing says whether
+    times are modelled or measured. Raises SettingsError without matplotlib, and for another suffix.
     """
     if file.suffix not in (".svg", ".png"):
         raise SettingsError(f"--timeline: {file} must end in .svg or .png")

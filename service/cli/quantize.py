@@ -55,7 +55,7 @@ def quantize(
     expectations: Expectations = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Make an 8-bit model of a float model, and measure what that changes.
+    """Make an 8-bit model of a float model, and measure how the two differ.
 
     One half of the photographs shows how large activations are; labels are compared on the other.
     Without a way to keep enough of them the exit status is 1, and no file is written. Where folders

@@ -25,7 +25,7 @@ _IPV6_PREFIX = 64
 
 
 class Connection(Protocol):
-    """Describes what the edge knows of a connection."""
+    """Holds the facts that the edge knows about a connection."""
 
     address: str  # the client's, see `network_of`
 

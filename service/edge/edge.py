@@ -1,4 +1,5 @@
-"""Holds what all connections of a server share: limits, keys, running requests, periodic checks.
+"""Holds the state that all connections of a server share: limits, keys, running requests, periodic
+checks.
 
 Every request of every route passes through here, so it has to cost a few microseconds.
 """
@@ -250,8 +251,8 @@ class Edge:
 
 
 def allowed(limits: Limits, more_files: int = 0) -> Limits:
-    """Raise the limit on open files to what the connections and `more_files` need, and return the
-    limits that it allows."""
+    """Raise the limit on open files until the connections and `more_files` fit, and return the
+    limits on connections that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))

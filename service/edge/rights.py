@@ -38,10 +38,9 @@ def permit(record: RequestRecord, right: Right) -> None:
 
 
 def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
-    """Raise ForbiddenError if the request names the server by a name that is not its own.
-
-    `names` are those beside loopback addresses, in lower case; None: any, as a page that uses
-    another's name has no key.
+    """Raise ForbiddenError if the request names the server by a name that is not its own. `names`
+    are its names in lower case, without loopback addresses, which always count; None: any, as a
+    page that uses another's name has no key.
     """
     host = record.headers.get(b"host")
     if names is None or host is None:  # as over gRPC, which browsers do not speak

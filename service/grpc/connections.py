@@ -145,7 +145,7 @@ class PortConnections:
             await self._look()
 
     async def _look(self) -> None:
-        """Count what is new, and forget what is closed."""
+        """Count new connections, and forget closed ones."""
         known = self._others.union(self._open)
         loop = asyncio.get_running_loop()
         found, all_now = await loop.run_in_executor(None, _sockets, self._port, known)

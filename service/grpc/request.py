@@ -172,7 +172,7 @@ def infer_request(
 ) -> InferRequest:
     """Return a request with its images, which may be views of the message.
 
-    Takes time in proportion to the message's length. Raises what `understand` raises.
+    Takes time in proportion to the message's length. Raises the errors of `understand`.
     """
     head = message.head
     if message.raw and any(elements.parts for elements in message.typed):

@@ -47,7 +47,7 @@ class ByteRoom:
 
 @dataclass(eq=False)
 class Admission:
-    """Holds one model's limits and counts what is in progress."""
+    """Holds one model's limits, and counts images and requests in progress."""
 
     max_images: int
     max_images_a_request: int
@@ -160,7 +160,7 @@ class Held:
 
 
 class Reservation(Held):
-    """Holds what one request takes of an `Admission` until `release`."""
+    """Holds one request's share of an `Admission` until `release`."""
 
     __slots__ = ("_admission", "_images")
 

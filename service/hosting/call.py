@@ -45,7 +45,7 @@ class Call:
     _received: float = 0.0  # perf_counter seconds at the end of the body
 
     def open(self) -> None:
-        """Begin the call, or refuse what cannot be accepted now. Raises ServiceError."""
+        """Begin the call, or raise ServiceError where it cannot be accepted now."""
         self._reservation = Reservation(self.pipeline.admission, self.record.caller, self._give_way)
         self.pipeline.runner.state.check_ready()
         self._reservation.expect_room()
@@ -73,7 +73,7 @@ class Call:
         self._reservation.hold_bytes(count)
 
     def hold_answer(self, count: int) -> None:
-        """Reserve memory for the answer, in place of what the body took.
+        """Reserve memory for the answer, in place of the body's.
 
         Raises QueueFullError, and PayloadTooLargeError where no answer may be so long.
         """
@@ -109,8 +109,8 @@ class Call:
     def infer(self, wanted: ImageRequest) -> None:
         """Score the images, and count them against their client's rate.
 
-        The model's own deadline and priority apply. Raises what `Inference.start` and the charge
-        raise, and ForbiddenError where the client may not use the priority.
+        The model's own deadline and priority apply. Raises the errors of `Inference.start` and of
+        the charge, and ForbiddenError where the client may not use the priority.
         """
         client = self._reservation.client
         if wanted.urgency.priority and wanted.urgency.level < client.highest_priority:

@@ -39,7 +39,7 @@ _Got = TypeVar("_Got")
 
 
 class NotDownloadedError(ModelFileError):
-    """Says why a model cannot be had from its server; what is here already may be served."""
+    """Says why a model cannot be had from its server; a copy that is here already may be served."""
 
 
 class DownloadError(NotDownloadedError):
@@ -98,7 +98,8 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[int], None]) -> None:
-    """Download what a file lacks. Raises DownloadError, or NotDownloadedError for another file."""
+    """Download the bytes that a file lacks. Raises DownloadError, or NotDownloadedError for another
+    file."""
     try:
         _try(lambda: _append(source, file, progress))
     except DownloadError as error:

@@ -113,7 +113,7 @@ class Inference:
             self._under_way = [job]
 
     def withdraw(self) -> None:
-        """Cancel what has not begun, and never call `then`."""
+        """Cancel all work that has not begun, and never call `then`."""
         self._then = None
         for work in self._under_way:
             work.withdraw()

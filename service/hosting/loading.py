@@ -330,7 +330,7 @@ def open_on_devices(
 
 
 def judge(classifier: Classifier, settings: Settings) -> Classifier:
-    """Return a model as the built-in photographs show it where nothing else says what it is.
+    """Return a model whose description, where no file has it, is as the built-in photographs show.
 
     They run on the CPU, on an engine of their own that is closed again. Raises
     UnsupportedModelError and EngineError.
@@ -513,8 +513,8 @@ def info_of(classifier: Classifier, version: str) -> ModelInfo:
 
 
 def _tensor_type(classifier: Classifier) -> str:
-    """Return in V2's words what a model's own input holds; it is float32 where it is another float
-    than float16."""
+    """Return the type of a model's own input by its name in V2; every float but float16 counts as
+    float32."""
     if classifier.preprocessing.as_bytes:
         return "UINT8"
     return "FP16" if classifier.takes_halves else "FP32"

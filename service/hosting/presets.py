@@ -1,4 +1,5 @@
-"""Judges by built-in photographs what a model's scores are and which preset its pixels need.
+"""Judges by built-in photographs of which kind a model's scores are and which preset its pixels
+need.
 
 What nothing else says is found by running photographs: a preset that was guessed is replaced where
 they show clearly that it is wrong and another right, and doubted where they show only the former.
@@ -99,7 +100,7 @@ def judged(classifier: Classifier, engine: Engine, decode: Decode) -> Classifier
     """Return a model with the kind of its scores and its preset as the photographs show them, and
     with a warning where they show only that its guessed preset is wrong.
 
-    Raises UnsupportedModelError where nothing shows what its scores are.
+    Raises UnsupportedModelError where nothing shows the kind of its scores.
     """
     if not classifier.shown:
         classifier = _with_kind(classifier, engine, decode)
@@ -176,8 +177,8 @@ def try_presets(
     """Run images through every preset that fits, or through those named; `images` maps each to its
     right names.
 
-    The model's own preprocessing comes first if it is not a preset. Raises what `decode` and the
-    engine raise.
+    The model's own preprocessing comes first if it is not a preset. Raises the errors of `decode`
+    and of the engine.
     """
     own = replace(classifier.preprocessing, guess="")
     presets = dict(each_preset(own))
@@ -199,7 +200,7 @@ def try_presets(
 
 
 class _Tally:
-    """Adds up what a preset gives on images, one after another."""
+    """Adds up a preset's results on images, one after another."""
 
     def __init__(self, preset: Preprocessing) -> None:
         self._output = preset.output
@@ -289,7 +290,8 @@ def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
 def _by_names(
     classifier: Classifier, guessed: PresetTrial, trials: Sequence[PresetTrial]
 ) -> Classifier:
-    """Return a model whose labels name what the photographs show, as the trials show it."""
+    """Return a model whose kind and preset are as the trials show; its labels name the objects in
+    the photographs."""
     likeliest = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     alike = [
         trial

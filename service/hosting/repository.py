@@ -324,7 +324,7 @@ class Repository:
         return pipeline
 
     def _not_found(self, name: str, version: str | None) -> str:
-        """Return the end of a message on a model or version that is not served, with what is."""
+        """Return the end of a message on a model or version that is not served: those that are."""
         if known := self.models.get(name):
             return f"'{name}' version {version} is not found; its version is {known.info.version}"
         names = [*self.models, *self.broken]
@@ -427,7 +427,8 @@ class Repository:
         return self._decoders.lost + self._reader.lost + jobs
 
     def _give_back(self) -> None:
-        """Give back what is only kept: recent images, idle processes, and free memory."""
+        """Give back resources that are only kept: recent images, idle processes, and free
+        memory."""
         _log.warning("memory is short: new images are refused until there is more")
         for pipeline in self._every:
             if pipeline.recent is not None:

@@ -84,8 +84,8 @@ class Swaps(Changes):
         expectations: Sequence[str] | None,
         stamps: Mapping[str, Stamp],
     ) -> None:
-        """Prepare to change what `settings` and `expectations` describe; `stamps` are the open
-        models'."""
+        """Prepare to change the models that `settings` and `expectations` describe; `stamps` are
+        the open models'."""
         self._repository, self._settings, self._expectations = repository, settings, expectations
         self.by_clients = settings.repository_api
         self._served = dict(stamps)
@@ -282,7 +282,7 @@ class Swaps(Changes):
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Keep out other changes within this block. Raises what `_check` raises."""
+        """Keep out other changes within this block. Raises the errors of `_check`."""
         async with self._lock:
             self._check()
             try:
@@ -361,7 +361,7 @@ class Swaps(Changes):
 
 
 def _summary(old: Pipeline | None, new: Pipeline, compared: Comparison) -> str:
-    """Return what is known of how a version's answers differ from the old one's."""
+    """Return the known differences of a version's answers from the old one's."""
     said = ["nothing is known of its answers, as no images came lately to compare them on"]
     if compared.agreement is not None:
         said = [

@@ -83,7 +83,7 @@ def try_file(
 
 @dataclass(frozen=True)
 class _Opening:
-    """Opens engines that share what one of them proved."""
+    """Opens engines that share the proof of one of them."""
 
     proved: WarmUpResult
 

@@ -23,7 +23,7 @@ _LOST = "the engine's process ended; send the request again"
 
 
 def _of_turns(client: Client) -> tuple[str, float, int]:
-    """Return what the queue needs to know of a client, as JSON can say it."""
+    """Return the facts of a client that the queue needs, as JSON can hold them."""
     return client.name, client.weight, client.highest_priority
 
 
@@ -139,7 +139,7 @@ class RemoteRunner:
 
     @property
     def layers(self) -> str:
-        """Return what the engines say of a quantized model's layers, without repetition."""
+        """Return the engines' sentences about a quantized model's layers, without repetition."""
         return layers_of(self.engines)
 
     @property

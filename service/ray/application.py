@@ -44,7 +44,7 @@ def application(settings: Settings) -> serve.Application:
 
 
 class Replica:
-    """Answers what Ray asks of a replica, beside requests."""
+    """Answers Ray's own calls of a replica, which are no requests."""
 
     app: App  # set by `serve.ingress`
 
@@ -53,7 +53,7 @@ class Replica:
         self._repository.check_ready()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return what the autoscaling policy sees of this replica."""
+        """Return the counts of this replica that the autoscaling policy reads."""
         return {WAITING: float(self._repository.waiting)}
 
     @property

@@ -48,7 +48,7 @@ class Phases(NamedTuple):
     def of(
         cls, total: float, receive: float, decode: float, queue: float, compute: float
     ) -> "Phases":
-        """Return durations converted from seconds; `respond` is what remains of `total`."""
+        """Return durations converted from seconds; `respond` is the rest of `total`."""
         received, decoded = int(receive * 1e6 + 0.5), int(decode * 1e6 + 0.5)
         queued, computed = int(queue * 1e6 + 0.5), int(compute * 1e6 + 0.5)
         parts = received + decoded + queued + computed

@@ -150,7 +150,7 @@ class LineWriter(logging.Handler):
 
     @override
     def close(self, timeout_s: float = _FLUSH_S) -> None:
-        """Write what is queued, and wait at most `timeout_s` seconds for that."""
+        """Write all queued lines, and wait at most `timeout_s` seconds for that."""
         self._ending = True
         self._hurry.set()
         self._thread.join(timeout_s)

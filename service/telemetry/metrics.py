@@ -93,7 +93,7 @@ class Metrics(Collector):
     def replace(self, old: ModelMetrics | None, new: ModelMetrics | None) -> None:
         """Export a model's new version in place of the old one, if there is one.
 
-        The old one may go on counting what is inside, but those before it may not.
+        The old one may go on counting the requests inside, but those before it may not.
         """
         others = [model for model in self.models if model is not old]
         index = self.models.index(old) if old in self.models else len(others)

@@ -1,4 +1,4 @@
-"""Holds what the access log and traces say of a request, from its head to its answer's last
+"""Holds the facts of a request for the access log and traces, from its head to its answer's last
 byte."""
 
 from collections.abc import Callable, Collection, Mapping

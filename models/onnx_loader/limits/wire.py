@@ -1,4 +1,4 @@
-"""Counts what a serialised model will cost in memory, before it is parsed.
+"""Counts the memory that a serialised model will take, before it is parsed.
 
 A protobuf message of two bytes becomes an object of some hundred: 20 MB of empty nodes are 3.5 GB.
 So one walk over the file's bytes counts its fields and looks at its names first. It follows the

@@ -128,7 +128,7 @@ class ConfiguredTensor(TypedDict):
 
 
 class _Input(NamedTuple):
-    """Holds what is said of an input, of one image."""
+    """Describes an input by its part for one image."""
 
     name: str
     datatype: str

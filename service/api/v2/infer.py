@@ -130,7 +130,7 @@ def format_answer(
 ) -> tuple[bytes, int | None]:
     """Return the answer's body, and the length of its JSON if binary tensors follow the JSON.
 
-    Raises what `outputs_of` raises.
+    Raises the errors of `outputs_of`.
     """
     binary: list[bytes] = []
     outputs = [_tensor(output, binary) for output in outputs_of(asked, rows, info)]

@@ -244,8 +244,8 @@ def _wanted(
 def _shared(
     parameters: InputParameters | OutputParameters | None, regions: Regions | None
 ) -> RegionPart | None:
-    """Return where in shared memory a tensor is, or None if it is not there. Raises what
-    `Regions.part` does, and UnsupportedError if this server shares no memory."""
+    """Return a tensor's part of shared memory, or None if the tensor is in the request. Raises the
+    errors of `Regions.part`, and UnsupportedError if this server shares no memory."""
     if parameters is None or parameters.shared_memory_region is None:
         return None
     if regions is None:

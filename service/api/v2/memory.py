@@ -22,8 +22,8 @@ _decode = msgspec.json.Decoder(RegisterRequest).decode
 
 
 def register_region(models: Repository, name: str, key: str, offset: int, byte_size: int) -> None:
-    """Register a region. Raises what `Regions.register` does, and UnsupportedError if this server
-    shares no memory."""
+    """Register a region. Raises the errors of `Regions.register`, and UnsupportedError if this
+    server shares no memory."""
     if models.regions is None:
         raise UnsupportedError(MEMORY)
     models.regions.register(name, key, offset, byte_size)

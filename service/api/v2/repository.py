@@ -31,8 +31,8 @@ _decode = msgspec.json.Decoder(LoadRequest).decode
 
 
 async def load(models: Repository, name: str, parameters: Iterable[str]) -> LoadResult:
-    """Load a model. Raises what `Changes.load` does, and UnsupportedError if clients may not load
-    models."""
+    """Load a model. Raises the errors of `Changes.load`, and UnsupportedError if clients may not
+    load models."""
     changes = _changes(models, LOADING)
     if any(key == "config" or key.startswith("file:") for key in parameters):
         raise UnsupportedError(FILES)

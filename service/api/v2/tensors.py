@@ -114,8 +114,8 @@ def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
 
 
 def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytearray:
-    """Return the brackets and commas of an array. Raises BadRequestError, which says what is
-    `wrong`, if it has anything else but numbers."""
+    """Return the brackets and commas of an array. Raises BadRequestError with the text `wrong` if
+    the array has anything but numbers."""
     skeleton = bytearray()  # which grows in pieces: to join them would take 2 ms at once
     last = b""
     for start in range(data.start, data.end, PIECE):
