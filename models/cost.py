@@ -4,6 +4,7 @@ from math import prod
 
 from models.graph import (
     Activate,
+    Attention,
     Binary,
     Conv,
     Dequantize,
@@ -35,6 +36,10 @@ def flops_per_image(graph: Graph, node: Node) -> int:
             return 2 * node.problem.macs + _prologue_flops(graph, node) + epilogue
         case Gemm():
             return 2 * out * graph.shape(node.weight)[1] + epilogue
+        case Attention():
+            *_, keys, depth = graph.shape(node.k)
+            rows, width = out // graph.shape(node.output)[-1], graph.shape(node.output)[-1]
+            return rows * keys * (2 * (depth + width) + 4) + epilogue // out * rows * keys
         case Product():
             return 2 * out * graph.shape(node.a)[-1]
         case Pool():

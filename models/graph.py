@@ -127,6 +127,20 @@ class Product(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Attention(Node):
+    """Computes y = softmax(scale · q · kᵀ + bias) · v, matrices along the last two axes.
+
+    q is ...×T×C, k ...×S×C, v ...×S×E, and y ...×T×E; bias is a weight that broadcasts to ...×T×S.
+    """
+
+    q: str = operand()
+    k: str = operand()
+    v: str = operand()
+    bias: str | None = operand(default=None)
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pool(Node):
     """Computes the maximum or average over a window."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from kernels.problems.precision import FLOAT, HALF, Precision, Storage
 from models.graph import (
     Activate,
+    Attention,
     Binary,
     Constant,
     Conv,
@@ -160,7 +161,7 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
             names = [node.weight]
         case Binary() | Constant() | Product():
             names = [name for name in node.operands() if name in graph.weights]
-        case ScaleShift() | Normalise() | Resample():
+        case Attention() | ScaleShift() | Normalise() | Resample():
             return None
         case _:
             if any(name in graph.weights for name in node.operands()):

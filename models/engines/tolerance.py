@@ -13,6 +13,7 @@ from kernels.problems.precision import HALF
 from models.classifier import Classifier
 from models.graph import (
     Activate,
+    Attention,
     Binary,
     Conv,
     Dequantize,
@@ -81,6 +82,8 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
 def _terms(graph: Graph, node: Node) -> int:
     """Return how many numbers a node sums into each of its results; 1 if it sums none."""
     match node:
+        case Attention():  # scores, and shares of the values
+            return sum(graph.shape(node.k)[-2:])
         case Product():
             return graph.shape(node.a)[-1]
         case Pool():

@@ -121,6 +121,56 @@ def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
     return BufferView(view.root, view.offset, strided, None)
 
 
+def transposed(view: BufferView, axes: Sequence[int]) -> BufferView:
+    """Return the view whose axis i is axis `axes[i]`, counted without the batch."""
+    strided = view.strided.transposed((0, *(axis + 1 for axis in axes)))
+    return _as_it_lies(replace(view, strided=strided))
+
+
+def reshaped(view: BufferView, shape: Shape) -> BufferView | None:
+    """Return the view in another `shape`, one image's, or None where only a copy has it."""
+    axes = common_refinement(view.strided.shape[1:], shape)
+    if axes is None:
+        return None
+    fine = refined(view.strided, axes)
+    parts = list(zip(fine.shape[1:], fine.strides[1:], strict=True))
+    strides: list[int] = []
+    for size in shape:
+        rest, inner = size, 1
+        while rest > 1:
+            extent, stride = parts.pop(0)
+            rest //= extent
+            if rest > 1 and stride != parts[0][0] * parts[0][1]:
+                return None
+            inner = stride
+        strides.append(inner)
+    strided = replace(
+        view.strided,
+        shape=(view.strided.shape[0], *shape),
+        strides=(view.strided.strides[0], *strides),
+    )
+    return _as_it_lies(replace(view, strided=strided))
+
+
+def _as_it_lies(view: BufferView) -> BufferView:
+    """Return the view with its pixels, if it lies as pixels do."""
+    n, *shape = view.strided.shape
+    if len(shape) not in PIXEL_RANKS:
+        return replace(view, pixels=None)
+    channels, *spatial = shape
+    pitch = view.strided.strides[-1] if spatial else view.strided.strides[0]
+    if pitch < channels:
+        return replace(view, pixels=None)
+    pixels = Pixels(channels, pitch, stored=view.strided.stored)
+    found = view_of_pixels(view.root, view.offset, n, spatial, pixels)
+    long = [size > 1 for size in view.strided.shape]
+    lies, pixel = (
+        [stride for stride, more in zip(each.strided.strides, long, strict=True) if more]
+        for each in (view, found)
+    )
+    return found if lies == pixel else replace(view, pixels=None)
+
+
 def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
     """Return axes which give either shape when neighbours are merged, or None if there are none.
 

@@ -19,7 +19,17 @@ from kernels.operations.preprocess import Places, to_bytes_launch, to_floats_lau
 from kernels.operations.top_k import ResultLayout, ScoreKind, top_k_launch
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, Storage
-from models.graph import Graph, Quantize
+from models.graph import (
+    Attention,
+    Graph,
+    Identity,
+    Node,
+    Product,
+    Quantize,
+    Reshape,
+    Slice,
+    Transpose,
+)
 from models.lowering import buffer_view
 from models.lowering.buffer_view import BufferView
 from models.lowering.tape import Operand, Tape, WeightOperand, at
@@ -46,6 +56,7 @@ class Context:
         self.values_in: dict[str, list[str]] = {}  # root: the values that lie in it
         self.last_read = _last_reads(graph)
         self.flags: dict[str, Operand] = {}  # of the images, where a device decodes files
+        self.of_tokens = _values_of_tokens(graph)
 
     # --- where values lie ------------------------------------------------------------------------
 
@@ -86,6 +97,28 @@ class Context:
             return self.settle(value, self.views[over])
         stored = self.graph.values[value].stored
         return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
+
+    def output_by_tokens(self, value: str) -> BufferView:
+        """Return the view to write a product to: for each row all matrices side by side.
+
+        So heads lie beside each other in a token, as the layer that reads them has its channels.
+        """
+        settled = self.graph.values[value]
+        if settled.inside is not None:
+            return self.output(value)
+        *matrices, rows, columns = settled.shape
+        shape, stored = (self.n, rows, *matrices, columns), settled.stored
+        self.tape.buffer(value, stored.itemsize * prod(shape))
+        lies = StridedTensor.contiguous(shape, stored)
+        order = (0, *range(2, len(shape) - 1), 1, len(shape) - 1)
+        return self.settle(value, BufferView(value, 0, lies.transposed(order), None))
+
+    def is_near_tokens(self, node: Node) -> bool:
+        """Return whether a node moves what only products of computed matrices read, or wrote.
+
+        They take any layout, so that what is moved may stay where it lies.
+        """
+        return node.output in self.of_tokens
 
     def may_overwrite(self, over: str, value: str, reads: Sequence[BufferView]) -> bool:
         """Return whether `value` can be written over `over`, which must have its layout and no
@@ -300,6 +333,29 @@ def pixels_of(view: BufferView) -> Pixels:
     if view.pixels is None:
         raise ValueError(f"{view.root} was not placed as pixels")
     return view.pixels
+
+
+_MOVES = Identity | Reshape | Slice | Transpose
+
+
+def _values_of_tokens(graph: Graph) -> frozenset[str]:
+    """Return what moves make of a product's output, or of what in the end only products read."""
+    read, written = set[str](), set[str]()
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in node.operands():
+            readers.setdefault(name, []).append(node)
+        if isinstance(node, Attention | Product) or (
+            isinstance(node, _MOVES) and node.x in written
+        ):
+            written.add(node.output)
+    for node in reversed(graph.nodes):
+        after = readers.get(node.output, ())
+        if not isinstance(node, _MOVES) or not after or node.output in graph.outputs:
+            continue
+        if all(isinstance(each, Attention | Product) or each.output in read for each in after):
+            read.add(node.output)
+    return frozenset(read | written)
 
 
 def _last_reads(graph: Graph) -> dict[str, int]:

@@ -9,6 +9,7 @@ from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor
 from kernels.operations import elementwise
+from kernels.operations.attention import attention_launch
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.operations.lrn import lrn_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
@@ -26,6 +27,7 @@ from kernels.problems.precision import Precision
 from models.cost import bytes_moved, flops_per_image
 from models.graph import (
     Activate,
+    Attention,
     Binary,
     ChannelShuffle,
     Concat,
@@ -218,6 +220,9 @@ def _slice(to: Context, node: Slice) -> None:
 
 def _transpose(to: Context, node: Transpose) -> None:
     x = to.views[node.x]
+    if to.is_near_tokens(node):
+        to.alias(node.output, buffer_view.transposed(x, node.axes))
+        return
     y = to.output(node.output)
     axes = (0, *(axis + 1 for axis in node.axes))
     to.tape.copy(x.strided.transposed(axes), at(x), y.strided, at(y))
@@ -286,8 +291,20 @@ def _gemm(to: Context, node: Gemm) -> None:
         to.copy(y, y_view)
 
 
+def _attention(to: Context, node: Attention) -> None:
+    y = to.output_by_tokens(node.output)
+    views = [to.views[name] for name in (node.q, node.k, node.v)]
+    q, k, v = (view.strided for view in views)
+    operands: dict[str, Operand] = dict(zip("qkvy", map(at, (*views, y)), strict=True))
+    bias = None
+    if node.bias is not None:
+        bias = StridedTensor.contiguous(to.graph.shape(node.bias))
+        operands["bias"] = to.weight(node.bias)
+    to.tape.emit(attention_launch(q, k, v, y.strided, bias, node.scale), **operands)
+
+
 def _product(to: Context, node: Product) -> None:
-    y = to.output(node.output)
+    y = to.output_by_tokens(node.output)
     (a, a_at), (b, b_at) = (to.tensor(name, y.strided.stored) for name in (node.a, node.b))
     to.tape.emit(product_launch(a, b, y.strided), a=a_at, b=b_at, y=at(y))
 
@@ -302,6 +319,8 @@ def _reshape(to: Context, node: Reshape) -> None:
         strided = strided.transposed((0, *range(2, len(strided.shape)), 1))
     else:
         seen = buffer_view.with_single_axes(x, shape)
+        if seen is None and to.is_near_tokens(node):
+            seen = buffer_view.reshaped(x, shape)
     if seen is not None:
         to.alias(node.output, seen)
     else:
@@ -310,6 +329,7 @@ def _reshape(to: Context, node: Reshape) -> None:
 
 _LOWER: Mapping[type[Node], Callable[[Context, Any], None]] = {
     Activate: _activate,
+    Attention: _attention,
     Binary: _binary,
     ChannelShuffle: _channel_shuffle,
     Concat: _concat,

@@ -20,6 +20,7 @@ from models.rewrite.fold_pad import fold_pad
 from models.rewrite.fold_scale_shift import fold_scale_shift
 from models.rewrite.fold_scale_shift_ahead import fold_scale_shift_ahead
 from models.rewrite.fuse_activation import fuse_activation
+from models.rewrite.fuse_attention import fuse_attention
 from models.rewrite.fuse_prologue import fuse_prologue
 from models.rewrite.fuse_residual import fuse_residual
 from models.rewrite.global_pool import global_pool
@@ -54,6 +55,7 @@ _FOLDING: tuple[Rule, ...] = (
     drop_expand,
     sum_of_parts,
     group_normalisation,
+    fuse_attention,
     sink_transpose,
     canonical_scale_shift,
     merge_scale_shifts,

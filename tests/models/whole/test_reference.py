@@ -18,6 +18,7 @@ from models.cost import flops_per_image
 from models.engines.tolerance import network_tolerance
 from models.graph import (
     Activate,
+    Attention,
     Binary,
     ChannelShuffle,
     ChannelSlice,
@@ -86,6 +87,11 @@ NODES: list[Row] = [
         Gemm(name="n", output="y", x="x", weight="w", bias="b"),
         (4, 6, 2),
         {"w": normal((2, 6)), "b": normal((2,))},
+    ),
+    (
+        Attention(name="n", output="y", q="x", k="x", v="x", bias="w", scale=0.4),
+        IMAGE,
+        {"w": normal((6, 6))},
     ),
     (Product(name="n", output="y", a="x", b="w"), (4, 6, 2), {"w": normal((6, 2))}),
     (Pool(name="n", output="y", x="x", problem=HALVING), (4, 3, 3), {}),

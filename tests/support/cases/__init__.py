@@ -2,6 +2,7 @@
 
 from kernels.device.device import Instantiation
 from kernels.operations.epilogue import variants
+from tests.support.cases.attention import ATTENTION_CASES
 from tests.support.cases.coalesced import COALESCED_CASES
 from tests.support.cases.conv import CONV_CASES
 from tests.support.cases.elementwise import ELEMENTWISE_CASES
@@ -39,6 +40,7 @@ CASES: tuple[KernelCase, ...] = (
     *HALF_CASES,
     *LINEAR_CASES,
     *PRODUCT_CASES,
+    *ATTENTION_CASES,
     *WINOGRAD_CASES,
     *TENSOR_PATCH_CASES,
     *TENSOR_WINOGRAD_CASES,

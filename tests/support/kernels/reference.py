@@ -58,6 +58,12 @@ def product(a: Array, b: Array) -> Array:
     return a @ b
 
 
+def attention(q: Array, k: Array, v: Array, bias: Array, scale: float) -> Array:
+    """Return softmax(scale · q · kᵀ + bias) · v, matrices along the last two axes."""
+    scores = product(q, k.swapaxes(-1, -2)) * q.dtype.type(scale) + bias
+    return product(softmax(scores, scores.ndim - 2), v)
+
+
 def pool(x: Array, problem: PoolProblem) -> Array:
     """Return the maximum or average of each window, N×C×H×W → N×C×P×Q.
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.support.models.onnx_chains import node, noise
+from tests.support.models.onnx_chains import node
 
 SIZE, WIDTH, HEADS, TOKENS, CLASSES = 8, 16, 2, 4, 5
 
@@ -36,7 +36,8 @@ def attention(
         *(node("Squeeze", f"{name}5 first", name) for name in "qkv"),
         node("Transpose", "k", "kt", perm=[0, 1, 3, 2]),
         node("MatMul", "q kt", "weights"),
-        node("Softmax", "weights", "attention", axis=-1),
+        node("Mul", "weights scale", "scores"),
+        node("Softmax", "scores", "attention", axis=-1),
         node("MatMul", "attention v", "seen"),
         node("Tile", "seen once", "passed") if unknown else node("Identity", "seen", "passed"),
         node("Transpose", "passed", "back", perm=[0, 2, 1, 3]),
@@ -45,10 +46,12 @@ def attention(
         *last,
     ]
     size = 1 if batch == 1 else -1
+    rng = np.random.default_rng(0)
     numbers = {
-        "p": noise(WIDTH, 3, 4, 4) / 7,
-        "w": noise(WIDTH, 3 * WIDTH) / 4,
-        "h": noise(WIDTH, CLASSES) / 4,
+        "p": rng.normal(0, 1 / 7, (WIDTH, 3, 4, 4)),
+        "w": rng.normal(0, 1 / 4, (WIDTH, 3 * WIDTH)),
+        "h": rng.normal(0, 1 / 4, (WIDTH, CLASSES)),
+        "scale": np.array((WIDTH / HEADS) ** -0.5),
     }
     weights = {name: array.astype(kind) for name, array in numbers.items()} | {
         "rows": np.array([0, WIDTH, TOKENS]),

@@ -11,6 +11,7 @@ from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.precision import HALF, Precision, Storage
 from models.graph import (
     Activate,
+    Attention,
     Binary,
     ChannelShuffle,
     Concat,
@@ -225,6 +226,11 @@ def _compute(node: Node, memory: _Memory) -> Array:
             if not is_quantized(stored):
                 weight = _rounded_to(stored, weight)
             return ops.gemm(read(node.x), weight, bias, node.activation)
+        case Attention():
+            q, k, v = (read(name) for name in (node.q, node.k, node.v))
+            bias = memory.read_optional(node.bias)
+            added = np.zeros((1, 1), q.dtype) if bias is None else bias
+            return ops.attention(q, k, v, added, node.scale)
         case Product():
             rank = len(graph.shape(node.output))
             a, b = memory.read_aligned(node.a, rank), memory.read_aligned(node.b, rank)

@@ -1,0 +1,79 @@
+"""Launches kernels/src/attention.cu, which computes attention over few keys at once."""
+
+from kernels.device.launch import Launch, instantiate, int32, launch, struct
+from kernels.layout.strided import StridedTensor, walk
+from kernels.problems.precision import FLOAT, one_type
+
+MOST_KEYS = 256
+"""The most keys whose scores a block holds."""
+
+MOST_DEPTH = 128
+"""The most channels of a query."""
+
+_QUERIES = 16
+"""Queries of a block."""
+
+
+def attention_launch(
+    q: StridedTensor,
+    k: StridedTensor,
+    v: StridedTensor,
+    y: StridedTensor,
+    bias: StridedTensor | None = None,
+    scale: float = 1.0,
+) -> Launch:
+    """Return a launch of y = softmax(scale · q · kᵀ + bias) · v: operands q, k, v, y, bias.
+
+    The last is an operand if it is given. q is ...×T×C, k ...×S×C, v ...×S×E, y ...×T×E, and the
+    floats of bias broadcast to ...×T×S.
+    Raises ValueError where sizes do not match, or exceed the kernel's or 32-bit indices.
+    """
+    *heads, queries, width = y.shape
+    keys, depth = k.shape[-2:]
+    if keys > MOST_KEYS or depth > MOST_DEPTH:
+        raise ValueError(
+            f"{keys} keys of {depth} channels: {MOST_KEYS} of {MOST_DEPTH} fit a block"
+        )
+    added = StridedTensor((1,), (0,)) if bias is None else bias
+    one_type(FLOAT, added.stored)
+    tensors = (
+        y,
+        q.broadcast((*heads, queries, depth)),
+        k.broadcast((*heads, keys, depth)),
+        v.broadcast((*heads, keys, width)),
+        added.broadcast((*heads, queries, keys)),
+    )
+    before = range(len(heads))
+    each = walk(*(tensor.transposed(before) for tensor in tensors), vectors=False)
+    for tensor in tensors:
+        sizes = zip(tensor.shape, tensor.strides, strict=True)
+        int32(sum((size - 1) * stride for size, stride in sizes))
+    strides = struct(
+        "attention.cu",
+        "AttentionStrides",
+        row=[tensor.strides[-2] for tensor in tensors],
+        column=[tensor.strides[-1] for tensor in tensors],
+    )
+    return launch(
+        instantiate(
+            "attention.cu",
+            "attention",
+            t=one_type(q.stored, k.stored, v.stored, y.stored).element,
+            bias=bias is not None,
+            rank=each.rank,
+        ),
+        (each.steps, -(-queries // _QUERIES), 1),
+        (128, 1, 1),
+        q="q",
+        k="k",
+        v="v",
+        bias=0 if bias is None else "bias",
+        y="y",
+        heads=each.struct(),
+        strides=strides,
+        queries=queries,
+        keys=keys,
+        depth=depth,
+        width=width,
+        scale=scale,
+    )
