@@ -53,7 +53,7 @@ class AsGiven:
         self._found: Tensors | str = ""
 
     def scores(self) -> Tensors | str:
-        """Return one row an image, or why ONNX Runtime cannot run the file."""
+        """Return one row per image, or why ONNX Runtime cannot run the file."""
         if self._run is not None:
             try:
                 self._found = self._run(self.tensors)
@@ -73,7 +73,7 @@ class GivenFile:
     threads: int = 0
 
     def __call__(self, tensors: Tensors) -> Tensors:
-        """Return one row an image, once, for `proto` is edited. Raises EngineError."""
+        """Return one row per image, once, for `proto` is edited. Raises EngineError."""
         proto = self.proto if self.as_it_is else in_floats(self.proto)
         model = GivenModel(proto, [self.output], keep_halves=self.as_it_is, threads=self.threads)
         return np.stack([np.ravel(model.run(tensor)[self.output]) for tensor in tensors])

@@ -255,8 +255,8 @@ def _classes(path: Path, shape: Shape) -> int:
     classes, *others = sorted(shape, reverse=True) or [1]
     if any(size != 1 for size in others):
         raise UnsupportedModelError(
-            f"{path} gives {'×'.join(map(str, shape))} values an image; Convoy runs classifiers,"
-            " whose output is one score a class. Is it a detector, a segmenter or a backbone?"
+            f"{path} gives {'×'.join(map(str, shape))} values per image; Convoy runs classifiers,"
+            " whose output is one score per class. Is it a detector, a segmenter or a backbone?"
         )
     return classes
 

@@ -164,7 +164,7 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "std": (_per_channel(_positive), "a list of 3 numbers above 0, or 1 for grey"),
     "output": _output_kinds(),
     "scores": (_text, "the name of an output, or of a value inside the model"),
-    "labels": (_label_path, "the path of a file of labels, one a line, or in JSON, YAML or CSV"),
+    "labels": (_label_path, "the path of a file of labels, one per line, or in JSON, YAML or CSV"),
     "precision": _one_of(Precision),
     "max_batch": (_batch, f"a whole number of images, 1 to {LARGEST_BATCH}"),
     "timeout_ms": (_positive, "a number of milliseconds above 0"),

@@ -54,9 +54,9 @@ class Maps:
 
     features: Inner
     weight: _Array  # classes×C
-    inside: _Array  # added at each position, one a class
+    inside: _Array  # added at each position, one per class
     rectified: bool  # negative sums count as 0
-    beside: _Array  # added to the mean over the positions, one a class
+    beside: _Array  # added to the mean over the positions, one per class
 
     def of(self, features: _Array, classes: Sequence[int]) -> _Array:
         """Return the maps of the given classes, classes×H×W."""

@@ -286,7 +286,7 @@ def checked_labels(labels: tuple[str, ...], scores: int, source: str = "") -> tu
         kinds = "classes" if scores > 1 else "classes, no and yes"
         raise PreprocessingError(
             f"there are {count} labels{where}, but the model has {classes} {kinds}; "
-            "the label file must have one line a class, in the order of the model's output"
+            "the label file must have one line per class, in the order of the model's output"
         )
     return labels
 

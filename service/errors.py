@@ -158,7 +158,7 @@ class QueueFullError(RetryableError, code=Code.TOO_MANY):
 
 
 class TooManyFromClientError(RetryableError, code=Code.TOO_MANY):
-    """Says that a client is at its limit of concurrent requests or of images a second."""
+    """Says that a client is at its limit of concurrent requests or of images per second."""
 
 
 class TooManyConnectionsError(RetryableError):

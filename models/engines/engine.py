@@ -23,7 +23,7 @@ Array = Pixels | Tensor
 Image = Array | DeferredImage
 # As one array, or one array per image: an engine copies them anyway. The kinds may mix.
 Batch = Images | Tensor | Sequence[Image]
-Scores = NDArray[np.float32]  # N×classes, one row an image
+Scores = NDArray[np.float32]  # N×classes, one row per image
 
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]

@@ -92,7 +92,7 @@ def _check_axes(name: str, tensor: TypeProto.Tensor) -> None:
         )
     if len(sizes) == 2:
         raise UnsupportedModelError(
-            f"{what} is a row of numbers an image; export the model with an input of images,"
+            f"{what} is a row of numbers per image; export the model with an input of images,"
             f" {_PLAIN}, and a Reshape or Flatten behind it"
         )
     if len(sizes) not in (4, 5):

@@ -161,7 +161,7 @@ class OnnxNode:
 
     def grid(self, index: int, *, transposed: bool = False) -> Grid | None:
         """Return constant input `index` as whole numbers and scales; None unless it has one scale,
-        or one a row."""
+        or one per row."""
         kept = dequantized_constant(self.input(index))
         if kept is None:
             return None

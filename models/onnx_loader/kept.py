@@ -59,7 +59,7 @@ def translated(
     try:
         _write(path, pickle.dumps(made, 5))
     except OSError as error:
-        _log.info("what models become is not kept in %s: %s", folder, error.strerror or error)
+        _log.info("translations of models are not kept in %s: %s", folder, error.strerror or error)
     return made
 
 

@@ -67,7 +67,7 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         if isinstance(cause, ModelError):  # raised within a pass
             raise cause from error
         what = (
-            "asks for what Convoy does not read" if isinstance(cause, NotImplementedError) else ""
+            "has parts that Convoy does not read" if isinstance(cause, NotImplementedError) else ""
         )
         raise UnsupportedModelError(
             f"the model {what or 'contradicts itself'}: {_first_line(cause)}"
@@ -304,7 +304,8 @@ def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
         given = input_shape if input_shape is not None else tuple(rest)
         if len(given) != len(rest):
             raise UnsupportedModelError(
-                f"input {value.name} has {len(rest)} axes an image, not {len(given)}: {value.shape}"
+                f"input {value.name} has {len(rest)} axes per image, not {len(given)}:"
+                f" {value.shape}"
             )
         for own, wanted in zip(rest, given, strict=True):
             if wanted is None:
@@ -314,7 +315,7 @@ def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
                 )
             if own is not None and own != wanted:
                 raise UnsupportedModelError(
-                    f"input {value.name} is {tuple(rest)} an image; {given} was asked for"
+                    f"input {value.name} is {tuple(rest)} per image; {given} was asked for"
                 )
         value.shape = ir.Shape([batch or 1, *given])
         check_value(value)

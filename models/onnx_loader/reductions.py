@@ -89,7 +89,7 @@ def _normalise(
 ) -> None:
     """Add a Normalise over `axes`.
 
-    Where `axes_of_weights` is given, scale and shift have one number a channel, and their tensors
+    Where `axes_of_weights` is given, scale and shift have one number per channel, and their tensors
     get that many axes.
     """
     image = node.output_shape[1:]

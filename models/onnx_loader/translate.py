@@ -114,7 +114,9 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
     )
     for value in model.graph.inputs:
         if value.dtype != ir.DataType.FLOAT:
-            raise NoKernelsError(f"what reads the input {value.name} computes on {value.dtype}")
+            raise NoKernelsError(
+                f"a node that reads the input {value.name} computes on {value.dtype}"
+            )
     inputs = tuple(importer.declare(value) for value in model.graph.inputs)
     problems: list[_Problem] = []
     for ir_node in model.graph:
@@ -181,7 +183,7 @@ def _report(problems: list[_Problem]) -> str:
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
     return "\n".join(
         [
-            "the model asks for what Convoy does not run:",
+            "the model has parts that Convoy does not run:",
             *_lines(causes),
             f"Supported operators: {', '.join(OPERATORS)};"
             " and most others of constants alone, which are folded",

@@ -131,7 +131,7 @@ def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
     with _quietly():
         quantizer = QDQQuantizer(
             copy,
-            True,  # one scale a channel
+            True,  # one scale per channel
             False,
             QuantType.QInt8,
             QuantType.QUInt8,

@@ -1,6 +1,6 @@
 """Reads the labels of classes, in the forms in which programs write them.
 
-    text   one a line, each perhaps with its number: "cat", "0 cat", "1: cat", "cat<tab>0"
+    text   one per line, each perhaps with its number: "cat", "0 cat", "1: cat", "cat<tab>0"
     JSON   a list of labels, or an object of labels by number or of numbers by label, perhaps under
            a key such as id2label or names; also as Python prints it
     YAML   the same, as in the data.yaml of Ultralytics
@@ -69,7 +69,7 @@ def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
         labels = labels_in(parse_value(text)) or _in_lines(path, text)
     if not labels:
         raise NotLabelsError(
-            f"{path} has no labels that Convoy finds: they may be a list, one a line, or by the"
+            f"{path} has no labels that Convoy finds: they may be a list, one per line, or by the"
             " numbers of the classes from 0 or 1 on, in text, JSON, YAML or CSV"
         )
     return labels
@@ -90,7 +90,7 @@ def _in_json(path: Path, text: str) -> tuple[str, ...] | None:
 
 
 def labels_in_text(text: str) -> tuple[str, ...] | None:
-    """Return the labels in a text that has no name: a list or dict, or one a line, or with commas
+    """Return the labels in a text that has no name: a list or dict, or one per line, or with commas
     between; None if there are fewer than two."""
     if (value := parse_value(text)) is not None:
         return labels_in(value)
@@ -213,7 +213,7 @@ def _plain(token: str | None) -> object:
 def _in_lines(path: Path, text: str) -> tuple[str, ...]:
     lines = [line.strip() for line in text.rstrip().split("\n")]
     if "" in lines:
-        raise PreprocessingError(f"{path}: line {lines.index('') + 1} is empty; one label a line")
+        raise PreprocessingError(f"{path}: line {lines.index('') + 1} is empty; one label per line")
     for quote in "\"'":
         bare = [line.removesuffix(",") for line in lines]
         if all(len(line) > 2 and line[0] == line[-1] == quote for line in bare):

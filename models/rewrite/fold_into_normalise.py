@@ -1,6 +1,6 @@
 """A scale and shift after a normalisation is folded into it.
 
-    (n·g + b)·s + t = n·(g·s) + (b·s + t),   s and t a number a channel, or constants that broadcast
+    (n·g + b)·s + t = n·(g·s) + (b·s + t),   s and t per channel, or constants that broadcast
 
 At a ScaleShift, and at an Add, Sub, Mul or Div by a constant. Computed in float64, stored in
 float32. Refused where the normalisation has an activation, which comes before the scaling, or where

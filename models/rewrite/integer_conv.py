@@ -118,7 +118,7 @@ def _obstacle(view: GraphView, product: Conv | Gemm, grid: Grid, x: str, y: str)
     if not clamps(product.activation):
         return f"{product.name} ends in {product.activation}"
     if isinstance(product, Gemm) and len(view.shape(product.x)) != 1:
-        return f"{product.name} has several rows an image"
+        return f"{product.name} has several rows per image"
     bias, bias_grid = None, None
     if product.bias is not None:
         bias, bias_grid = view.weight(product.bias), view.grid(product.bias)

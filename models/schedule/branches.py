@@ -1,7 +1,7 @@
 """Decides which steps of a plan may run in parallel, and on how many streams.
 
     accesses ─ dependencies ─┬─ all_before ─ windows: when each step may run, for the arena
-                             └─ streams: a number a step ─ dependents: which may begin early
+                             └─ streams: a number per step ─ dependents: which may begin early
 
 A step waits for those that wrote what it reads or writes, and for those that read what it writes.
 Parts of a buffer that lie beside each other in every pixel, as a Concat's do, are disjoint.

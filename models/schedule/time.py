@@ -148,7 +148,7 @@ def spans(
 ) -> list[Span]:
     """Return the start and end of each step; a gap follows the last step that it waits for.
 
-    The gap is GAP_US, unless `gaps_us` gives one a step.
+    The gap is GAP_US, unless `gaps_us` gives one per step.
     """
     gaps_us = gaps_us or [GAP_US] * len(after)
     left = [estimate.us for estimate in estimates]

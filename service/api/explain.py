@@ -85,7 +85,7 @@ def check_number(explained: MapRequest, images: int) -> None:
     """Raise InvalidParameterError if a request asks for too many maps."""
     if (count := images * len(explained.classes)) > MOST_MAPS:
         raise InvalidParameterError(
-            f"{count} maps in one request; at most {MOST_MAPS} are allowed, one an image and class"
+            f"{count} maps in one request; at most {MOST_MAPS} are allowed, one per image and class"
         )
 
 

@@ -54,7 +54,7 @@ class ImageResult(TypedDict):
         Field(description="the classes that reach the threshold, `top_k` at most, likeliest first"),
     ]
     maps: Annotated[
-        NotRequired[list[ClassMap]], Field(description="one a class that `explain` asks for")
+        NotRequired[list[ClassMap]], Field(description="one per class that `explain` asks for")
     ]
 
 
@@ -96,7 +96,7 @@ class ModelDescription(TypedDict):
     default: Annotated[bool, Field(description="whether `POST /v1/classify` asks this model")]
     state: Annotated[str, Field(examples=["ready"])]
     classes: int
-    labels: Annotated[list[str], Field(description="one a class; empty: classes have no names")]
+    labels: Annotated[list[str], Field(description="one per class; empty: classes have no names")]
     output: Annotated[
         str,
         Field(

@@ -63,7 +63,7 @@ class Limits:
 
     head_s: float = 10.0  # from a connection or the first byte of a head to its last
     body_s: float = 60.0  # from a head to the end of its body; 20 MB in this time is 2.7 Mbit/s
-    body_rate: float = 1000.0  # bytes a second after the grace period; the slowest phones do it
+    body_rate: float = 1000.0  # bytes per second after the grace period; the slowest phones do it
     body_grace_s: float = 5.0
     answer_s: float = 60.0  # within which the client must read some of its answer
     refused_s: float = 3.0  # for a client that is still sending to read its refusal
@@ -71,8 +71,8 @@ class Limits:
     sweep_s: float = 1.0  # between checks of the limits above
     connections: int = 1024
     per_address: int = 0  # connections of one address; 0: any
-    per_client: int = 0  # images inside at once, at least one a request; 0: any
-    rate: float = 0.0  # images a second of one client, at least one a request; 0: any
+    per_client: int = 0  # images inside at once, at least one per request; 0: any
+    rate: float = 0.0  # images per second of one client, at least one per request; 0: any
     # Of a client without a key, where none is needed:
     highest_priority: int = 1
     rights: frozenset[Right] = frozenset(Right)
@@ -238,7 +238,7 @@ class Edge:
         if not wait_s:
             return None
         return TooManyFromClientError(
-            f"you may send {self._rates.rate:g} images a second; "
+            f"you may send {self._rates.rate:g} images per second; "
             f"send the next in {max(1, ceil(wait_s))} s",
             wait_s,
         )

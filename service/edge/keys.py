@@ -80,7 +80,7 @@ def _read(file: Path) -> list[tuple[Client, bytes]]:
             client = _client(f"key {number}", rights, where)
             digests.append((client, sha256(key.encode()).digest()))
     if not digests:
-        raise SettingsError(f"--api-key-file: {file} has no key; write one a line")
+        raise SettingsError(f"--api-key-file: {file} has no key; write one per line")
     if mode & _OTHERS_READ:
         _log.warning("every user of this machine can read %s; chmod o-r it", file)
     return digests

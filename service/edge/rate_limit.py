@@ -1,4 +1,4 @@
-"""Limits how many images a client sends a second."""
+"""Limits how many images a client sends per second."""
 
 
 class RateLimit:
@@ -9,7 +9,7 @@ class RateLimit:
     """
 
     def __init__(self, rate: float) -> None:
-        """Allow each client `rate` images a second."""
+        """Allow each client `rate` images per second."""
         self.rate = rate
         self._capacity = max(1.0, rate)
         self._buckets: dict[object, tuple[float, float]] = {}  # tokens left at a time, in seconds

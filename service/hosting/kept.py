@@ -33,7 +33,7 @@ class KeptObject(Generic[T]):
             self._file = _written(what)
         except OSError as error:
             _log.warning(
-                "what is served is kept in memory, too, since nothing can be kept in %s: %s",
+                "models are kept in memory, too, since nothing can be kept in %s: %s",
                 *(FOLDER, error.strerror or error),
             )
             self._file = io.BytesIO(pickle.dumps(what, 5))

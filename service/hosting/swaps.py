@@ -316,7 +316,7 @@ class Swaps(Changes):
             except (ModelError, SettingsError, OSError) as error:
                 if str(error) != complaint:
                     complaint = str(error)
-                    _log.error("the models are not looked at: %s", complaint)
+                    _log.error("the files of models cannot be checked: %s", complaint)
                 continue
             complaint = ""
             for name, stamp in found.items():

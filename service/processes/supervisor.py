@@ -266,7 +266,7 @@ class _Supervisor(Server):
 
     @override
     async def _drain(self) -> None:
-        _log.info("shutting down: the workers finish what is inside")
+        _log.info("shutting down: the workers finish the requests inside")
         for runner, _ in self._models:
             runner.refuse()
         await self._end_workers(self._settings.drain_s)

@@ -25,7 +25,7 @@ def save(path: Path, body: str, classes: int = 3) -> Path:
 
 def test_an_output_that_is_no_vector_is_refused_for_what_it_is(tmp_path: Path) -> None:
     path = save(tmp_path / "backbone.onnx", "y = Relu(x)")
-    with pytest.raises(UnsupportedModelError, match="gives 3×8×8 values an image"):
+    with pytest.raises(UnsupportedModelError, match="gives 3×8×8 values per image"):
         load_classifier(path)
 
 

@@ -98,7 +98,7 @@ def with_maps(graph: Graph) -> Classifier:
 
 
 def of_maps(maps: Maps, results: Results) -> NDArray[np.float32]:
-    """The scores that an engine's maps say, one row an image."""
+    """The scores that an engine's maps say, one row per image."""
     every = range(len(maps.weight))
     rows = [maps.of(each, every) for each in results.inner[maps.features.name]]
     return np.stack([row.mean(axis=(1, 2)) + maps.beside for row in rows])

@@ -267,6 +267,6 @@ def _check_inputs(graph: GraphProto) -> None:
             )
         if image > ELEMENT_LIMIT:
             raise UnsupportedModelError(
-                f"its input {value.name} has {shown(image)} numbers an image;"
+                f"its input {value.name} has {shown(image)} numbers per image;"
                 f" at most {ELEMENT_LIMIT:,} are supported"
             )

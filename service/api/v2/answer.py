@@ -119,7 +119,7 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
 
 
 def _ranked_values(row: ScoreRow, info: ModelInfo) -> NDArray[np.floating]:
-    """Return the scores, one a class; of a yes/no model's one score both probabilities."""
+    """Return the scores, one per class; of a yes/no model's one score both probabilities."""
     return row.scores if len(row.scores) > 1 else probabilities(row.scores, info.output)
 
 

@@ -54,7 +54,7 @@ def check_counts(text: bytes, end: int, max_files: int) -> None:
     limit = max_files + _MOST_STRINGS
     if has_more(text, b'"', end, 2 * limit):
         raise BadRequestError(
-            f"the JSON has more than {limit} strings; send at most {max_files} images a request, "
+            f"the JSON has more than {limit} strings; send at most {max_files} images per request, "
             "and few parameters"
         )
 

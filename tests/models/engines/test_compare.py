@@ -59,7 +59,7 @@ def network(batch: int | str = "N", opset: int = 9) -> onnx.ModelProto:
 
 
 def network_on_integers() -> onnx.ModelProto:
-    """The same with a QLinearConv, as quantizers of opset 10 wrote it: a scale a channel."""
+    """The same with a QLinearConv, as quantizers of opset 10 wrote it: one scale per channel."""
     proto = network(1, 10)
     nodes = [
         node("QuantizeLinear", "x sx zx", "qx"),

@@ -43,7 +43,7 @@ def save(path: Path, proto: ModelProto) -> Path:
         ),
         ("float[32,32,3] x", "32×32×3 is one image without a batch axis; .* N×32×32×3"),
         ("float[1,H,W] x", "1×H×W is one image without a batch axis"),
-        ("float[N,3072] x", "x of the shape N×3072 is a row of numbers an image"),
+        ("float[N,3072] x", "x of the shape N×3072 is a row of numbers per image"),
         ("float[N] x", "x of the shape N is no image: .* N×3×H×W, or N×H×W×3"),
         ("float[N,H,W] x", "x of the shape N×H×W is no image"),
         ("float[N,1,1,3,8,8] x", "N×1×1×3×8×8 is no image"),

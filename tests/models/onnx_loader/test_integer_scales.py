@@ -147,7 +147,7 @@ MANY = np.geomspace(0.005, 0.05, C).astype(np.float32)
 
 
 def shared(activation: str, constants: Arrays, kind: type = np.uint8) -> onnx.ModelProto:
-    """A convolution, an activation, a scale a channel, a depthwise convolution."""
+    """A convolution, an activation, one scale per channel, a depthwise convolution."""
     between = {
         "Relu": [node("Relu", "c", "r")],
         "Clip": [node("Clip", "c low high", "r")],

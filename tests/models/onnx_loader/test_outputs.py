@@ -199,7 +199,7 @@ def test_an_embedding_of_a_branch_of_its_own_can_be_named(tmp_path: Path) -> Non
     [
         ("c = ArgMax<axis=1, keepdims=0>(z)", "int64[N] c", 'output "c" has class numbers, which'),
         ("t, i = TopK<axis=-1>(z, k)", "float[N,2] t, int64[N,2] i", "TopK chose"),
-        ("r = Relu(x)", "float[N,3,8,8] r", "gives 3×8×8 values an image"),
+        ("r = Relu(x)", "float[N,3,8,8] r", "gives 3×8×8 values per image"),
         ("r = Relu(x) s = Neg(r)", "float[N,3,8,8] r, float[N,3,8,8] s", "has positions, N×3×8×8"),
     ],
 )

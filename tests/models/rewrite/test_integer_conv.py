@@ -162,7 +162,7 @@ def test_a_fully_connected_layer_of_several_rows_an_image_stays_in_float() -> No
     to.to_grid(gemm.weight)
     result = _rewritten(to.build(to.dequantize(to.quantize("y", made))))
     assert not any(isinstance(node, Gemm) for node in _of_bytes(result))
-    assert f"{gemm.name} has several rows an image" in _reasons(result)
+    assert f"{gemm.name} has several rows per image" in _reasons(result)
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ async def test_a_rate_is_in_images(direct: bool) -> None:
     async with convoy(direct=direct, limits=Limits(rate=2)) as server:
         assert (await server.ask(post(form(8), FORM))).status == 200  # a full bucket owes the rest
         refused = await server.ask(post(b"7"))
-        assert "2 images a second; send the next in 4 s" in error_of(refused, 429)
+        assert "2 images per second; send the next in 4 s" in error_of(refused, 429)
 
 
 async def test_priorities_above_the_default_belong_to_keys_that_may_use_them(

@@ -340,7 +340,7 @@ async def test_images_of_a_client_are_limited_as_over_http() -> None:
         assert asking.edge.inside == {}
     async with client(limits=Limits(rate=2)) as asking:
         assert await asking.digits(1, 1) == [1, 1]
-        async with refused(Status.RESOURCE_EXHAUSTED, "2 images a second"):
+        async with refused(Status.RESOURCE_EXHAUSTED, "2 images per second"):
             await asking.digits(1)
 
 

@@ -1,4 +1,4 @@
-"""Too many connections, too many requests a second, malformed heads."""
+"""Too many connections, too many requests per second, malformed heads."""
 
 import asyncio
 import threading
@@ -91,7 +91,7 @@ async def test_more_requests_a_second_than_allowed_are_answered_429(
     async with keyed(limits=Limits(rate=0.5)) as server:
         assert (await server.ask(post(b"3"))).status == 200
         refused = await server.ask(post(b"3"))
-        message = "you may send 0.5 images a second; send the next in 2 s"
+        message = "you may send 0.5 images per second; send the next in 2 s"
         assert refused.error(429) == message
         assert refused.headers["retry-after"] == "2"
         for _ in range(3):

@@ -101,7 +101,7 @@ UNSUPPORTED: dict[str, tuple[str, Build]] = {
         lambda: relu(1, 3, HUGE, HUGE),
     ),
     "an input of 100,000 a side": (
-        "x has 30,000,000,000 numbers an image; " + NUMBERS,
+        "x has 30,000,000,000 numbers per image; " + NUMBERS,
         lambda: model(chain("GlobalAveragePool", 1), shape=(1, 3, 100_000, 100_000)),
     ),
     "an input that overflows": (

@@ -53,7 +53,7 @@ def assert_refused(path: Path, error: type[Exception], says: str) -> None:
     assert type(caught.value) is error
     assert len(said) < 1000
     # What Convoy does not run, and what contradicts itself, are lists, one operator a line.
-    lists = "the model asks for what Convoy does not run:\n", "the model contradicts itself:\n"
+    lists = "the model has parts that Convoy does not run:\n", "the model contradicts itself:\n"
     assert "\n" not in said or said.startswith(lists)
     assert said.replace("\n", "").isprintable()
 
@@ -98,7 +98,7 @@ AT_THE_BOUND: dict[str, tuple[Callable[[int], ModelProto | bytes], int, str]] = 
     "numbers": (
         lambda n: relu(1, 1, 2**14, n),
         bounds.ELEMENT_LIMIT // 2**14,
-        "numbers an image",
+        "numbers per image",
     ),
     "batch": (lambda n: relu(n, 3, 8, 8), bounds.BATCH_LIMIT, "is a batch of 65,537 images"),
     "name": (
@@ -109,7 +109,7 @@ AT_THE_BOUND: dict[str, tuple[Callable[[int], ModelProto | bytes], int, str]] = 
 }
 
 
-VECTOR = (1, 3, 1, 1)  # a classifier gives one score a class
+VECTOR = (1, 3, 1, 1)  # a classifier gives one score per class
 
 
 @pytest.mark.parametrize("bound", AT_THE_BOUND)
