@@ -268,8 +268,12 @@ def _gemm(to: Context, node: Gemm) -> None:
     x_view, y_view = to.views[node.x], to.output(node.output)
     x, y = x_view, y_view
     if len(x.strided.shape) > 2:  # several rows per image: all rows of all images, row-major
-        x, y = (to.row_major(view, view.strided.shape) for view in (x_view, y_view))
-        to.tape.copy(x_view.strided, at(x_view), x.strided, at(x))
+        x, y = (
+            view if _is_row_major(view.strided) else to.row_major(view, view.strided.shape)
+            for view in (x_view, y_view)
+        )
+        if x is not x_view:
+            to.tape.copy(x_view.strided, at(x_view), x.strided, at(x))
     *rows, c = x.strided.shape
     k = y.strided.shape[-1]
     x_rows, y_rows = (
@@ -289,6 +293,13 @@ def _gemm(to: Context, node: Gemm) -> None:
     )
     if y is not y_view:
         to.copy(y, y_view)
+
+
+def _is_row_major(x: StridedTensor) -> bool:
+    """Return whether the rows of all images follow each other, whole."""
+    lies = StridedTensor.contiguous(x.shape)
+    each = zip(x.shape, x.strides, lies.strides, strict=True)
+    return all(stride == wanted for size, stride, wanted in each if size > 1)
 
 
 def _attention(to: Context, node: Attention) -> None:

@@ -15,6 +15,7 @@ from models.rewrite.drop_expand import drop_expand
 from models.rewrite.drop_identity import drop_identity
 from models.rewrite.editor import Change, Editor
 from models.rewrite.flatten_channels_last import flatten_channels_last
+from models.rewrite.fold_bias import fold_bias
 from models.rewrite.fold_into_normalise import fold_into_normalise
 from models.rewrite.fold_pad import fold_pad
 from models.rewrite.fold_scale_shift import fold_scale_shift
@@ -62,6 +63,7 @@ _FOLDING: tuple[Rule, ...] = (
     join_slices,
     # ... then nodes are folded into their neighbours, ...
     fold_scale_shift,
+    fold_bias,
     fold_into_normalise,
     fold_pad,
     fuse_activation,

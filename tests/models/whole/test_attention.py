@@ -8,12 +8,14 @@ import pytest
 
 from cusim.build import FAST
 from cusim.device import CusimDevice
+from kernels.device.gpus import H200
 from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import heuristic
 from models import DeviceKind, open_engine
 from models.classifier import Classifier, load_classifier
 from models.engines.cuda_engine import CudaEngine
 from models.engines.tolerance import network_tolerance, relative_error
+from models.plan import build_plan
 from tests.support.models.attention import SIZE, attention
 
 
@@ -46,3 +48,11 @@ def test_attention_on_kernels_has_the_scores_of_the_cpu(
     assert relative_error(engine.run(IMAGES[3:4]).scores, expected[3:4]) < bound
     engine.close()
     device.close()
+
+
+def test_nothing_is_copied_between_the_layers_and_attention(vit: Classifier) -> None:
+    """Heads, and queries beside keys and values, are read where the layer before left them."""
+    plan = build_plan(vit.rewritten.graph, vit.preprocessing, 2, heuristic(H200))
+    kernels = [step.launch.instantiation.kernel for step in plan.steps]
+    made = kernels.index("linear")
+    assert kernels[made : made + 3] == ["linear", "attention", "reduce"]
