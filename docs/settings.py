@@ -9,8 +9,8 @@ HEAD = """# Settings
 Each is a flag of `convoy serve` and an environment variable. A flag overrides the variable.
 Two flags are no settings: `--set KEY=VALUE` overrides a key of [model.toml](models.md), as
 `--set size=299`, and may be repeated; `-v`, `--verbose` logs the HTTP server's own messages, too.
-What Kubernetes sets for a Service that is named `convoy` (`CONVOY_SERVICE_HOST`,
-`CONVOY_PORT=tcp://...`) is no setting, and is ignored.
+The variables that Kubernetes sets for a Service named `convoy` (`CONVOY_SERVICE_HOST`,
+`CONVOY_PORT=tcp://...`) are no settings, and are ignored.
 `make docs` writes this page from the descriptions in `service/settings.py`.
 
 | flag | variable | default | meaning |
@@ -19,7 +19,7 @@ What Kubernetes sets for a Service that is named `convoy` (`CONVOY_SERVICE_HOST`
 
 
 def page() -> str:
-    """The page, with a row a setting."""
+    """Return the page, with a row for each setting."""
     rows = []
     for name, field in Settings.model_fields.items():
         default = getattr(field.default, "value", field.default)

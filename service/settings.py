@@ -137,13 +137,13 @@ class Settings(BaseModel):
     """Processes for HTTP and decoding, beside the engine process; 0: one process does
     everything."""
     resize: ResizedBy = ResizedBy.CPU
-    """What resizes decoded images, to the same pixels. On the cpu the decode threads do; on the gpu
-    it is in one graph with the network, which takes that work from the decode threads, and 10 MB of
+    """Where decoded images are resized, to the same pixels. cpu: the decode threads do it. gpu: the
+    GPU, in one graph with the network, which takes that work from the decode threads, and 10 MB of
     memory for each image of a batch, 3.4 of them on the host. It has not been measured on a GPU.
     Images of more than a megapixel after decoding, those that cost much to decode, and those of an
     engine on the CPU are resized by the CPU."""
     decode: DecodedBy = DecodedBy.AUTO
-    """What decodes JPEG files; the pixels are the same. cpu: the decode threads. gpu: the GPU, in
+    """Where JPEG files are decoded, to the same pixels. cpu: the decode threads. gpu: the GPU, in
     one graph with resizing and the network; it takes 36 MB more of the GPU's memory for each image
     of a batch, and the CPU still decodes files that are progressive, larger than 4 megapixels or
     1 MB, or unusual. auto: the CPU, because no GPU has been measured yet."""
