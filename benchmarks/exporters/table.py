@@ -16,7 +16,10 @@ Convoy was asked without a flag. A model is *right* where no probability differs
 {tolerance:g}; *right with exact* where that needs [`exact = true`](models.md#exact), because these
 random networks multiply a pixel's last bit; *right to a step of 8 bits* where a quantized network
 differs by at most {step:g}, as a value between two codes may become either. *Refused* and *warned*
-rows have what Convoy said. Written by `python -m benchmarks.exporters check`{at}, after `export`.
+rows have what Convoy said. transformers' processors are those by Pillow (`ViTImageProcessorPil` and
+so on): since version 5 those of the plain names resize by torchvision where that is installed, and
+some of its pixels are 1 off Pillow's, which these random networks multiply, too.
+Written by `python -m benchmarks.exporters check`{at}, after `export`.
 
 {summary}
 

@@ -39,9 +39,10 @@ from service.errors import NotReadyError, ServiceError, ShuttingDownError, Threa
 _FAILURES = 5
 
 # How often a batch's scores are looked at. So many in a row of which none is finite have the engine
-# score a blank image, because any client may send such numbers as no network can take.
+# score an image of random pixels, because any client may send such numbers as no network can take.
+# A blank one would not do: what is too large where there is light gives finite scores in the dark.
 _LOOK_S = 0.05
-_NOT_FINITE = "its scores of a blank image are not finite numbers"
+_NOT_FINITE = "its scores of random pixels are not finite numbers"
 
 # In how many tries a single image is decoded and run, to compare both.
 _TRIES = 3
@@ -122,7 +123,7 @@ class SupervisedEngine:
         self.warm_up_s = 0.0
         self.lost_to_decoders = 0  # threads so far
         self.given_up = False  # set where a failure is not to be followed by a restart
-        self._blank = np.zeros(image_shape, np.uint8)
+        self._probe = np.random.default_rng(0).integers(0, 256, image_shape, np.uint8)
         self._output = output
         self._name = name
         self._latency = latency
@@ -206,10 +207,10 @@ class SupervisedEngine:
         return rows
 
     async def _examine(self, thread: "_Thread") -> None:
-        """Replace the engine if it fails on a blank image, too."""
+        """Replace the engine if it fails on random pixels, too."""
         bound_s = self._bounds.batch(self._latency(), 1)
         try:
-            (row,) = await thread.pool.run(thread.run, [self._blank], bound_s)
+            (row,) = await thread.pool.run(thread.run, [self._probe], bound_s)
             failure = "" if _is_finite(row) else _NOT_FINITE
         except (EngineError, ThreadLostError) as error:
             failure = str(error)
@@ -238,7 +239,7 @@ class SupervisedEngine:
     ) -> None:
         """Have a thread open an engine, warm it up and measure L(n), unless that is known. Raises
         what these raise."""
-        start = partial(thread.start, self._blank, self._measure_s, known, self._sample)
+        start = partial(thread.start, self._probe, self._measure_s, known, self._sample)
         starting = thread.pool.run(start, opened, bound_s)
         started = monotonic()
         while not (await asyncio.wait([starting], timeout=_REMIND_S))[0]:
@@ -318,13 +319,13 @@ class _Thread:
 
     def start(
         self,
-        blank: Pixels,
+        probe: Pixels,
         measure_s: float,
         known: Latency | None,
         sample: Sample | None,
         opened: Callable[[], Engine],
     ) -> tuple[Engine, Latency, float, float]:
-        """Open and warm up an engine; return the one to serve with, L(n) measured on blank images,
+        """Open and warm up an engine; return the one to serve with, L(n) measured on `probe`,
         and the seconds of decoding a `sample` and of running one image, both 0 if not compared.
 
         Where L(n) is known only one image is run: the version that still serves needs the device.
@@ -335,7 +336,7 @@ class _Thread:
 
         def seconds(n: int) -> float:
             started = perf_counter()
-            rows = self.run([blank] * n)
+            rows = self.run([probe] * n)
             took_s = perf_counter() - started
             if not _is_finite(rows[0]):
                 raise EngineError(f"{_NOT_FINITE}; are the model's weights?")

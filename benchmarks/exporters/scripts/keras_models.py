@@ -1,11 +1,12 @@
 """Exports networks of Keras by tf2onnx, or by PyTorch where that is Keras' backend.
 
-The preprocessing is part of the network as Keras' documentation recommends for export: Rescaling
-for small ones; `keras.applications` that rescale inside take bytes.
+The preprocessing is part of the network as Keras' documentation recommends for export: a Rescaling,
+unless the network of `keras.applications` rescales inside.
 """
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ from PIL import Image  # noqa: E402
 from recorded import asked, attempt, record, resized  # noqa: E402
 
 SIZE = 224
+
+RESCALED_INSIDE = ("MobileNetV3Small", "EfficientNetB0", "EfficientNetV2B0")
+"""The applications that rescale bytes themselves; the others get a Rescaling to -1 to 1."""
+
+APPLICATIONS = (*RESCALED_INSIDE, "MobileNetV2", "ResNet50V2", "NASNetMobile")
 
 
 def small(kind: str) -> Any:
@@ -47,25 +53,30 @@ def lively(network: Any, seen: Any) -> None:
     network(seen, training=True)
     last = [layer for layer in network.layers if layer.get_weights()][-1]
     before = keras.Model(network.inputs, last.input)
-    scores = keras.ops.convert_to_numpy(before(seen, training=False)) @ last.get_weights()[0]
+    kernel = last.get_weights()[0]  # of a Dense, or of a Conv2D of one pixel
+    behind = keras.ops.convert_to_numpy(before(seen, training=False))
+    scores = (behind @ kernel.reshape(kernel.shape[-2:])).reshape(len(seen), -1)
     spread = 2 / scores.std(0).mean()
     last.kernel.assign(last.kernel * spread)
     last.bias.assign(-scores.mean(0) * spread)
 
 
 def application(name: str) -> Any:
-    """Return a network of `keras.applications` with preprocessing inside."""
+    """Return a network of `keras.applications` that takes bytes."""
     keras.utils.set_random_seed(0)
     make = getattr(keras.applications, name)
-    return make(weights=None, input_shape=(SIZE, SIZE, 3), classes=5)
+    if name in RESCALED_INSIDE:
+        return make(weights=None, input_shape=(SIZE, SIZE, 3), classes=5)
+    pixels = keras.Input((SIZE, SIZE, 3))
+    scaled = keras.layers.Rescaling(1 / 127.5, offset=-1)(pixels)
+    return make(weights=None, input_tensor=scaled, classes=5)
 
 
 MAKERS = {
     "small-softmax": lambda: small("softmax"),
     "small-sigmoid": lambda: small("sigmoid"),
     "small-one-score": lambda: small("one"),
-    "MobileNetV3Small": lambda: application("MobileNetV3Small"),
-    "EfficientNetB0": lambda: application("EfficientNetB0"),
+    **{name: partial(application, name) for name in APPLICATIONS},
 }
 
 

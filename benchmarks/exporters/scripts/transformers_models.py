@@ -114,7 +114,11 @@ def made(name: str, changes: dict[str, Any]) -> tuple[Any, Any]:
     config = getattr(transformers, config_class)(**{**SMALL, **arguments, **changes})
     config.architectures = [network_class]
     network = getattr(transformers, network_class)(config)
-    return network, getattr(transformers, processor_class)(**PROCESSORS.get(name, {}))
+    # Since transformers 5 the class of the plain name resizes by torchvision where that is
+    # installed, whose bilinear pixels are not Pillow's; before, it was Pillow's.
+    by_pillow = getattr(transformers, f"{processor_class}Pil", None)
+    make = by_pillow or getattr(transformers, processor_class)
+    return network, make(**PROCESSORS.get(name, {}))
 
 
 def meaning_of(config: Any) -> Callable[[Any], Sequence[float]]:

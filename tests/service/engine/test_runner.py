@@ -337,9 +337,25 @@ async def test_a_model_that_gives_no_numbers_is_not_ready(monkeypatch: pytest.Mo
         for _ in range(5):
             error_of(await post(client, 1), 500)
         await until(lambda: pipeline.runner.state is State.FAILED)
-        assert "a blank image are not finite numbers" in pipeline.runner.failure
+        assert "random pixels are not finite numbers" in pipeline.runner.failure
         for path in ("/healthz", "/v2/health/ready", "/v2/models/fake/ready"):
             assert (await client.get(path)).status_code == 503
+
+
+@pytest.mark.anyio
+async def test_a_model_of_finite_scores_in_the_dark_alone_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervised_engine, "_LOOK_S", 0.0)
+    engine = FakeEngine(
+        scores=lambda images: np.where(images[:, 0, 0] == 0, one_hot(images), np.nan)
+    )
+    async with serving(engine) as (client, pipeline):
+        assert digits(await post(client, 0)) == [0]
+        for digit in range(1, 6):
+            error_of(await post(client, digit), 500)
+        await until(lambda: pipeline.runner.state is State.FAILED)
+        assert (await client.get("/v2/models/fake/ready")).status_code == 503
 
 
 @pytest.mark.anyio
@@ -348,14 +364,14 @@ async def test_images_that_no_network_can_take_replace_nothing(
 ) -> None:
     monkeypatch.setattr(supervised_engine, "_LOOK_S", 0.0)
     engine = FakeEngine(
-        scores=lambda images: np.where(images[:, 0, 0] < 9, one_hot(images), np.inf)
+        scores=lambda images: np.where(images[:, 0, 0] == 9, np.inf, one_hot(images))
     )
     async with serving(engine) as (client, pipeline):
         for _ in range(12):
             error_of(await post(client, 9), 500)
         assert digits(await post(client, 3)) == [3]
         assert pipeline.runner.state is State.READY
-        assert len(engine.batches) == 12 + 2 + 1  # of which two are of a blank image
+        assert len(engine.batches) == 12 + 2 + 1  # of which two are of random pixels
 
 
 # --- warming up ----------------------------------------------------------------------------------

@@ -429,7 +429,7 @@ async def test_a_version_whose_scores_are_not_finite_is_refused_and_the_next_one
     folder.latency = latency
     folder.put("b", lambda: FakeEngine(scores=lambda images: one_hot(images) * np.nan))
     reason = error_of(await served.post("load"), 422)
-    assert "version 2 of fake is not served: its scores of a blank image are not finite" in reason
+    assert "version 2 of fake is not served: its scores of random pixels are not finite" in reason
     assert (await served.ask())["version"] == "1"
     folder.put("c", partial(engine_of, 3))
     assert (await served.post("load")).json()["version"] == "3"
