@@ -189,6 +189,7 @@ def load_classifier(
     except UnsupportedModelError as error:
         # Of a model that is refused anyway the operators say more than its output.
         raise UnsupportedModelError(network.no_kernels or str(error)) from error
+    kind, why = _kind_of_scores(path, network.meaning, description.output, classes)
     labels = preprocessing.labels
     if not labels and (labels := labels_of(outputs, graph.outputs[0], classes)):
         metadata = {**metadata, "labels": json.dumps(labels)}  # what has them is not in its graph
@@ -204,7 +205,6 @@ def load_classifier(
         labels = _as_triton(path, labels, classes)
     else:
         labels = checked_labels(labels, classes, description.labels_from)
-    kind, why = _kind_of_scores(path, network.meaning, description.output, classes)
     return Classifier(
         path.stem,
         network,

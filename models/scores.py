@@ -185,7 +185,9 @@ def shown_by(scores: Floats) -> OutputKind | None:
         return OutputKind.LOG_PROBABILITIES
     if low >= 0 and high <= 1:
         return OutputKind.PROBABILITIES if count == 1 else OutputKind.INDEPENDENT
-    return OutputKind.LOGITS if low < 0 < high or (count > 1 and low < 0) else None
+    # Within -1 to 1 they may as well be what a Tanh or a cosine gives.
+    is_wide = low < 0 and max(-low, high) > 1
+    return OutputKind.LOGITS if is_wide and (high > 0 or count > 1) else None
 
 
 def contradiction(kind: OutputKind, scores: Floats) -> str:

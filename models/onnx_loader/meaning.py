@@ -109,6 +109,12 @@ def _meaning(found: Range, classes: int, name: str) -> Meaning:
                 return Meaning(None, f"{by}, to 0 to {found.high:g}")
         if found.high <= 1 + _NEAR or isclose(found.high, 100, rel_tol=_NEAR):
             return Meaning(None, by)
+    # From 0 up, as a Softplus or the Neg of a LogSoftmax, or around 0, as a Tanh: a softmax of
+    # them may rank the classes wrong, and makes all nearly as likely.
+    is_loss = found.low >= 0 and found.high == inf
+    is_around_0 = found.is_each and -inf < found.low < 0 < found.high < inf
+    if found.by and (is_loss or is_around_0):
+        return Meaning(None, by)
     return Meaning(OutputKind.LOGITS, by)
 
 

@@ -220,7 +220,8 @@ def _linear(to: Importer, node: OnnxNode, weight: np.ndarray, grid: Grid | None)
 def _batch_normalization(to: Importer, node: OnnxNode) -> None:
     attributes_only(node, {"training_mode": 0})
     gamma, beta, mean, variance = (node.constant(i).astype(np.float64) for i in (1, 2, 3, 4))
-    scale = gamma / np.sqrt(variance + node.number("epsilon", 1e-5))
+    with np.errstate(invalid="ignore"):  # scores that are not finite are refused
+        scale = gamma / np.sqrt(variance + node.number("epsilon", 1e-5))
     to.nodes.append(
         ScaleShift(
             name=node.name,

@@ -37,7 +37,7 @@ _ITEM = re.compile(
     rf"\s*(?:(\d{{1,9}}|{_QUOTED})\s*:\s*)?(\d{{1,9}}|{_QUOTED})\s*(?:,\s*|(?=[])}}]))", re.DOTALL
 )
 _NUMBER_FIRST = re.compile(r"(\d{1,9})(?:\s*[:=,;|]\s*|[.)]\s+|\s+)(\S.*)")
-_NUMBER_LAST = re.compile(r"(\S.*?)(?:\s*[:=,;|]\s*|\t\s*)(\d{1,9})")
+_NUMBER_LAST = re.compile(r"(\S.*?)(?:\s*[:=,;|]\s*|\s+)(\d{1,9})")
 _CLOSES = {"[": "]", "(": ")", "{": "}"}
 
 _LONGEST_YAML = 2**20  # in characters, of which a million take ten seconds

@@ -56,7 +56,6 @@ P = OutputKind.PROBABILITIES
         ("y = Identity(z)", OutputKind.LOGITS),
         ("y = Relu(z)", OutputKind.LOGITS),
         ("y = Div(z, two)", OutputKind.LOGITS),
-        ("y = Tanh(z)", OutputKind.LOGITS),
         ("y = Clip(z, zero, two)", OutputKind.LOGITS),
         ("y = Softmax<axis=-1>(z)", P),
         ("p = Softmax<axis=1>(z) y = Identity(p)", P),
@@ -101,6 +100,10 @@ P = OutputKind.PROBABILITIES
         ("p = Softmax<axis=-1>(z) y = Slice(p, last, ends, last)", P),
         # Of these the numbers have to be seen.
         ("y = Clip(z, zero, one)", None),
+        ("y = Tanh(z)", None),
+        ("p = Sigmoid(z) d = Mul(p, two) y = Sub(d, one)", None),
+        ("l = LogSoftmax<axis=-1>(z) y = Neg(l)", None),
+        ("y = Softplus(z)", None),
         ("p = Softmax<axis=-1>(z) b = Less(z, zero) y = Where(b, p, z)", None),
         ("p = Sigmoid(z) n = Sub(one, p) y = Concat<axis=1>(n, p)", None),
     ],

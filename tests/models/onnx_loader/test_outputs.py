@@ -214,6 +214,13 @@ def test_a_model_without_scores_is_refused_with_what_would_be_right(
         assert load(tmp_path, model, scores="z").network.graph.outputs == ("z",)
 
 
+def test_part_of_the_scores_is_refused_as_that_whatever_labels_there_are(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("\n".join(NAMES))
+    model = network("t, i = TopK<axis=-1>(z, k)", "float[N,2] t, int64[N,2] i")
+    with pytest.raises(UnsupportedModelError, match="TopK chose"):
+        load(tmp_path, model)
+
+
 def test_a_name_that_is_no_output_is_refused_with_those_there_are(tmp_path: Path) -> None:
     model = network("p = Softmax<axis=-1>(z)", "float[N,4] z, float[N,4] p")
     with pytest.raises(UnsupportedModelError, match='scores = "zz": the model has no output'):

@@ -42,6 +42,7 @@ FORMS: Mapping[str, Sequence[str]] = {
         lines("{1}\t{0}"),
         lines("{1},{0}"),
         lines("{1}: {0}"),
+        lines("{1} {0}", 1),
         lines('"{1}",'),
         lines('"{1}"'),
         "\n".join(reversed(lines("{} {}").splitlines())),

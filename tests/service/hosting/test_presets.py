@@ -271,7 +271,7 @@ def write_scores(path: Path, body: str, classes: int) -> None:
         ("b = Less(z, zero) p = Softmax<axis=-1>(z) y = Where(b, p, p)", 4, "probabilities"),
         ("b = Less(z, zero) p = LogSoftmax<axis=-1>(z) y = Where(b, p, p)", 4, "log-probabilities"),
         ("y = Clip(z, zero, one)", 4, "independent-probabilities"),
-        ("b = Less(z, zero) y = Where(b, z, z)", 4, "logits"),
+        ("t = Mul(z, ten) b = Less(t, zero) y = Where(b, t, t)", 4, "logits"),
     ],
 )
 def test_what_no_node_shows_the_scores_of_photographs_do(
@@ -284,11 +284,20 @@ def test_what_no_node_shows_the_scores_of_photographs_do(
     assert "as those of built-in photographs are" in found.scores
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "p = Sigmoid(z) q = Sigmoid(p) r = Mul(q, ten) y = Add(r, ten)",
+        "y = Tanh(z)",
+        "l = LogSoftmax<axis=-1>(z) y = Neg(l)",  # of the likeliest class it is the least
+        "b = Less(z, zero) t = Tanh(z) y = Where(b, t, t)",
+    ],
+)
 def test_a_model_whose_scores_show_nothing_is_refused_until_a_key_says_what_they_are(
-    tmp_path: Path,
+    tmp_path: Path, body: str
 ) -> None:
     path = tmp_path / "net.onnx"
-    write_scores(path, "p = Sigmoid(z) q = Sigmoid(p) r = Mul(q, ten) y = Add(r, ten)", 4)
+    write_scores(path, body, 4)
     with pytest.raises(UnsupportedModelError, match='set output = "probabilities", "sigmoid"'):
         model(path, preset="unit")
     assert model(path, "output=shares", preset="unit").preprocessing.output.value == "shares"
