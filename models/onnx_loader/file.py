@@ -52,8 +52,22 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
         check_valid(model)
     # RuntimeError: where onnx itself asserts.
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        raise ModelFileError(f"{path} is not a valid ONNX model: {_first_line(error)}") from error
+        raise ModelFileError(
+            f"{path} is not a valid ONNX model: {_first_line(error)}{remedy(model)}"
+        ) from error
     return model
+
+
+def remedy(model: ModelProto) -> str:
+    """Return what to do about a file that its exporter left unfinished, to be added to what is
+    wrong; empty for most exporters."""
+    if model.producer_name != "tf2onnx":
+        return ""
+    return (
+        ". tf2onnx writes such files of layers that it cannot express, as Keras' Normalization,"
+        " grouped Conv2D and exact GELU; export by Keras' backend PyTorch (KERAS_BACKEND=torch), or"
+        " with the layers that docs/from-keras.md names"
+    )
 
 
 def check_valid(model: ModelProto) -> None:

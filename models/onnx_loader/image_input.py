@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from onnx import ModelProto, TensorProto, TypeProto
 
 from models.errors import UnsupportedModelError
+from models.onnx_loader.file import remedy
 
 _FLOATS = {
     TensorProto.FLOAT,
@@ -47,6 +48,7 @@ def image_input(proto: ModelProto) -> ImageInput:
         names += ", ..." if len(inputs) > 8 else ""
         raise UnsupportedModelError(
             f"the model has {len(inputs)} inputs ({names}); a classifier has one, its image"
+            f"{remedy(proto)}"
         )
     (value,) = inputs
     if not value.type.HasField("tensor_type"):

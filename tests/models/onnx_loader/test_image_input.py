@@ -12,7 +12,7 @@ from models import UnsupportedModelError, load_classifier
 from models.engines.engine import DeviceKind
 from models.engines.open_engine import open_engine
 from models.engines.original import Original
-from models.errors import PreprocessingError
+from models.errors import ModelError, PreprocessingError
 from models.onnx_loader import image_input
 
 HEAD = "p = GlobalAveragePool(f) y = Flatten(p)"
@@ -157,3 +157,23 @@ def test_other_floats_are_cast(tmp_path: Path, kind: str, tail: str) -> None:
     expected = [0, 0.8427008, 0.9953223] if tail else [0, 1, 2]
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("image", "body", "says"),
+    [
+        (
+            "float[N,3,8,8] x, float[1,3,1,1] net_1_Sub_y",
+            "p = GlobalAveragePool(x) y = Flatten(p)",
+            "has 2 inputs",
+        ),
+        ("float[N,3,8,8] x", "p = Erfc(x) y = Flatten(p)", "not a valid ONNX model: No Op"),
+    ],
+)
+def test_what_tf2onnx_left_unfinished_is_refused_with_keras_other_backend(
+    tmp_path: Path, image: str, body: str, says: str
+) -> None:
+    proto = model(image, body)
+    proto.producer_name = "tf2onnx"
+    with pytest.raises(ModelError, match=f"{says}.*KERAS_BACKEND=torch"):
+        load_classifier(save(tmp_path / "m.onnx", proto))
