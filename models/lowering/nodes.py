@@ -277,7 +277,8 @@ def _gemm(to: Context, node: Gemm) -> None:
     *rows, c = x.strided.shape
     k = y.strided.shape[-1]
     x_rows, y_rows = (
-        Pixels(size, view.strided.strides[-2], view.strided.offset, view.strided.stored)
+        # An axis of one row has any stride.
+        Pixels(size, max(size, view.strided.strides[-2]), view.strided.offset, view.strided.stored)
         for size, view in ((c, x), (k, y))
     )
     operands: dict[str, Operand] = {"x": at(x), "y": at(y)}

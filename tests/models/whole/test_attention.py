@@ -15,8 +15,12 @@ from models import DeviceKind, open_engine
 from models.classifier import Classifier, load_classifier
 from models.engines.cuda_engine import CudaEngine
 from models.engines.tolerance import network_tolerance, relative_error
+from models.graph import Attention, Constant
+from models.lowering import lower
 from models.plan import build_plan
 from tests.support.models.attention import SIZE, attention
+from tests.support.models.engines import preprocessing_of
+from tests.support.models.graphs import GraphBuilder
 
 
 @pytest.fixture
@@ -48,6 +52,26 @@ def test_attention_on_kernels_has_the_scores_of_the_cpu(
     assert relative_error(engine.run(IMAGES[3:4]).scores, expected[3:4]) < bound
     engine.close()
     device.close()
+
+
+def test_one_token_is_a_row() -> None:
+    """As SigLIP pools all tokens by one query."""
+    b = GraphBuilder(x=(3, 2, 2), k=(2, 4, 6))
+    q = b.reshape("q", b.gemm("g", b.reshape("f", "x", (1, 12)), 12), (2, 1, 6))
+    heads = b.add(Attention, "a", (2, 1, 6), q=q, k="k", v="k")
+    joined = b.reshape("j", b.transpose("t", heads, 1, 0, 2), (1, 12))
+    b.reshape("y", b.gemm("z", joined, 5), (5,))
+    graph = b.build("y")
+    constant = Constant(name="k", output="k", weight=b.noise("keys", (2, 4, 6)))
+    graph = replace(
+        graph,
+        inputs=("x",),
+        nodes=(constant, *graph.nodes),
+        weights=b.weights,
+    )
+    tape = lower(graph, preprocessing_of((3, 2, 2)), 1, heuristic(H200))
+    kernels = [step.launch.instantiation.kernel for step in tape.steps]
+    assert kernels.count("linear") == 2
 
 
 def test_nothing_is_copied_between_the_layers_and_attention(vit: Classifier) -> None:
