@@ -1,7 +1,6 @@
 """Who may change models or use shared memory: keys with the right, and no page of another site."""
 
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from service.settings import load_settings
 from tests.support.servers.listening import OpenPort, listening, post
 from tests.support.servers.routes import posts_of
 from tests.support.service.fakes import make_repository
+from tests.support.service.shared_memory import shared_memory
 
 pytestmark = pytest.mark.anyio
 
@@ -83,10 +83,8 @@ class Changed:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    file = Path(f"/dev/shm/convoy-test-{os.getpid()}")
-    file.write_bytes(b"\xaa" * 64)
-    yield file
-    file.unlink()
+    with shared_memory(b"\xaa" * 64) as file:
+        yield file
 
 
 @asynccontextmanager

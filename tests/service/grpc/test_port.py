@@ -1,10 +1,9 @@
 """The port of gRPC over fakes, in process: limits, errors, streams, health, reflection, its end."""
 
 import asyncio
-import os
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from tests.support.servers.served import run
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
 from tests.support.service.garbage import CALLS, bytes_left
+from tests.support.service.shared_memory import shared_memory
 
 Asked = message_class("inference.ModelInferRequest")
 Status = grpc.StatusCode
@@ -107,14 +107,6 @@ async def client(
         admission = pipeline.admission
         assert (admission.images, admission.room.taken, port._arrivals.images) == (0, 0, 0)
         assert await repository.close(5)
-
-
-@contextmanager
-def shared_file() -> Iterator[str]:
-    file = Path(f"/dev/shm/convoy-test-{os.getpid()}")
-    file.write_bytes(bytes(64))
-    yield file.name
-    file.unlink()
 
 
 def opened(port: GrpcPort, **options: Any) -> Any:
@@ -315,8 +307,8 @@ async def test_what_changes_the_server_needs_a_right() -> None:
         for method in loading + sharing:
             async with refused(Status.PERMISSION_DENIED, "you may not"):
                 await asking.ask(b"", method)
-        with shared_file() as name:
-            asking.pipeline.regions.register("r", name, 0, 64)
+        with shared_memory(bytes(64)) as file:
+            asking.pipeline.regions.register("r", file.name, 0, 64)
             asked = digit(7)
             asked.outputs.add(name="scores").parameters["shared_memory_region"].string_param = "r"
             asked.outputs[0].parameters["shared_memory_byte_size"].int64_param = 64
@@ -525,14 +517,12 @@ async def test_a_message_counts_as_bytes_inside_until_it_is_answered() -> None:
 
 
 @run
-async def test_a_copy_of_shared_memory_counts_as_bytes_inside_too(tmp_path: Path) -> None:
+async def test_a_copy_of_shared_memory_counts_as_bytes_inside_too() -> None:
     gate = threading.Event()
-    file = Path("/dev/shm", f"convoy-{tmp_path.name}-{os.getpid()}")
-    file.write_bytes(b"\4" * 8)
     async with client(FakeEngine(gate=gate)) as asking:
         asking.pipeline.regions = regions = Regions(100_000)
-        regions.register("r", f"/{file.name}", 0, 8)
-        file.unlink()
+        with shared_memory(b"\4" * 8) as file:
+            regions.register("r", f"/{file.name}", 0, 8)
         message = Asked(model_name="fake")
         tensor = message.inputs.add(name="image", datatype="UINT8", shape=[8, 1, 1, 1])
         tensor.parameters["shared_memory_region"].string_param = "r"

@@ -12,19 +12,16 @@ import pytest
 
 from service.errors import BadRequestError, ModelNotFoundError, PayloadTooLargeError
 from service.hosting.regions import RegionPart, Regions
+from tests.support.service.shared_memory import FOLDER, shared_memory
 
-SHARED = Path("/dev/shm")
-
-pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="there is no /dev/shm here")
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="there is no /dev/shm here")
 
 
 @pytest.fixture
 def file() -> Iterator[Path]:
     """Yield a file of shared memory of 100 bytes, from 0 to 99."""
-    path = SHARED / f"convoy-test-{os.getpid()}"
-    path.write_bytes(bytes(range(100)))
-    yield path
-    path.unlink(missing_ok=True)
+    with shared_memory(bytes(range(100))) as path:
+        yield path
 
 
 @pytest.fixture

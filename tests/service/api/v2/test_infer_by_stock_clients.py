@@ -6,10 +6,12 @@ perf_analyzer is in test_infer_by_perf_analyzer.py, since its wheel needs glibc 
 """
 
 import hashlib
+import json
 import re
 import subprocess
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,10 +109,28 @@ def test_the_example_client_normalises_by_what_the_metadata_say(
     assert [found[label] for label in ("red", "green", "blue")] == pytest.approx(expected, abs=1e-3)
 
 
-def test_kserves_client_is_answered(addresses: dict[str, str]) -> None:
+@pytest.fixture(scope="module")
+def by_kserve(addresses: dict[str, str]) -> dict[str, Any]:
+    """What KServe's client was answered, by protocol."""
     python = installed("kserve", KSERVE).program("python")
     command = [python, str(SUPPORT / "kserve_calls.py"), addresses["http"], addresses["grpc"]]
-    assert '"health": [true, true, true]' in printed([*command, str(SAMPLES[3])])
+    found: dict[str, Any] = json.loads(printed([*command, str(SAMPLES[3])]).splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_kserves_client_is_answered(by_kserve: dict[str, Any], protocol: str) -> None:
+    found = by_kserve[protocol]
+    assert found["health"] == [True, True, True]
+    amounts = [[10.0, 20.0, 30.0]] * 2
+    for form in ("bytes", "numbers"):
+        assert found[form] == [CHANNELS, "amount", "FP32", [2, 3], amounts]
+        assert found[form] == by_kserve["http"][form]
+    model, output, datatype, shape, ((*scores,),) = found["a file"]
+    assert (model, output, datatype, shape) == ("digits", "logits", "FP32", [1, 10])
+    assert scores.index(max(scores)) == 3
+    assert found["a file"] == by_kserve["http"]["a file"]
+    assert "unknown model: 'no'" in found["no such model"]
 
 
 @pytest.mark.parametrize("scenario", ["SingleStream", "Server", "Offline"])

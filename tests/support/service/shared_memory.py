@@ -1,0 +1,22 @@
+"""Files of shared memory, each of a name of its own."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FOLDER = Path("/dev/shm")
+
+
+@contextmanager
+def shared_memory(content: bytes) -> Iterator[Path]:
+    """Yield a file with this content; it may be gone at the end."""
+    number, name = tempfile.mkstemp(prefix="convoy-test-", dir=FOLDER)
+    os.close(number)
+    file = Path(name)
+    file.write_bytes(content)
+    try:
+        yield file
+    finally:
+        file.unlink(missing_ok=True)
