@@ -181,7 +181,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
         if arguments.record and not differences(measured):
             append(arguments.record, measured)
     console.print(shown(rows), soft_wrap=True, markup=False)
-    sys.exit(bool(differences(rows)))
+    if differences(rows):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

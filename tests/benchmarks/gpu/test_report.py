@@ -109,7 +109,7 @@ def test_a_network_is_held_against_torch_compile(tmp_path: Path, ours: float, ve
 
 
 def test_what_the_model_assumes_stands_beside_what_was_measured(tmp_path: Path) -> None:
-    lines = [*micro_lines(MEASURED), *layer_lines()]
+    lines = micro_lines(MEASURED)
     text = results(lines, tmp_path)
     assert "| launch_cycles | 1600 | 2500 |" in text
     assert "| idle_warps | 2 | 3.5 |" in text
@@ -117,7 +117,7 @@ def test_what_the_model_assumes_stands_beside_what_was_measured(tmp_path: Path) 
     assert "| chain | turns 500, trigger EPILOGUE, dependent True |" in text
     text = results(lines[1:], tmp_path)
     assert "The constants are not fitted: no reading of cache" in text
-    assert "What the model of time assumes" not in results(layer_lines(), tmp_path)
+    assert "What the model of time assumes" not in results([HTTP], tmp_path)
 
 
 def test_the_model_is_checked_with_what_it_assumes_and_with_what_was_measured() -> None:

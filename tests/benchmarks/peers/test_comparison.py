@@ -89,7 +89,7 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
     monkeypatch.setattr(peers, "environment", installed)
     monkeypatch.setattr(peers, "requirements", lambda peer: peer.requirements)
     out = tmp_path / "rows.json"
-    effort = ["--seconds", "0.2", "--rounds", "2", "--works", NOOP, DIGITS]
+    effort = ["--seconds", "0.05", "--rounds", "2", "--works", NOOP, DIGITS]
     peers.main([*effort, "--record", str(out)])
 
     rows = read(out)
@@ -131,7 +131,7 @@ def test_every_other_round_runs_backwards_and_who_failed_is_not_asked_again(
     contenders = [Contender(Peer(n, n, (), COMMAND, (s,)), HERE) for n, s in names.items()]
     said: list[str] = []
     monkeypatch.setattr(comparison, "_TRY", 0.0)  # one request each
-    rows = measure(contenders, NOOP, NOTHING, Effort(3, 0.3), tmp_path, said.append)
+    rows = measure(contenders, NOOP, NOTHING, Effort(3, 0.05), tmp_path, said.append)
     rounds = [line[-1] for line in said if "round" in line]
     assert "".join(rounds) == "abccaac"
     assert {row.get("error", "")[:12] for row in rows if row["server"] == "b"} == {"HTTP/1.1 503"}

@@ -151,8 +151,9 @@ class Client:
         one.
         """
         if self._connection is not None:
-            ended, _, _ = select.select([self._connection.sock], [], [], 0)
-            if not ended:
+            ended = select.poll()  # not select, whose files are numbered below 1024
+            ended.register(self._connection.sock, select.POLLIN)
+            if not ended.poll(0):
                 return self._connection
             self._close()
         for port in itertools.islice(self._ports, 4):
