@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from benchmarks.peers.comparison import (
 )
 from benchmarks.peers.processes import Running
 from benchmarks.peers.works import DIGITS, NOOP
-from benchmarks.rows import read
+from benchmarks.rows import Row, read
 from benchmarks.serving.http_client import Address, BadAnswerError, ClosedError, closed_loop
-from tests.support.benchmarks.stand_in import COMMAND, HERE, NOTHING, ask, run
+from tests.support.benchmarks.stand_in import COMMAND, HERE, NOTHING, ask, row, run
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,22 @@ STAND_IN = Peer(
         Setting(TIRED, {"answers": 3}),
     ),
 )
+
+
+def test_a_run_that_is_interrupted_keeps_the_works_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(*_: object) -> Iterator[list[Row]]:
+        yield [row(CONVOY.name, 700)]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(peers, "compare", compare)
+    out = tmp_path / "rows.json"
+    with pytest.raises(KeyboardInterrupt):
+        peers.main(["--record", str(out)])
+    assert read(out) == [row(CONVOY.name, 700)]
+
+
 ABSENT = Peer("Absent", "absent", ("absent==1",), COMMAND, (Setting("any"),))
 
 

@@ -108,7 +108,7 @@ def test_what_was_recorded_under_other_conditions_is_not_compared(
     assert f"UNFAIR: {sentence}" in shown(rows)
     with pytest.raises(UnfairError, match=reason):
         readme_table(rows)
-    monkeypatch.setattr(peers, "compare", lambda *_: rows)
+    monkeypatch.setattr(peers, "compare", lambda *_: iter([rows]))
     with pytest.raises(SystemExit, match="1"):
         peers.main(["--record", str(tmp_path / "rows.jsonl")])
     assert not (tmp_path / "rows.jsonl").exists()
