@@ -109,7 +109,7 @@ class GivenModel:
     def run(self, tensor: Tensors) -> Mapping[str, NDArray[np.float32]]:
         """Return the values of one image by name. Raises EngineError where ONNX Runtime fails.
 
-        A file of a fixed batch gets that many of the image.
+        A file of a fixed batch gets as many copies of the image.
         """
         kind = _TYPES.get(self._input.type)
         if kind is None:

@@ -214,7 +214,7 @@ def _add(
 ) -> None:
     """Add to `given` the values that it lacks, and list their keys in `sources` under `name`.
 
-    Where it has `resize`, `crop_pct` is not added, and the reverse.
+    Where it has `resize`, `crop_pct` is not added, and vice versa.
     """
     taken = {key: value for key, value in values.items() if key not in given}
     for key, other in (("resize", "crop_pct"), ("crop_pct", "resize")):
@@ -432,7 +432,7 @@ def _guess_layout(shape: Sequence[int]) -> Layout:
 
 
 def _refuse_two_meanings(shape: Sequence[int], given: Mapping[str, Any]) -> None:
-    """Raise PreprocessingError for clips of one channel that may be images with an axis more."""
+    """Raise PreprocessingError for clips of one channel that may be images with one axis more."""
     if len(shape) == 4 and shape[0] == 1 and 3 in (shape[1], shape[-1]) and "frames" not in given:
         raise PreprocessingError(
             f"the model takes N×{_shown(shape)}, which may be clips of grey frames, or images with"

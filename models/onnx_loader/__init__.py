@@ -84,7 +84,7 @@ def load_model(
     """Read, check and normalise the model in `path`.
 
     `input_shape` is one image's shape for a model whose input leaves sizes open. Raises
-    ModelFileError (the file) or UnsupportedModelError (what it asks for).
+    ModelFileError for a broken file, UnsupportedModelError for a model that Convoy cannot run.
     """
     return load_proto(path.stem, read_model(path, limits or FileLimits()), input_shape)
 

@@ -53,8 +53,8 @@ def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
     """Return the labels in a file, by the form that its name says.
 
     `source` is the file that names it, if one does. Raises PreprocessingError; NotLabelsError for a
-    readable file without labels, and for a table, JSON or YAML that cannot be read: such a file
-    need not be one of labels.
+    readable file without labels, and for a table, JSON or YAML that cannot be read, which may be no
+    file of labels.
     """
     what, form = f"{source}: the labels" if source else "", path.suffix.lower()
     labels: tuple[str, ...] | None

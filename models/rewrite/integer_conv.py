@@ -84,8 +84,8 @@ def _in_bytes(grid: Grid) -> Grid:
 
 
 def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite:
-    """Return a rewrite that repeats each channel of x twice in a row, to multiply two bytes a
-    number."""
+    """Return a rewrite that repeats each channel of x twice in a row, for the two bytes of each of
+    the filter's numbers."""
     shape, stored = (2 * view.shape(x)[0], *view.shape(x)[1:]), view.value(x).stored
     joined, pairs = (
         Value(view.fresh(f"{product.output}/{stem}"), shape, stored=stored)

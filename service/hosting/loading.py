@@ -317,7 +317,8 @@ def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) 
 def open_on_devices(
     classifier: Classifier, settings: Settings, max_batch: int, choices: Sequence[DeviceChoice]
 ) -> Sequence[Engine]:
-    """Open an engine for each device like `open_classifier`. Raises EngineError if one fails."""
+    """Open an engine for each device, as `open_classifier` does. Raises EngineError if one
+    fails."""
     return open_engines(
         classifier,
         choices,

@@ -105,7 +105,8 @@ class Pipeline:
     def left(self) -> Collection[Kind]:
         """Return the kinds of images that the engines are to decode or resize next.
 
-        Decoded ones only while few are in progress, since each is up to 3 MB until it is resized.
+        Decoded images are among them only while few are in progress, since each is up to 3 MB until
+        it is resized.
         """
         takes = self.runner.takes
         if takes < Kind.DECODED:  # on a CPU, mostly
