@@ -33,9 +33,9 @@ from service.api.schemas import (
 from service.batching.policy import LEVELS, NO_HURRY, Urgency, urgency_of
 from service.engine.ranking import DEFAULT_THRESHOLD, most_of, top_k
 from service.errors import InvalidParameterError, ModelNotFoundError
-from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.repository import Repository
+from service.hosting.request import ImageRequest, Scored
 from service.http.asgi import answer_to
 from service.http.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES, Headers, form_boundary, images_of
 from service.http.exchange import Endpoint

@@ -31,7 +31,7 @@ from service.batching.device_turns import DeviceTurns
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, SHORT_S, Decision, Urgency, due
-from service.batching.queue import Backlog, BatchResult, OnOutcome, Part, Request
+from service.batching.queue import Backlog, BatchResult, OnOutcome, Part, Posted
 from service.callbacks import call_safely
 from service.errors import DeadlineError, EngineFailedError, ServiceError, ShuttingDownError
 from service.fair_queue import ANYONE, Client
@@ -131,7 +131,7 @@ class Batcher(Generic[T, R]):
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
         cost: float = 1.0,
-    ) -> Request[T, R]:
+    ) -> Posted[T, R]:
         """Queue `items`, all or none; `then` is called once with the outcome, after `post` has
         returned. In their client's turns each of them counts as `cost` usual ones.
 
@@ -146,7 +146,7 @@ class Batcher(Generic[T, R]):
         if urgency.deadline < inf:
             self.check_deadline(count, urgency, client)
         moment = due(now, urgency)
-        request = Request(
+        request = Posted(
             self._waiting, tuple(items), now, then, client, moment, urgency, count, cost
         )
         loop = asyncio.get_running_loop()
@@ -395,12 +395,12 @@ class Batcher(Generic[T, R]):
             failure.__cause__ = error
             self._fail(request, failure)
 
-    def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
+    def _fail(self, request: Posted[T, R], failure: ServiceError) -> None:
         """Fail a request that has no outcome yet."""
         self._waiting.leave(request)
         self._tell(request, failure)
 
-    def _tell(self, request: Request[T, R], outcome: BatchResult[R] | ServiceError) -> None:
+    def _tell(self, request: Posted[T, R], outcome: BatchResult[R] | ServiceError) -> None:
         then, request.then = request.then, None
         if then is not None:
             call_safely(then, outcome)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from service.batching.device_turns import DeviceTurn
-from service.batching.queue import BatchResult, Part, Request
+from service.batching.queue import BatchResult, Part, Posted
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,9 +30,9 @@ class Batch(Generic[T, R]):
 
     def answers(
         self, results: list[R], compute_s: float
-    ) -> list[tuple[Request[T, R], BatchResult[R]]]:
+    ) -> list[tuple[Posted[T, R], BatchResult[R]]]:
         """Return the requests that are complete with this batch's results, each with its answer."""
-        answers: list[tuple[Request[T, R], BatchResult[R]]] = []
+        answers: list[tuple[Posted[T, R], BatchResult[R]]] = []
         begins, size = 0, len(self.items)
         for request, first, count in self.parts:
             own = results[begins : begins + count]

@@ -40,7 +40,7 @@ OnOutcome = Callable[[BatchResult[R] | ServiceError], None]
 
 
 @dataclass(eq=False, slots=True)
-class Request(Generic[T, R]):
+class Posted(Generic[T, R]):
     """Holds a posted request, whose items are dispatched in order."""
 
     waiting: "Backlog[T, R]"
@@ -77,20 +77,20 @@ class Request(Generic[T, R]):
 
 
 # What a batch has of a request: the first item and how many.
-Part = tuple[Request[T, R], int, int]
+Part = tuple[Posted[T, R], int, int]
 
 # Items of a request that go one after another.
-Stretch = tuple[Request[T, R], int]
+Stretch = tuple[Posted[T, R], int]
 
 
 class Backlog(Generic[T, R]):
     """Holds requests that have items not yet dispatched."""
 
     def __init__(self) -> None:
-        self._queue: FairQueue[Request[T, R]] = FairQueue(_due_by_turns)
+        self._queue: FairQueue[Posted[T, R]] = FairQueue(_due_by_turns)
         # While one client waits: its requests in order, not in the queue, which takes longer. But
         # for the first of them, none has a deadline or a priority.
-        self._alone: list[Request[T, R]] = []
+        self._alone: list[Posted[T, R]] = []
         self._taken = 0.0  # when the last of them was, in clock seconds
         self.deadlines = 0  # requests that have one
         self.depth = 0  # items
@@ -98,7 +98,7 @@ class Backlog(Generic[T, R]):
     def __bool__(self) -> bool:
         return self.depth > 0
 
-    def all(self) -> Sequence[Request[T, R]]:
+    def all(self) -> Sequence[Posted[T, R]]:
         """Return all requests, with each client's in order."""
         self._join()
         return [request for line in self._queue.lines() for request in line.entries]
@@ -127,7 +127,7 @@ class Backlog(Generic[T, R]):
         )
         return int(own + better + alike)
 
-    def enter(self, request: Request[T, R]) -> int:
+    def enter(self, request: Posted[T, R]) -> int:
         """Insert a request behind its client's requests that are due no later.
 
         Returns how many items of its client wait.
@@ -152,7 +152,7 @@ class Backlog(Generic[T, R]):
             line = self._queue.line(requests[0].client)
             line.since = max(line.since, self._taken)
 
-    def _add(self, request: Request[T, R]) -> int:
+    def _add(self, request: Posted[T, R]) -> int:
         line = self._queue.line(request.client)
         entries = line.entries
         if not entries or entries[-1].due <= request.due:
@@ -166,7 +166,7 @@ class Backlog(Generic[T, R]):
         line.size += request.left
         return int(line.size)
 
-    def leave(self, request: Request[T, R]) -> None:
+    def leave(self, request: Posted[T, R]) -> None:
         """Remove those items of a request that still wait."""
         if request.left:
             self._join()
@@ -196,9 +196,9 @@ class Backlog(Generic[T, R]):
                 self.deadlines -= request.deadline < inf
         return items, parts
 
-    def _counts(self, limit: int, now: float) -> dict[Request[T, R], int]:
+    def _counts(self, limit: int, now: float) -> dict[Posted[T, R], int]:
         """Take `limit` items, and return how many of them are of each request."""
-        counts: dict[Request[T, R], int] = {}
+        counts: dict[Posted[T, R], int] = {}
         if alone := self._alone:
             for request in alone:
                 counts[request] = count = min(limit, request.left)
@@ -227,8 +227,8 @@ class Backlog(Generic[T, R]):
             return ()
         self._join()
         sizes = {line.client.name: line.size for line in self._queue.lines()}
-        numbers: dict[Request[T, R], int] = {}
-        so_far: dict[Request[T, R], int] = {}
+        numbers: dict[Posted[T, R], int] = {}
+        so_far: dict[Posted[T, R], int] = {}
         claims = []
         for request, count in self.in_order(now):
             number = numbers.setdefault(request, len(numbers))
@@ -238,7 +238,7 @@ class Backlog(Generic[T, R]):
         return claims
 
 
-def _goes_behind(last: Request[T, R], request: Request[T, R]) -> bool:
+def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:
     """Return whether a request without urgency may follow `last`, of the same client and due no
     later."""
     return (
@@ -248,12 +248,12 @@ def _goes_behind(last: Request[T, R], request: Request[T, R]) -> bool:
     )
 
 
-def _stretches(queue: FairQueue[Request[T, R]], limit: int, now: float) -> Iterator[Stretch[T, R]]:
+def _stretches(queue: FairQueue[Posted[T, R]], limit: int, now: float) -> Iterator[Stretch[T, R]]:
     """Yield each request with how many of its items go next, in the order of service.
 
     They are `limit` items in all, which are taken off `queue`; no request is changed.
     """
-    left: dict[Request[T, R], int] = {}  # of those that are served in part
+    left: dict[Posted[T, R], int] = {}  # of those that are served in part
     while limit > 0:
         line, worth = queue.next()
         entries, served, items = line.entries, 0.0, 0
@@ -276,11 +276,11 @@ def _stretches(queue: FairQueue[Request[T, R]], limit: int, now: float) -> Itera
         queue.place(line, _level(line))
 
 
-def _level(line: Line[Request[T, R]]) -> int:
+def _level(line: Line[Posted[T, R]]) -> int:
     return line.entries[0].urgency.level if line.entries else 0
 
 
-def _due_by_turns(line: Line[Request[T, R]]) -> float:
+def _due_by_turns(line: Line[Posted[T, R]]) -> float:
     """Return when a line's first request is due, counted from the line's last turn."""
     head = line.entries[0]
     return due(max(head.submitted, line.since), head.urgency)

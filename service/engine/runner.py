@@ -24,7 +24,7 @@ from service.batching.consumer import BatchRecord
 from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, SHORT_S, SHORT_WITH_DECODING_S, Urgency
-from service.batching.queue import OnOutcome, Request
+from service.batching.queue import OnOutcome, Posted
 from service.engine.ranking import ScoreRow
 from service.engine.supervised_engine import Item, Probe, State, SupervisedEngine
 from service.engine.undecoded import Sample, Undecoded
@@ -172,7 +172,7 @@ class EngineRunner:
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
         inner: Collection[str] = (),
-    ) -> Request[Item, ScoreRow]:
+    ) -> Posted[Item, ScoreRow]:
         """Queue images for scoring like `Batcher.post`, and ask for those `inner` values as well.
 
         Images that are still to be decoded count in their client's turns by how long that takes.

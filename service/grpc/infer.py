@@ -1,4 +1,4 @@
-"""Answers a ModelInferRequest by the same `Call` as over HTTP."""
+"""Answers a ModelInferRequest by the same `Request` as over HTTP."""
 
 import asyncio
 from time import perf_counter
@@ -14,10 +14,9 @@ from service.errors import CRASHED, Code, ServiceError
 from service.fair_queue import Right
 from service.grpc.messages import message_class
 from service.grpc.request import Message, encoded_varint, infer_request, read_message
-from service.hosting.call import Call
-from service.hosting.inference import ImageRequest, Outcome, Scored
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
+from service.hosting.request import ImageRequest, Outcome, Request, Scored
 from service.http.exchange import LONG_ANSWER
 from service.telemetry.record import RequestRecord
 
@@ -52,11 +51,11 @@ class _Exchange:
     def __init__(self, pipeline: Pipeline, record: RequestRecord, deadline: float | None) -> None:
         self._pipeline, self._record, self._deadline = pipeline, record, deadline
         self._outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._call = Call(pipeline, record, self._take)
+        self._request = Request(pipeline, record, self._take)
 
     async def answer(self, message: Message, length: int) -> bytes:
         """Return the answer's message."""
-        call = self._call
+        request = self._request
         outcome: Outcome | None = None
         try:
             self._begin(message, length)
@@ -64,19 +63,19 @@ class _Exchange:
             if isinstance(outcome, Exception):
                 raise outcome
             most = bytes_of(self._asked, outcome.results, self._pipeline)
-            call.hold_answer(most)
+            request.hold_answer(most)
             answer = await self._made(outcome) if most > LONG_ANSWER else self._format(outcome)
-            call.count(outcome, call.phases(outcome))
-            call.end()
+            request.count(outcome, request.phases(outcome))
+            request.end()
             return answer
         except Exception as error:
-            call.fail(error)  # counted and logged, unless it was
+            request.fail(error)  # counted and logged, unless it was
             if isinstance(error, ServiceError):
                 raise
             raise ServiceError(CRASHED) from error
         finally:
             late = self._deadline is not None and perf_counter() >= self._deadline
-            call.abandon(Code.TOO_LATE if late else Code.CLIENT_LEFT)
+            request.abandon(Code.TOO_LATE if late else Code.CLIENT_LEFT)
             # An error in these has this frame, and so the message: a cycle.
             del self._outcome, outcome
 
@@ -84,24 +83,24 @@ class _Exchange:
         """Return a long answer's message, made in a thread."""
         made: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._outcome = made  # which gets an error, too, as of a call that gives way
-        self._call.aside(self._format, scored, made.set_result)
+        self._request.aside(self._format, scored, made.set_result)
         answer: bytes | Exception = await made
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def _begin(self, message: Message, length: int) -> None:
-        call, pipeline = self._call, self._pipeline
-        call.open()
-        call.hold(length, f"this one has {length}")
-        call.receive()
+        request, pipeline = self._request, self._pipeline
+        request.open()
+        request.hold(length, f"this one has {length}")
+        request.receive()
         max_images = pipeline.admission.max_images_a_request
 
         def read(message: Message) -> InferRequest:
             return infer_request(message, pipeline.info, max_images, pipeline.regions)
 
         if message.is_long:
-            call.aside(read, message, self._infer)
+            request.aside(read, message, self._infer)
         else:
             self._infer(read(message))
 
@@ -115,7 +114,7 @@ class _Exchange:
             urgency = urgency._replace(deadline=min(urgency.deadline, self._deadline))
         images = None if asked.images is None else list(asked.images)
         inner = asked.inner(self._pipeline.info)
-        self._call.infer(
+        self._request.infer(
             ImageRequest(asked.files, images, urgency, copied=asked.copied, inner=inner)
         )
 

@@ -1,6 +1,6 @@
 """Handles one request to a model's endpoint, from its head to its answer.
 
-    begin ── body ── end ── wanted ── Call ── scores ─┬─ answer
+    begin ── body ── end ── wanted ── Request ── scores ─┬─ answer
       │        │      │                 │             └─ in a thread, if it is long ── answer
       └────────┴──────┴─────────────────┴─── error ─────────────────────────────────────┘
 
@@ -14,9 +14,8 @@ from typing import Any, Protocol
 from starlette.responses import Response
 
 from service.errors import CRASHED, Code, ServiceError
-from service.hosting.call import Call
-from service.hosting.inference import ImageRequest, Outcome, Scored
 from service.hosting.pipeline import Pipeline
+from service.hosting.request import ImageRequest, Outcome, Request, Scored
 from service.http.body import Headers, content_coding, content_length
 from service.http.compression import inflate
 from service.http.responses import error_response, refusal
@@ -60,11 +59,11 @@ class Exchange:
 
     __slots__ = (
         "_asked",
-        "_call",
         "_chunks",
         "_form",
         "_length",
         "_now",
+        "_request",
         "_respond",
         "endpoint",
         "record",
@@ -82,7 +81,7 @@ class Exchange:
         self.endpoint, self.record = endpoint, record
         self._now = now
         self._respond = respond
-        self._call = Call(endpoint.pipeline, record, self._answer)
+        self._request = Request(endpoint.pipeline, record, self._answer)
         self._chunks: list[bytes | bytearray] = []
         self._length = 0  # bytes of the body so far
         self._asked: Any = None
@@ -91,22 +90,22 @@ class Exchange:
     @property
     def answered(self) -> bool:
         """Return whether the request is answered or abandoned."""
-        return self._call.ended
+        return self._request.ended
 
     def begin(self) -> None:
         """Start the call, or refuse what the head alone shows to be wrong or too large."""
         now = self._now()
         if now is not None and now is not self.endpoint:  # another request was before it
             self.endpoint = now
-            self._call = Call(now.pipeline, self.record, self._answer)
+            self._request = Request(now.pipeline, self.record, self._answer)
         try:
-            self._call.open()
+            self._request.open()
             self._asked = self.endpoint.check(self.record)
             length = content_length(self.record.headers)
             if length is not None:
-                self._call.hold(length, f"this one has {length}")
+                self._request.hold(length, f"this one has {length}")
         except Exception as error:  # noqa: BLE001  answered, counted and logged
-            self._call.fail(error)
+            self._request.fail(error)
 
     def feed(self, chunk: bytes) -> None:
         """Add a piece of the body."""
@@ -115,9 +114,9 @@ class Exchange:
         add_chunk(self._chunks, chunk)
         self._length += len(chunk)
         try:  # a body of unknown length
-            self._call.hold(self._length, "this one has more")
+            self._request.hold(self._length, "this one has more")
         except ServiceError as error:
-            self._call.fail(error)
+            self._request.fail(error)
 
     def end(self) -> None:
         """Read the body, which is complete."""
@@ -125,27 +124,27 @@ class Exchange:
             return
         chunks, self._chunks = self._chunks, []
         body = b"".join(chunks)  # a single chunk of bytes is not copied
-        self._call.receive()
+        self._request.receive()
         try:
             headers = self.record.headers
             coding = content_coding(headers) if b"content-encoding" in headers else ""
             if coding:
                 max_bytes = self.endpoint.pipeline.admission.max_body_bytes
-                self._call.aside(
+                self._request.aside(
                     partial(inflate, coding=coding, max_bytes=max_bytes), body, self._inflated
                 )
             else:
                 self._read(body)
         except Exception as error:  # noqa: BLE001  answered, counted and logged
-            self._call.fail(error)
+            self._request.fail(error)
 
     def abandon(self) -> None:
         """Stop because no one waits for the answer."""
         self._chunks = []
-        self._call.abandon(self.record.refused or Code.CLIENT_LEFT)
+        self._request.abandon(self.record.refused or Code.CLIENT_LEFT)
 
     def _inflated(self, body: bytes) -> None:
-        self._call.hold_more(len(body))
+        self._request.hold_more(len(body))
         self._read(body)
 
     def _read(self, body: bytes) -> None:
@@ -154,11 +153,11 @@ class Exchange:
         if endpoint.reads_quickly(self.record.headers, len(body)):
             self._infer(endpoint.read(self._asked, body))
         else:
-            self._call.aside(partial(endpoint.read, self._asked), body, self._infer)
+            self._request.aside(partial(endpoint.read, self._asked), body, self._infer)
 
     def _infer(self, wanted: ImageRequest) -> None:
         self._form = wanted.form
-        self._call.infer(wanted)
+        self._request.infer(wanted)
 
     def _answer(self, outcome: Outcome) -> None:
         """Send the scores or the error."""
@@ -169,23 +168,23 @@ class Exchange:
             else:
                 self._respond(error_response(Code.FAILED, CRASHED))
             return
-        call = self._call
+        request = self._request
         try:
             most = self.endpoint.answer_bytes(self._form, outcome)
-            call.hold_answer(most)
+            request.hold_answer(most)
             if most > LONG_ANSWER:
-                call.aside(self._made, outcome, partial(self._finish, outcome))
+                request.aside(self._made, outcome, partial(self._finish, outcome))
             else:
                 self._finish(outcome, self._made(outcome))
         except Exception as error:  # noqa: BLE001  answered, counted and logged
-            call.fail(error)
+            request.fail(error)
 
     def _made(self, scored: Scored) -> tuple[Response, Phases]:
         """Return the answer, and how long each phase took; a thread may call this."""
         took: list[Phases] = []
 
         def phases() -> Phases:
-            took.append(self._call.phases(scored))
+            took.append(self._request.phases(scored))
             return took[-1]
 
         response = self.endpoint.answer(self._form, scored, phases)
@@ -193,8 +192,8 @@ class Exchange:
 
     def _finish(self, scored: Scored, made: tuple[Response, Phases]) -> None:
         response, phases = made
-        self._call.count(scored, phases)
-        self._call.end()
+        self._request.count(scored, phases)
+        self._request.end()
         self._respond(response)
 
 

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from models import Kind
 from service.batching.policy import Urgency
-from service.batching.queue import BatchResult, Request
+from service.batching.queue import BatchResult, Posted
 from service.engine.ranking import ScoreRow
 from service.engine.runner import EngineRunner
 from service.errors import ServiceError
@@ -95,7 +95,7 @@ class Session:
 
     def __init__(self, wire: Wire, number: int, models: Sequence[_Model]) -> None:
         self.wire, self._number, self._models = wire, number, models
-        self._open: dict[int, Request[Any, ScoreRow]] = {}
+        self._open: dict[int, Posted[Any, ScoreRow]] = {}
         self.unknown = 1  # statuses that the worker has not read; the first is said by `serve`
         self._early = 0  # those of them that were sent before it listened
         self.knows = asyncio.Event()  # the worker has read the last status, or is gone

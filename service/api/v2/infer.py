@@ -16,8 +16,8 @@ from service.edge.rights import permit
 from service.engine.ranking import ScoreRow
 from service.errors import BadRequestError
 from service.fair_queue import Right
-from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import ModelInfo, Pipeline
+from service.hosting.request import ImageRequest, Scored
 from service.http.body import Headers, content_coding
 from service.http.compression import compress, wanted_coding
 from service.http.responses import json_list

@@ -14,7 +14,7 @@ from benchmarks.simulation.workloads import PROFILES, capacity
 from service.batching.batcher import Batcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Urgency, due
-from service.batching.queue import Backlog, Request
+from service.batching.queue import Backlog, Posted
 from service.errors import DeadlineError
 from service.fair_queue import Client
 from tests.support.service import virtual_time
@@ -287,10 +287,10 @@ def test_a_priority_counts_more_than_what_its_client_has_waiting_besides() -> No
         urgency = Urgency(1.0, priority)
         own = ("a",) * items
         moment = due(0.0, urgency)
-        waiting.enter(Request(waiting, own, 0.0, None, Client("a"), moment, urgency, items))
+        waiting.enter(Posted(waiting, own, 0.0, None, Client("a"), moment, urgency, items))
     for number in range(15):
         urgency, client = Urgency(1.0), Client(f"client {number}")
-        waiting.enter(Request(waiting, ("b",), 0.0, None, client, due(0.0, urgency), urgency, 1))
+        waiting.enter(Posted(waiting, ("b",), 0.0, None, client, due(0.0, urgency), urgency, 1))
     claims = waiting.claims(0.0)
     first = max(claims, key=attrgetter("weight"))
     assert first.items == 1
@@ -302,7 +302,7 @@ def test_clients_take_turns_by_what_their_items_cost() -> None:
     for number in range(40):
         for name, cost in (("dear", 4.0), ("cheap", 1.0)):
             backlog.enter(
-                Request(
+                Posted(
                     *(backlog, (name,), 0.0, None, Client(name), due(0.0) + number, NO_HURRY, 1),
                     cost=cost,
                 )

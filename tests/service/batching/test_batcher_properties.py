@@ -33,7 +33,7 @@ from service.errors import (
     ServiceError,
     ShuttingDownError,
 )
-from service.hosting.inference import Withdrawable
+from service.hosting.request import Withdrawable
 from tests.support.service import virtual_time
 from tests.support.service.batcher_scenarios import (
     RAISES,

@@ -14,10 +14,12 @@ from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.watchdog import Bounds
 from service.errors import EngineFailedError, ShuttingDownError, ThreadLostError
+from service.fair_queue import ANYONE
 from service.hosting.admission import Reservation
-from service.hosting.inference import ImageRequest, Inference, Outcome, Scored
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
+from service.hosting.request import ImageRequest, Outcome, Request, Scored
+from service.telemetry.record import RequestRecord
 from tests.support.service.client import PATH, digits, error_of, metric, serving, until
 from tests.support.service.fakes import FakeEngine, make_repository, one_hot
 
@@ -431,12 +433,14 @@ async def score(pipeline: Pipeline, held: Reservation | None = None) -> Scored:
         else:
             ended.set_result(outcome)
 
-    inference = Inference(pipeline, held, settle)
+    record = RequestRecord(b"1", "127.0.0.1", b"POST", b"/", b"", {}, ANYONE)
+    request = Request(pipeline, record, settle)
+    request._reservation = held
     try:
-        inference.start(ImageRequest([], [np.zeros((1, 1, 1), np.uint8)]))
+        request.infer(ImageRequest([], [np.zeros((1, 1, 1), np.uint8)]))
         return await ended
     finally:
-        held.release()
+        request.end()
 
 
 async def hang(pipeline: Pipeline, engines: Sequence[FakeEngine]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from service.errors import ImageError
 from service.hosting.admission import ByteRoom
-from service.hosting.inference import Inference
+from service.hosting.request import Request
 from service.http.exchange import Exchange
 from service.images.decode_pool import Decoding
 from tests.support.servers.listening import post
@@ -94,7 +94,7 @@ async def test_a_body_counts_until_it_is_decoded(request_: bytes) -> None:
 @run
 async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
     def left() -> int:
-        return sum(isinstance(each, Inference | Exchange) for each in gc.get_objects())
+        return sum(isinstance(each, Request | Exchange) for each in gc.get_objects())
 
     two = post(form(b"7", b"x"), FORM)
     late = PIXELS[:-1] + b', "parameters": {"timeout": 1}}'

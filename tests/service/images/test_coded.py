@@ -18,7 +18,7 @@ from service.images.coded import Coded
 from service.images.decode_pool import Cost, Decoding
 from service.settings import Settings
 from service.telemetry.counts import PHASES
-from tests.service.hosting.test_inference import Ask, pipeline_of
+from tests.service.hosting.test_request_files import Ask, pipeline_of
 from tests.support.service.fakes import FakeEngine, decode_digit
 
 pytestmark = pytest.mark.anyio

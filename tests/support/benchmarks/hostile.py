@@ -20,7 +20,7 @@ from benchmarks.simulation.workloads import PROFILES
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, due
-from service.batching.queue import Backlog, Request
+from service.batching.queue import Backlog, Posted
 from service.fair_queue import ANYONE, Client
 
 HONEST = "honest"
@@ -71,8 +71,8 @@ def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool 
         for _ in range(kept.connections)
     ]
     heapq.heapify(coming)
-    parts: list[tuple[Request[str, None], int, int]] = []
-    undone: dict[Request[str, None], int] = {}
+    parts: list[tuple[Posted[str, None], int, int]] = []
+    undone: dict[Posted[str, None], int] = {}
     took: list[float] = []
     got = dict.fromkeys(habits, 0.0)
     began, ends, again, last = 0.0, inf, inf, _BATCHES * seconds[-1]
@@ -98,7 +98,7 @@ def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool 
             client, images = Client(name) if fair else ANYONE, habits[name].images
             moment = due(now)
             own = (name,) * images
-            request = Request(waiting, own, now, None, client, moment, NO_HURRY, images)
+            request = Posted(waiting, own, now, None, client, moment, NO_HURRY, images)
             undone[request] = images
             inside = waiting.enter(request)
             inside += sum(part[2] for part in parts if part[0].client == client)

@@ -10,7 +10,7 @@ from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import BatchResult, OnOutcome
 from service.errors import ServiceError
 from service.fair_queue import ANYONE, Client
-from service.hosting.inference import Withdrawable
+from service.hosting.request import Withdrawable
 from tests.support.service import virtual_time
 from tests.support.service.virtual_time import now, turns
 

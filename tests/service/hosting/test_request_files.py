@@ -17,9 +17,8 @@ from models import Kind
 from service.batching.policy import Urgency
 from service.errors import Code, DeadlineError, EngineFailedError, ImageError
 from service.fair_queue import Client
-from service.hosting.call import Call
-from service.hosting.inference import ImageRequest, Outcome
 from service.hosting.pipeline import Pipeline
+from service.hosting.request import ImageRequest, Outcome, Request
 from service.images.decode_pool import DecodePool
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
@@ -53,7 +52,7 @@ class Ask:
         self.outcomes: list[Outcome] = []
         self.phases: Phases | None = None
         record = RequestRecord(b"1", "127.0.0.1", b"POST", b"/", b"", {}, CLIENT)
-        self.call = Call(pipeline, record, self._note)
+        self.call = Request(pipeline, record, self._note)
         self.call.open()
         self.call.hold(sum(map(len, files)), "it has more")
         wanted = ImageRequest(files, None)

@@ -18,9 +18,8 @@ from service.errors import (
     ServiceError,
 )
 from service.fair_queue import ANYONE, Client
-from service.hosting.call import Call
-from service.hosting.inference import ImageRequest, Inference, Outcome
 from service.hosting.pipeline import Pipeline
+from service.hosting.request import ImageRequest, Outcome, Request
 from service.telemetry.record import RequestRecord
 from tests.support.service.fakes import FakeEngine, make_repository
 
@@ -38,9 +37,9 @@ async def pipeline_of(engine: FakeEngine) -> AsyncIterator[Pipeline]:
     assert await repository.close(5)
 
 
-def opened(pipeline: Pipeline, then: Callable[[Outcome], None], client: Client = ANYONE) -> Call:
+def opened(pipeline: Pipeline, then: Callable[[Outcome], None], client: Client = ANYONE) -> Request:
     record = RequestRecord(b"1", "127.0.0.1", b"POST", b"/", b"", {}, client)
-    call = Call(pipeline, record, then)
+    call = Request(pipeline, record, then)
     call.open()
     return call
 
@@ -125,7 +124,7 @@ async def test_a_call_that_ended_is_freed_without_the_collector() -> None:
         gc.disable()
         try:
             assert not isinstance(await outcome_of(pipeline, b"3"), Exception)
-            assert not [each for each in gc.get_objects() if isinstance(each, Call)]
+            assert not [each for each in gc.get_objects() if isinstance(each, Request)]
         finally:
             gc.enable()
 
@@ -158,7 +157,7 @@ async def test_a_models_own_deadline_is_the_latest_and_its_priority_the_default(
         pipeline.info = replace(pipeline.info, serving=serving)
         call = opened(pipeline, lambda _: None)
         started, found = call.record.started, []
-        monkeypatch.setattr(Inference, "start", lambda _, wanted: found.append(wanted.urgency))
+        monkeypatch.setattr(Request, "_start", lambda _, wanted: found.append(wanted.urgency))
         call.infer(ImageRequest([b"x"], None, asked._replace(deadline=started + asked.deadline)))
         call.end()
     (urgency,) = found
@@ -169,7 +168,7 @@ async def test_a_model_without_its_own_leaves_urgency_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found: list[Urgency] = []
-    monkeypatch.setattr(Inference, "start", lambda _, wanted: found.append(wanted.urgency))
+    monkeypatch.setattr(Request, "_start", lambda _, wanted: found.append(wanted.urgency))
     async with pipeline_of(FakeEngine()) as pipeline:
         call = opened(pipeline, lambda _: None)
         call.infer(ImageRequest([b"x"], None))
