@@ -1,6 +1,7 @@
 """Reads the images to send into memory before the test."""
 
 from dataclasses import dataclass
+from mimetypes import MimeTypes
 from pathlib import Path
 
 from loadtest import LoadTestError
@@ -11,15 +12,16 @@ SAMPLES = BUILT_IN_MODEL.parent / "samples"
 MAX_BYTES = 2_000_000_000
 """Limit on the sum of all image files, which stay in memory."""
 
-_FORMATS = {
-    ".jpg": "jpeg",
-    ".jpeg": "jpeg",
-    ".png": "png",
-    ".webp": "webp",
-    ".gif": "gif",
-    ".bmp": "bmp",
-    ".dib": "bmp",
-}
+# What Python of every version, and of every machine, knows of names, and what 3.11 lacks.
+_TYPES = MimeTypes()
+for _kind, _suffix in (("avif", ".avif"), ("heic", ".heic"), ("heic", ".heif"), ("bmp", ".dib")):
+    _TYPES.add_type(f"image/{_kind}", _suffix)
+
+
+def image_type(name: str) -> str:
+    """Return the media type of an image by its file's name, or "" if it is no image's."""
+    kind, _ = _TYPES.guess_type(name, strict=False)
+    return kind if kind is not None and kind.startswith("image/") else ""
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,12 @@ def load_images(path: Path) -> list[ImageFile]:
     try:
         path.stat()
         files = sorted(path.iterdir()) if path.is_dir() else [path]
-        files = [file for file in files if file.suffix.lower() in _FORMATS and not file.is_dir()]
+        files = [file for file in files if image_type(file.name) and not file.is_dir()]
         if sum(file.stat().st_size for file in files) > MAX_BYTES:
             raise LoadTestError(f"{path}: the images exceed {MAX_BYTES // 10**6} MB; use fewer")
-        images = [
-            ImageFile(file.name, file.read_bytes(), f"image/{_FORMATS[file.suffix.lower()]}")
-            for file in files
-        ]
+        images = [ImageFile(file.name, file.read_bytes(), image_type(file.name)) for file in files]
     except OSError as error:
         raise LoadTestError(f"{error.filename}: {error.strerror}") from error
     if not images:
-        raise LoadTestError(f"{path}: no JPEG, PNG, WebP, GIF or BMP files are there")
+        raise LoadTestError(f"{path}: no images are there")
     return images

@@ -6,11 +6,5 @@ usage="usage: $0 URL IMAGE [hey's flags, such as -c 8 -z 10s]"
 url=${1:?$usage}
 image=${2:?$usage}
 shift 2
-case $image in
-*.png) type=image/png ;;
-*.webp) type=image/webp ;;
-*.gif) type=image/gif ;;
-*.bmp | *.dib) type=image/bmp ;;
-*) type=image/jpeg ;;
-esac
-exec hey -m POST -T "$type" -D "$image" "$@" "${url%/}/v1/classify"
+# The server sees by the first bytes what the image is.
+exec hey -m POST -T application/octet-stream -D "$image" "$@" "${url%/}/v1/classify"

@@ -33,7 +33,7 @@ from service.images.gif import parse_gif
 from service.images.mp4 import parse_mp4
 from service.images.png import parse_png
 from service.images.prepare import MAX_SIDE, ImageLimits, check_image, megapixels, plan
-from service.images.signatures import GIF, MP4, WEBM, ZIP
+from service.images.signatures import MP4, WEBM, ZIP
 from service.images.video import VIDEO_TYPES
 from service.images.webm import parse_webm
 from service.images.webp import parse_webp
@@ -135,15 +135,15 @@ def prepare_clip(
 def _is_whole(file: bytes) -> bool:
     """Return whether a file cannot be a frame of a clip, since it is a clip or no image."""
     match ImageFormat.of(file):
-        case ImageFormat.JPEG | ImageFormat.BMP:
-            return False
+        case None | ImageFormat.GIF:
+            return True
         case ImageFormat.PNG:
             begin, end = file.find(b"acTL"), file.find(b"IDAT")
             return 0 < begin < end
         case ImageFormat.WEBP:
             return file[12:16] == b"VP8X" and len(file) > 20 and bool(file[20] & 0x02)
         case _:
-            return True
+            return False
 
 
 def _of_animation(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
@@ -207,13 +207,13 @@ def _animation(data: bytes) -> tuple[ImageFile, str]:
         file = parse_png(data, animated=True)
     elif kind is ImageFormat.WEBP:
         file = parse_webp(data, animated=True)
-    elif GIF.begins(data):
-        kind, file = None, _moving(*parse_gif(data), _ANIMATED)
+    elif kind is ImageFormat.GIF:
+        file = _moving(*parse_gif(data), _ANIMATED)
     elif data:
         raise UnsupportedMediaTypeError(f"unrecognised format of a clip; {_HOW}")
     else:
         raise ImageError(f"the clip is empty; {_HOW}")
-    return file._replace(weight=_ANIMATED, parts=[]), kind.name if kind else "GIF"
+    return file._replace(weight=_ANIMATED, parts=[]), kind.name
 
 
 def _of_stills(

@@ -17,13 +17,14 @@ import struct
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from operator import floordiv
 from pickle import PickleBuffer
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import AvifImagePlugin, Image, UnidentifiedImageError
 
 from service.errors import ImageError
 from service.images import turbo
@@ -34,8 +35,19 @@ from service.images.png import check_png
 Image.MAX_IMAGE_PIXELS = None
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-# What Pillow's JPEG, PNG, WebP, GIF and BMP readers raise on invalid bytes.
-DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
+# Pillow would look for their readers at the first image of each.
+import_module("PIL.TiffImagePlugin")
+
+# One thread decodes an image; the others are for other images.
+AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+if ImageFormat.HEIF.is_read:
+    _plugin: Any = import_module(ImageFormat.HEIF.plugin)
+    _plugin.register_heif_opener(
+        decode_threads=1, thumbnails=False, depth_images=False, aux_images=False
+    )
+
+# What Pillow's readers raise on invalid bytes.
+DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error)
 
 # Pillow's modes of grey.
 _GREY = {"1", "L"}
@@ -209,7 +221,7 @@ def _drawing(values: dict[str, Any]) -> Drawing:
 
 def _opaque(image: Image.Image, mode: str) -> Image.Image:
     """Return a decoded image as RGB on white, or as L if it is grey, which takes less memory."""
-    if image.mode == "I;16":  # keep the high byte, as Pillow does for 16-bit colour
+    if image.mode.startswith("I;16"):  # keep the high byte, as Pillow does for 16-bit colour
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:
         image = _converted(image, "RGBA")

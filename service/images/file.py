@@ -1,17 +1,16 @@
 """Defines the properties that an image's header gives, and errors that all formats share.
 
 Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sections 5 and 11, RFC
-9649 (WebP), and CIPA DC-008 (EXIF) for the orientation.
+9649 (WebP), TIFF 6.0, and CIPA DC-008 (EXIF) for the orientation.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, unique
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from service.errors import ImageError, UnsupportedMediaTypeError
-from service.images import signatures
-from service.images.signatures import Signature
 
 # Real files have tens of segments, or one for each 8 kB of pixels. An empty one takes four bytes,
 # and about a microsecond to step over.
@@ -23,33 +22,67 @@ _EXIF_ENTRIES = 512
 _ORIENTATION_TAG = 0x0112
 
 
+Marks = Mapping[int, bytes]
+"""The bytes that a file has at some offsets."""
+
+
 @unique
 class ImageFormat(Enum):
-    """Names an accepted format like Pillow; the value is the name as people write it."""
+    """Names a format like Pillow; the value is the name as people write it.
 
-    JPEG = "JPEG", signatures.JPEG, "image/jpeg", (".jpg", ".jpeg")
-    PNG = "PNG", signatures.PNG, "image/png", (".png",)
-    WEBP = "WebP", signatures.WEBP, "image/webp", (".webp",)
-    GIF = "GIF", signatures.GIF, "image/gif", (".gif",)  # the first frame
-    BMP = "BMP", signatures.BMP, "image/bmp", (".bmp", ".dib")
+    This is the one table of the formats: their names, the marks of a file (one of these), their
+    media types, suffixes, and where Pillow needs one the plugin that decodes them.
+    """
 
-    signature: Signature
+    JPEG = "JPEG", [{0: b"\xff\xd8\xff"}], "image/jpeg", [".jpg", ".jpeg"]
+    PNG = "PNG", [{0: b"\x89PNG\r\n\x1a\n"}], "image/png", [".png"]
+    WEBP = "WebP", [{0: b"RIFF", 8: b"WEBP"}], "image/webp", [".webp"]
+    GIF = "GIF", [{0: b"GIF8"}], "image/gif", [".gif"]  # the first frame
+    # Its reserved bytes are 0: two letters alone begin other files, too.
+    BMP = "BMP", [{0: b"BM", 6: bytes(4)}], "image/bmp", [".bmp", ".dib"]
+    TIFF = "TIFF", [{0: b"II*\0"}, {0: b"MM\0*"}], "image/tiff", [".tif", ".tiff"]  # the first page
+
+    AVIF = "AVIF", [{4: b"ftypavif"}, {4: b"ftypavis"}], "image/avif", [".avif"]
+    HEIF = (
+        *("HEIC", [{4: b"ftypheic"}, {4: b"ftypheix"}], "image/heic", [".heic", ".heif"]),
+        "pi_heif",
+    )
+
+    marks: Sequence[Marks]
     media_type: str
-    suffixes: tuple[str, ...]
+    suffixes: Sequence[str]
+    plugin: str
 
     def __new__(
-        cls, spelling: str, signature: Signature, media_type: str, suffixes: tuple[str, ...]
+        cls,
+        spelling: str,
+        marks: Sequence[Marks],
+        media_type: str,
+        suffixes: Sequence[str],
+        plugin: str = "",
     ) -> "ImageFormat":
-        """Return the format with this name, and its signature, media type and suffixes."""
+        """Return the format with this name, and the other columns of its row."""
         member = object.__new__(cls)
         member._value_ = spelling
-        member.signature, member.media_type, member.suffixes = signature, media_type, suffixes
+        member.marks, member.media_type, member.suffixes = marks, media_type, suffixes
+        member.plugin = plugin
         return member
 
     @classmethod
     def of(cls, data: bytes) -> "ImageFormat | None":
         """Return the format by which a file begins, or None."""
-        return next((kind for kind in cls if kind.signature.begins(data)), None)
+        return next((kind for kind in cls if kind.begins(data)), None)
+
+    def begins(self, data: bytes) -> bool:
+        """Return whether a file begins like this format."""
+        return any(
+            all(data.startswith(mark, at) for at, mark in marks.items()) for marks in self.marks
+        )
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether this installation decodes the format."""
+        return not self.plugin or find_spec(self.plugin) is not None
 
     def truncated(self) -> ImageError:
         """Return the error for a file that ends too early."""
@@ -109,10 +142,10 @@ REORIENTATIONS = {
 }
 """How stored pixels become upright, by EXIF's orientation."""
 
-_NAMES = [kind.value for kind in ImageFormat]
+_NAMES = [kind.value for kind in ImageFormat if kind.is_read]
 
 FORMATS = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
-"""The accepted formats, as messages name them: "JPEG, PNG, WebP, GIF or BMP"."""
+"""The accepted formats, as messages name them: "JPEG, PNG, ... or TIFF"."""
 
 
 class Weight(NamedTuple):

@@ -9,9 +9,11 @@ from service.errors import ImageError, UnsupportedMediaTypeError
 from service.images.bmp import parse_bmp
 from service.images.file import FORMATS, ImageFile, ImageFormat
 from service.images.gif import parse_gif_image
+from service.images.heif import parse_avif, parse_heic
 from service.images.jpeg import parse_jpeg
 from service.images.png import parse_png
 from service.images.signatures import name_of
+from service.images.tiff import parse_tiff
 from service.images.webp import parse_webp
 
 # Bytes of a text that was sent in place of a file, and how many of its characters are shown.
@@ -23,6 +25,9 @@ _PARSERS = {
     ImageFormat.WEBP: parse_webp,
     ImageFormat.GIF: parse_gif_image,
     ImageFormat.BMP: parse_bmp,
+    ImageFormat.TIFF: parse_tiff,
+    ImageFormat.AVIF: parse_avif,
+    ImageFormat.HEIF: parse_heic,
 }
 
 
@@ -36,6 +41,11 @@ def parse_image_file(data: bytes) -> ImageFile:
     if not data:
         raise ImageError(f"the image is empty: send the bytes of a {FORMATS} file")
     if begun := ImageFormat.of(data):
+        if not begun.is_read:
+            raise UnsupportedMediaTypeError(
+                f"this server decodes no {begun.value}, for which Convoy is installed with its"
+                f" extra `{begun.name.lower()}`; send a {FORMATS} image"
+            )
         return _PARSERS[begun](data)
     name, text = name_of(data), _text_in(data)
     if text and not name:

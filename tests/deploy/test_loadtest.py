@@ -18,16 +18,8 @@ def path_with_hey(tmp_path: Path) -> str:
     return f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
 
 
-@pytest.mark.parametrize(
-    ("image", "media_type"),
-    [
-        *(("a b.jpg", "image/jpeg"), ("a.JPEG", "image/jpeg")),
-        *(("a.png", "image/png"), ("a.webp", "image/webp")),
-    ],
-)
-def test_hey_sends_the_media_type_of_the_image(
-    path_with_hey: str, image: str, media_type: str
-) -> None:
+def test_hey_sends_an_image_of_any_kind(path_with_hey: str) -> None:
+    image = "a b.jpg"
     run = subprocess.run(
         [PROFILES / "hey.sh", "http://127.0.0.1:8000/", image, "-c", "8"],
         env={"PATH": path_with_hey},
@@ -36,7 +28,7 @@ def test_hey_sends_the_media_type_of_the_image(
         check=True,
     )
     assert run.stdout.splitlines() == [
-        *("-m", "POST", "-T", media_type, "-D", image, "-c", "8"),
+        *("-m", "POST", "-T", "application/octet-stream", "-D", image, "-c", "8"),
         "http://127.0.0.1:8000/v1/classify",
     ]
 

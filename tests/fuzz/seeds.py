@@ -12,7 +12,7 @@ from tests.fuzz import lock
 from tests.fuzz.targets import CORPUS, LOCK
 from tests.support.clips.videos import video
 from tests.support.images import worst_inputs as worst
-from tests.support.images.files import encode, exif, scene
+from tests.support.images.files import encode, exif, heic, scene
 
 _MOST = 2000  # bytes: longer seeds are cut, which is a kind of their own
 
@@ -39,6 +39,13 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for mode in ("L", "P", "RGB", "1"):
         yield "header", encode(small.convert(mode), "BMP")
     yield "header", encode(small.convert("P"), "GIF", transparency=1)
+    for mode in ("L", "P", "RGBA", "1"):
+        yield "header", encode(small.convert(mode), "TIFF", compression="tiff_lzw")
+    yield "header", encode(Image.new("RGB", (9, 9)), "TIFF", exif=exif(6))
+    for mode in ("L", "RGB", "RGBA"):
+        yield "header", encode(small.convert(mode), "AVIF", exif=exif(6))
+    for name in ("scene", "scenergba", "odd"):
+        yield "header", heic(name)
     yield "header", encode(Image.new("CMYK", (9, 9)), "JPEG")
     frames = [scene(9, 7, seed) for seed in range(3)]
     for animation in ("GIF", "PNG", "WEBP"):

@@ -69,7 +69,8 @@ def _header(data: bytes) -> None:
     file = parse_image_file(data)
     assert file.width > 0 < file.height
     assert 1 <= file.orientation <= 8
-    assert sum(len(part) for part in file.parts) <= len(data)
+    # A TIFF gets a directory of at most 18 tags, of 12 bytes.
+    assert sum(len(part) for part in file.parts) <= len(data) + 256
 
 
 def _headers(data: bytes) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Send
 from typing_extensions import override
@@ -14,6 +14,7 @@ from typing_extensions import override
 from models import BUILT_IN_MODEL
 from service.hosting.presets import PHOTOGRAPHS
 from service.http.responses import BROWSER_HEADERS, LOAD_NOTHING, json_response
+from service.images.file import ImageFormat
 
 _FOLDER = Path(__file__).parent
 
@@ -59,9 +60,12 @@ def add_pages(app: FastAPI) -> None:
     swagger = f"page/swagger-ui/{version('fastapi-swagger')}"
     text = (_FOLDER / "docs.html").read_text(encoding="utf-8").replace("{swagger}", swagger)
 
+    types = ",".join(kind.media_type for kind in ImageFormat if kind.is_read)
+    index = (_FOLDER / "index.html").read_text(encoding="utf-8").replace("{image types}", types)
+
     @app.get("/", include_in_schema=False)
     async def home() -> Response:
-        return FileResponse(_FOLDER / "index.html", headers=page_headers("blob:"))
+        return HTMLResponse(index, headers=page_headers("blob:"))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:

@@ -3,7 +3,7 @@
 A request has one input: `image`, or the one that the model itself has, under its own name.
 
     image     UINT8 [n, H, W, C]       RGB pixels in the model's size, or grey ones; not normalised
-    image     BYTES [n] or [n, 1]      JPEG, PNG, WebP, GIF or BMP files
+    image     BYTES [n] or [n, 1]      files of images
     its own   FP32 [n, C, H, W]        normalised as the model expects; or [n, H, W, C], if it does;
                                        also FP16, or UINT8, not normalised, where the file has that
 

@@ -102,6 +102,13 @@ def kinds() -> Mapping[str, bytes]:
     files["GIF transparent"] = encode(palette, "GIF", transparency=3)
     for name, image in {"1": grey.convert("1"), "P": palette, "RGB": rgb, "RGBA": rgba}.items():
         files[f"BMP {name}"] = encode(image, "BMP")
+    tiff = {"1": png["1"], "I;16": wide, "LA": grey_alpha, "CMYK": cmyk, "L": grey, "P": palette}
+    for name, image in {**tiff, "RGB": rgb, "RGBA": rgba}.items():
+        for compression in (None, "tiff_lzw") if name in ("1", "RGB") else ("packbits",):
+            files[f"TIFF {name} {compression}"] = encode(image, "TIFF", compression=compression)
+    for name, image in {"L": grey, "RGB": rgb, "RGBA": rgba}.items():
+        files[f"AVIF {name}"] = encode(image, "AVIF", speed=10)
+    files["AVIF RGB 4:4:4"] = encode(rgb, "AVIF", speed=10, subsampling="4:4:4")
     flat = Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4))
     files["WebP flat"] = encode(flat, "WebP", lossless=True)
     files["PNG flat"] = encode(flat, "PNG", compress_level=1)

@@ -37,7 +37,7 @@ from tests.support.images.files import (
     webp_with,
 )
 
-FORMATS = [kind.value for kind in ImageFormat]
+FORMATS = [kind.value for kind in ImageFormat if kind is not ImageFormat.HEIF]  # not encoded here
 SOF = b"\x08" + struct.pack(">HH", 9, 9)  # of a JPEG's frame header, up to its components
 PNG = png(9, 9, 8, 2)
 
@@ -103,13 +103,11 @@ def test_a_side_that_no_other_format_could_have_is_refused() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (encode(Image.new("RGB", (9, 9)), "TIFF"), "this is a TIFF"),
-        (b"\0\0\0\x18ftypheic", "this is a HEIC"),
-        (b"\0\0\0\x18ftypavif", "this is an AVIF"),
+        (b"II+\0\x08\0\0\0", "this is a BigTIFF"),
         (b"\0\0\0\x18ftypisom", "video or HEIF"),
         (b"%PDF-1.7", "this is a PDF"),
         (b'{"image": "aGVsbG8="}', "looks like JSON"),
-        (b"just\xfftext", "unrecognised image format; send a JPEG, PNG, WebP, GIF or BMP"),
+        (b"just\xfftext", "unrecognised image format; send a JPEG, PNG, WebP, GIF, BMP, "),
         (b"photos/cat.jpg\n", r"this is the text 'photos/cat.jpg'.* -F file=@cat.jpg, or --data-b"),
         (b"\x89PNG", "unrecognised"),
         (b"\0", "unrecognised"),

@@ -10,6 +10,7 @@ from tests.support.images.files import (
     ORIENTATION,
     encode,
     exif,
+    heic,
     jpeg_segment,
     png_checksum,
     png_chunk,
@@ -59,6 +60,12 @@ def good_files(width: int = 60, height: int = 45) -> Sequence[tuple[str, bytes]]
         ("WebP", encode(picture, "WebP", lossless=True)),
         ("WebP", encode(clear, "WebP", exif=exif(8))),
         ("WebP", encode(clear, "WebP", lossless=True, exact=True)),
+        ("TIFF", encode(picture, "TIFF", exif=exif(5))),
+        ("TIFF", encode(picture.quantize(16), "TIFF", compression="tiff_lzw")),
+        ("TIFF", encode(clear, "TIFF", compression="tiff_adobe_deflate")),
+        ("AVIF", encode(picture, "AVIF", exif=exif(6))),
+        ("AVIF", encode(clear, "AVIF")),
+        ("HEIC", heic("scenergba")),
     )
 
 
@@ -140,7 +147,10 @@ def _byte_damage() -> st.SearchStrategy[Damage]:
 
 
 def pieces(kind: str, data: bytes) -> list[bytes]:
-    """Return a file's segments or chunks, each with its own header, and what follows the last."""
+    """Return a file's segments or chunks, each with its own header, and what follows the last; of
+    other formats all of it."""
+    if kind not in ("JPEG", "PNG", "WebP"):
+        return [data]
     found = []
     position = {"JPEG": 2, "PNG": 8, "WebP": 12}[kind]
     while position < len(data):
@@ -165,6 +175,8 @@ def whole(kind: str, parts: Sequence[bytes]) -> bytes:
     if kind == "PNG":
         checked = [part[:-4] + png_checksum(part[4:-4]) for part in parts if len(part) >= 12]
         return PNG_SIGNATURE + b"".join(checked)
+    if kind != "WebP":
+        return b"".join(parts)
     body = b"WEBP" + b"".join(parts)
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
@@ -269,6 +281,7 @@ def pretended() -> st.SearchStrategy[bytes]:
         [
             *(b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xc0\0\x11\x08\0\x10\0\x10\x03"),
             *(PNG_SIGNATURE, PNG_SIGNATURE + b"\0\0\0\rIHDR\0\0\0\x10\0\0\0\x10\x08\x02\0\0\0"),
+            *(b"II*\0\x08\0\0\0\x0a\0", b"\0\0\0\x10ftypavif\0\0\0\0\0\0\0\0\0\0\1\0meta"),
             *(b"RIFF\xff\0\0\0WEBPVP8 ", b"RIFF\x20\0\0\0WEBPVP8L", b"RIFF\x20\0\0\0WEBPVP8X"),
         ]
     )

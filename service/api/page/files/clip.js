@@ -24,7 +24,7 @@ export function offer(model) {
 }
 
 async function isStill(file) {
-  return /^image\/(jpeg|png|webp|bmp)$/.test(file.type) && !/ANIM|acTL/.test(await file.slice(0, 4096).text());
+  return /^image\/(?!gif$)/.test(file.type) && !/ANIM|acTL/.test(await file.slice(0, 4096).text());
 }
 
 /** The clips of what was chosen: still images are the frames of one, in the order of their names. */
