@@ -87,7 +87,7 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
 def png_size(data: bytes) -> tuple[int, int] | None:
     """Return the width and height that a file states where a PNG does, without checking anything,
     or None for another format."""
-    if len(data) < 24 or not _FORMAT.signature.begins(data):
+    if len(data) < 24 or not _FORMAT.begins(data):
         return None
     width, height = struct.unpack_from(">II", data, 16)
     return width, height
