@@ -134,7 +134,7 @@ class Settings(BaseModel):
     threads: int = Field(default=0, ge=0, le=1024)
     """Threads that decode, of an engine on the CPU, and that compile kernels; 0: one per core."""
     workers: int = Field(default=0, ge=0, le=64)
-    """Processes for HTTP and decoding, beside the engine process; 0: one process does
+    """Processes for HTTP and decoding, besides the engine process; 0: one process does
     everything."""
     resize: ResizedBy = ResizedBy.CPU
     """Where decoded images are resized, to the same pixels. cpu: the decode threads do it. gpu: the
@@ -172,7 +172,7 @@ class Settings(BaseModel):
     least; each of --workers allows as many; 0: no limit."""
     api_key_file: Path | None = None
     """Text file with one API key per line; if given, requests need a key. After a key may follow
-    weight=N, its share beside other clients (1), priority=1, which lets it use that priority,
+    weight=N, its share compared with others (1), priority=1, which lets it use that priority,
     repository, which lets it load and unload models, and shared-memory, which lets it use that."""
     hosts: str | None = Field(default=None, pattern=r"[!-~]+")
     """Further names of this server, separated by commas, as example.org. Under these clients

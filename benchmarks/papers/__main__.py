@@ -89,7 +89,7 @@ _HEAD = """\
 Convoy's kernels are made from five papers; arXiv's second version of Lavin & Gray has the numbers
 of the first. `make papers` writes this page from code and from rows that were recorded; tests hold
 both. A row that needs a GPU says *waits* until its number is among those that the report has
-([RESULTS.md](../benchmarks/RESULTS.md)), beside the fastest that cuDNN and PyTorch do there. Six
+([RESULTS.md](../benchmarks/RESULTS.md)), next to the fastest of cuDNN and PyTorch there. Six
 small kernels show what each idea buys, in [the ladder](ladder.md).
 
 "reproduced": the same number, or the same claim. "better": less arithmetic, a smaller error or more
@@ -156,7 +156,7 @@ def show(name: str, console: Console) -> None:
 def main(command_line: Sequence[str] | None = None) -> None:
     """Print a table or write the page."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.papers", description="The papers' results beside Convoy's."
+        prog="python -m benchmarks.papers", description="The papers' results next to Convoy's."
     )
     parser.add_argument("name", nargs="?", choices=tuple(TABLES), help="of a table to print")
     parser.add_argument("--docs", action="store_true", help="write docs/papers.md")

@@ -102,7 +102,7 @@ def _counts() -> list[Result]:
         found.append(
             Result(where.removeprefix("cuConv, "), "second stage's share of the time",
                    f"{share:.2%}", f"{ours_of:.1%} by the model of time", Status.IN_PART,
-                   f"{OURS}stages", "a model, whose launches cost more beside faster sums;"
+                   f"{OURS}stages", "a model, whose launches cost more compared with its sums;"
                    " Convoy adds the planes in the first launch unless that is slower")
         )  # fmt: skip
     five = launches.named("cuConv, table 5, A")

@@ -13,7 +13,7 @@ from benchmarks.rows import RESULTS, Row, read
 from kernels.problems.conv import ConvProblem
 
 WAITS = "waits"
-OTHERWISE = "on another GPU, beside newer libraries"
+OTHERWISE = "on another GPU, compared with newer libraries"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def results() -> list[Result]:
                f"{direct / per:g}, {tiled / per:g}", same, COSTS),
         Result("before", "im2col's memory, and Winograd's: conv 4.2, N = 1", "hungry",
                f"{workspace[0]:.1f} MB, {workspace[1]:g} fused", same, COSTS),
-        measured.on_gpu("before", "im2col's time beside Winograd's", "Winograd is faster",
+        measured.on_gpu("before", "im2col's time compared with Winograd's", "Winograd is faster",
                         "layer .* 3x3 p1,1,1,1 N1 (convoy|im2col)$",
                         measured.by_batch(VGG_E, (1,), _over_im2col, ("im2col",))),
         Result("limits", "10×10 tiles: advantage over direct", "little or none",

@@ -159,7 +159,7 @@ def test_every_row_that_waits_reads_its_number_from_the_rows_of_a_gpu(
     assert ours["mean speed-up of table 5: 3.41"] == f"{mean_of_totals():.2f}×"
     assert ours["speed-ups of 1×1 by N"].startswith(f"{mean_of_ones():.2f}× at N = 1, ")
     assert ours["speed-ups of 5×5 by N"].count(" at N = ") == 7
-    assert ours["im2col's time beside Winograd's"] == "4.00× as fast, at least 4.00×"
+    assert ours["im2col's time compared with Winograd's"] == "4.00× as fast, at least 4.00×"
     assert ours["the GPU"] == "made up"
     assert ours["cuDNN's workspace"] == "1.00 GB"
     assert ours["utilisation of compute and memory units"] == "50% of the peak arithmetic"
