@@ -74,6 +74,7 @@ STAND_IN = Peer(
         Setting(TIRED, {"answers": 3}),
     ),
 )
+ABSENT = Peer("Absent", "absent", ("absent==1",), COMMAND, (Setting("any"),))
 
 
 def test_a_run_that_is_interrupted_keeps_the_works_before(
@@ -88,9 +89,6 @@ def test_a_run_that_is_interrupted_keeps_the_works_before(
     with pytest.raises(KeyboardInterrupt):
         peers.main(["--record", str(out)])
     assert read(out) == [row(CONVOY.name, 700)]
-
-
-ABSENT = Peer("Absent", "absent", ("absent==1",), COMMAND, (Setting("any"),))
 
 
 def test_all_servers_are_measured_and_each_failure_is_its_own(
