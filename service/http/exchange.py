@@ -43,10 +43,10 @@ class Endpoint(Protocol):
     def read(self, asked: Any, body: bytes) -> ImageRequest:
         """Return the images and options in the body. Raises ServiceError if it is wrong."""
 
-    def answer_bytes(self, form: Any, scored: Any) -> int:
+    def answer_bytes(self, form: Any, scored: Scored) -> int:
         """Return the most bytes that the answer's body can have."""
 
-    def answer(self, form: Any, scored: Any, phases: Callable[[], Phases]) -> Response:
+    def answer(self, form: Any, scored: Scored, phases: Callable[[], Phases]) -> Response:
         """Return the answer with the scores, in pieces that each hold the interpreter's lock for a
         short time; calling `phases` returns how long each phase took until then."""
 
