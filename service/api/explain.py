@@ -89,10 +89,8 @@ def check_number(explained: MapRequest, images: int) -> None:
         )
 
 
-def map_bytes(asked: MapRequest | None, rows: Sequence[ScoreRow], info: ModelInfo) -> int:
+def map_bytes(asked: MapRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> int:
     """Return the most bytes of the maps in an answer; nothing is compressed in them."""
-    if asked is None:
-        return 0
     features = rows[0].inner[maps_of(info).features.name]
     # A number takes up to 24 characters; of an overlay each pixel four bytes, in base64.
     values = _OVERLAY_BYTES if asked.as_overlay else 24 * features.size

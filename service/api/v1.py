@@ -282,8 +282,10 @@ class Classify:
         if form.threshold and lines > _MANY_LINES:
             output = self.pipeline.info.output
             lines = min(lines, most_of(scored.results, output, form.threshold))
-        maps = map_bytes(form.explained, scored.results, self.pipeline.info)
-        return _HEAD_BYTES + lines * self._line_bytes + maps
+        most = _HEAD_BYTES + lines * self._line_bytes
+        if form.explained is None:
+            return most
+        return most + map_bytes(form.explained, scored.results, self.pipeline.info)
 
     def answer(self, form: _Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
         """Return the likeliest classes of each image, with maps if asked for."""
