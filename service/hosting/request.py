@@ -246,7 +246,11 @@ class Request:
         pipeline = self.pipeline
         if sum(map(len, files)) <= _LONG_FILES and not pipeline.info.of_clips:
             if pipeline.runner.decodes and not wanted.pixels_only and wanted.views is None:
-                self._decoded = _prepare(files, pipeline.coded)
+                try:
+                    self._decoded = _prepare(files, pipeline.coded)
+                except ServiceError:
+                    _prepare(files, pipeline.prepare)  # an earlier one may be wrong, too
+                    raise
                 self._rows = [None] * len(files)
                 self._score_rest()
             else:

@@ -121,6 +121,16 @@ async def test_the_images_after_a_hang_keep_their_own_errors() -> None:
         assert good == [3]
 
 
+async def test_the_first_wrong_header_is_named_whoever_reads_it() -> None:
+    def prepare_none(data: bytes) -> Decoding:
+        raise ImageError(f"{len(data)} bytes are no image")
+
+    async with pipeline_of(FakeEngine(), prepare=prepare_none, decodes=True) as pipeline:
+        read_in_the_job, read_at_once = HEAD, b"1"
+        answer = await Ask(pipeline, read_in_the_job, read_at_once).answer()
+        assert answer == "ImageError: image 1 of 2: 24 bytes are no image"
+
+
 def test_the_header_is_read_in_the_job_where_the_size_is_found_at_once() -> None:
     prepare_digits = decoder(load_classifier(BUILT_IN_MODEL).preprocessing, Settings())
     for file in (PHOTOGRAPHS[0].read_bytes(), HEAD):
