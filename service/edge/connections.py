@@ -20,6 +20,10 @@ SPARE = 16
 GRACE_S = 0.25
 """Seconds for which a silent connection is left alone: its request may be on its way."""
 
+KEPT_S = 1.0
+"""Seconds after an answer in which its client may well ask again: a server that ends without a
+notice waits so long for it."""
+
 # A provider gives one customer at least a network of this prefix length.
 _IPV6_PREFIX = 64
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from service.edge.connections import GRACE_S, network_of
+from service.edge.connections import GRACE_S, KEPT_S, network_of
 from service.errors import (
     BadRequestError,
     Code,
@@ -80,6 +80,7 @@ class Connection(asyncio.Protocol):
         self._health_only = False
         self._stage = _OPENED
         self._since = 0.0  # loop time at which the stage began
+        self._posted = False  # its last request was for a model
         self._deaf = False  # after an error: what the client still sends is dropped
         self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
         self._unsent: Held | None = None  # what a long answer that is not read takes of the room
@@ -232,6 +233,15 @@ class Connection(asyncio.Protocol):
 
     # --- called by the server --------------------------------------------------------------------
 
+    @property
+    def is_kept(self) -> bool:
+        """Return whether its client, answered a moment ago, may be about to ask a model again.
+
+        Probes and scrapes come again too, and know how to wait.
+        """
+        kept = self._stage == _IDLE and self._posted and not self._transport.is_closing()
+        return kept and self._loop.time() - self._since < KEPT_S
+
     def shutdown(self) -> None:
         """Close after the requests in progress, and after one that may be arriving."""
         if self._answers.queue:
@@ -319,6 +329,7 @@ class Connection(asyncio.Protocol):
             if self._stage == _WHOLE:
                 self._stage = _IDLE
                 self._since = self._loop.time()
+                self._posted = queued.record.method == b"POST"
             if self._stage == _IDLE and queued.last:  # answered before `shutdown`
                 self.shutdown()
                 return

@@ -24,6 +24,7 @@ from typing_extensions import override
 from models import Kind
 from service.batching.policy import Urgency
 from service.batching.queue import BatchResult, Posted
+from service.edge.connections import KEPT_S
 from service.engine.ranking import ScoreRow
 from service.engine.runner import EngineRunner
 from service.errors import ServiceError
@@ -267,9 +268,8 @@ class _Supervisor(Server):
     @override
     async def _drain(self) -> None:
         _log.info("shutting down: the workers finish the requests inside")
-        for runner, _ in self._models:
-            runner.refuse()
-        await self._end_workers(self._settings.drain_s)
+        # They refuse what is new, but first serve clients that kept their connections.
+        await self._end_workers(KEPT_S + self._settings.drain_s)
         self.should_exit = True
 
     async def _end_workers(self, timeout_s: float) -> None:

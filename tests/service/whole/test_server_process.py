@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from service.api.v1 import CLASSIFY_PATH
+from service.edge.connections import KEPT_S
 from service.http.server import ListenError, bind
 from tests.support.servers.control import Control, until
 from tests.support.servers.forked import FAKE_SERVER, Forked
@@ -233,11 +235,46 @@ def test_a_second_signal_ends_the_notice() -> None:
 
 
 def test_a_signal_when_nothing_is_in_flight_ends_it_at_once() -> None:
-    with running() as server, server.raw(head("Content-Length: 1") + b"1") as idle:
-        # A connection that is only kept open does not delay the exit.
-        read_until(idle, b'"batch_size":1,"version":"1"}')
+    with running() as server, server.raw(b"") as unused:
         server.process.terminate()
         assert server.process.wait(5) == 0
+        assert unused.recv(1) == b""
+
+
+def test_a_client_that_keeps_its_connection_is_answered_once_more_as_the_server_ends() -> None:
+    asks = head("Content-Length: 1") + b"7"
+    with running() as server, server.raw(b"") as kept, server.raw(b"") as silent:
+        for connection in silent, kept:
+            connection.sendall(asks)
+            assert b"connection:" not in read_until(connection, b'"batch_size":1,"version":"1"}')
+        server.process.terminate()
+        until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
+        kept.sendall(asks)
+        answer = read_all(kept)  # it is the last
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close" in answer
+        # One that is only kept open delays the exit by a second at most.
+        assert server.process.wait(5) == 0
+        assert read_all(silent) == b""
+
+
+def test_connections_are_kept_for_as_long_as_something_is_in_flight(tmp_path: Path) -> None:
+    with running("--control", tmp_path) as server, ThreadPoolExecutor(1) as pool:
+        with server.raw(head("Content-Length: 1") + b"1") as kept:
+            read_until(kept, b'"batch_size":1,"version":"1"}')
+            with Control(tmp_path).holding():
+                (request,) = in_flight(server, pool, range(1))
+                time.sleep(1.1 * KEPT_S)
+                server.process.terminate()
+                until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
+                status, _ = server.exchange("POST", CLASSIFY_PATH, b"1")
+                assert status == 503  # it drains
+                kept.sendall(head("Content-Length: 1") + b"1")
+                answer = read_all(kept)
+                assert answer.startswith(b"HTTP/1.1 503 ")
+                assert b"connection: close" in answer
+            assert request.result() == 0
+        assert server.process.wait(10) == 0
 
 
 def test_what_takes_longer_than_the_drain_is_answered_503_and_the_exit_status_is_1(

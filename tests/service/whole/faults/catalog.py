@@ -32,6 +32,11 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "hosting/test_swaps.py::"
         "test_a_version_that_agrees_too_little_is_refused_and_the_reason_is_everywhere",
     ),
+    "SIGTERM while clients keep their connections": (
+        "one more answer each, the last, if they ask within a second",
+        "whole/test_server_process.py::"
+        "test_a_client_that_keeps_its_connection_is_answered_once_more_as_the_server_ends",
+    ),
     "a clip would take longer than allowed": (
         "413",
         "images/test_clip.py::test_a_clip_has_a_limit_of_seconds_by_the_estimate_for_all_its_frames",
