@@ -38,7 +38,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from benchmarks.rows import RESULTS, add_record, append
-from benchmarks.serving.attacks.attackers import UNANSWERED, Attack, attacks_on, under_attack
+from benchmarks.serving.attacks.attackers import (
+    ATTACKED,
+    UNANSWERED,
+    Attack,
+    GrpcAttack,
+    attacks_on,
+    under_attack,
+)
 from benchmarks.serving.overhead import where
 from benchmarks.serving.served import end, last_lines
 from benchmarks.serving.served import logged as serving
@@ -75,6 +82,7 @@ _KINDS = 9973
 _FIRST = 2
 
 _SETTLE_S = 0.2
+_FIRST_ATTACKS_S = 2.0
 _SETTLE_LOOKS = 100
 
 # So much that could not be sent, and the load was not what it was to be.
@@ -228,7 +236,7 @@ async def soak(
     large: Sequence[ImageFile] = (),
     pid: int | None = None,
     seed: int = 0,
-    attacks: Sequence[Attack] = (),
+    attacks: Sequence[Attack | GrpcAttack] = (),
     swapped: ModelUnderSwaps | None = None,
     progress: Progress | None = None,
 ) -> None:
@@ -246,6 +254,8 @@ async def soak(
         async with swapped.clients as versions:  # which starts grpcio's threads
             for number in range(_FIRST):
                 assert (await versions.send(number)).kind == OK
+    async with under_attack(url, attacks, 1) as first:  # which starts what threads it takes
+        await asyncio.sleep(_FIRST_ATTACKS_S if attacks else 0)
     await asyncio.sleep(_SETTLE_S)
     run.before = look_at(pid) if pid else None
 
@@ -261,8 +271,9 @@ async def soak(
             seconds = min(_CAPACITY_S, run.seconds / 4)
             await closed_loop(_CLIENTS, begin + seconds, client.send, warm, clock)
             run.capacity = warm.good / (clock.now() - begin)
-            run.asked_before = warm.good + len(images) + 2 * len(large)
-            run.asked_before += _FIRST if swapped else 0
+            run.asked_before = sum(
+                (warm.good, len(images), 2 * len(large), _FIRST if swapped else 0)
+            )
             run.rate = run.rate or (ATTACKED_LOAD if attacks else LOAD) * run.capacity
             if attacks:
                 alone = Journal()
@@ -290,7 +301,7 @@ async def soak(
                 if swapped:
                     changes = await beside.enter_async_context(swapped.running(run.swap_every_s))
                 await open_loop(moments, send, journal, clock, _MAX_OUTSTANDING)
-            run.attacks = attackers.statuses
+            run.attacks = first.statuses + attackers.statuses
             if swapped:
                 run.swaps, run.failed_swaps = len(changes.took_s), changes.failures
                 run.versions = len(swapped.clients.versions)
@@ -354,9 +365,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.swaps:
             expected = first_version(folder, images)
             serve = [*serve_options(folder), *serve]
+        elif options.attackers:
+            serve = [*serve, *ATTACKED]
         with serving(serve, log) as (process, url, grpc):
             with bar:
-                attacks = attacks_on(url) if options.attackers else ()
+                attacks = attacks_on(url, grpc) if options.attackers else ()
                 swapped = (
                     ModelUnderSwaps(Clients(url, grpc, images, expected), folder)
                     if expected

@@ -26,7 +26,13 @@ from rich.table import Table
 
 from benchmarks.networks.light import light_network
 from benchmarks.rows import RESULTS, add_record, append
-from benchmarks.serving.attacks.attackers import Attack, attacks_on, under_attack
+from benchmarks.serving.attacks.attackers import (
+    ATTACKED,
+    Attack,
+    GrpcAttack,
+    attacks_on,
+    under_attack,
+)
 from benchmarks.serving.overhead import jpeg_of, where
 from benchmarks.serving.served import logged as serving
 from benchmarks.serving.soak import look_at
@@ -101,7 +107,7 @@ async def measure(
     url: str,
     pid: int,
     images: Sequence[ImageFile],
-    attacks: Sequence[Attack],
+    attacks: Sequence[Attack | GrpcAttack],
     connections: Sequence[int],
     seconds: float,
 ) -> tuple[Honest, list[Honest]]:
@@ -144,9 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if model is None:
             model = Path(folder) / "squeezenet.onnx"
             onnx.save(light_network("squeezenet"), model)
-        serve = [str(model), "--preset", options.preset, "--device", "cpu", *options.serve]
-        with serving(serve, log) as (process, url, _):
-            attacks = [attack for attack in attacks_on(url) if options.only in attack.name]
+        serve = [str(model), "--preset", options.preset, "--device", "cpu", *ATTACKED]
+        with serving([*serve, *options.serve], log) as (process, url, grpc):
+            attacks = [attack for attack in attacks_on(url, grpc) if options.only in attack.name]
             alone, found = asyncio.run(
                 measure(url, process.pid, images, attacks, connections, options.seconds)
             )

@@ -13,14 +13,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import aiohttp
+import grpc
 from PIL import Image
 
 from service.api.embeddings import PATH as EMBEDDINGS_PATH
 from service.api.v1 import CLASSIFY_PATH
+from service.grpc.messages import INFERENCE, message_class
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,9 +34,23 @@ ADDRESS = "127.0.0.2"
 _SIDE = 5000
 _TIMEOUT_S = 120.0
 _REFUSED_PAUSE_S = 0.1
+_STREAM_S = 5.0  # until another stream is opened
+_STREAM_PAUSE_S = 0.05  # between its messages
+
+# As HTTP has them, in which a server counts.
+_STATUSES = {
+    grpc.StatusCode.OK: "200",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "429",
+    grpc.StatusCode.UNAVAILABLE: "503",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "504",
+}
+
+ATTACKED = ("--grpc-port", "0", "--shared-memory", "--repository-api")
+"""Options for `convoy serve`, so that there is something to attack."""
 
 NO_ANSWER = "no answer"
 UNANSWERED = "in progress at the end"
+LOADED = "loaded"  # no model's answer, so that a server does not count it
 
 
 @dataclass(frozen=True)
@@ -46,6 +63,16 @@ class Attack:
     headers: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class GrpcAttack:
+    """Describes one message of an attacker, or a stream of it whose answers are not read."""
+
+    name: str
+    address: str
+    body: bytes
+    is_stream: bool
+
+
 @dataclass
 class Attackers:
     """Counts the outcomes of the attackers' requests."""
@@ -54,8 +81,8 @@ class Attackers:
     statuses: Counter[str] = field(default_factory=Counter)
 
 
-def attacks_on(url: str) -> Sequence[Attack]:
-    """Return the requests, for the first model of a server."""
+def attacks_on(url: str, by_grpc: str = "") -> Sequence[Attack | GrpcAttack]:
+    """Return the requests, for the first model of a server, which may have a gRPC address, too."""
     with urlopen(f"{url}/v1/models", timeout=10) as response:
         model = json.load(response)["models"][0]
     name, shape = model["name"], model["image"]
@@ -69,7 +96,12 @@ def attacks_on(url: str) -> Sequence[Attack]:
     own = next((tensor for tensor in inputs if tensor["datatype"] == "FP32"), planes)
     tensors = _zeros(own["name"], "FP32", [8, *own["shape"][1:]])
     many = [128, *shape]
+    there: Mapping[str, Any] = {"shared_memory_region": "none", "shared_memory_byte_size": 2**40}
+    region = {"name": "image", "datatype": "UINT8", "shape": [1, *shape], "parameters": there}
     return [
+        *(_by_grpc(by_grpc, name, shape, scores) if by_grpc else ()),
+        Attack("a region that is not there", infer, json.dumps({"inputs": [region]}).encode(), {}),
+        Attack("the model again", f"/v2/repository/models/{name}/load", b"{}", {}),
         _compressed("4 WebPs of 25 megapixels", infer, _files([webp(_SIDE)] * 4)),
         _compressed("64 WebPs of 1 megapixel", infer, _files([webp(1000)] * 64)),
         _compressed("8 FP32 tensors in JSON", infer, tensors),
@@ -84,6 +116,19 @@ def attacks_on(url: str) -> Sequence[Attack]:
         Attack("20 frames that repeat one", CLASSIFY_PATH, frames(_SIDE), {}),
         Attack("a 1-bit PNG of 25 megapixels", CLASSIFY_PATH, png(_SIDE), {}),
         Attack("100 refinement scans", CLASSIFY_PATH, scans(), {}),
+    ]
+
+
+def _by_grpc(address: str, model: str, shape: Sequence[int], scores: str) -> Sequence[GrpcAttack]:
+    count = max(1, min(64, 4_000_000 // prod(shape)))
+    asked = message_class("inference.ModelInferRequest")(model_name=model)
+    asked.inputs.add(name="image", datatype="UINT8", shape=[count, *shape])
+    asked.raw_input_contents.append(bytes(count * prod(shape)))
+    asked.outputs.add(name=scores).parameters["classification"].int64_param = 1000
+    body = asked.SerializeToString()
+    return [
+        GrpcAttack("every class, by gRPC", address, body, is_stream=False),
+        GrpcAttack("a stream that is not read", address, body, is_stream=True),
     ]
 
 
@@ -155,7 +200,7 @@ def _saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 @asynccontextmanager
 async def under_attack(
-    url: str, attacks: Sequence[Attack], connections: int
+    url: str, attacks: Sequence[Attack | GrpcAttack], connections: int
 ) -> "AsyncIterator[Attackers]":
     """Send every attack on `connections` connections of its own within this block."""
     seen = Attackers(connections * len(attacks))
@@ -163,7 +208,11 @@ async def under_attack(
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         sending = [
-            asyncio.create_task(_attack(session, url, attack, seen))
+            asyncio.create_task(
+                _attack(session, url, attack, seen)
+                if isinstance(attack, Attack)
+                else _attack_by_grpc(attack, seen)
+            )
             for attack in attacks
             for _ in range(connections)
         ]
@@ -185,6 +234,8 @@ async def _attack(
             ) as response:
                 await response.read()
                 status = str(response.status)
+                if status == "200" and attack.path.endswith("/load"):
+                    status = LOADED
         except asyncio.CancelledError:
             seen.statuses[UNANSWERED] += 1
             raise
@@ -193,3 +244,75 @@ async def _attack(
         seen.statuses[status] += 1
         if status != "200":
             await asyncio.sleep(_REFUSED_PAUSE_S)  # or all that is measured is this program
+
+
+async def _attack_by_grpc(attack: GrpcAttack, seen: Attackers) -> None:
+    options = [
+        *(("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)),
+        *(("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 2**16)),
+    ]
+    compression = grpc.Compression.Gzip
+    async with (
+        _from_there(attack.address) as address,
+        grpc.aio.insecure_channel(address, options, compression=compression) as open_,
+    ):
+        while True:
+            if attack.is_stream:
+                await _leave_unread(open_, attack.body, seen)
+                continue
+            try:
+                await open_.unary_unary(f"/{INFERENCE}/ModelInfer")(attack.body)
+                code = grpc.StatusCode.OK
+            except asyncio.CancelledError:
+                seen.statuses[UNANSWERED] += 1
+                raise
+            except grpc.aio.AioRpcError as error:
+                code = error.code()
+                await asyncio.sleep(_REFUSED_PAUSE_S)
+            seen.statuses[_STATUSES.get(code, code.name)] += 1
+
+
+@asynccontextmanager
+async def _from_there(address: str) -> "AsyncIterator[str]":
+    """Yield an address from which all goes on to `address`, as from an attacker's own machine.
+
+    grpcio cannot choose the address that it comes from.
+    """
+    host, _, port = address.rpartition(":")
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(host, int(port), local_addr=(ADDRESS, 0))
+        await asyncio.gather(_pump(reader, there[1]), _pump(there[0], writer))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(2**16):
+            writer.write(data)
+            await writer.drain()
+    except OSError:  # one of both sides has closed
+        pass
+    finally:
+        writer.close()
+
+
+async def _leave_unread(channel: grpc.aio.Channel, body: bytes, seen: Attackers) -> None:
+    """Send messages on a stream, and read no answers."""
+    seen.statuses[UNANSWERED] += 1
+    stream = channel.stream_stream(f"/{INFERENCE}/ModelStreamInfer")()
+    try:
+        async with asyncio.timeout(_STREAM_S):
+            while True:
+                seen.statuses[UNANSWERED] += 1
+                await stream.write(body)
+                await asyncio.sleep(_STREAM_PAUSE_S)
+    except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await asyncio.sleep(_REFUSED_PAUSE_S)
+    finally:
+        stream.cancel()
