@@ -23,7 +23,9 @@ SIZE = 224
 RESCALED_INSIDE = ("MobileNetV3Small", "EfficientNetB0", "EfficientNetV2B0")
 """The applications that rescale bytes themselves; the others get a Rescaling to -1 to 1."""
 
-APPLICATIONS = (*RESCALED_INSIDE, "MobileNetV2", "ResNet50V2", "NASNetMobile")
+# Not ResNet50V2: with random weights it multiplies the rounding of float32 to other answers, in
+# ONNX Runtime with and without its optimisations, too.
+APPLICATIONS = (*RESCALED_INSIDE, "MobileNetV2", "NASNetMobile")
 
 
 def small(kind: str) -> Any:

@@ -8,7 +8,7 @@ import paddle
 import paddle2onnx
 from paddle.vision import models
 from PIL import Image
-from recorded import asked, attempt, record, resized, softmax
+from recorded import asked, attempt, record, softmax
 
 NETWORKS = (
     "mobilenet_v3_small",
@@ -77,8 +77,13 @@ def main() -> None:
 
 
 def pixels(image: Image.Image) -> Any:
-    """Return the pixels, 1×3×224×224, as inference.yml says."""
-    parts = resized(image, 224, 256).astype(np.float32) / 255
+    """Return the pixels, 1×3×224×224, as PaddleClas reads inference.yml: sides are rounded, and a
+    crop's offset is not."""
+    factor = 256 / min(image.size)
+    width, height = (round(side * factor) for side in image.size)
+    left, top = (width - 224) // 2, (height - 224) // 2
+    small = image.resize((width, height), Image.Resampling.BILINEAR)
+    parts = np.asarray(small.crop((left, top, left + 224, top + 224)), np.float32) / 255
     normalised = (parts - np.float32(MEAN)) / np.float32(DEVIATION)
     return np.ascontiguousarray(normalised.transpose(2, 0, 1)[None])
 
