@@ -126,7 +126,7 @@ def create_app(
     v1.add_routes(app, repository, app.endpoints)
     embeddings.add_routes(app, repository, app.endpoints)
     v2.add_routes(app)
-    add_pages(app)
+    add_pages(app, repository.max_pixels)
     return app
 
 

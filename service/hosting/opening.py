@@ -26,6 +26,7 @@ def make_repository(
         max_batch=settings.max_batch,
         max_queue=settings.max_queue,
         max_body_bytes=settings.max_body_bytes,
+        max_pixels=settings.max_pixels,
         decode_threads=decode_threads,
         decode_bytes=settings.decode_bytes if decode_bytes is None else decode_bytes,
         sample=PHOTOGRAPHS[0].read_bytes() if decode_threads else None,

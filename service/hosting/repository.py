@@ -109,6 +109,7 @@ class Repository:
         max_batch: int,
         max_queue: int,
         max_body_bytes: int,
+        max_pixels: int = 25_000_000,
         decode_threads: int,
         decode_bytes: int = 2**30,
         sample: bytes | None = None,
@@ -129,7 +130,7 @@ class Repository:
         `decode_s` that of one image. With `swaps` recent images are kept, to compare new versions
         of a model on them.
         """
-        self.max_body_bytes = max_body_bytes
+        self.max_body_bytes, self.max_pixels = max_body_bytes, max_pixels
         self.regions = Regions(max_body_bytes) if shared_memory else None
         self.metrics = Metrics(max_batch=max_batch)
         self.models: dict[str, Pipeline] = {}

@@ -51,8 +51,10 @@ class _Files(StaticFiles):
         return response
 
 
-def add_pages(app: FastAPI) -> None:
+def add_pages(app: FastAPI, max_pixels: int) -> None:
     """Add the page at /, the one at /docs, and their files under /page.
+
+    The page shrinks an image of more than `max_pixels` before it sends it.
 
     All their addresses are relative. The address of Swagger UI, whose package provides files alone,
     contains its version, so that browsers may keep it for good.
@@ -62,6 +64,7 @@ def add_pages(app: FastAPI) -> None:
 
     types = ",".join(kind.media_type for kind in ImageFormat if kind.is_read)
     index = (_FOLDER / "index.html").read_text(encoding="utf-8").replace("{image types}", types)
+    index = index.replace("{max pixels}", str(max_pixels))
 
     @app.get("/", include_in_schema=False)
     async def home() -> Response:

@@ -100,7 +100,7 @@ assert isinstance(clips_of([encode(image, "PPM")] * 2)[0], Frames)
 
 async def page():
     app = FastAPI()
-    add_pages(app)
+    add_pages(app, 25_000_000)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         return (await client.get("/")).text

@@ -29,12 +29,12 @@ function labelOf(predictions, several) {
 }
 
 /** Fill an article with an answer, an error or that it waits. */
-export function fill(article, { name, predictions, timing, batch, error, several }) {
+export function fill(article, { name, predictions, timing, batch, error, several, hint, said }) {
   article.classList.toggle("failed", Boolean(error));
   article.querySelector(".name").textContent = name;
   article.querySelector(".label").textContent = predictions?.length
     ? labelOf(predictions, several)
     : error ? "no answer" : "…";
   article.querySelector(".bars").replaceChildren(...(predictions ?? []).map(bar));
-  article.querySelector(".time").textContent = timing ? timeLine(timing, batch) : (error ?? "waiting");
+  article.querySelector(".time").textContent = timing ? timeLine(timing, batch) : said ? "" : (error ?? hint ?? "waiting");
 }

@@ -1,6 +1,12 @@
 // Asks the server for an image's labels.
 
 import { ask } from "./ask.js";
+import { $ } from "./dom.js";
+
+// A file of fewer is no photograph of more pixels than the server takes.
+const SMALL_BYTES = 500_000;
+
+export const UNREACHABLE = "cannot reach the server";
 
 let open;
 /** Resolves once the models are known. */
@@ -26,7 +32,7 @@ export async function post(path, body) {
   try {
     response = await ask(path, { method: "POST", headers, body });
   } catch {
-    throw new Error("cannot reach the server");
+    throw new Error(UNREACHABLE);
   }
   if (!response.ok) throw new Error(await refusal(response));
   return response;
@@ -38,6 +44,27 @@ export function bodyOf(files) {
   const form = new FormData();
   for (const file of files) form.append("file", file);
   return form;
+}
+
+/** A photograph of more pixels than the server takes, or of a kind that the browser alone reads, as a
+ * JPEG that it takes; any other file as it is. */
+export async function fitting(file) {
+  const { accept, dataset } = $("files");
+  if (!file.type.startsWith("image/")) return file;
+  const isRead = accept.split(",").includes(file.type);
+  if (isRead && file.size < SMALL_BYTES) return file;
+  let image;
+  try {
+    image = await createImageBitmap(file);
+  } catch {
+    return file; // the server says what is wrong with it
+  }
+  const scale = Math.min(1, Math.sqrt(dataset.maxPixels / (image.width * image.height)));
+  if (isRead && scale === 1) return file;
+  const canvas = new OffscreenCanvas(Math.floor(image.width * scale), Math.floor(image.height * scale));
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  image.close();
+  return new File([await canvas.convertToBlob({ type: "image/jpeg", quality: 0.95 })], file.name, { type: "image/jpeg" });
 }
 
 /** The answer to one file, or to several in one form. */

@@ -5,7 +5,7 @@ import * as api from "./api.js";
 import { ask, askForKey } from "./ask.js";
 import * as burst from "./burst.js";
 import * as camera from "./camera.js";
-import { bodyOf, classify, known, modelsAreKnown, pathOf, post, refusal } from "./classify.js";
+import { UNREACHABLE, bodyOf, classify, fitting, known, modelsAreKnown, pathOf, post, refusal } from "./classify.js";
 import * as clip from "./clip.js";
 import { $, complain, element, percent } from "./dom.js";
 import { look, lookExactly } from "./look.js";
@@ -47,7 +47,7 @@ async function askFor(answer, model = chosen()) {
 
 // One request per image or clip: the server forms the batches.
 async function send(chosenFiles) {
-  const each = clip.takesClips(chosen()) ? await clip.clipsOf(chosenFiles) : chosenFiles.map((file) => [file]);
+  const each = clip.takesClips(chosen()) ? await clip.clipsOf(chosenFiles) : (await Promise.all(chosenFiles.map(fitting))).map((file) => [file]);
   if (!each.length) return;
   if (!sending) $("errors").replaceChildren();
   camera.stop();
@@ -94,7 +94,8 @@ function stage(answer, drawn = false) {
 function showAnswer() {
   if (!current || camera.live()) return;
   const name = $("beside").value ? `${chosen().name}: ${current.name}` : current.name;
-  fill(mainArticle, { ...current, name, several: chosen()?.multi_label });
+  const said = $("errors").textContent.includes(current.error); // once is enough
+  fill(mainArticle, { ...current, name, several: chosen()?.multi_label, said });
   const [best] = current.predictions ?? [];
   if (best) $("latest").textContent = `${current.name}: ${best.label}, ${percent(best.probability)}`;
   if (best) api.describe(current.files.map(({ name }) => name), path());
@@ -185,9 +186,17 @@ function takeImages() {
   });
   addEventListener("paste", (event) => send([...event.clipboardData.files]));
   for (const button of $("views").children) button.addEventListener("click", () => view(button.dataset.view));
+  // The browser shows no TIFF, and most no HEIC; the answer is there all the same.
+  $("image").addEventListener("error", () => ($("image").hidden = true));
   const fade = () => ($("heat").style.opacity = $("strength").value / 100);
   $("strength").addEventListener("input", fade);
   fade();
+}
+
+/** The model that `--beside` serves with a model, which has its name and more; empty without one. */
+function twinOf(name) {
+  const [twin] = models.length === 2 ? models.filter((model) => model.name.startsWith(`${name}-`)) : [];
+  return twin?.name ?? "";
 }
 
 async function listModels() {
@@ -205,7 +214,9 @@ async function listModels() {
   const wanted = models.find(({ name, error }) => name === before && !error);
   const first = wanted ?? models.find((model) => model.default) ?? models.find(({ error }) => !error);
   if (first) $("model").value = first.name;
+  const beside = $("beside").options.length ? $("beside").value : twinOf($("model").value);
   $("beside").replaceChildren(new Option("nothing", ""), ...options());
+  if (models.some(({ name, error }) => name === beside && !error)) $("beside").value = beside;
   $("models").hidden = $("beside-label").hidden = models.length < 2;
   // What is wrong with the models, known before anything is sent.
   const wrong = models.map(({ name, error, warning }) => (error ? `${name} is not served: ${error}` : warning));
@@ -325,7 +336,12 @@ async function connect() {
 async function connectAgain() {
   const before = $("model").value;
   await listModels();
-  if ($("model").value !== before) await askAgain();
+  if ($("model").value !== before) return askAgain();
+  queue(sheet.failed(UNREACHABLE));
+  if (current?.error === UNREACHABLE && !current.item) {
+    await askFor(current);
+    showAnswer();
+  }
 }
 
 async function start() {
@@ -344,6 +360,9 @@ async function start() {
     $("draw").hidden = $("pad-keys").hidden = false;
     view("image");
     pad.clear();
+    current = null; // what was answered is not what is drawn
+    fill(mainArticle, { name: "drawing", hint: "draw a digit" });
+    otherArticle.hidden = $("agreement").hidden = true;
     $("pad").focus();
   });
   camera.start(path, () => (clip.takesClips(chosen()) ? chosen().image[0] : 1), {

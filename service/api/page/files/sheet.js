@@ -33,6 +33,8 @@ export function add(files) {
   const isImage = file.type.startsWith("image/");
   const image = isImage ? element("img") : element("span", name, "tile-name"); // of a video or an archive
   if (isImage) Object.assign(image, { src: url, alt: "", decoding: "async", loading: "lazy" });
+  // The browser shows no TIFF, and most no HEIC: the name is there instead.
+  image.addEventListener("error", () => image.replaceWith(element("span", name, "tile-name")));
   button.append(image, ring(), element("span", "…", "tile-label"));
   button.setAttribute("aria-label", `${name}: waiting`);
   item.append(button);
@@ -51,6 +53,14 @@ export function reset() {
   done = 0;
   progress();
   return [...all];
+}
+
+/** Those that failed by this error, which are to be asked again. */
+export function failed(error) {
+  const found = all.filter((answer) => answer.error === error && answer.item.isConnected);
+  done -= found.length;
+  progress();
+  return found;
 }
 
 /** Show that an image was answered, or failed. */

@@ -408,3 +408,65 @@ def test_an_image_that_is_sent_before_the_models_are_known_waits_for_them(page: 
     expect(page.locator(".answer .time").first).to_have_text("waiting")
     held[0].continue_()
     expect(page.locator(".answer .label").first).to_have_text("7")
+
+
+@IN_A_BROWSER
+def test_a_photograph_of_48_megapixels_is_shrunk_before_it_is_sent(
+    page: "Page", tmp_path: Path
+) -> None:
+    expect(page.locator("#latest")).not_to_be_empty()
+    photograph = tmp_path / "phone.jpg"
+    Image.linear_gradient("L").resize((8000, 6000)).convert("RGB").save(photograph, quality=90)
+    assert photograph.stat().st_size > 500_000
+    page.get_by_label("Choose images").set_input_files(photograph)
+    expect(page.locator(".answer .name").first).to_have_text("phone.jpg")
+    # The server refuses what has more than 25 megapixels.
+    expect(page.locator(".answer .label").first).to_have_text(re.compile(r"^\d$"), timeout=60_000)
+    expect(page.get_by_role("alert")).to_have_text("")
+
+
+@IN_A_BROWSER
+def test_a_file_that_the_browser_does_not_show_has_its_name_in_place_of_a_broken_tile(
+    page: "Page",
+) -> None:
+    expect(page.locator("#latest")).not_to_be_empty()
+    file = io.BytesIO()
+    Image.open(SEVEN).save(file, "TIFF")
+    tiff: Any = {"name": "seven.tiff", "mimeType": "image/tiff", "buffer": file.getvalue()}
+    page.get_by_label("Choose images").set_input_files([tiff, {**tiff, "name": "again.tiff"}])
+    expect(page.locator("#tiles .tile-name")).to_have_text(["again.tiff", "seven.tiff"])
+    expect(page.locator("#tiles .tile-label")).to_have_text(["7", "7"])
+    expect(page.locator("#tiles img")).to_have_count(0)
+    expect(page.locator("#image")).to_be_hidden()
+
+
+@IN_A_BROWSER
+def test_an_emptied_pad_has_no_answer_beside_it_and_an_error_is_said_once(page: "Page") -> None:
+    expect(page.locator(".answer .label").first).to_have_text("0")
+    page.get_by_role("button", name="Draw").click()
+    expect(page.locator(".answer .label").first).to_have_text("…")
+    expect(page.locator(".answer .time").first).to_have_text("draw a digit")
+    bad: Any = {"name": "no.png", "mimeType": "image/png", "buffer": b"no image"}
+    page.get_by_label("Choose images").set_input_files([bad])
+    expect(page.get_by_role("alert")).to_contain_text("no.png: this is the text 'no image'")
+    expect(page.locator(".answer .time").first).to_have_text("")
+
+
+@IN_A_BROWSER
+def test_what_was_sent_while_the_server_was_gone_is_asked_again(page: "Page") -> None:
+    expect(page.locator("#latest")).not_to_be_empty()
+    gone = re.compile(r"/v[12]/")
+    page.route(gone, lambda route: route.abort())
+    page.get_by_label("Choose images").set_input_files([SEVEN, SEVEN])
+    expect(page.locator("#state")).to_contain_text("gone")
+    expect(page.locator("#tiles .tile-label").first).to_have_text("no answer")
+    page.unroute(gone)
+    expect(page.locator("#tiles .tile-label")).to_have_text(["7", "7"], timeout=15_000)
+    expect(page.locator(".answer .label").first).to_have_text("7")
+
+
+@IN_A_BROWSER
+def test_the_twin_of_a_model_is_shown_beside_it_at_once(browser: "Browser") -> None:
+    with convoy_at("--beside", "resize=32") as both, opened(browser, both) as page:
+        expect(page.locator("#beside")).to_have_value("digits-32")
+        expect(page.locator("#agreement")).to_contain_text("gree")
