@@ -50,9 +50,9 @@ from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
 from models.preprocessing import (
     ChannelOrder,
     CropMode,
-    CropOffset,
     Layout,
     Preprocessing,
+    Rounding,
     Sampling,
 )
 from models.readers import (
@@ -347,7 +347,8 @@ def _settle(
         labels=given.get("labels", ()),
         frames=_frames(source, depth, given.get("frames"), shape),
         exact=given.get("exact", False),
-        crop_offset=given.get("crop_offset", CropOffset.NEAREST),
+        longer_side=given.get("longer_side", Rounding.DOWN),
+        crop_offset=given.get("crop_offset", Rounding.NEAREST),
         guess=guess,
         pad=_pad(source, crop_mode, given.get("channels", preset.channels), given.get("pad", ())),
         **_sampling(source, depth, given),

@@ -16,9 +16,9 @@ from models.preprocessing import (
     PRESETS,
     ChannelOrder,
     CropMode,
-    CropOffset,
     Layout,
     Preset,
+    Rounding,
     Sampling,
 )
 from models.readers.labels import read_label_file
@@ -150,7 +150,8 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "resize": _SIDE,
     "crop_pct": (_share, "a number above 0 and at most 1"),
     "crop_mode": _one_of(CropMode),
-    "crop_offset": _one_of(CropOffset),
+    "longer_side": _one_of(Rounding),
+    "crop_offset": _one_of(Rounding),
     "pad": (
         _colour,
         'a colour as [red, green, blue], each from 0 to 255, or one of "white", "black"',

@@ -46,12 +46,11 @@ class CropMode(Enum):
 
 
 @unique
-class CropOffset(Enum):
-    """Names how the offset of a centre crop is rounded where as many pixels are not left on both
-    sides."""
+class Rounding(Enum):
+    """Names how a part of a pixel is rounded; halves go to the even number."""
 
-    NEAREST = "nearest"  # to the even one, as torchvision does
-    DOWN = "down"  # as transformers and PaddleClas do
+    NEAREST = "nearest"
+    DOWN = "down"
 
 
 @unique
@@ -90,7 +89,8 @@ class Preprocessing:
     sampling: Sampling = Sampling.UNIFORM  # of a clip
     stride: int = 1  # of STRIDE
     as_bytes: bool = False  # the file's input is uint8: pixels as they are
-    crop_offset: CropOffset = CropOffset.NEAREST
+    longer_side: Rounding = Rounding.DOWN  # of an image that CROP resizes
+    crop_offset: Rounding = Rounding.NEAREST  # where not as much is cut off on both sides
     pad: tuple[int, ...] = ()  # the colour of PAD as RGB, or one grey; empty: that of the mean
 
     def chosen(self, frames: int) -> list[int]:

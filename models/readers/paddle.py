@@ -84,7 +84,7 @@ def _pixels(path: Path, steps: Sequence[tuple[str, Mapping[str, object]]]) -> Ke
         raise PreprocessingError(f"{path}: {shown} is not supported{_OTHERWISE}")
     settings = dict(steps)
     keys = _geometry(path, settings.get("ResizeImage", {}), settings.get("CropImage"))
-    keys["crop_offset"] = "down"
+    keys |= {"longer_side": "nearest", "crop_offset": "down"}
     if "NormalizeImage" in settings:
         keys |= {key: settings["NormalizeImage"].get(key, _DEFAULTS[key]) for key in _DEFAULTS}
         keys["scale"] = _number(keys["scale"])

@@ -17,7 +17,6 @@ from PIL.Image import Resampling
 from models import (
     ChannelOrder,
     CropMode,
-    CropOffset,
     DecodedImage,
     Image,
     Interpolation,
@@ -25,6 +24,7 @@ from models import (
     Preprocessing,
     Reason,
     Resize,
+    Rounding,
     UnsuitableError,
     read_jpeg,
 )
@@ -204,19 +204,20 @@ def _resized(
     if preprocessing.crop_mode is CropMode.PAD:  # as timm's ResizeKeepRatio
         times = max(file.width / within[0], file.height / within[1])
         return max(1, round(file.width / times)), max(1, round(file.height / times))
-    # The longer side is rounded down, as torchvision does.
-    shorter = min(file.width, file.height)
-    resize = preprocessing.resize
-    return resize * file.width // shorter, resize * file.height // shorter
+    resize, shorter = preprocessing.resize, min(file.width, file.height)
+    if preprocessing.longer_side is Rounding.DOWN:
+        return resize * file.width // shorter, resize * file.height // shorter
+    times = resize / shorter
+    return round(file.width * times), round(file.height * times)
 
 
-def _span(resized: int, cropped: int, offset: CropOffset, *, reverse: bool) -> tuple[int, int]:
+def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tuple[int, int]:
     """Return the first and last resized pixel of a centre crop along one stored axis.
 
     The crop's offset in the upright image is rounded as `offset` says.
     """
     left = resized - cropped
-    first = max(0, left // 2 if offset is CropOffset.DOWN else round(left / 2))
+    first = max(0, left // 2 if offset is Rounding.DOWN else round(left / 2))
     last = min(resized, first + cropped)
     return (resized - last, resized - first) if reverse else (first, last)
 

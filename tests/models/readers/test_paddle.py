@@ -7,7 +7,7 @@ import pytest
 from kernels.problems.interpolation import Interpolation
 from models.description import load_description
 from models.errors import PreprocessingError
-from models.preprocessing import ChannelOrder, CropMode, CropOffset
+from models.preprocessing import ChannelOrder, CropMode, Rounding
 from tests.support.models.description import load_preprocessing
 
 CONFIG = """
@@ -50,7 +50,7 @@ def test_transforms_and_labels_are_read(model: Path) -> None:
     described = load_description(model, (3, None, None))
     p = described.preprocessing
     assert (p.height, p.width, p.resize, p.crop_mode) == (224, 224, 256, CropMode.CROP)
-    assert p.crop_offset is CropOffset.DOWN
+    assert (p.longer_side, p.crop_offset) == (Rounding.NEAREST, Rounding.DOWN)
     assert (p.scale, p.mean, p.std) == (1 / 255, (0.485, 0.456, 0.406), (0.2, 0.3, 0.4))
     assert p.labels == ("tench, Tinca tinca", "2")
     assert "inference.yml, not used: OpenCV's resize, which is not antialiased" in described.origin

@@ -8,7 +8,7 @@ import pytest
 from kernels.problems.interpolation import Interpolation
 from models.description import load_description
 from models.errors import PreprocessingError
-from models.preprocessing import ChannelOrder, CropMode, CropOffset
+from models.preprocessing import ChannelOrder, CropMode, Rounding
 from models.scores import OutputKind
 from tests.support.models.description import load_preprocessing
 
@@ -74,7 +74,7 @@ def test_sizes_and_crops(
     process(model, kind, **said)
     p = load_preprocessing(model, OPEN)
     assert (p.height, p.width, p.resize, p.crop_mode) == (size, size, resize, CropMode(mode))
-    assert p.crop_offset is CropOffset.DOWN
+    assert p.crop_offset is Rounding.DOWN
     assert (p.scale, p.mean, p.std) == (1 / 255, (0.485, 0.456, 0.406), (0.2, 0.3, 0.4))
     assert p.guess == ""
 

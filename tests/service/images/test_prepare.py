@@ -3,6 +3,7 @@
 import io
 import zlib
 from dataclasses import replace
+from fractions import Fraction
 from math import floor
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from kernels.problems.interpolation import Interpolation
-from models.preprocessing import PRESETS, ChannelOrder, CropMode, CropOffset, Preprocessing
+from models.preprocessing import PRESETS, ChannelOrder, CropMode, Preprocessing, Rounding
 from service.errors import PayloadTooLargeError
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode, exif, noise, png, png_chunk, scene
@@ -23,6 +24,8 @@ STRETCH = replace(OBLONG, crop_mode=CropMode.SQUASH, resize=161)
 SQUASH = replace(OBLONG, crop_mode=CropMode.SQUASH)
 PAD = replace(OBLONG, crop_mode=CropMode.PAD, resize=150, mean=(0.1, 40.0, 250.0))
 CUT_PAD = replace(PAD, resize=171)  # the longer side is cut
+DOWN = replace(RGB, crop_offset=Rounding.DOWN)
+PADDLE = replace(DOWN, longer_side=Rounding.NEAREST)
 GREY = replace(RGB, channels=ChannelOrder.GREY, mean=(0.0,), std=(1.0,))
 LIMITS = ImageLimits()
 
@@ -52,7 +55,8 @@ def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
         width, height = max(1, round(width / times)), max(1, round(height / times))
     else:
         shorter = min(width, height)
-        width, height = p.resize * width // shorter, p.resize * height // shorter
+        rounded = floor if p.longer_side is Rounding.DOWN else round
+        width, height = (rounded(Fraction(p.resize * side, shorter)) for side in (width, height))
     picture = picture.resize((width, height), Image.Resampling[p.interpolation.name])
     if width < p.width or height < p.height:
         wide, high = max(width, p.width), max(height, p.height)
@@ -60,7 +64,7 @@ def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
         paper.paste(picture, ((wide - width) // 2, (high - height) // 2))
         picture, width, height = paper, wide, high
     left, top = (width - p.width) / 2, (height - p.height) / 2
-    if p.crop_offset is CropOffset.DOWN:
+    if p.crop_offset is Rounding.DOWN:
         left, top = floor(left), floor(top)
     left, top = round(left), round(top)
     return np.asarray(picture.crop((left, top, left + p.width, top + p.height)))
@@ -85,8 +89,8 @@ SIZES = [(301, 217), (217, 301), (256, 256), (224, 224), (97, 31), (1500, 260), 
 
 EACH_MODE = pytest.mark.parametrize(
     "preprocessing",
-    [RGB, OBLONG, STRETCH, SQUASH, PAD, CUT_PAD, replace(RGB, crop_offset=CropOffset.DOWN)],
-    ids=["rgb", "oblong", "stretch", "squash", "pad", "cut pad", "down"],
+    [RGB, OBLONG, STRETCH, SQUASH, PAD, CUT_PAD, DOWN, PADDLE],
+    ids=["rgb", "oblong", "stretch", "squash", "pad", "cut pad", "down", "as PaddleClas"],
 )
 EACH_SIZE = pytest.mark.parametrize("size", SIZES)
 
