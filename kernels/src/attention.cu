@@ -1,12 +1,13 @@
 // Attention over few keys in one launch: y = softmax(scale * q · kᵀ + bias) · v.
 //
-// Algorithm: a block of 128 threads computes QUERIES rows of one head of one image. The scores of all
-//   its queries for all keys, at most MOST_KEYS, stay in shared memory, as floats whatever q, k and v
-//   are: products of queries and keys first, in tiles of KEYS keys and DEPTH channels; then each
+// Algorithm: a block of 128 threads computes QUERIES rows of one head of one image. The scores of
+// all
+//   its queries for all keys, at most MOST_KEYS, stay in shared memory, as floats whatever q, k and
+//   v are: products of queries and keys first, in tiles of KEYS keys and DEPTH channels; then each
 //   row's largest score is subtracted and the exponentials are summed, by a warp for 4 rows; then
-//   their products with v, in tiles of FEW keys and WIDTH channels, divided by the sum. A thread has
-//   4 queries, and 2 keys or 2 channels: 3 loads from shared memory for 8 products. The order of all
-//   sums is fixed. Small blocks, so that one image fills a GPU with them.
+//   their products with v, in tiles of FEW keys and WIDTH channels, divided by the sum. A thread
+//   has 4 queries, and 2 keys or 2 channels: 3 loads from shared memory for 8 products. The order
+//   of all sums is fixed. Small blocks, so that one image fills a GPU with them.
 // Layouts: any strides, so that heads, slices and transposed factors need no copies; fastest where
 //   the channels of a token lie side by side. `heads` walks over y, q, k, v and bias.
 // Launch: (heads of all images, ceil(queries / QUERIES)) blocks.
@@ -50,8 +51,7 @@ __global__ void __launch_bounds__(128)
     float products[2][4] = {};
     for (int channel = 0; channel < depth; channel += DEPTH) {
       __syncthreads();  // the tile before may still be read
-      const T* const of_keys =
-          k + at.of[2] + first * strides.row[2] + channel * strides.column[2];
+      const T* const of_keys = k + at.of[2] + first * strides.row[2] + channel * strides.column[2];
       for (int i = threadIdx.x; i < KEYS * DEPTH; i += THREADS) {
         const int key = i / DEPTH, c = i % DEPTH;
         const bool inside = first + key < keys && channel + c < depth;
@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(128)
         score.at[i] = products[j][i] * scale;
         if constexpr (BIAS) {
           const int row = min(first_row + i, exist - 1);
-          score.at[i] += bias[at.of[4] + (first_query + row) * strides.row[4] +
-                              key * strides.column[4]];
+          score.at[i] +=
+              bias[at.of[4] + (first_query + row) * strides.row[4] + key * strides.column[4]];
         }
       }
       store<4>(&scores[key][first_row], score);

@@ -2,8 +2,8 @@
 //
 // Algorithm: a block of 64 threads computes TILE × TILE numbers of one product, 4 × 4 a thread, in
 //   steps of TERMS products: it copies a tile of either factor to shared memory, and every thread
-//   reads 4 numbers of each for 16 products. Beyond the factors' ends it multiplies zeros. The order
-//   of the sums is fixed: along the terms. Sums are floats, whatever the factors are.
+//   reads 4 numbers of each for 16 products. Beyond the factors' ends it multiplies zeros. The
+//   order of the sums is fixed: along the terms. Sums are floats, whatever the factors are.
 // Layouts: any strides, so that transposed factors, heads and slices need no copies. Neighbouring
 //   threads copy neighbours along the terms, or along the rows of a and the columns of b: along
 //   whichever axis is contiguous (A_TERMS, B_COLUMNS). `matrices` walks over the products.
@@ -51,8 +51,7 @@ __global__ void __launch_bounds__(64)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-          sums[i][j] = fmaf(of_row.at[i], of_column.at[j], sums[i][j]);
+        for (int j = 0; j < 4; ++j) sums[i][j] = fmaf(of_row.at[i], of_column.at[j], sums[i][j]);
     }
     __syncthreads();  // the tiles may still be read
   }
