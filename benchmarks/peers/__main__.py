@@ -37,7 +37,7 @@ RECORD = RESULTS / "peers.jsonl"
 BEGIN, END = "<!-- benchmarks.peers -->", "<!-- end of benchmarks.peers -->"
 
 PAGES = {ROOT / "README.md": readme_table, ROOT / "docs" / "comparison.md": page}
-"""What each page has between its marks."""
+"""By page, the function that writes the tables between its marks."""
 
 FULL = Effort(rounds=6, seconds=1.0)
 QUICK = Effort(rounds=2, seconds=0.2, settings=1)

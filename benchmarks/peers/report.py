@@ -15,7 +15,7 @@ from benchmarks.peers.works import DIGITS, WORKS
 from benchmarks.rows import Row, markdown
 
 LOAD = 8
-"""The number of connections that start and memory are told of, and the best of several servers."""
+"""The connections under which memory is shown, and the best of several servers is chosen."""
 
 ALWAYS = (CONVOY, TRITON, MOSEC)
 """The servers that the README's table has, with the best of the others."""

@@ -1,8 +1,8 @@
 """Handles one request to a model's endpoint, from its head to its answer.
 
     begin ── body ── end ── wanted ── Request ── scores ─┬─ answer
-      │        │      │                 │             └─ in a thread, if it is long ── answer
-      └────────┴──────┴─────────────────┴─── error ─────────────────────────────────────┘
+      │        │      │                  │               └─ in a thread, if it is long ── answer
+      └────────┴──────┴──────────────────┴─── error ──────────────────────────────────────┘
 
 Convoy's own connection drives it (`connection`), or ASGI (`asgi`): same calls, same answers.
 """
@@ -93,7 +93,7 @@ class Exchange:
         return self._request.ended
 
     def begin(self) -> None:
-        """Start the call, or refuse what the head alone shows to be wrong or too large."""
+        """Open the request, or refuse what the head alone shows to be wrong or too large."""
         now = self._now()
         if now is not None and now is not self.endpoint:  # another request was before it
             self.endpoint = now
