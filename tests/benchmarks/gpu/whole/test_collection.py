@@ -10,17 +10,19 @@ from benchmarks.rows import ROOT
 
 _HIDE = """
 import sys
-from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
 
-class Absent(MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name in sys.argv[1].split(","):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+hidden, real = sys.argv[1].split(","), PathFinder.find_spec
 
-sys.meta_path.insert(0, Absent())
+def find_spec(cls, name, path=None, target=None):
+    return None if name in hidden else real(name, path, target)
+
+PathFinder.find_spec = classmethod(find_spec)
 import pytest
 sys.exit(pytest.main(sys.argv[2:]))
 """
+"""Starts pytest where hidden packages are absent: an import fails, and a search for one finds
+nothing."""
 
 
 # Those of what is carried: an installed one whose package is hidden would be an error.
