@@ -15,7 +15,8 @@ from benchmarks.peers.works import DIGITS, WORKS
 from benchmarks.rows import Row, markdown
 
 LOAD = 8
-"""The connections under which memory is shown, and the best of several servers is chosen."""
+"""The number of connections whose rows have start-up and memory, and choose the best of several
+servers."""
 
 ALWAYS = (CONVOY, TRITON, MOSEC)
 """The servers that the README's table has, with the best of the others."""

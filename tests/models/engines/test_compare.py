@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -21,12 +21,13 @@ from models import (
     DeviceChoice,
     DeviceKind,
     UnsupportedModelError,
+    as_given,
     load_classifier,
     open_engine,
     try_on_cpu,
 )
 from models.as_given import AsGiven
-from models.onnx_loader import load_proto, normalise
+from models.onnx_loader import normalise
 from tests.support.models.onnx_chains import node, noise
 
 SIZE = 16
@@ -177,17 +178,19 @@ def test_scores_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_onnx_runtime_cannot_open_is_served_and_the_log_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proto = network()
-    newest = load_proto("old", proto).proto
-    newest.opset_import[0].version = 28
-    newest.ir_version = onnx.IR_VERSION
-    classifier = loaded(tmp_path, newest)
+    def too_new(data: bytes, threads: int, *, exact: bool = False) -> NoReturn:
+        del data, threads, exact
+        raise RuntimeError("Opset 99 is under development")
+
+    classifier = loaded(tmp_path, network())
+    monkeypatch.setattr(as_given, "open_session", too_new)
     with caplog.at_level(logging.INFO, "convoy"):
         engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
     engine.close()
     assert "is not compared with its file: ONNX Runtime cannot open the file" in caplog.text
+    assert "Opset 99 is under development" in caplog.text
 
 
 def test_a_higher_number_of_the_ir_does_not_keep_the_file_from_being_compared(
