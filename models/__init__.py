@@ -104,7 +104,8 @@ _LATE = {
     "tuning.precompile": ["precompile"],
     "tuning.tune": ["TOP_CANDIDATES", "ProblemReport", "TuningReport", "tune"],
 }
-"""What a server does not need is imported when it is asked for: it would start 0.2 s later."""
+"""Names that a server does not need are imported when they are asked for: with them it would start
+0.2 s later."""
 
 if not TYPE_CHECKING:
 

@@ -3,7 +3,7 @@
     file ─┬─ Convoy's loader ─ normal form ─ engines ─ scores ─┐
           └─ ONNX Runtime ──────────── AsGiven.scores ─────────┴─ equal, or the model is refused
 
-Only what no score depends on is changed: the number of the IR, nodes that nothing reads, and
+Only parts that no score depends on are changed: the number of the IR, nodes that nothing reads, and
 float16, which is read as float32, as in the normal form. Operators on integers are spelled out as
 ONNX defines them, in floats (`in_floats`): ONNX Runtime's own round half a step another way, which
 grows to 12% of the largest score in a deep network, and may overflow.

@@ -262,8 +262,7 @@ def _classes(path: Path, shape: Shape) -> int:
 
 
 def _as_triton(path: Path, labels: tuple[str, ...], scores: int) -> tuple[str, ...]:
-    """Return the labels of the first classes, which may be fewer than there are, as Triton takes
-    its label files."""
+    """Return labels that may cover only the first of the classes, as in Triton's label files."""
     classes = classes_of(scores)
     if len(labels) != classes:
         doubt = f"its label file names {len(labels)} classes, and it has {classes}"

@@ -91,7 +91,7 @@ def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Ab
 
     NONE names none.
 
-    Raises UnsupportedModelError where a value is named that there is not.
+    Raises UnsupportedModelError where no node has that name.
     """
     graph = network.graph
     if named == NONE:

@@ -71,7 +71,7 @@ class Maps:
 def find_maps(network: LoadedModel) -> Maps | Absent:
     """Return how to make a network's maps, or why it has none.
 
-    The one score of a yes/no network is that of yes; the map of no has its opposite.
+    The one score of a yes/no network is that of yes; the map of no is the opposite.
     """
     found = _found(network)
     if isinstance(found, Absent) or len(found.weight) > 1:

@@ -275,8 +275,8 @@ def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
 def checked_labels(labels: tuple[str, ...], scores: int, source: str = "") -> tuple[str, ...]:
     """Return the labels of each class of a model with so many scores, or none at all.
 
-    One label of one score is that of yes. Raises PreprocessingError where there are too many or too
-    few.
+    The one label of a single score is that of yes. Raises PreprocessingError where there are too
+    many or too few.
     """
     count, classes = len(labels), classes_of(scores)
     if scores == count == 1:

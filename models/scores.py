@@ -127,7 +127,7 @@ def meaning_of(kind: OutputKind, scores: int) -> str:
 
 
 def each_probability(values: Floats, kind: OutputKind) -> Floats:
-    """Return scores of any shape as probabilities, each by itself, which a softmax is not."""
+    """Return scores of any shape as probabilities, each computed by itself, unlike by a softmax."""
     if kind is OutputKind.SIGMOID:
         return sigmoid(values)
     if kind in (OutputKind.PERCENT, OutputKind.INDEPENDENT_PERCENT):
@@ -138,7 +138,7 @@ def each_probability(values: Floats, kind: OutputKind) -> Floats:
 
 
 def positive(sums: Floats) -> Floats:
-    """Return sums to divide by: 1 for those that are no sum of shares."""
+    """Return sums to divide by, with 1 in place of those that are not the sum of shares."""
     return np.where(sums > 0, sums, 1)
 
 

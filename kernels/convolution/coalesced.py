@@ -147,8 +147,8 @@ class CoalescedConv:
     The first stage computes the dot product of every filter row with every input row, with the
     filter row in shared memory: R·S planes of P×Q for each image and filter. The second adds the
     R·S planes. At 1×1 the only plane is the output. The paper measures filters of 1×1, 3×3 and 5×5
-    at stride 1 and gains most for small images at N = 1. Its future work, several blocks' work in
-    one (section 6), is here the sum over several taps, for more filters.
+    at stride 1 and gains most for small images at N = 1. Section 6 leaves it to future work that
+    one block does the work of several: here a block sums several taps, for more filters.
     """
 
     name: str = "coalesced"

@@ -55,8 +55,8 @@ _ANY = DepthwiseConfig(0, 0, 1)
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConv:
-    """Computes y[n, c·j + i] = x[n, c] ∗ w[c·j + i] in 2-D with j = K/C filters a channel, groups =
-    C > 1.
+    """Computes y[n, c·j + i] = x[n, c] ∗ w[c·j + i] in 2-D with j = K/C filters per channel, groups
+    = C > 1.
 
     Bound by memory, R·S multiplications for each output: threads hold a run of rows in registers
     and vectors of neighbouring channels. Howard et al. 2017 (MobileNets), section 3.1, equation 3.

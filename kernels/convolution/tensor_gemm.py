@@ -87,10 +87,10 @@ TENSOR_TILES = tuple(
     )
 )
 """The tiles to choose from, for halves; a chunk of floats has as many bytes and half as many
-elements. A warp's 64×64 outputs take as many clocks of tensor cores as all copies and loads take of
-shared memory; 64×32 took a quarter fewer. Smaller tiles are for launches of few chunks, which wait
-for what comes before and after these: the more warps there are, the fewer copies and outputs each
-has."""
+elements. For a warp's 64×64 outputs the tensor cores take as many clocks as shared memory takes for
+all copies and loads, and for 64×32 a quarter fewer. Smaller tiles are for launches of few chunks,
+which wait for what comes before and after these: the more warps there are, the fewer copies and
+outputs each has."""
 
 SPLITTING_TILES = (replace(TENSOR_TILES[0], wn=32), *TENSOR_TILES[1:])
 """The tiles for split factors: their 64×64 outputs and a chunk's separate sums do not fit

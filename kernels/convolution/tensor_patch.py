@@ -94,7 +94,8 @@ PATCH_TILES = tuple(
 class PatchConv(SplitSum[TileConfig[PatchTile]]):
     """Computes direct convolution in fp16 by mma.sync, from a patch of the input in shared memory.
 
-    TensorConv reads an input pixel from the second-level cache for every tap, this for every block.
+    TensorConv reads an input pixel from the second-level cache once per tap, PatchConv once per
+    block.
     """
 
     TILES: ClassVar[tuple[PatchTile, ...]] = PATCH_TILES

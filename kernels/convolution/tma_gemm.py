@@ -27,16 +27,16 @@ _COPYING_THREADS = 32
 
 _STAGES = {(128, 128): 3, (128, 64): 4, (64, 128): 4, (64, 64): 4, (64, 32): 6}
 _OF_FILTER_ROWS = {(16, 64): 8, (112, 128): 3}
-"""Those of tiles whose filters are wgmma's rows. The pixels of one image of 14×14 or 7×7 fill tiles
-of 16 better than those of 64, and those of 8 images tiles of 112 better than those of 128."""
+"""The stages of tiles whose filters are wgmma's rows. The pixels of one image of 14×14 or 7×7 fill
+tiles of 16 better than those of 64, and those of 8 images tiles of 112 better than those of 128."""
 
 
 @dataclass(frozen=True, slots=True)
 class TmaTile(TensorTile):
-    """The tile of a block of `conv_tensor_tma`, shared among warps like WarpgroupConv's, or, where
-    wgmma's rows are filters, 16 filters and all pixels to a warp.
+    """Sizes of the tile of a block of `conv_tensor_tma`, which warps share like WarpgroupConv's; if
+    wgmma's rows are filters, each warp has 16 filters and all pixels.
 
-    One warp more copies; no place of a pixel lies in shared memory.
+    One further warp copies. The places of pixels are not kept in shared memory.
     """
 
     @property
@@ -67,8 +67,9 @@ TMA_TILES = tuple(
     TmaTile(bm, bn, bk=64, wm=bm, wn=16, stages=stages)
     for (bm, bn), stages in _OF_FILTER_ROWS.items()
 )
-"""For half, as WARPGROUP_TILES, with as many stages as leave room for two blocks or more, and those
-whose rows are filters, which fp16 alone has: TF32's pixels lie in registers, as rows."""
+"""The tiles to choose from, for halves: WARPGROUP_TILES, with as many stages as leave room for two
+blocks or more, and then tiles whose rows are filters. TF32 has none of the latter, because its
+pixels lie in registers, as rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class TmaConv(WarpgroupConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse what WarpgroupConv refuses, split factors, groups, and pixels of 8 bytes and
+        """Refuse split factors, groups, all that WarpgroupConv refuses, and pixels (of 8 bytes) and
         windows that tensor copies cannot read."""
         splits = problem.precision is Precision.TF32X3
         return (
@@ -248,7 +249,7 @@ def _tiles(problem: ConvProblem, tile: TensorTile) -> tuple[int, int]:
 def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
     """Return how many tiles of pixels and of filters a cluster has.
 
-    Two have the larger factor in common, where then no block is idle, or else the filters.
+    Two tiles share the larger factor if no block is then idle, and otherwise the filters.
     """
     tile, together = config.tile, config.together
     of_pixels, of_filters = _tiles(problem, tile)

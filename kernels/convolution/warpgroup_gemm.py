@@ -27,9 +27,9 @@ class WarpgroupConv(TensorConv):
     """Computes TensorConv's matrix product by wgmma, which reads shared memory itself.
 
     Only pixels of TF32 pass through registers, to be rounded or split: wgmma would truncate them.
-    Split weights are in shared memory too, as two numbers each. In fp16 and TF32 a warp has
-    4 instructions that multiply a chunk instead of 16 to 128. Blocks that share a tile's sums may
-    be a cluster, which adds them up in its shared memory.
+    Split weights are in shared memory too, as two numbers each. In fp16 and TF32 a warp multiplies
+    a chunk by 4 instructions instead of 16 to 128. Blocks that share a tile's sums may be a
+    cluster, which adds them up in its shared memory.
     """
 
     WARPGROUPS: ClassVar[bool] = True

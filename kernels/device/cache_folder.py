@@ -1,12 +1,12 @@
-"""Says where what is made or downloaded once is kept, below one folder.
+"""Says where files that are made or downloaded once are kept: below one folder.
 
-Everywhere else such a place is written as a path below FOLDER, and `placed` says where that is.
+All other code names such a file by a path below FOLDER, which `placed` moves to the chosen folder.
 """
 
 from pathlib import Path
 
 FOLDER = Path("~/.cache/convoy")
-"""The folder where nothing else was chosen."""
+"""The folder, unless another one was chosen."""
 
 _chosen = [FOLDER]
 

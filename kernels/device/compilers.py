@@ -1,7 +1,7 @@
 """Lists the compilers whose kernels were compared: the only such table.
 
 Each has a table of what its kernels take (tests/kernels/resources); the extras in pyproject.toml
-allow these versions and no newer one; another that is loaded is named in a warning.
+allow these versions and no newer one; if another is loaded, a warning names it.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,8 @@ def name_of(version: tuple[int, int]) -> str:
 
 
 def doubt(version: tuple[int, int]) -> str | None:
-    """Return why kernels of this version of NVRTC are a surprise, or None where they are known."""
+    """Return why kernels of this version of NVRTC may differ from those compared, or None where
+    they are known."""
     versions = [compiler.version for compiler in COMPARED]
     if version in versions:
         return None

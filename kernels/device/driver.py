@@ -137,7 +137,7 @@ def _array(kind: Any, *numbers: int) -> Any:
 def programmatic_edges(graph: int) -> int:
     """Return how many edges of a CUgraph let a launch begin before the previous one has ended.
 
-    A capture makes one of each dependent launch, or else a full edge. Raises DriverError.
+    A capture makes such an edge, or a full one, of each dependent launch. Raises DriverError.
     """
     count = ctypes.c_size_t()
     handle = ctypes.c_void_p(graph)

@@ -36,7 +36,8 @@ Bytes = NDArray[np.uint8]
 class Kind(IntEnum):
     """Names the kinds of images that a place may hold, with place.cuh's numbers.
 
-    A batch of one kind may have those before it, too: what it runs can do all that theirs can.
+    A batch of one kind may also hold images of the kinds before it, because its launches can do all
+    that theirs can.
     """
 
     PIXELS = 0  # of the network's size

@@ -121,7 +121,7 @@ class Slices:
 def paired(problem: ConvProblem) -> bool:
     """Return whether a vector of 16 bytes holds 4 half channels of each of two neighbouring pixels.
 
-    So it has where channels are few, and strides are of whole pairs.
+    It does where channels are few and strides are whole pairs.
     """
     window, are_halves = problem.window, in_vector(problem) == 2 * VECTOR
     few = are_halves and problem.c <= VECTOR

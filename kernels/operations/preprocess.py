@@ -44,8 +44,9 @@ def to_floats_launch(
     """Return a launch of y = pixel · multiplier + offset, from n uint8 images of `area` pixels to
     floats.
 
-    Operands images, multiplier, offset (one number a channel of the image), y; of places, entries
-    and `made` are the first. Channels that y has beyond the image's become 0. Raises ValueError.
+    The operands are images, multiplier, offset (one number per channel of the image) and y; for
+    places, entries and `made` replace images. Channels that y has beyond the image's become 0.
+    Raises ValueError.
     """
     if y.channels < channels:
         raise ValueError(f"{channels} channels do not fit {y}")

@@ -9,8 +9,8 @@ from kernels.problems.activation import Activation
 class Prologue:
     """Computes x' = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
-    scale and shift are operands of one number a channel. Mean and variance are those of a pixel's
-    channels, LayerNormalization; without `epsilon` x is only scaled and shifted,
+    scale and shift are operands with one number per channel. Mean and variance are those of a
+    pixel's channels, LayerNormalization; without `epsilon` x is only scaled and shifted,
     BatchNormalization.
     """
 

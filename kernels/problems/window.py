@@ -6,7 +6,7 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over 2 (H, W) or 3 (D, H, W) spatial axes; every tuple has one entry an axis.
+    """A window over 2 (H, W) or 3 (D, H, W) spatial axes; every tuple has one entry per axis.
 
     `output` is stored, not derived, because ONNX's `ceil_mode` lets the last window of a pool
     start inside the padded input and end beyond it.

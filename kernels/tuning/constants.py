@@ -1,4 +1,4 @@
-"""Defines what the model of time assumes of a GPU until it is measured.
+"""Defines the numbers that the model of time assumes of a GPU until they are measured.
 
 kernels/tuning/micro.py ─ measurements ─ fitted ─ Constants ─ heuristic, models/schedule/time.py
 """

@@ -1,4 +1,5 @@
-"""Measures what the model of time assumes of a GPU, with the kernels of kernels/src/micro.cu.
+"""Measures the numbers that the model of time assumes of a GPU, by the kernels of
+kernels/src/micro.cu.
 
     MEASUREMENTS ─ readings: a name, what was run, µs ─ fitted ─ Constants
 

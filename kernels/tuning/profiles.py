@@ -1,4 +1,4 @@
-"""Remakes the committed profiles, a kernel's limits on speed, from machine code without a GPU.
+"""Remakes the committed profiles (each kernel's limits on speed) from machine code, without a GPU.
 
 A change of the kernels or of the compiler changes the table; look at the difference and commit it:
 

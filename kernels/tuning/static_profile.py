@@ -91,7 +91,7 @@ registers. That it reads them once for each of its instructions is assumed: NVID
 def kind(instruction: Instruction) -> str:
     """Return the class of an instruction, such as "FFMA", "LDS.128" or "integer".
 
-    Raises LookupError for an opcode without a class: what it costs is to be decided, not guessed.
+    Raises LookupError for an opcode without a class: its cost is to be decided, not guessed.
     """
     base, opcode = instruction.base, instruction.opcode
     if base == "LDS":
@@ -233,7 +233,8 @@ def _multiplies(loop: Mapping[str, int]) -> str:
 def static_profile(
     cubin: Cubin, arch: str, threads: int, shared_bytes: int, trips: Trips
 ) -> StaticProfile:
-    """Return the profile of a kernel launched with `threads` and dynamic `shared_bytes` a block.
+    """Return the profile of a kernel launched with this many threads and dynamic `shared_bytes` per
+    block.
 
     `cubin` is for `arch`, one of PROFILED. Raises DisassemblerNotFoundError.
     """
@@ -317,7 +318,7 @@ def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) 
 def resident(registers: int, threads: int, shared_bytes: int, architecture: str) -> int:
     """Return how many blocks fit on a multiprocessor of an architecture that is in PROFILED.
 
-    Registers are allocated to whole warps, 8 a thread at a time.
+    Registers are allocated to whole warps, 8 per thread at a time.
     """
     warps = -(-threads // 32)
     of_warp = -(-registers // 8) * 8 * 32
@@ -441,7 +442,8 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
 def weight(instruction: Instruction) -> Weight:
     """Return an instruction's weight on a path; weights compare as tuples, first number first.
 
-    A start therefore includes the barriers that its block's first thread makes, for which all wait.
+    So the start includes the barriers that the block's first thread makes, because all threads wait
+    for them.
     """
     narrow, multiplies, copies, shared, waits, length = _weight_of_fill(instruction)
     bulk, mbarrier = instruction.base == _BULK, instruction.base == "SYNCS"
@@ -449,8 +451,8 @@ def weight(instruction: Instruction) -> Weight:
 
 
 def _weight_of_fill(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on the path to the loop. There a warp that copies whole tiles
-    need not wait for a place, and has copied the weights."""
+    """Return an instruction's weight on the path to the loop. On that path a warp that copies whole
+    tiles waits for no free place, and has copied the weights."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),

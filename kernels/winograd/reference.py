@@ -79,7 +79,7 @@ def products(u: Array, v: Array) -> Array:
 
 
 def untiled(y: Array, problem: ConvProblem) -> Array:
-    """Return the tiles joined, N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q, without what lies beyond P×Q."""
+    """Return the tiles joined and cut to P×Q: N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q."""
     n, k, *rest = y.shape
     axes = len(rest) // 2
     interleaved = [axis for i in range(axes) for axis in (2 + i, 2 + axes + i)]

@@ -79,8 +79,8 @@ def tolerance(classifier: Classifier, expected: Scores, choose: "Choose | None" 
 
 
 def always_allowed(classifier: Classifier) -> float:
-    """Return how far right scores may be from the file's, relative to the largest, whatever the
-    bound of their rounding errors says."""
+    """Return the difference from the file's scores, relative to the largest, that is allowed even
+    where the bound of rounding errors is smaller."""
     return _ALLOWED_IN_8_BITS if classifier.network.quantized else _ALLOWED
 
 
@@ -134,9 +134,10 @@ def _first_difference(
 def _converted(
     name: str, made: Mapping[str, NodeProto], kept: Collection[str]
 ) -> Sequence[NodeProto]:
-    """Return the nodes of the file that lead to a result from others that Convoy's form has too.
+    """Return the nodes of the file between a result and the nearest results that Convoy's form has
+    too.
 
-    The last of them, whose result it has, is not among them.
+    The node that computes the result itself is not among them.
     """
     found: list[NodeProto] = []
     pending = [*made[name].input]

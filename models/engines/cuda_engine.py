@@ -115,8 +115,8 @@ class CudaEngine:
 
         `warm_up` ends with `prove`; where either fails, `fallback`'s engine serves, if there is
         one. Branches of a plan run in parallel where `pays` says so, by default the model of time.
-        The device `takes` images of that kind and those before it, if the model's are not too many.
-        Kernels are compiled on as many `threads`; 0 is one for each core.
+        The device `takes` images of that kind and of those before it, unless the model's
+        `batch_kinds` has fewer. Kernels are compiled on as many `threads`; 0 is one for each core.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")

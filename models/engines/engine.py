@@ -119,7 +119,7 @@ Fallback = Callable[[EngineError], Engine]
 
 
 def unproved(engine: Engine) -> int:
-    """Return the engine's own largest batch, as the proof does that tries nothing."""
+    """Return the engine's own largest batch: a proof that tries nothing."""
     return engine.max_batch
 
 

@@ -111,8 +111,8 @@ class OnnxRuntimeEngine:
     ONNX Runtime splits each layer over all threads, which wait for each other after every layer.
     Where another task (decoding, say) takes a core, all threads wait for the delayed one. If the
     warm-up measures it to be faster, as many images as there are threads therefore run in parallel,
-    one thread each; this needs a second copy of the weights. Where one thread computes an image in
-    no time, and as fast as several do, it computes the batches, too.
+    one thread each; this needs a second copy of the weights. Where one thread computes an image
+    quickly, and as fast as several do, it computes the batches, too.
 
     If the model is served as it is, every image runs alone: several in parallel where that is
     faster, else in batches of one.
@@ -137,10 +137,10 @@ class OnnxRuntimeEngine:
     ) -> None:
         """Share sessions with `beside`, an engine of this model that is not warm yet, if given.
 
-        `warm_up` ends with `prove`. Unless they are None, `side_by_side` says whether parallel
-        images are faster and `one_thread` whether one thread is as fast as several, which `warm_up`
-        does not measure then, and `layers` which layers of a quantized model are on integers, which
-        the first session does not count then. `exact` is that of `open_session`.
+        `warm_up` ends with `prove`. `side_by_side` says whether parallel images are faster, and
+        `one_thread` whether one thread is as fast as several; `warm_up` measures those that are
+        None. `layers` says which layers of a quantized model are on integers; if it is None, the
+        first session counts them. `exact` is that of `open_session`.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")

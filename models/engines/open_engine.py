@@ -165,8 +165,8 @@ def _open(
 def try_on_cpu(
     classifier: Classifier, choices: Sequence[DeviceChoice], *, max_batch: int, threads: int
 ) -> tuple[Engine, WarmUpResult] | None:
-    """Return a warm engine, and the proof that it is for engines with these device choices; None if
-    a GPU may serve.
+    """Return a warm engine of the CPU, with what its warm-up showed, if all these device choices
+    lead to the CPU; None if a GPU may serve.
 
     Raises EngineError.
     """
@@ -196,7 +196,7 @@ def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: 
     """Compare the CPU's engine, or one opened for that, with the file as it was given.
 
     Sums of 8-bit products overflow on processors without an instruction for them, differently in
-    each form of a model, so that of a quantized one a session that avoids it is compared. Raises
+    each form of a model, so a quantized model is compared in a session that avoids this. Raises
     UnsupportedModelError.
     """
     if classifier.given is None or classifier.given.is_compared:

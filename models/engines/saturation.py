@@ -15,8 +15,8 @@ _EXPECTED = 200
 def pairs_saturate() -> bool:
     """Return whether a sum of the largest products of uint8 and int8 is too small here.
 
-    Without VNNI, x86 adds them in pairs in 16 bits (vpmaddubsw). That takes the processor's word
-    for nothing: one convolution of one pixel is computed.
+    Without VNNI, x86 adds them in pairs in 16 bits (vpmaddubsw). The processor is not asked; one
+    convolution of one pixel is computed.
     """
     operands = {
         "one": np.float32(1),

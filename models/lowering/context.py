@@ -114,9 +114,10 @@ class Context:
         return self.settle(value, BufferView(value, 0, lies.transposed(order), None))
 
     def is_near_tokens(self, node: Node) -> bool:
-        """Return whether a node moves what only products of computed matrices read, or wrote.
+        """Return whether a node moves a value that only products of computed matrices read, or that
+        one wrote.
 
-        They take any layout, so that what is moved may stay where it lies.
+        Products take any layout, so the value may stay where it lies.
         """
         return node.output in self.of_tokens
 
@@ -339,7 +340,8 @@ _MOVES = Identity | Reshape | Slice | Transpose
 
 
 def _values_of_tokens(graph: Graph) -> frozenset[str]:
-    """Return what moves make of a product's output, or of what in the end only products read."""
+    """Return the values that moves make of a product's output, or of a value that in the end only
+    products read."""
     read, written = set[str](), set[str]()
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:

@@ -103,11 +103,11 @@ def load_proto(
     """Return a checked ModelProto in both forms. Raises NoKernelsError, which lists all unsupported
     nodes.
 
-    With `opaque`, a model that typed nodes cannot express is loaded as it is, for ONNX Runtime.
-    Of the `outputs` that `take_outputs` left the one is kept that is the scores of a classifier
-    with so many labels, 0 if they are not known; without `outputs` all are kept. The nodes of the
-    output `beside` stay in it, if there is one. What comes of it is kept in the folder `keep`, if
-    one is given, and taken from there the next time.
+    With `opaque`, a model that typed nodes cannot express is loaded as it is, for ONNX Runtime. Of
+    the `outputs` that `take_outputs` left, only the scores of a classifier with that many `labels`
+    are kept (0: unknown); without `outputs`, all are. The nodes that compute the output `beside`
+    stay, too. If a folder `keep` is given, the result is kept there, and read from there the next
+    time.
     """
 
     def translate() -> tuple[Graph, ModelProto, bool, Meaning]:

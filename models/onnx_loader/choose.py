@@ -20,8 +20,8 @@ _MORE_OWN = 2  # convolutions, and as many as twice another head's
 
 
 def choose_scores(model: ir.Model, outputs: Outputs, labels: int, beside: str | None) -> None:
-    """Leave the one output that is the scores, if `labels` labels are known (0: none are), and
-    after it the one that is called `beside`, if there is one.
+    """Leave only the output that is the scores, and after it the one called `beside`, if there is
+    one. `labels` is the number of labels that are known.
 
     Raises NotScoresError where several may be the scores.
     """

@@ -59,8 +59,8 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
 
 
 def remedy(model: ModelProto) -> str:
-    """Return what to do about a file that its exporter left unfinished, to be added to what is
-    wrong; empty for most exporters."""
+    """Return advice about a file that its exporter left unfinished, to end an error's message;
+    empty for most exporters."""
     if model.producer_name != "tf2onnx":
         return ""
     return (

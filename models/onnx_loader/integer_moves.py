@@ -3,16 +3,16 @@
     move(dequantize(q))  →  dequantize(move(q))
     quantize(max(x))     →  max(quantize(x))     over the windows of a MaxPool
 
-Behind the first a convolution reads bytes, ahead of the second it gives them. Neither changes a
-number: quantizing never changes the order of two. A Pad with zeros is moved to the convolution
-that reads it, which pads with the zero point itself:
+By the first rule the convolution that follows reads bytes; by the second the one before writes
+them. Neither changes a number: quantizing never changes the order of two. A Pad with zeros is moved
+to the convolution that reads it, which pads with the zero point itself:
 
     dequantize(pad(q, code))         →  pad(dequantize(q), its number)
     dequantize(quantize(pad(x, 0)))  →  pad(dequantize(quantize(x)), 0)
 
-What no convolution takes pads bytes, by the first rule. Refused where operands are quantized in
-different ways or a channel at a time, where no byte is the number that a Pad has, and where others
-read what lies between.
+A Pad that no convolution takes pads bytes, by the first rule. Refused where operands are quantized
+in different ways or per channel, where no byte stands for the number that a Pad has, and where
+other nodes read the values between.
 """
 
 from collections.abc import Sequence

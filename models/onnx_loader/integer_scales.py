@@ -20,10 +20,10 @@ Where a scale for each channel stays, factors and shifts around one scale spell 
 
     round(x / s) + z = round((x S/s + S (z - Z)) / S) + Z,   s (q - z) = s/S S (q - Z) + s (Z - z)
 
-Scales of filters stay above 0, and become one an output channel. A channel that hardly counts
+Scales of filters stay above 0, and become one per output channel. A channel that hardly counts
 beside its bias gets a larger one, s' = max(|a| s, |bias| / (2^30 scale of x)), so that the bias
-fits 32 bits in steps of x's scale times the filter's; q' - z is rounded then, by at most half. All
-of a 3×3×512 filter's errors are one in 1,800 of the bias at most.
+fits 32 bits in steps of x's scale times the filter's; q' - z is rounded then, by at most half.
+Together the errors of a 3×3×512 filter are at most 1/1,800 of the bias.
 
 Refused where others read what is scaled, statistics are the batch's, 2z - q needs a ninth bit, or
 channels have several zero points.
@@ -197,7 +197,7 @@ def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
 
 
 def _is_relu(activation: ir.Node, scales: _Numbers, codes: _Numbers) -> bool:
-    """Return whether an activation does as relu does to a value with `codes` above 0 in each
+    """Return whether an activation acts like relu on a value that has `codes` codes above 0 in each
     channel."""
     if activation.op_type == "Relu":
         return True
@@ -297,7 +297,8 @@ def _scaled(
 
 
 def _step(x: ir.Value | None) -> float:
-    """Return the scale of a value that is dequantized, or infinity: of others no bias has steps."""
+    """Return the scale of a dequantized value; infinity for any other, of whose scale no bias is a
+    multiple."""
     node = None if x is None else x.producer()
     if node is None or node.op_type != "DequantizeLinear":
         return np.inf
@@ -308,7 +309,8 @@ def _step(x: ir.Value | None) -> float:
 def _scaled_filter(
     weight: QuantizedConstant, a: _Numbers, least: _Numbers
 ) -> QuantizedConstant | None:
-    """Return the filter times `a`, an output channel each, with scales of `least` at least."""
+    """Return the filter times `a`, one number per output channel, with scales of at least
+    `least`."""
     along = (-1, *[1] * (weight.integers.ndim - 1))
     channels = (len(weight.integers),)
     scale = np.broadcast_to(weight.scale.astype(np.float64), channels)

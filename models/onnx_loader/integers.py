@@ -196,7 +196,7 @@ class QuantizedConstant:
 def dequantized(node: ir.Node) -> QuantizedConstant | None:
     """Return the constants that a DequantizeLinear reads, or None if it has other inputs.
 
-    Those are computed tensors, types but 8 bits and int32, and scales of blocks.
+    Other inputs are computed tensors, types other than 8 bits and int32, and scales of blocks.
     """
     tensors = [_input(node, index) for index in range(3)]
     integers, scale, zero_point = map(_constant, tensors)

@@ -213,7 +213,8 @@ class _Ranges:
         return rule(node, inputs, value)
 
     def _linear(self, node: OnnxNode) -> Range:
-        """A linear layer's results are any numbers, but of a softmax they may be mixed by it."""
+        """Return the range of a linear layer's results: any numbers, unless it only mixes the
+        numbers of a softmax."""
         for each in node.node.inputs[:2]:
             if each is not None and each.const_value is None:
                 seen = self.of(each)
@@ -234,7 +235,8 @@ class _Ranges:
         return Range(0, 1, 1, shape[axis], by=kind)
 
     def _by_hand(self, node: OnnxNode, inputs: list[Range]) -> Range | None:
-        """x / sum(x) of what is not negative, or x - log(sum(e^x)); None for any other."""
+        """Return the range of x / sum(x) for an x that is never negative, or of x - log(sum(e^x));
+        None for others."""
         x, divisor = node.input(0), _origin(node.input(1))
         by = "a division by the sum"
         if node.node.op_type == "Sub":
@@ -523,7 +525,8 @@ def _min(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _kept_sum(made: Range, inputs: list[Range]) -> Range:
-    """Add the sum of the one bounded input, where the other bound hardly bites, as a tiny one."""
+    """Keep the sum of the one input that is bounded, where the other is a bound that hardly changes
+    it, such as a tiny one."""
     for seen in inputs:
         others = [each for each in inputs if each is not seen]
         if (

@@ -171,7 +171,7 @@ def _inlined(proto: ModelProto) -> ModelProto:
 
 
 def _opset(model: ir.Model) -> int:
-    """Return the model's opset, after giving it the name "", which "ai.onnx" is another of."""
+    """Return the model's opset, after renaming its domain "ai.onnx" to "", which means the same."""
     if "ai.onnx" in model.opset_imports:
         model.opset_imports.setdefault("", model.opset_imports.pop("ai.onnx"))
     return int(model.opset_imports.get("", OPSET))
@@ -233,7 +233,7 @@ _OTHER_FLOATS: frozenset[ir.DataType | None] = frozenset({ir.DataType.DOUBLE, ir
 def to_float32(model: ir.Model) -> None:
     """Convert float16 to float32, which represents every float16 number exactly.
 
-    So are bfloat16 and float64 if an input has them: the latter is rounded.
+    If an input is bfloat16 or float64, these are converted too; float64 is rounded.
     """
     kinds = _HALVES | {value.dtype for value in model.graph.inputs} & _OTHER_FLOATS
     for graph in model.graphs():

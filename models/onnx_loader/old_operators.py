@@ -211,9 +211,9 @@ _OF_CORNERS = 10
 def keep_old_sampling(model: ir.Model, opset: int) -> None:
     """Give each Resize that was an Upsample, or a Resize of opset 10, the positions that it had.
 
-    These are i / scale; where nearest, the pixel before an axis that grows, and behind one that
-    shrinks, as ONNX Runtime has it. The converters leave out the attributes, and the default is
-    now another. Constants must be folded.
+    Output i is at i / scale. The nearest pixel is the one before that along an axis that grows, and
+    the one behind it along an axis that shrinks, as in ONNX Runtime. The converters leave out these
+    attributes, whose defaults have changed. Constants must be folded.
     """
     if opset > _OF_CORNERS:
         return

@@ -1,7 +1,7 @@
 """Leaves those of a model's outputs that may be its scores.
 
-Others than floats are left out, a ZipMap's input takes its place, and a value inside the model
-becomes an output where it is named. Of several that are left `choose.py` finds the scores.
+Outputs that are not floats are left out, a ZipMap is replaced by its input, and a value inside the
+model becomes an output if it is named. If several are left, `choose.py` finds the scores.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -80,8 +80,8 @@ def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = Non
 
 
 def expose(proto: ModelProto, name: str) -> None:
-    """Make the value of that name the model's only output; a model with another one output keeps
-    it."""
+    """Make the value of that name the model's only output; a model that has one output and no such
+    value keeps its own."""
     graph = proto.graph
     names = [output.name for output in graph.output]
     written = {output for node in graph.node for output in node.output}
@@ -162,7 +162,7 @@ def _behind(writers: Mapping[str, NodeProto], name: str) -> Iterator[NodeProto]:
 def _strings_behind(
     graph: GraphProto, writers: Mapping[str, NodeProto], name: str
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the lists of strings of which an output of strings may have some."""
+    """Yield the lists of strings that an output of strings may take its strings from."""
     tensors = {t.name: t for t in graph.initializer if t.data_type == TensorProto.STRING}
     for node in _behind(writers, name):
         for each in node.input:

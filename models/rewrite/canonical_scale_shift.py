@@ -1,4 +1,4 @@
-"""Add, Sub, Mul and Div by one constant a channel, or one for all, are written as a ScaleShift.
+"""Add, Sub, Mul and Div by one constant per channel, or one for all, are written as a ScaleShift.
 
     x + w = 1·x + w     x - w = 1·x - w     w - x = -1·x + w     x·w = w·x + 0     x/w = (1/w)·x + 0
 

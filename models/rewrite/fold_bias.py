@@ -1,6 +1,6 @@
 """A constant added to a linear layer becomes its bias.
 
-    x · wᵀ + b = gemm(x, w, b)      b has a number for each output, along the last axis
+    x · wᵀ + b = gemm(x, w, b)      b has one number per output, along the last axis
 
 Refused where the layer's result is read elsewhere; a constant that differs from row to row stays.
 """

@@ -2,11 +2,11 @@
 
     conv(pad(x)) = conv with pads + pad.begin, pad.end, and likewise an average that counts padding
 
-An unpadded average pool averages the Pad's zeros, so the folded pool counts padding.
-A maximum ignores its own padding, which is the Pad's zeros only where x is never negative; padding
-by -inf it ignores likewise. Where other nodes read the Pad it stays for them. Refused for other
-values than these, for padded channels, for an average that does not count its own padding, and for
-a maximum over windows that may lie entirely in the padding.
+An unpadded average pool averages the Pad's zeros, so the folded pool counts padding. A maximum
+ignores its own padding, and so a Pad's zeros where x is never negative, and a Pad by -inf always.
+Where other nodes read the Pad it stays for them. Refused for other values than these, for padded
+channels, for an average that does not count its own padding, and for a maximum over windows that
+may lie entirely in the padding.
 """
 
 from dataclasses import replace

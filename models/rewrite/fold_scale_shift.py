@@ -1,6 +1,6 @@
 """A ScaleShift (a loaded BatchNormalization) is folded into the Conv or Gemm before it.
 
-    f(s·(W∗x + b) + t) = f(W'∗x + b'),   W' = s·W,  b' = s·b + t,   s and t one number an output
+    f(s·(W∗x + b) + t) = f(W'∗x + b'),   W' = s·W,  b' = s·b + t,   s and t one number per output
 
 Computed in float64, stored in float32. Refused where the Conv or Gemm has an activation or a
 residual, which come before the scaling, or where other nodes need its value; for a Gemm also where

@@ -3,10 +3,10 @@
     f(transpose(x)) = transpose(f'(x))   where f' is f with its axes, and its constants, moved
 
 f is an activation, Normalise, Reduce, Softmax, Slice, an operation of two such values or of one and
-a constant, a Concat, or a Gemm along the channels, which becomes a 1×1 Conv. Networks that compute
-on H×W×C between convolutions (ConvNeXt) so come to compute on C×H×W, where kernels have the
-channels side by side anyway. Two Transposes become one; one that moves only axes of size 1 becomes
-a Reshape. Refused nowhere; where other nodes read the transposed value it stays for them.
+a constant, a Concat, or a Gemm along the channels, which becomes a 1×1 Conv. So networks that
+compute on H×W×C between convolutions (ConvNeXt) compute on C×H×W, where kernels have the channels
+side by side anyway. Two Transposes become one; one that moves only axes of size 1 becomes a
+Reshape. Refused nowhere; where other nodes read the transposed value it stays for them.
 """
 
 from collections.abc import Callable

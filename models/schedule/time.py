@@ -27,8 +27,7 @@ OTHER_US = 0.7
 """The assumed time for a launch that computes no convolution to start, load and end."""
 
 _CLEARLY = 0.95
-"""Branches run side by side only if the model says that no more than this share of the time
-remains."""
+"""Branches run in parallel only if by this model they take at most this share of the time."""
 
 
 class Machine(Protocol):

@@ -2,7 +2,8 @@
 
 A protobuf message of two bytes becomes an object of some hundred: 20 MB of empty nodes are 3.5 GB.
 So one walk over the file's bytes counts its fields and looks at its names first. It follows the
-messages' own descriptors, keeps one position a level and no more, and stops at the first bound met.
+messages' own descriptors, keeps no more than one position per level, and stops at the first bound
+met.
 """
 
 from dataclasses import dataclass, field
