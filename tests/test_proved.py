@@ -9,7 +9,7 @@ import pytest
 from tests.support import ROOT, proved
 from tests.support.proved import PROOFS, Proof
 
-KERNELS, NETWORKS, FIGURES, BATCHING = PROOFS
+KERNELS, NETWORKS, FIGURES, BATCHING, IMAGES = PROOFS
 CASES = ROOT / "tests" / "kernels" / "whole" / "test_kernels.py"
 
 
@@ -48,8 +48,9 @@ def test_every_sixteenth_test_of_a_file_is_left_and_over_runs_each_is() -> None:
         (KERNELS, "tests/kernels/convolution/test_algorithms_toy.py"),
         (NETWORKS, "tests/service/api/test_app.py"),
         (NETWORKS, "tests/kernels/whole/test_kernels.py"),
-        (FIGURES, "tests/benchmarks/kernels/test_costs.py"),
-        (BATCHING, "tests/service/batching/test_batcher.py"),
+        (FIGURES, "tests/benchmarks/peers/test_catalogue.py"),
+        (BATCHING, "tests/service/batching/test_policy_urgency.py"),
+        (IMAGES, "tests/service/images/test_file.py"),
     ],
 )
 def test_tests_that_read_what_the_digest_is_not_of_all_run(proof: Proof, file: str) -> None:

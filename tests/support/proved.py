@@ -169,43 +169,52 @@ _NETWORKS = Proof(
 PROOFS = (
     _KERNELS,
     _NETWORKS,
-    # What is computed of both: errors, costs, estimates, the steps of a page.
+    # What is computed of both: errors, costs, estimates, the steps of a page; and what measures
+    # kernels and networks, on the simulator.
     Proof(
         "figures",
         tests=(
+            "tests/benchmarks/gpu/test_decoding.py",
+            "tests/benchmarks/gpu/test_measure.py",
+            "tests/benchmarks/gpu/test_report.py",
             "tests/benchmarks/kernels/test_accuracy.py",
+            "tests/benchmarks/kernels/test_costs.py",
             "tests/benchmarks/kernels/test_report.py",
-            "tests/benchmarks/networks/test_c3d.py",
-            "tests/benchmarks/networks/test_estimates.py",
+            "tests/benchmarks/kernels/test_suites.py",
+            "tests/benchmarks/networks",
+            "tests/benchmarks/papers/test_errors.py",
             "tests/benchmarks/papers/test_ladder.py",
         ),
         sources=(
             *_NETWORKS.sources,
             "benchmarks/__init__.py",
+            "benchmarks/gpu",
             "benchmarks/papers/__init__.py",
+            "benchmarks/papers/errors.py",
             "benchmarks/papers/ladder.py",
             "benchmarks/papers/result.py",
+            "benchmarks/results/accuracy.jsonl",
+            "benchmarks/serving/__init__.py",
+            "benchmarks/serving/http_client.py",
+            "benchmarks/serving/served.py",
             "docs/ladder",
             "docs/ladder.md",
             "tests/benchmarks/conftest.py",
+            "tests/benchmarks/gpu",
             "tests/benchmarks/kernels",
             "tests/benchmarks/networks",
+            "tests/benchmarks/papers/test_errors.py",
             "tests/benchmarks/papers/test_ladder.py",
             "tests/support/benchmarks/__init__.py",
             "tests/support/benchmarks/made_up.py",
+            "tests/support/images",
         ),
         libraries=(*_NETWORKS.libraries, "matplotlib"),
     ),
     # Requests in virtual time.
     Proof(
         "batching",
-        tests=(
-            "tests/benchmarks/simulation/test_bounds.py",
-            "tests/benchmarks/simulation/test_simulation.py",
-            "tests/service/batching/test_batcher_fair.py",
-            "tests/service/batching/test_batcher_policy.py",
-            "tests/service/batching/test_batcher_properties.py",
-        ),
+        tests=("tests/benchmarks/simulation", "tests/service/batching"),
         sources=(
             *_NETWORKS.sources,
             "benchmarks/__init__.py",
@@ -234,6 +243,22 @@ PROOFS = (
             "tests/support/service/virtual_time.py",
         ),
         libraries=(*_NETWORKS.libraries, "hypothesis", "matplotlib"),
+    ),
+    # What decoding takes, and what becomes of damaged files.
+    Proof(
+        "images",
+        tests=(
+            "tests/service/images/test_decode_fuzz.py",
+            "tests/service/images/test_decode_memory.py",
+        ),
+        sources=(
+            *_NETWORKS.sources,
+            "tests/service/images",
+            "tests/support/clips/__init__.py",
+            "tests/support/clips/videos.py",
+            "tests/support/images",
+        ),
+        libraries=(*_NETWORKS.libraries, "av", "hypothesis", "pi-heif", "simplejpeg"),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""How units become rows: layers and networks on the simulator, requests to a server on the CPU."""
+"""How units become rows: layers and networks on the simulator."""
 
 import io
 import json
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import measure
-from benchmarks.gpu.measure import _layers, _networks, _requests, measurer_of
-from benchmarks.gpu.units import JPEG, PIXELS, Unit, units
+from benchmarks.gpu.measure import _layers, _networks, measurer_of
+from benchmarks.gpu.units import Unit, units
 from benchmarks.gpu.worker import serve_units
 from benchmarks.kernels.baselines_torch import BaselineError
 from benchmarks.kernels.contest import Effort
@@ -31,7 +31,6 @@ from kernels.tuning.examination import exam_of
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
 from models import BUILT_IN_MODEL, load_classifier
-from tests.support.networks import needs_shared
 
 SMALL = same_padded((3, 4), 3, 4, 8)
 
@@ -137,19 +136,6 @@ def test_a_network_of_bytes_has_kernels_of_bytes() -> None:
     kernels = {step.launch.instantiation.source for step in engine.plans[1].steps}
     assert "integer_gemm.cu" in kernels
     engine.close()
-
-
-@needs_shared
-@pytest.mark.parametrize(
-    "sent",
-    [pytest.param(sent, marks=[pytest.mark.slow] * (sent != "JPEG")) for sent in (JPEG, PIXELS)],
-)
-def test_requests_are_measured_over_http(sent: str) -> None:
-    (row,) = _requests("cpu", load_s=1.0)(Unit("http", sent, 2, "convoy"))
-    assert row["sent"] == sent
-    assert row["connections"] == 2
-    assert row["requests"] > 2
-    assert 0 < row["p50_ms"] <= row["p99_ms"]
 
 
 def test_what_is_missing_is_said_before_any_unit(

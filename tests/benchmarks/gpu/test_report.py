@@ -8,12 +8,11 @@ import pytest
 from benchmarks.gpu.report import BEGIN, END, _cost_model, into_readme, results, section
 from benchmarks.gpu.units import Unit, units
 from benchmarks.kernels.suites import CUCONV, VGG_E
-from benchmarks.rows import RESULTS, Row, append, read
+from benchmarks.rows import Row, append, read
 from kernels.device.gpus import H200
 from kernels.tuning.constants import Constants, microseconds
 from kernels.tuning.heuristic import estimated_cycles, heuristic
 from tests.kernels.tuning.test_micro import MEASURED, readings
-from tests.support import ROOT
 from tests.support.benchmarks.made_up import rows_of
 
 DEVICE = "made up"
@@ -161,18 +160,6 @@ def test_the_readmes_section_is_replaced_and_nothing_else() -> None:
     assert "- vgg-e, N = 1: 2.00 times as fast as the fastest other" in told
     with pytest.raises(ValueError, match="has no"):
         into_readme("no marks", told)
-
-
-def test_the_committed_readme_and_results_are_those_of_the_committed_lines(tmp_path: Path) -> None:
-    lines = read(RESULTS / "gpu.jsonl")
-    readme = (ROOT / "README.md").read_text()
-    assert into_readme(readme, section(lines)) == readme
-    assert (RESULTS.parent / "RESULTS.md").read_text() == results(lines, tmp_path)
-
-
-def test_no_committed_row_is_made_up() -> None:
-    for file in RESULTS.glob("gpu*.jsonl"):
-        assert all(row["device"] != DEVICE for row in read(file))
 
 
 def test_lines_go_through_a_file(tmp_path: Path) -> None:

@@ -10,14 +10,11 @@ from rich.console import Console
 from benchmarks.kernels import costs
 from benchmarks.kernels.accuracy import ONE_SUM, convolve, variants
 from benchmarks.kernels.costs import (
-    PAGE,
-    PLOT,
     TILES,
     WAYS,
     cells,
     im2col,
     naive,
-    page,
     tile_errors,
     winograd,
 )
@@ -102,21 +99,6 @@ def test_the_direct_sum_is_the_kernels_to_the_bit(device: CusimDevice) -> None:
     matrices = WinogradMatrices(2, 3, (0, 1, -1))
     ours = costs.winograd_sum(x, weight, problem, matrices)
     assert np.allclose(ours, expected, atol=3e-5)
-
-
-def test_the_page_has_the_tables_that_the_code_prints() -> None:
-    text = PAGE.read_text()
-    errors = tile_errors()
-    written = page(text, errors)
-    # Transforms depend on the order of the machine's sums: the page has those of one machine.
-    lines = [line for line in text.splitlines() if not line.startswith("| F(")]
-    assert lines == [line for line in written.splitlines() if not line.startswith("| F(")]
-    shown = [line.split("|") for line in text.splitlines() if line.startswith("| F(")]
-    assert len(shown) == len(TILES)
-    for line, error in zip(shown, errors, strict=True):
-        assert float(line[2]) == pytest.approx(error.saving, abs=0.005)
-        assert float(line[3]) == pytest.approx(error.largest, rel=0.5)
-    assert (PAGE.parent / PLOT).is_file()
 
 
 def test_the_command_prints_every_table_of_a_suite() -> None:

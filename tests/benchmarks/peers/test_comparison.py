@@ -25,10 +25,11 @@ from benchmarks.peers.comparison import (
     Effort,
     WrongAnswerError,
     measure,
+    right,
     top_of,
 )
 from benchmarks.peers.processes import Running
-from benchmarks.peers.works import DIGITS, NOOP
+from benchmarks.peers.works import DIGITS, NOOP, Case
 from benchmarks.rows import Row, read
 from benchmarks.serving.http_client import Address, BadAnswerError, ClosedError, closed_loop
 from tests.support.benchmarks.stand_in import COMMAND, HERE, NOTHING, ask, row, run
@@ -45,6 +46,15 @@ from tests.support.benchmarks.stand_in import COMMAND, HERE, NOTHING, ask, row, 
 )
 def test_an_answers_classes_are_found_in_each_servers_form(body: str) -> None:
     assert top_of(b"HTTP/1.1 200 OK\r\n\r\n" + body.encode()) == [(3, 0.5)]
+
+
+def test_the_no_ops_classes_are_equally_likely_so_any_of_them_is_right() -> None:
+    found = [{"index": index, "probability": 0.001} for index in (9, 4, 6, 2, 7)]
+    answer = b"\r\n\r\n" + json.dumps({"predictions": found}).encode()
+    (case,) = NOTHING.cases
+    right(answer, case, 1e-6)
+    with pytest.raises(WrongAnswerError, match="is right"):
+        right(answer, Case(case.image, case.media_type, (4, 0.001)), 1e-6)
 
 
 def test_an_answer_without_classes_is_wrong() -> None:
@@ -91,8 +101,14 @@ def test_a_run_that_is_interrupted_keeps_the_works_before(
     assert read(out) == [row(CONVOY.name, 700)]
 
 
+@pytest.mark.parametrize(
+    "works", [[DIGITS], pytest.param([NOOP, DIGITS], marks=pytest.mark.slow)], ids=len
+)
 def test_all_servers_are_measured_and_each_failure_is_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    works: Sequence[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def installed(name: str, wanted: Sequence[str], *_: object) -> Any:
         if name == ABSENT.package:
@@ -103,15 +119,16 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
     monkeypatch.setattr(peers, "environment", installed)
     monkeypatch.setattr(peers, "requirements", lambda peer: peer.requirements)
     out = tmp_path / "rows.json"
-    effort = ["--seconds", "0.05", "--rounds", "2", "--works", NOOP, DIGITS]
+    effort = ["--seconds", "0.05", "--rounds", "2", "--works", *works]
     peers.main([*effort, "--record", str(out)])
 
     rows = read(out)
     by = {(r["server"], r["work"], r["connections"]): r for r in rows}
-    assert len(by) == len(rows) == 3 * 2 * len(CONNECTIONS)
+    assert len(by) == len(rows) == 3 * len(works) * len(CONNECTIONS)
     # The no-op's classes are all equally likely: in whatever order they come, the answer is right.
-    right = {NOOP: {GOOD, WRONG}, DIGITS: {GOOD}}
-    for work, rightly in right.items():
+    settings_right = {NOOP: {GOOD, WRONG}, DIGITS: {GOOD}}
+    for work in works:
+        rightly = settings_right[work]
         for connections in CONNECTIONS:
             for server, settings in ((CONVOY.name, {"as it comes"}), (STAND_IN.name, rightly)):
                 found = by[server, work, connections]

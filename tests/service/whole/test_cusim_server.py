@@ -27,7 +27,7 @@ async def test_a_picture_posted_to_the_server_is_answered_by_cuda_source(
 ) -> None:
     digits = load_classifier(BUILT_IN_MODEL)
     device = CusimDevice()
-    engine = CudaEngine(digits, device, max_batch=4, choose=heuristic(device), takes=takes)
+    engine = CudaEngine(digits, device, max_batch=2, choose=heuristic(device), takes=takes)
     run, kinds, scores = engine.run, list[Kind](), list[bytes]()
 
     def noting(images: Batch, inner: Collection[str] = ()) -> Results:
@@ -39,7 +39,7 @@ async def test_a_picture_posted_to_the_server_is_answered_by_cuda_source(
 
     meaning = digits.preprocessing
     info = ModelInfo("digits", "1", meaning.image_shape, "logits", meaning.output, meaning.labels)
-    repository = Repository(max_batch=4, max_queue=16, max_body_bytes=20_000_000, decode_threads=1)
+    repository = Repository(max_batch=2, max_queue=16, max_body_bytes=20_000_000, decode_threads=1)
     repository.add(info, [engine], lambda data: prepare_image(data, meaning, LIMITS))
     await repository.warm_up()
     monkeypatch.setattr(engine, "run", noting)

@@ -18,7 +18,7 @@ from tests.support.servers.several_models import announced
 from tests.support.service.triton import Tensor, files_input, pixels_input, triton_client
 
 pytestmark = needs_shared
-PHOTOGRAPHS = sorted((SHARED / "data/images").glob("*.JPEG"))[:50]
+PHOTOGRAPHS = sorted((SHARED / "data/images").glob("*.JPEG"))[:15]
 
 
 @pytest.fixture(scope="module", params=["0", "1"], ids=["one process", "workers"])
@@ -30,7 +30,7 @@ def addresses(request: pytest.FixtureRequest) -> Iterator[list[str]]:
 
 
 def test_tensors_pixels_files_and_v1_agree_on_photographs(addresses: list[str]) -> None:
-    assert len(PHOTOGRAPHS) == 50
+    assert len(PHOTOGRAPHS) == 15
     classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe"})
     meaning = classifier.preprocessing
     session = onnxruntime.InferenceSession(classifier.network.proto.SerializeToString())
@@ -46,7 +46,7 @@ def test_tensors_pixels_files_and_v1_agree_on_photographs(addresses: list[str]) 
     ):
         (own,) = by_http.get_model_metadata(SQUEEZENET.stem)["inputs"]
         assert (own["datatype"], own["shape"]) == ("FP16", [-1, 3, 224, 224])
-        for places in np.array_split(np.arange(50), 10):
+        for places in np.array_split(np.arange(15), 3):
             rgb = np.ascontiguousarray(bgr[places][..., ::-1])
             files = [PHOTOGRAPHS[place].read_bytes() for place in places]
             clients = [by_http, by_grpc] if places[0] == 0 else [by_http]
