@@ -1,4 +1,4 @@
-"""Runs a whole load test: a first request, and then loads in turn or a search for a rate."""
+"""Runs a whole load test: a first request, then several loads or a search for a rate."""
 
 import asyncio
 import gc

@@ -24,7 +24,8 @@ def right(*headings: str) -> list[Column]:
 
 
 class WideTable:
-    """A table without borders whose columns continue below if the terminal is too narrow.
+    """A table without borders. If the terminal is too narrow, its last columns follow below the
+    first ones.
 
     Each part begins with the first column. Nothing is cut; text is folded, but not below _FOLDED
     characters. Cells are plain text: [b] in a name is no markup.

@@ -106,8 +106,8 @@ class FairQueue(Generic[E]):
         """Yield the lines that go before a client's new entry, which comes behind `own` of its
         cost.
 
-        With each line comes how much of its cost goes first, assuming that the line has so much and
-        that its entries are small.
+        With each line comes the part of its cost that goes first, assuming that the line has that
+        much and that its entries are small.
         """
         known = self._lines.get(client.name)
         begins = max(known.service, self._clock) if known else self._clock
@@ -141,8 +141,8 @@ class FairQueue(Generic[E]):
     def next(self) -> tuple[Line[E], float]:
         """Return the line whose turn it is, and how much service this turn allows.
 
-        That is without end for a line alone, 1 where there are several levels, and else as much as
-        brings the line level with the next one by their weights, at least 1.
+        For the only line the service is infinite; where there are several levels it is 1; else it
+        brings the line level with the next one by their weights, and is at least 1.
         """
         if len(self._levels) == 1:
             (places,) = self._levels.values()

@@ -461,7 +461,8 @@ def hub_access(environ: Mapping[str, str] | None = None) -> HubAccess:
 
 
 def called_by_make(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether `make serve` runs this command, whose user then writes that."""
+    """Return whether `make serve` runs this command, so that hints name `make` instead of
+    `convoy`."""
     return "CALLED_BY_MAKE" in (os.environ if environ is None else environ)
 
 
@@ -491,7 +492,7 @@ def _unknown(key: str) -> str:
 
 
 def _explain(error: ValidationError, given: Mapping[str, tuple[str, object]]) -> Iterator[str]:
-    """Yield one sentence per invalid setting, without Pydantic's wording of how it was parsed."""
+    """Yield one sentence per invalid setting, without Pydantic's words about parsing."""
     for problem in error.errors(include_url=False, include_context=False):
         # A rule over several settings has no location; the only one is about the queue.
         name = str(problem["loc"][0]) if problem["loc"] else "max_queue"

@@ -19,7 +19,7 @@ from service.api.page import add_pages, with_headers
 from service.errors import CRASHED, ServiceError
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
-from service.http.exchange import Endpoint
+from service.http.exchange import AnyEndpoint
 from service.http.responses import error_response, refusal
 
 # Allows nothing by itself: every answer names the origin that may call, where there is one.
@@ -48,7 +48,7 @@ _DEFAULTS = {v1.CLASSIFY_PATH: v1.model_path, embeddings.PATH: embeddings.embedd
 class App(FastAPI):
     """Extends FastAPI with HEAD requests and with headers that protect browsers."""
 
-    endpoints: Mapping[str, Endpoint]
+    endpoints: Mapping[str, AnyEndpoint]
     """The models' endpoints by path: a server may answer their requests itself, without a route.
     They change with the models."""
 
@@ -130,10 +130,10 @@ def create_app(
     return app
 
 
-def _endpoints(repository: Repository) -> Mapping[str, Endpoint]:
+def _endpoints(repository: Repository) -> Mapping[str, AnyEndpoint]:
     """Return the endpoints by path of the models' current versions; the mapping follows every
     change."""
-    endpoints: dict[str, Endpoint] = {}
+    endpoints: dict[str, AnyEndpoint] = {}
 
     def change(old: Pipeline | None, new: Pipeline | None) -> None:
         for path in [path for path, endpoint in endpoints.items() if endpoint.pipeline is old]:
@@ -154,8 +154,8 @@ def _endpoints(repository: Repository) -> Mapping[str, Endpoint]:
     return endpoints
 
 
-def _endpoints_of(pipeline: Pipeline) -> Mapping[str, Endpoint]:
-    found: dict[str, Endpoint] = {}
+def _endpoints_of(pipeline: Pipeline) -> Mapping[str, AnyEndpoint]:
+    found: dict[str, AnyEndpoint] = {}
     for module in (v1, embeddings, v2):
         found |= module.endpoints_of(pipeline)
     return found

@@ -26,7 +26,7 @@ from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Scored
 from service.http.asgi import answer_to
 from service.http.body import Headers, form_boundary
-from service.http.exchange import Endpoint
+from service.http.exchange import AnyEndpoint
 from service.http.responses import JSON_NUMBER_BYTES, json_around
 from service.images.clip import CLIP_TYPES, Frames
 from service.telemetry.counts import Phases
@@ -95,12 +95,12 @@ def embeddings_path(name: str) -> str:
     return f"/v1/models/{name}/embeddings"
 
 
-def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
+def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
     """Return a model's endpoint, by its path."""
     return {embeddings_path(pipeline.info.name): Embed(pipeline)}
 
 
-def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Endpoint]) -> None:
+def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, AnyEndpoint]) -> None:
     """Add the routes, whose requests the models' endpoints answer."""
 
     async def embed(request: Request) -> Response:
@@ -194,7 +194,7 @@ class Embed:
         thread."""
         return not takes_long(headers, length)
 
-    def read(self, head: _Head, body: bytes) -> ImageRequest:
+    def read(self, head: _Head, body: bytes) -> tuple[ImageRequest, _Form]:
         """Return the images of the body."""
         files: Sequence[bytes | Frames]
         if head.boundary is None:
@@ -202,7 +202,7 @@ class Embed:
         else:
             files, form = files_of(body, head.boundary, self.pipeline), head.form
         inner = [embedding(self.pipeline.info).name]
-        return ImageRequest(files, None, head.urgency, form, inner=inner)
+        return ImageRequest(files, None, head.urgency, inner=inner), form
 
     def answer_bytes(self, form: _Form, scored: Scored) -> int:
         """Return the most bytes of the vectors."""

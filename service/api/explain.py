@@ -1,4 +1,4 @@
-"""Reads which class activation maps a request asks for, and makes them."""
+"""Reads a request's wish for class activation maps, and makes them."""
 
 import base64
 from collections.abc import Mapping, Sequence

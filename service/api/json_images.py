@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from service.api.v2.long_json import Span, has_more, string_end
-from service.api.v2.request import MAX_JSON_BYTES
+from service.api.v2.parse import MAX_JSON_BYTES
 from service.api.v2.tensors import decode_base64
 from service.errors import (
     BadRequestError,

@@ -19,7 +19,7 @@ from service.hosting.pipeline import FailedModel
 
 
 class ClassMap(TypedDict):
-    """Shows where a network looked for one class: how much each position added to its score."""
+    """Shows how much each position of an image added to the score of one class."""
 
     index: Annotated[int, Field(ge=0, description="the class, counted from 0")]
     label: Annotated[str, Field(description="its name; the index if it has none")]

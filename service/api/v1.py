@@ -38,7 +38,7 @@ from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Scored
 from service.http.asgi import answer_to
 from service.http.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES, Headers, form_boundary, images_of
-from service.http.exchange import Endpoint
+from service.http.exchange import AnyEndpoint
 from service.http.responses import json_around, json_response
 from service.images.clip import CLIP_TYPES, MOST_FRAMES, Frames, clips_of
 from service.images.decode import as_png
@@ -111,13 +111,13 @@ def body_of(*models: Pipeline) -> dict[str, Any]:
     return {"required": True, "content": content | content_of(ImagesJson)}
 
 
-def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
+def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
     """Return a model's endpoints, by path."""
     name = pipeline.info.name
     return {model_path(name): Classify(pipeline), pixels_path(name): ShowPixels(pipeline)}
 
 
-def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Endpoint]) -> None:
+def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, AnyEndpoint]) -> None:
     """Add the routes, whose requests the models' endpoints answer."""
     default = repository.default
 
@@ -265,16 +265,16 @@ class Classify:
         thread."""
         return not takes_long(headers, length)
 
-    def read(self, asked: _ClassifyParameters, body: bytes) -> ImageRequest:
+    def read(self, head: _ClassifyParameters, body: bytes) -> tuple[ImageRequest, _Form]:
         """Return the images of the body."""
-        files = files_of(body, asked.boundary, self.pipeline)
-        wanted = ImageRequest(files, None, asked.urgency, asked.form)
-        explained = asked.form.explained
+        files = files_of(body, head.boundary, self.pipeline)
+        wanted = ImageRequest(files, None, head.urgency)
+        explained = head.form.explained
         if explained is None:
-            return wanted
+            return wanted, head.form
         check_number(explained, len(files))
         features = maps_of(self.pipeline.info).features.name
-        return wanted._replace(inner=[features], views=explained.views)
+        return wanted._replace(inner=[features], views=explained.views), head.form
 
     def answer_bytes(self, form: _Form, scored: Scored) -> int:
         """Return the most bytes of the lines and maps that are asked for."""
@@ -327,11 +327,11 @@ class ShowPixels(Classify):
         return super().check(record)
 
     @override
-    def read(self, asked: _ClassifyParameters, body: bytes) -> ImageRequest:
-        wanted = super().read(asked, body)
+    def read(self, head: _ClassifyParameters, body: bytes) -> tuple[ImageRequest, _Form]:
+        wanted, form = super().read(head, body)
         if wanted.size != 1:
             raise InvalidParameterError(f"send one image, not {wanted.size}")
-        return wanted._replace(pixels_only=True)
+        return wanted._replace(pixels_only=True), form
 
     @override
     def answer_bytes(self, form: _Form, scored: Scored) -> int:

@@ -51,10 +51,10 @@ class Batcher(Generic[T, R]):
 
     Each of `runs` is an engine, called with one batch at a time: it takes items in the order in
     which they are due and returns one result for each, in the same order. The caller bounds how
-    many items wait. `latency` is what is known of each engine's L(n); it learns, also of another
-    largest n. `turns` has the turns of each engine's device, which it shares with batchers of other
-    models in proportion to `weight`. `on_batch` is called with every ended batch. `clock` returns
-    seconds. Used from one event loop.
+    many items wait. `latency` is each engine's known L(n), which `learn` replaces, also by one with
+    another largest n. `turns` has the turns of each engine's device, which it shares with batchers
+    of other models in proportion to `weight`. `on_batch` is called with every ended batch. `clock`
+    returns seconds. Used from one event loop.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Batcher(Generic[T, R]):
         cost: float = 1.0,
     ) -> Posted[T, R]:
         """Queue `items`, all or none; `then` is called once with the outcome, after `post` has
-        returned. In their client's turns each of them counts as `cost` usual ones.
+        returned. In its client's turns each item counts as `cost` usual ones.
 
         Raises DeadlineError if they cannot be expected to meet their deadline, and
         ShuttingDownError after `close`. If a batch with some of the items fails, the rest is not
@@ -203,8 +203,8 @@ class Batcher(Generic[T, R]):
     def check_deadline(self, count: int, urgency: Urgency, client: Client = ANYONE) -> None:
         """Raise DeadlineError if `count` items that arrive now could not meet their deadline.
 
-        Some of their client's earlier items may yet be refused in their favour: by which plan the
-        most are in time is known when a batch begins.
+        Some of their client's earlier items may yet be refused in their favour: the plan by which
+        most are in time is only known when a batch begins.
         """
         if urgency.deadline == inf:
             return

@@ -86,8 +86,8 @@ class Latency(NamedTuple):
         return self.of(items) * (1 + _MARGIN * self.error)
 
     def after(self, each_s: float) -> "Latency":
-        """Return the table of batches before which each of their items takes so many seconds
-        more."""
+        """Return the table of batches each of whose items takes this many seconds more before the
+        batch."""
         return Latency(tuple(took + n * each_s for n, took in enumerate(self.seconds, 1)))
 
     def observed(self, n: int, took_s: float) -> "Latency":

@@ -197,7 +197,7 @@ class Backlog(Generic[T, R]):
         return items, parts
 
     def _counts(self, limit: int, now: float) -> dict[Posted[T, R], int]:
-        """Take `limit` items, and return how many of them are of each request."""
+        """Take `limit` items, and return each request with its number of these."""
         counts: dict[Posted[T, R], int] = {}
         if alone := self._alone:
             for request in alone:

@@ -1,6 +1,6 @@
 """Tracks the clients of the last second, and how much the client that asks for least asks for.
 
-A batch that has begun holds up who comes next, so what is known of the clients bounds how long a
+A batch that has begun holds up the next requests, so the clients that are known bound how long a
 batch may last (`service/batching/policy.py`).
 """
 

@@ -122,10 +122,10 @@ def check(
     """Compare a model's scores with those of ONNX Runtime on the file itself, and all presets.
 
     Both get the same decoded images. With --resize gpu or --decode gpu the GPU also gets the images
-    before that, of which it must make the same pixels, and the same scores, to the bit. The exit
-    status is 1 if it does not, if scores differ by more than the tolerance, or if an image cannot
-    be read; with --original only by a tolerance that is given. Where folders or files are named
-    after labels, it counts the right answers of each preset.
+    before they are resized or decoded, and must make the same pixels and scores of them, to the
+    bit. The exit status is 1 if it does not, if scores differ by more than the tolerance (with
+    --original only by one that is given), or if an image cannot be read. Where folders or files are
+    named after labels, it counts the right answers of each preset.
     """
     configure_logging()
     if settings.precision not in (None, Precision.FP32, Precision.INT8):
@@ -181,8 +181,8 @@ def check(
 
 
 def _path_of(engine: Engine, decoding: Decoding, of_pixels: Results, pixels: str) -> str:
-    """Return a phrase that says where an image is decoded and resized, and whether that gives what
-    the CPU's pixels gave: the scores, and the value `pixels` of the network."""
+    """Return a phrase that says where an image is decoded and resized, and whether the scores, and
+    the network's value `pixels`, are those of the CPU's pixels."""
     image: Image | None = None
     why = NO_FILE if engine.takes is Kind.JPEG else ""
     if engine.takes is Kind.JPEG and decoding.file is not None:
@@ -308,7 +308,8 @@ def _show_presets(
 
 
 def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str:
-    """Return which preset is right more often than the one that is used, and how sure that is."""
+    """Return a phrase on the preset that is right more often than the one that is used, and on how
+    sure that is."""
     best = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     if best.right - used.right <= max(1, _CLEARLY_MORE * named):
         return ""
@@ -331,7 +332,7 @@ def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str
 
 
 def chance_of(better: Sequence[bool], other: Sequence[bool]) -> float:
-    """Return how probable at least so many wins are, were the two as good: a sign test."""
+    """Return the probability of at least this many wins if both were equally good: a sign test."""
     won = sum(a and not b for a, b in zip(better, other, strict=True))
     changed = sum(a != b for a, b in zip(better, other, strict=True))
     ways = sum(comb(changed, wins) for wins in range(won, changed + 1))

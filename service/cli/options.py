@@ -29,8 +29,7 @@ Expectations = Annotated[
 
 
 def number_from_0_to_1(given: str) -> float:
-    """Parse a share. The range of Typer's own numbers is checked by comparing, and calls nan too
-    large."""
+    """Parse a share. Typer's own numbers are checked by comparing, by which nan is too large."""
     number = _number(given)
     if not 0 <= number <= 1:
         raise typer.BadParameter(f"{given} is not allowed; it must be a number from 0 to 1")
@@ -96,9 +95,8 @@ def _models(incomplete: str) -> list[str]:
 
 
 def _works_now(command: str, by_variable: bool) -> str:
-    """Return which models need no download, in the form in which the user named one.
-
-    That is a variable in a container.
+    """Return a hint at the models that need no download, in the form in which the user named one: a
+    variable in a container, else an argument.
     """
     if by_variable:
         built_in, file = "CONVOY_MODEL=", "CONVOY_MODEL=path.onnx"

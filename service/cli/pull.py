@@ -25,8 +25,8 @@ def pull_model(
 ) -> None:
     """Download a model by name, to serve it as `convoy serve NAME`, also without a network.
 
-    An interrupted download is resumed. A file whose sum is another than the catalogue or the hub
-    says is not kept.
+    An interrupted download is resumed. A file whose checksum is not the catalogue's or the hub's is
+    not kept.
     """
     configure_logging()
     if name == BUILT_IN_NAME:

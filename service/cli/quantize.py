@@ -58,9 +58,9 @@ def quantize(
     """Make an 8-bit model of a float model, and measure how the two differ.
 
     One half of the photographs shows how large activations are; labels are compared on the other.
-    Without a way to keep enough of them the exit status is 1, and no file is written. Where folders
-    or files are named after labels, accuracy must not fall either. What is measured is kept until
-    it ends: interrupt it, and run it again to go on.
+    If no way keeps enough labels, the exit status is 1, and no file is written. Where folders or
+    files are named after labels, accuracy must not fall either. Measurements are kept until it
+    ends: interrupt it, and run it again to go on.
     """
     configure_logging()
     source = find_model(settings)

@@ -22,7 +22,7 @@ GRACE_S = 0.25
 
 KEPT_S = 1.0
 """Seconds after an answer in which its client may well ask again: a server that ends without a
-notice waits so long for it."""
+notice waits this long for the request."""
 
 # A provider gives one customer at least a network of this prefix length.
 _IPV6_PREFIX = 64

@@ -3,10 +3,10 @@
     correct-horse
     battery-staple weight=4 priority=1 repository shared-memory
 
-A key's weight is its share of the engine beside other clients (1), and its priority the highest
-that its requests may have (2, the default; `priority` alone is 1). `repository` lets it load and
-unload models, and `shared-memory` register regions and have tensors there. Blank lines and lines
-that start with # are skipped. Logs name a key by its line number.
+A key's weight is its share of the engine compared with other clients' (1), and its priority the
+highest that its requests may have (2, the default; `priority` alone is 1). `repository` lets it
+load and unload models, and `shared-memory` register regions and have tensors there. Blank lines and
+lines that start with # are skipped. Logs name a key by its line number.
 """
 
 import hmac

@@ -2,7 +2,8 @@
 
 A key has the rights that its line names; without keys all clients have those of `Limits`. A browser
 lets any page send such a request, even to a server on the user's own machine, so pages of other
-sites have none: neither by their Origin, nor by a name of theirs that leads to this machine.
+sites have no rights: they are known by their Origin, or by naming the server by a name that is not
+its own.
 """
 
 from collections.abc import Collection
@@ -39,8 +40,8 @@ def permit(record: RequestRecord, right: Right) -> None:
 
 def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
     """Raise ForbiddenError if the request names the server by a name that is not its own. `names`
-    are its names in lower case, without loopback addresses, which always count; None: any, as a
-    page that uses another's name has no key.
+    are the server's names in lower case, besides loopback addresses, which always count; None
+    allows any name, since a page that uses another name has no key.
     """
     host = record.headers.get(b"host")
     if names is None or host is None:  # as over gRPC, which browsers do not speak

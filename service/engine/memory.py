@@ -1,7 +1,7 @@
 """Says whether this process is near a limit on its memory, beyond which the system would end it.
 
-control group: what is in use and cannot be given back, of `memory.max`
-process: its addresses, of what `ulimit -v` or prlimit allows
+control group: memory in use that cannot be given back, of `memory.max` process: its addresses, of
+those that `ulimit -v` or prlimit allows
 """
 
 import ctypes
@@ -35,9 +35,8 @@ def address_share() -> float:
 
 
 def give_back_free_memory() -> None:
-    """Give the memory that is free within this process back to the system.
-
-    glibc keeps what lies below something in use: 70 MB after a version of SqueezeNet.
+    """Give the memory that is free within this process back to the system. glibc keeps free memory
+    below any that is in use: 70 MB after a version of SqueezeNet.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries of C lack it
     if trim is not None:
@@ -53,7 +52,7 @@ class MemoryPressure:
         on_short: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Call `on_short` when it becomes short, to give back what is only kept."""
+        """Call `on_short` when memory becomes short, to give back resources that are only kept."""
         self._shares, self.on_short, self._clock = shares, on_short, clock
         self._looked = -inf
         self._share = 0.0

@@ -45,17 +45,18 @@ _LENGTH = struct.Struct("=Q")
 class ProcessPool:
     """Runs as many processes as threads call `run` at once; each starts when first needed.
 
-    A process has the niceness of the thread that starts it, and ends with this one, however that
-    ends: it reads from a pipe that closes then. What it logs, this one logs after the call.
+    A process has the niceness of the thread that starts it. It ends when this process ends, for
+    whatever reason, because a pipe that it reads closes then. Its log lines are logged by this
+    process after the call.
     """
 
     def __init__(
         self, lost: Callable[[str], Exception], bound_s: float = inf, *, idle: bool = False
     ) -> None:
-        """Limit the time of one call to `bound_s` seconds, and raise what `lost` returns where a
-        process was lost: it is told how, as "was ended by signal 11". If `idle`, processes run on
-        cores that nothing else wants, unless there are next to none: then the call begins anew in
-        one of low priority.
+        """Limit the time of one call to `bound_s` seconds. Where a process was lost, raise
+        `lost(how)`, with `how` such as "was ended by signal 11". If `idle`, processes run on cores
+        that nothing else wants; where there are next to none, the call begins anew in a process of
+        low priority.
         """
         self._lost, self._bound_s, self._is_idle = lost, bound_s, idle
         self._idle: list[_Process] = []

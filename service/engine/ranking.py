@@ -44,7 +44,8 @@ _MOST_EXP = 600.0
 RANKED = 5
 
 DEFAULT_THRESHOLD = 0.5
-"""The least probability of a label that a multi-label model answers, where a request says none."""
+"""The least probability of a label that a multi-label model answers, unless the request sets
+another."""
 
 NOT_DECODED = -1
 
@@ -111,8 +112,8 @@ class ScoreRow:
 
     @property
     def flags(self) -> int:
-        """Return why the engine left the file to the CPU and these scores mean nothing: 0 if it did
-        not, NOT_DECODED if it decodes no files."""
+        """Return why the engine left the file to the CPU, so that these scores mean nothing; 0 if
+        it did not, NOT_DECODED if it decodes no files."""
         flags = None if self.batch is None else self.batch.flags
         return NOT_DECODED if flags is None else int(flags[self.index])
 
@@ -141,10 +142,8 @@ def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[Sc
 
 
 def most_of(rows: Sequence[ScoreRow], output: OutputKind, least: float) -> int:
-    """Return about how many classes of all images have a probability of `least`, above 0, or more;
-    no fewer than have.
-
-    It takes a microsecond for a thousand classes.
+    """Return an upper estimate of how many classes of all images have a probability of at least
+    `least`, which is above 0. It takes a microsecond for a thousand classes.
     """
     least = max(least - 10.0**-_DECIMALS, 1e-9)  # as probabilities are rounded
     if not output.is_independent:  # their sum is 1, or little more by rounding

@@ -3,9 +3,9 @@
     WARMING ── READY ── RESTARTING ── READY, or FAILED
 
 Only the thread calls the engine: it opens it, warms it up, runs batches and closes it. It decodes
-the files of a batch before it runs them (`service/engine/undecoded.py`): one that cannot be decoded
-has its own error, and one on which the decoder hangs costs the batch's bound. Another thread then
-takes the engine, and the batch's other images go to the decode pool.
+the files of a batch before it runs them (`service/engine/undecoded.py`): a file that cannot be
+decoded has its own error, and a file on which the decoder hangs costs the batch's time limit.
+Another thread then takes the engine, and the batch's other images go to the decode pool.
 
 A model whose engine did not warm up is BROKEN where others are served without it.
 
@@ -191,8 +191,8 @@ class SupervisedEngine:
     def _without(
         self, stuck: "_Thread", engine: Engine, index: int, size: int, bound_s: float
     ) -> Sequence[ScoreRow]:
-        """Go on with another thread after a decoder hung on a batch's image `index`; return the
-        batch's rows: that image's error, and the others for the decode pool."""
+        """Go on with another thread after a decoder hung on a batch's image `index`. Return the
+        batch's rows: an error for that image, and the others left to the decode pool."""
         stuck.close()
         self._thread = _Thread(self._output, engine)
         self._threads = [other for other in self._threads if other is not stuck] + [self._thread]
@@ -356,8 +356,8 @@ class _Thread:
         return engine, latency, decode_s, min(seconds(1) for _ in range(_TRIES))
 
     def run(self, items: Sequence[Item]) -> Sequence[ScoreRow]:
-        """Return the rows of a batch, with their own errors those of images that are not decoded.
-        Raises what the engine raises."""
+        """Return the rows of a batch; a row of an image that was not decoded has its error. Raises
+        what the engine raises."""
         started = perf_counter()
         failures: dict[int, Exception] = {}
         decode_s = 0.0
@@ -399,8 +399,8 @@ class _Thread:
         return engine, index
 
     def _decoded(self, items: Sequence[Item]) -> tuple[list[Item], dict[int, Exception]]:
-        """Return the items with their images decoded, without those that cannot be, and the errors
-        of these by their places."""
+        """Return the items whose images were decoded, and the errors of all others by their
+        index."""
         decoded: list[Item] = []
         failures: dict[int, Exception] = {}
         for index, item in enumerate(items):

@@ -163,8 +163,9 @@ class ThreadPool:
         """Call `function(argument)` in a thread, then `then` with the outcome in the event loop.
 
         The event loop blocks on it for at most `patience_s`. Returns None where both calls have
-        been made. An error is the second argument of `then`: what `function` raises, StrayError for
-        what is no Exception, or ThreadLostError if it exceeds its bound or its thread dies.
+        been made. An error is the second argument of `then`: what `function` raises, StrayError in
+        place of a BaseException that is no Exception, or ThreadLostError if it exceeds its bound or
+        its thread dies.
         """
         if not self._threads:
             then(*outcome_of(function, argument))

@@ -13,12 +13,12 @@ class Undecoded:
     """An image that is still a file."""
 
     expected_s: float
-    """How long decoding it takes of one core, by an estimate."""
+    """The estimated seconds of one core that decoding it takes."""
 
     def decode(self) -> Pixels:
         """Return its pixels.
 
-        Raises ImageError and what else the image is refused for, or NotHereError.
+        Raises ImageError or another error that refuses the image, or NotHereError.
         """
         raise NotImplementedError
 
@@ -29,4 +29,4 @@ class NotHereError(Exception):
 
 
 Sample = Callable[[], object]
-"""Decodes a usual image, as most requests have; raises ServiceError where the limits allow none."""
+"""Decodes an image of the usual size; raises ServiceError where the limits allow none."""

@@ -28,8 +28,9 @@ def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
 def max_arriving(settings: Settings) -> int:
     """Return how many messages may arrive at once in one process.
 
-    They are no more than images can wait. grpcio does not say how long a message will be, so each
-    counts as the longest, and together they may take a share of the memory.
+    The number is at most that of images that may wait. grpcio does not say how long a message will
+    be, so each counts as one of the greatest length, and all together may take a share of the
+    memory.
     """
     room = available_memory() // (settings.workers or 1) // _SHARE
     return max(1, min(settings.max_queue + settings.max_batch, room // settings.max_body_bytes))

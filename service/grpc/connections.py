@@ -1,8 +1,8 @@
 """Limits the connections of the gRPC port as those of HTTP are: in total, and from one address.
 
-grpcio accepts connections by itself and does not show them. So this process's own sockets are
-looked at when the port's listener has something to accept: new ones are counted, and where a limit
-is reached the one that has been silent longest is shut down, or else the new one.
+grpcio accepts connections by itself and does not show them. So when the port's listener has
+something to accept, the sockets of this process are listed: new ones are counted, and where a limit
+is reached, the one that has been silent longest is shut down, or else the new one.
 """
 
 import asyncio
@@ -118,8 +118,7 @@ class PortConnections:
                 seen.since = asyncio.get_running_loop().time()
 
     def health_only(self, peer: Peer) -> bool:
-        """Return whether a peer may ask for nothing but health, as its connection is one too
-        many."""
+        """Return whether a peer may only ask for health, because its connection is one too many."""
         seen = self._by_peer.get(peer)
         return seen is not None and seen.health_only
 
@@ -179,8 +178,8 @@ class PortConnections:
 def _sockets(
     port: int, known: frozenset[int]
 ) -> tuple[Mapping[int, tuple[int, Peer] | None], frozenset[int]]:
-    """Return the sockets of this process that are not `known`, each with its file and peer if it is
-    a connection of the port; and the numbers of all."""
+    """Return the sockets of this process that are not `known`, those of the port's connections with
+    their file and peer, and the numbers of all sockets."""
     found: dict[int, tuple[int, Peer] | None] = {}
     every = set()
     for file, number in _own_sockets():

@@ -142,7 +142,7 @@ RIGHTS: Mapping[str, Right] = {
         "SystemSharedMemoryUnregister": Right.SHARED_MEMORY,
     }.items()
 }
-"""What a client must be allowed to call a method."""
+"""The right that a client needs to call a method."""
 
 METHODS: Mapping[str, Method] = {
     f"/{INFERENCE}/{name}": method

@@ -4,8 +4,8 @@
                                                    └─ everything else ────────────── methods
 
 A message is received only once its client may send one: a bound on how many arrive at once keeps
-their memory bounded, and of the client with the most of them the newest gives way. grpcio refuses
-messages that are too long, compressed or not, before it has received them.
+their memory bounded, and the newest message of the client with the most of them gives way. grpcio
+refuses messages that are too long, compressed or not, before it has received them.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ from service.errors import (
     ServiceError,
 )
 from service.grpc.connections import PortConnections, peer_of
-from service.grpc.infer import in_stream, infer
 from service.grpc.messages import HEALTH, INFERENCE, POOL, fill, message_class, parse
 from service.grpc.methods import METHODS, RIGHTS
+from service.grpc.model_infer import in_stream, infer
 from service.hosting.admission import Admission, ByteRoom, Held, Reservation
 from service.hosting.repository import Repository
 from service.telemetry.record import RequestRecord
@@ -190,8 +190,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return {path: handler(self._counted(each)) for path, each in behaviours.items()}
 
     def _counted(self, behaviour: Behaviour) -> Behaviour:
-        """Return a behaviour during which its connection is busy, and after which it is closed if
-        its client does not read."""
+        """Return a behaviour that marks its connection as busy while it runs, and then closes it if
+        the client does not read."""
 
         async def counted(messages: Any, context: Context) -> None:
             connections, peer = self._connections, peer_of(context.peer())
@@ -308,7 +308,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             return encoded, None
 
     def _held(self, record: RequestRecord, count: int, task: "asyncio.Task[Any] | None") -> Held:
-        """Return a reservation of the bytes of an answer that waits to be read; its `task` is
+        """Return a reservation for the bytes of an answer that waits to be read; `task` is
         cancelled if it gives way to another client's."""
         cancel = partial(_cancel, task)
         held = Held(self._repository.room, record.caller, cancel)

@@ -1,8 +1,8 @@
 """Limits how many images and bytes of bodies are in progress at once; used from one event loop.
 
-Where a bound is reached, the client with the most inside gives way: its newest requests are refused
-for those of a client that has less, and its own next request is. So a flood fills its own client's
-share of the queue, and no other's.
+Where a bound is reached, the client with the most inside gives way: its next request is refused,
+and its newest ones are refused in favour of a client that has less. So a flood fills its own
+client's share of the queue, and no other's.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class Held:
             tell(error)
 
     def expected_wait_s(self) -> float:
-        """Return the seconds after which it may be worth to try again."""
+        """Return the seconds after which another try may succeed."""
         return 1.0
 
     def _let_in(self, lacking: int, count: int) -> None:
@@ -246,7 +246,8 @@ def _giving_way(
     is impossible.
 
     They are always the newest of the client that holds the most for its weight, as long as that is
-    more than the asking one's would hold. `amounts` are in the order in which the requests came.
+    more than the asking client would then hold. `amounts` are in the order in which the requests
+    came.
     """
     held: dict[str, float] = {}
     newest: dict[str, list[tuple[Held, int]]] = {}

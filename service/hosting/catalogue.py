@@ -83,7 +83,7 @@ def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
 def near_names(name: str, names: Iterable[str]) -> str:
     """Return a question or a hint about a name that is not in `names`.
 
-    Near are those that begin so; where there is none, the one that it may be a misspelling of.
+    Names that begin with it are near; without any, the one that it may be a misspelling of.
     """
     asked, known = name.lower(), list(names)
     long = len(asked) >= _FEWEST_LETTERS

@@ -18,9 +18,9 @@ def compare(
 ) -> Comparison:
     """Compare the answers of two versions to the same images.
 
-    Classes are matched by their numbers, so that labels may be corrected; or by their labels, so
-    that a network may have its classes in another order; whichever agrees more. Scores that are
-    not finite agree with nothing.
+    Classes are matched by their numbers, so that labels may be corrected, and by their labels, so
+    that classes may be in another order; the match with more agreement counts. Scores that are not
+    finite agree with nothing.
     """
     if not after:
         return Comparison()

@@ -39,7 +39,7 @@ _Got = TypeVar("_Got")
 
 
 class NotDownloadedError(ModelFileError):
-    """Says why a model cannot be had from its server; a copy that is here already may be served."""
+    """Says why a model cannot be downloaded; a copy that is already here may be served."""
 
 
 class DownloadError(NotDownloadedError):

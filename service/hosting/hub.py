@@ -3,8 +3,8 @@
     hf://org/name@revision ─ commit, list of files ─ the model, its weights, what describes it
                              CACHE/org/name/COMMIT.json               CACHE/org/name/COMMIT/...
 
-A commit never changes, so one that is here needs no network. A branch or a tag is asked for anew;
-where the hub cannot be reached, it is the commit that it was last.
+A commit never changes, so one that is here needs no network. A branch or a tag is looked up anew;
+where the hub cannot be reached, its last known commit is taken.
 """
 
 import logging

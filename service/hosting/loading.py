@@ -1,4 +1,5 @@
-"""Finds and opens the models to serve: by file, by folder of a model or of models, or by name.
+"""Finds and opens the models to serve, given a file, a folder of one model or of several, or a
+name.
 
 models/                      convoy serve models, models/digits or models/flowers
     digits/
@@ -58,7 +59,7 @@ _log = logging.getLogger("convoy")
 
 @dataclass(frozen=True)
 class ReadModel:
-    """Holds all that was read from a model's files and serving it needs. Picklable."""
+    """Holds everything from a model's files that serving it needs. Picklable."""
 
     info: ModelInfo
     preprocessing: Preprocessing
@@ -212,9 +213,9 @@ def open_read(
 def find_models(settings: Settings) -> list[ModelFile]:
     """Return the models, by name, that the settings name: one file, or each folder in a folder.
 
-    With `beside` the one model is there twice. Raises ModelFileError where there is no model, or a
-    name cannot be part of a URL; in a folder of folders that is logged, and the folder left out,
-    unless `strict` is set. Raises SettingsError for several where a flag applies to one.
+    With `beside` the only model is returned twice. Raises ModelFileError where there is no model,
+    or a name cannot be part of a URL; in a folder of folders that is logged, and the folder left
+    out, unless `strict` is set. Raises SettingsError for several where a flag applies to one.
     """
     found = _find_models(settings)
     if (name := settings.model_name) is not None:
@@ -331,7 +332,7 @@ def open_on_devices(
 
 
 def judge(classifier: Classifier, settings: Settings) -> Classifier:
-    """Return a model whose description, where no file has it, is as the built-in photographs show.
+    """Return a model in which the built-in photographs decide what no file describes.
 
     They run on the CPU, on an engine of their own that is closed again. Raises
     UnsupportedModelError and EngineError.
@@ -464,7 +465,8 @@ def _read_again(
     stamp: tuple[int, int],
     meaning: Preprocessing,
 ) -> ReadModel:
-    """Read a file again, so that its weights need not be kept in memory. Raises ModelError."""
+    """Read a model's file again, so that its weights need not be kept in memory. Raises
+    ModelError."""
     again = read_file(file, settings, expectations)
     if _stamp(file.path) != stamp or again.preprocessing != meaning:
         raise ModelFileError(f"{file.path} or its model.toml has changed since the server started")

@@ -103,7 +103,7 @@ class Pipeline:
 
     @property
     def left(self) -> Collection[Kind]:
-        """Return the kinds of images that the engines are to decode or resize next.
+        """Return the kinds of images that the engines may decode or resize next.
 
         Decoded images are among them only while few are in progress, since each is up to 3 MB until
         it is resized.
@@ -115,8 +115,8 @@ class Pipeline:
         return [kind for kind in _LEFT if kind <= takes and (few or kind is not Kind.DECODED)]
 
     def coded(self, file: bytes) -> Coded:
-        """Return a file to decode in the job that runs it, where the runner `decodes`. Raises what
-        `Coded.of` raises."""
+        """Return a file as one that is decoded in the job that runs it. Raises what `Coded.of`
+        raises."""
         return Coded.of(file, self.prepare, self.decoders.fits_in_job)
 
     async def drain(self, timeout_s: float | None) -> bool:

@@ -1,14 +1,13 @@
-"""Judges by built-in photographs of which kind a model's scores are and which preset its pixels
-need.
+"""Judges by built-in photographs the kind of a model's scores, and the preset that its pixels need.
 
-What nothing else says is found by running photographs: a preset that was guessed is replaced where
-they show clearly that it is wrong and another right, and doubted where they show only the former.
-Clear is what the labels name: by the one preset the network names every photograph, by the other
-hardly any, and the right names are far likelier.
+A guessed preset is replaced where the photographs show clearly that it is wrong and another one
+right, and doubted where they show only that it is wrong. It is clear where labels name the
+photographs: by the right preset the network names every photograph, by the wrong one hardly any,
+and the right names are far likelier.
 
-Of other labels the photographs show less. Confidence says little: a network made for `imagenet` is
-sure of everything where it gets the pixels of `caffe`, which are sixty times as large. What a wrong
-preset does show in is the share of the scores that changes with the image: where pixels are too
+With other labels the photographs show less. Confidence says little: a network made for `imagenet`
+is sure of everything where it gets the pixels of `caffe`, which are sixty times as large. But a
+wrong preset shows in the share of the scores that changes with the image: where pixels are too
 small, the network hardly sees them.
 
 SqueezeNet 1.1 (trained, ImageNet), as it is and wrapped for other presets; three photographs:
@@ -353,7 +352,8 @@ def _with_preset(classifier: Classifier, name: str) -> Classifier:
 
 
 def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], classes: int) -> str:
-    """Return why a guess by which photographs hardly differ is doubted, or ""."""
+    """Return why a guessed preset is doubted, because scores hardly change with the photograph, or
+    ""."""
     clearer = any(
         trial.share > max(_CLEARLY, _FAR * guessed.share)
         for trial in trials

@@ -68,7 +68,7 @@ class Recent:
     def add(self, image: "bytes | Frames | Array", scores: NDArray[np.float32]) -> None:
         """Keep an image with its scores, and drop the oldest if there are too many.
 
-        Scores that are not finite are no answer that another version could agree with.
+        Scores that are not finite are left out: no other version could agree with them.
         """
         example = Example(image, scores.copy())
         if not _is_answer(example):

@@ -61,7 +61,8 @@ class RegionPart(NamedTuple):
         return data
 
     def write(self, data: bytes) -> None:
-        """Write the bytes. Raises BadRequestError if they, or the file, are of the wrong length."""
+        """Write the bytes. Raises BadRequestError if their number is wrong, or the file has become
+        too short."""
         if len(data) > self.byte_size:
             raise BadRequestError(
                 f"shared memory size specified with the request for output should be at least "

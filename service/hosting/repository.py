@@ -123,12 +123,12 @@ class Repository:
     ) -> None:
         """Set limits for each model; the limits on bytes and decode threads are shared by all.
 
-        `max_queue` is in images; where decoding the `sample`, an image, takes no less time than
-        running it on a CPU, a model's jobs decode what they run; `default` names the model of
-        `/v1/classify`; with `strict` warming up raises the first error, not only where no model can
-        be served; it times batches for `measure_s`; `bounds` are the engines' timeouts and
-        `decode_s` that of one image. With `swaps` recent images are kept, to compare new versions
-        of a model on them.
+        `max_queue` is in images. Where decoding the `sample`, an image, takes no less time than
+        running it on a CPU, a model's jobs decode the images that they run. `default` names the
+        model of `/v1/classify`. With `strict` warming up raises the first error, not only where no
+        model can be served; it times batches for `measure_s`. `bounds` are the engines' timeouts,
+        and `decode_s` is that of one image. With `swaps` recent images are kept, to compare new
+        versions of a model on them.
         """
         self.max_body_bytes, self.max_pixels = max_body_bytes, max_pixels
         self.regions = Regions(max_body_bytes) if shared_memory else None
@@ -302,7 +302,7 @@ class Repository:
     def default(self) -> Pipeline | None:
         """Return the model for requests that name none: the one set, or the only one, else None.
 
-        None where the configured one could not be opened; `find_default` says so.
+        None where the configured one could not be opened, for which `find_default` raises an error.
         """
         if self._default is not None:
             return self.models.get(self._default)
@@ -325,7 +325,8 @@ class Repository:
         return pipeline
 
     def _not_found(self, name: str, version: str | None) -> str:
-        """Return the end of a message on a model or version that is not served: those that are."""
+        """Return the end of a message about a model or version that is not served: the names of
+        those that are."""
         if known := self.models.get(name):
             return f"'{name}' version {version} is not found; its version is {known.info.version}"
         names = [*self.models, *self.broken]

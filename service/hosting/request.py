@@ -6,9 +6,9 @@
       │       │       │   └─ images ────────────────────────────┘
       └───────┴───────┴──────────────────────── failed, or abandoned
 
-A protocol gives it what arrives, and makes an answer of what `then` gets: by `open`, `hold` for the
-body, `aside` for what takes long to read, `infer`; then the scores, `hold_answer`, `count`, `end`.
-It is callbacks, without an asyncio task.
+A protocol calls `open`, then `hold` for the body, `aside` for bodies that take long to read, and
+`infer`. `then` gets the scores, of which the protocol makes an answer with `hold_answer`, `count`
+and `end`. A request is callbacks, without an asyncio task.
 """
 
 import asyncio
@@ -55,7 +55,6 @@ class ImageRequest(NamedTuple):
     files: Sequence[bytes | Frames]  # encoded images; none where there are decoded ones
     images: Sequence[Array] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
     urgency: Urgency = NO_HURRY
-    form: Any = None  # of the answer, for the endpoint
     copied: int = 0  # bytes of the images that are not from the body
     pixels_only: bool = False  # the results are the decoded images, which are not scored
     inner: Collection[str] = ()  # values inside the network that are wanted beside the scores
@@ -208,7 +207,7 @@ class Request:
         self._let_go()
 
     def fail(self, error: Exception) -> None:
-        """End the call with an error and count it; an unexpected error is logged too."""
+        """End the request with an error and count it; an unexpected error is logged too."""
         if self.ended:  # already failed, or abandoned
             return
         code = error.code if isinstance(error, ServiceError) else Code.FAILED
@@ -335,7 +334,7 @@ class Request:
     def _refuses(self) -> bool:
         """End with the error of the first bad image, if there is one; no image is being decoded.
 
-        It is not raised: its traceback would keep this object, and so itself.
+        The error is not raised: its traceback would keep this object, which keeps the error.
         """
         for number, outcome in enumerate(self._decoded):
             if isinstance(outcome, Exception):
@@ -344,8 +343,8 @@ class Request:
         return False
 
     def _refuse(self, index: int, error: Exception) -> None:
-        """End with an image's error, after decoding earlier files that no decoder has seen and that
-        may be wrong too."""
+        """End with an image's error, or with that of an earlier file: those that no decoder has
+        seen are decoded first."""
         unseen = [
             before
             for before in range(index)
@@ -436,8 +435,8 @@ class Request:
         self._then(scored)
 
     def _give_way(self, error: ServiceError) -> None:
-        """Stop in favour of another client; answer later, as an answer may begin this client's next
-        request."""
+        """Stop in favour of another client. The answer follows later, because it may begin this
+        client's next request."""
         self._withdraw()
         asyncio.get_running_loop().call_soon(self.fail, error)
 

@@ -1,4 +1,4 @@
-"""Loads new versions of models beside those that are served, and replaces these.
+"""Loads new versions of models while the old ones are served, and then replaces these.
 
     a call, or changed files
       └─ read ── self-test ── every batch size ── recent images ─┬─ opens here, and takes over
@@ -252,7 +252,7 @@ class Swaps(Changes):
     def _refuse(
         self, old: Pipeline | None, file: ModelFile, outcome: str, why: NotLoadedError
     ) -> None:
-        """Record why a version is not served where operators look for reasons."""
+        """Record the reason why a version is not served in metrics and log."""
         _log.error("%s", why)
         repository = self._repository
         repository.metrics.swapped(file.name, outcome)

@@ -3,10 +3,10 @@
     files ── classifier ── self-test, every batch size ── L(n) ── recent images ─┬─ ReadModel
                                                                                  └─ their scores
 
-What takes the interpreter's lock or all cores is done there. What was shown is of a session of the
-same bytes and as many threads as the one that will serve, in the same library on the same machine;
-the server opens only that. A device other than the CPU is not shared with the process: a model for
-it is read here, and proves itself in the server.
+All work that takes the interpreter's lock or all cores is done there. Its results hold for the
+session that will serve, which has the same bytes, threads, library and machine; the server opens
+only that session. A device other than the CPU is not shared with the process: a model for it is
+read here, and proves itself in the server.
 """
 
 from collections.abc import Callable, Sequence

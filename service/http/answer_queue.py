@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.responses import Response
 
@@ -32,13 +33,13 @@ class ErrorReply:
         self.answered = True
         self._respond(refusal(self._error))
 
-    def feed(self, _: bytes = b"") -> None:
+    def add_piece(self, _: bytes = b"") -> None:
         """Ignore a piece of the body."""
 
-    end = abandon = feed
+    end = abandon = add_piece
 
 
-Work = Exchange | AsgiCall | ErrorReply
+Work = Exchange[Any, Any] | AsgiCall | ErrorReply
 
 
 @dataclass(slots=True, eq=False)
@@ -81,12 +82,12 @@ class AnswerQueue:
         else:
             self.go_on()
 
-    def feed(self, queued: QueuedRequest, piece: bytes) -> None:
+    def pass_on(self, queued: QueuedRequest, piece: bytes) -> None:
         """Pass on a piece of a request's body, or drop it if the request is answered already."""
         if not queued.begun:
             queued.chunks.append(piece)
         elif not queued.work.answered:
-            queued.work.feed(piece)
+            queued.work.add_piece(piece)
 
     def end(self, queued: QueuedRequest) -> None:
         """Pass on the end of a request's body."""
@@ -167,7 +168,7 @@ class AnswerQueue:
                 self._peers.transport.write(CONTINUE)
             chunks, queued.chunks = queued.chunks, []
             for chunk in chunks:
-                work.feed(chunk)
+                work.add_piece(chunk)
             if queued.whole:
                 work.end()
         return work.answered and queued.whole

@@ -15,14 +15,14 @@ from service.edge.connections import network_of
 from service.errors import Code
 from service.fair_queue import Client, Right
 from service.http.body import is_short
-from service.http.exchange import Endpoint, Exchange
+from service.http.exchange import AnyEndpoint, Exchange
 from service.telemetry.record import RequestRecord
 
 # Seconds that a client has to notice the answer and stop sending.
 _LINGER_S = 3.0
 
 
-async def answer_to(request: Request, endpoint: Endpoint) -> Response:
+async def answer_to(request: Request, endpoint: AnyEndpoint) -> Response:
     """Return an endpoint's answer to a request. Raises HTTPException if the client leaves."""
     answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     exchange = Exchange(endpoint, record_of(request.scope), answer.set_result)
@@ -34,7 +34,7 @@ async def answer_to(request: Request, endpoint: Endpoint) -> Response:
             message = await request.receive()
             if message["type"] == "http.disconnect":
                 raise left
-            exchange.feed(message.get("body", b""))
+            exchange.add_piece(message.get("body", b""))
             more = message.get("more_body", False)
         exchange.end()
         if not answer.done() and not await _answered(answer, request.receive):

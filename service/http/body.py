@@ -64,9 +64,8 @@ def content_length(headers: Headers) -> int | None:
 
 
 def is_short(headers: Headers) -> bool:
-    """Return whether an unwanted body is short enough to read, so that the connection stays open.
-
-    It is not if it comes in chunks, or if its client waits for 100 Continue.
+    """Return whether an unwanted body is short enough to be read, so that the connection stays
+    open. A body in chunks is not, nor one whose client waits for 100 Continue.
     """
     if b"transfer-encoding" in headers or b"expect" in headers:
         return False

@@ -7,9 +7,9 @@
 A connection is closed if it sends much, or little for long, without completing a request, or if it
 does not read its answers.
 
-A client that ends its side (FIN) after whole requests gets their answers. It may also have left, so
-that its requests should be withdrawn: after a while it is sent `100 Continue`, which any client of
-HTTP/1.1 ignores, and which the system of a client that has left answers with a reset.
+A client that ends its side (FIN) after whole requests gets their answers. But it may have left, and
+its requests should be withdrawn. So after a while it is sent `100 Continue`: any client of HTTP/1.1
+ignores that, and the system of a client that has left answers with a reset.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             return
         try:
-            self._parser.feed(data)
+            self._parser.parse(data)
         except ServiceError as error:
             self._refuse(error)
 
@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
         queued = self._parsing
         if queued is not None:
             queued.record.bytes_in += len(piece)
-            self._answers.feed(queued, piece)
+            self._answers.pass_on(queued, piece)
 
     def on_end(self) -> None:
         """Pass on the end of a request."""
@@ -235,9 +235,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_kept(self) -> bool:
-        """Return whether its client, answered a moment ago, may be about to ask a model again.
-
-        Probes and scrapes come again too, and know how to wait.
+        """Return whether its client, answered a moment ago, may be about to send a model another
+        request. Probes and scrapes do not count: they come again after a refusal.
         """
         kept = self._stage == _IDLE and self._posted and not self._transport.is_closing()
         return kept and self._loop.time() - self._since < KEPT_S

@@ -9,7 +9,7 @@ Convoy's own connection drives it (`connection`), or ASGI (`asgi`): same calls, 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.responses import Response
 
@@ -24,43 +24,54 @@ from service.telemetry.record import RequestRecord
 
 _SMALL_CHUNK, _MERGED_CHUNKS = 1024, 1 << 16
 
+Head = TypeVar("Head")
+Form = TypeVar("Form")
+
 LONG_ANSWER = 2**16
 """Longer answers, in bytes, are made in a thread: the event loop would take a millisecond."""
 
 
-class Endpoint(Protocol):
-    """Reads requests to one model at one path, and formats their answers."""
+class Endpoint(Protocol[Head, Form]):
+    """Reads requests to one model at one path, and formats their answers.
+
+    A `Head` holds the options in a request's head, a `Form` those that its answer depends on.
+    """
 
     pipeline: Pipeline
 
-    def check(self, record: RequestRecord) -> Any:
-        """Return what `read` needs from the head. Raises ServiceError if the head is wrong."""
+    def check(self, record: RequestRecord) -> Head:
+        """Return the options in the head. Raises ServiceError if the head is wrong."""
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
         """Return whether reading a body of this length takes less time than handing it to a
         thread."""
 
-    def read(self, asked: Any, body: bytes) -> ImageRequest:
-        """Return the images and options in the body. Raises ServiceError if it is wrong."""
+    def read(self, head: Head, body: bytes) -> tuple[ImageRequest, Form]:
+        """Return the images in the body, and the form of their answer. Raises ServiceError if the
+        body is wrong."""
 
-    def answer_bytes(self, form: Any, scored: Scored) -> int:
+    def answer_bytes(self, form: Form, scored: Scored) -> int:
         """Return the most bytes that the answer's body can have."""
 
-    def answer(self, form: Any, scored: Scored, phases: Callable[[], Phases]) -> Response:
+    def answer(self, form: Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
         """Return the answer with the scores, in pieces that each hold the interpreter's lock for a
         short time; calling `phases` returns how long each phase took until then."""
 
 
-class Exchange:
+AnyEndpoint = Endpoint[Any, Any]
+"""An endpoint whose types of heads and forms are its own affair."""
+
+
+class Exchange(Generic[Head, Form]):
     """Handles a call over HTTP from its head to its answer.
 
     `respond` gets the answer, unless the call is abandoned.
     """
 
     __slots__ = (
-        "_asked",
         "_chunks",
         "_form",
+        "_head",
         "_length",
         "_now",
         "_request",
@@ -71,10 +82,10 @@ class Exchange:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: Endpoint[Head, Form],
         record: RequestRecord,
         respond: Callable[[Response], None],
-        now: Callable[[], Endpoint | None] = lambda: None,
+        now: Callable[[], Endpoint[Head, Form] | None] = lambda: None,
     ) -> None:
         """Set `now`, which gives the endpoint when the request begins, as the model may have
         changed by then."""
@@ -84,8 +95,8 @@ class Exchange:
         self._request = Request(endpoint.pipeline, record, self._answer)
         self._chunks: list[bytes | bytearray] = []
         self._length = 0  # bytes of the body so far
-        self._asked: Any = None
-        self._form: Any = None
+        self._head: Head  # since `begin`
+        self._form: Form  # since the body is read
 
     @property
     def answered(self) -> bool:
@@ -100,14 +111,14 @@ class Exchange:
             self._request = Request(now.pipeline, self.record, self._answer)
         try:
             self._request.open()
-            self._asked = self.endpoint.check(self.record)
+            self._head = self.endpoint.check(self.record)
             length = content_length(self.record.headers)
             if length is not None:
                 self._request.hold(length, f"this one has {length}")
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             self._request.fail(error)
 
-    def feed(self, chunk: bytes) -> None:
+    def add_piece(self, chunk: bytes) -> None:
         """Add a piece of the body."""
         if self.answered:
             return
@@ -151,12 +162,12 @@ class Exchange:
         """Read the body now, or in a thread if that takes long."""
         endpoint = self.endpoint
         if endpoint.reads_quickly(self.record.headers, len(body)):
-            self._infer(endpoint.read(self._asked, body))
+            self._infer(endpoint.read(self._head, body))
         else:
-            self._request.aside(partial(endpoint.read, self._asked), body, self._infer)
+            self._request.aside(partial(endpoint.read, self._head), body, self._infer)
 
-    def _infer(self, wanted: ImageRequest) -> None:
-        self._form = wanted.form
+    def _infer(self, read: tuple[ImageRequest, Form]) -> None:
+        wanted, self._form = read
         self._request.infer(wanted)
 
     def _answer(self, outcome: Outcome) -> None:

@@ -1,7 +1,7 @@
 """Wraps llhttp with limits, and gives a connection whole, checked heads and pieces of bodies.
 
-llhttp takes heads and trailers of any length. Here it is an error to send much that completes
-neither a head, nor a piece of a body, nor a request. llhttp also leaves some checks of a head to
+llhttp takes heads and trailers of any length. Here it is an error to send many bytes without
+completing a head, a piece of a body, or a request. llhttp also leaves some checks of a head to
 servers: RFC 9112 sections 2.3 (versions), 3.2 (Host) and 6.1 (Transfer-Encoding), and RFC 9110
 section 10.1.1 (Expect).
 """
@@ -75,8 +75,8 @@ class Parser:
         self._in_plain_body = False  # of a known length, not in chunks
         self._pending = 0  # bytes since a head, a piece of a body or a request was complete
 
-    def feed(self, data: bytes) -> None:
-        """Parse received bytes. Raises ServiceError, after which no more bytes may be fed."""
+    def parse(self, data: bytes) -> None:
+        """Parse received bytes. Raises ServiceError, after which it takes no more bytes."""
         self._size = size = len(data)
         self._read += size
         while data:

@@ -68,8 +68,8 @@ def json_around(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -
 
 
 def json_list(elements: Sequence[Any]) -> Any:
-    """Return a list for an answer, as JSON if it is long: encoded in pieces, between which other
-    threads run."""
+    """Return a list for an answer. A long one is returned as JSON, encoded in pieces, between which
+    other threads run."""
     if len(elements) <= _PIECE:
         return elements
     places = range(0, len(elements), _PIECE)

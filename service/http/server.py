@@ -33,7 +33,7 @@ from service.fair_queue import Right
 from service.hosting.admission import ByteRoom
 from service.hosting.repository import Repository
 from service.http.connection import Connection
-from service.http.exchange import Endpoint
+from service.http.exchange import AnyEndpoint
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.settings import Settings
 from service.telemetry.logs import AccessLog, LogLevel, line_writer
@@ -141,7 +141,7 @@ def http_settings(
     app: ASGIApp,
     settings: Settings,
     keys: Keys | None = None,
-    endpoints: Mapping[str, Endpoint] | None = None,
+    endpoints: Mapping[str, AnyEndpoint] | None = None,
     room: ByteRoom | None = None,
 ) -> ConvoyConfig:
     """Return uvicorn's settings for any application; benchmarks use them for a bare one."""
@@ -362,7 +362,7 @@ class Server(uvicorn.Server):
 
 def run_server(
     app: ASGIApp,
-    endpoints: Mapping[str, Endpoint],
+    endpoints: Mapping[str, AnyEndpoint],
     repository: Repository,
     listener: socket.socket,
     settings: Settings,

@@ -25,7 +25,7 @@ from uvicorn.server import ServerState
 from service.edge.edge import Edge
 from service.errors import BadRequestError
 from service.hosting.admission import ByteRoom
-from service.http.exchange import Endpoint
+from service.http.exchange import AnyEndpoint
 from service.http.parser import Head
 from service.telemetry.record import RequestRecord
 
@@ -41,12 +41,12 @@ class ConvoyConfig(Config):
         self,
         app: ASGIApp,
         edge: Edge,
-        endpoints: Mapping[str, Endpoint] | None = None,
+        endpoints: Mapping[str, AnyEndpoint] | None = None,
         room: ByteRoom | None = None,
         **options: Any,
     ) -> None:
         """Add the edge, and `endpoints` by path, which connections call without ASGI; the mapping
-        may change. In `room` answers count that clients do not read."""
+        may change. Answers that clients do not read count in `room`."""
         super().__init__(app, **options)
         self.edge = edge
         self.room = room or ByteRoom(sys.maxsize)
@@ -121,7 +121,7 @@ class AsgiCall(RequestResponseCycle):
         task.add_done_callback(state.tasks.discard)
         state.tasks.add(task)
 
-    def feed(self, chunk: bytes) -> None:
+    def add_piece(self, chunk: bytes) -> None:
         """Add a piece of the body."""
         if self.response_complete:
             return

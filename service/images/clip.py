@@ -155,8 +155,8 @@ def _of_animation(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
 def _planned(
     file: ImageFile, coded_bytes: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[list[int], Cost, Drawing]:
-    """Return which frames of a file the model gets, the cost of decoding up to the last of these,
-    and a frame's drawing. Raises what `prepare_clip` raises for a limit."""
+    """Return the frames of a file that the model gets, the cost of decoding up to the last of
+    these, and a frame's drawing. Raises what `prepare_clip` raises for a limit."""
     _check_frames(file.frames)
     if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
         raise PayloadTooLargeError(
@@ -195,8 +195,8 @@ def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) ->
 def _moving(
     width: int, height: int, frames: int, weight: Weight, orientation: int = 1
 ) -> ImageFile:
-    """Return a header for frames that are drawn after they are decoded, for which the format no
-    longer counts."""
+    """Return the header that stands for an animation's frames, which no longer have a format once
+    they are decoded."""
     return ImageFile(*(ImageFormat.PNG, width, height, orientation, 1, weight, 0, 0, []), frames)
 
 
@@ -236,8 +236,8 @@ def _of_stills(
 def _frame(
     file: bytes, number: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[Cost, Drawing]:
-    """Return the cost of a frame and its drawing. Raises what `prepare_image` does, with the
-    frame's number."""
+    """Return the cost of a frame and its drawing. Raises the errors of `prepare_image`, with the
+    frame's number added."""
     try:
         return plan(check_image(file, limits), preprocessing, limits)
     except ServiceError as error:

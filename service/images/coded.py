@@ -19,7 +19,7 @@ _PIXEL_S, _BYTE_S = 2.8e-9, 7.2e-9
 
 @dataclass(eq=False, slots=True)
 class Coded(Undecoded):
-    """A file, with the functions that read its header and that say if it is decoded in a job."""
+    """Holds a file, with functions that read its header and say whether it is decoded in a job."""
 
     file: bytes
     prepare: Callable[[bytes], Decoding]
@@ -31,8 +31,8 @@ class Coded(Undecoded):
     def of(
         file: bytes, prepare: Callable[[bytes], Decoding], fits: Callable[[Decoding], bool]
     ) -> "Coded":
-        """Return a file to decode in a job. Raises what `prepare` raises for one whose size is not
-        found at once: its header is read now."""
+        """Return a file to decode in a job. If its size is not found at once, its header is read
+        now. Raises what `prepare` raises then."""
         size = png_size(file) or turbo.size_of(file)
         if size is None:
             decoding = prepare(file)

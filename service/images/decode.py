@@ -6,7 +6,7 @@ The output is the upright image, resized with one of Pillow's filters and croppe
 height × width. Only the pixels inside the crop are computed: within 1 grey level of doing it in
 two steps, which `exact` does, from all of a JPEG's pixels.
 
-Transparency is drawn on white, or where `exact` dropped, as training scripts do. Colour profiles
+Transparency is drawn on white, or dropped where `exact`, as training scripts do. Colour profiles
 are ignored, as in common training pipelines: the model gets the numbers in the file. Thread-safe.
 
 This imports no model, so a process that only draws starts in a third of a second and takes 40 MB.
@@ -118,7 +118,7 @@ class Drawing:
             raise self._broken(error) from error
 
     def drawn(self, decoded: StoredImage) -> NDArray[np.uint8]:
-        """Return the pixels of an image that is already decoded, as calling does. Raises
+        """Return the same pixels as calling this does, of an image that is decoded already. Raises
         ImageError."""
         try:
             image = self._upright(decoded)

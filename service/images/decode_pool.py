@@ -5,10 +5,10 @@ prepared ─┬─ quick ─────────── its client's turn ─
           └─ long ─── memory, its client's turn ── a thread for long ones ───── `apart`
 
 A decode is quick if it takes little time and little memory; the budget reserves room for a quick
-one in every thread. It is long if it takes more than a second, as a clip of many frames may: those
-have threads of their own, of which a client leaves one to others, and half of the memory. Clients
-take turns by the seconds that decoding takes, and the images of one are decoded in the order in
-which they come (`service/fair_queue.py`).
+one in every thread. It is long if it takes more than a second, as a clip of many frames may: long
+ones have threads of their own, one of which each client leaves to others, and half of the memory.
+Clients take turns by the seconds that decoding takes, and the images of one are decoded in the
+order in which they come (`service/fair_queue.py`).
 """
 
 from collections import Counter
@@ -320,8 +320,8 @@ class DecodePool:
         """Decode an admitted image and call `then` in the event loop; return None if that is done
         already.
 
-        It may be `left` to an engine as an image of one of these kinds. `then` gets
-        NotForDeviceError where it cannot be left as a file.
+        The image may be `left` to an engine, as one of these kinds; where it cannot be left as a
+        file, `then` gets NotForDeviceError.
         """
         lane = self._lane(decoding)
         decode: Callable[[], Image] = decoding.run
@@ -364,8 +364,8 @@ class DecodePool:
         return lane.running < lane.threads and has_memory
 
     def _has_long_memory(self, cost: Cost) -> bool:
-        """Return whether there are a thread and memory for a long one, which takes none that a
-        large image waits for."""
+        """Return whether there are a thread and memory for a long one; memory that a large image
+        waits for does not count."""
         lane = self._long
         if lane.running >= lane.threads:
             return False

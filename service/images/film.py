@@ -1,6 +1,6 @@
-"""Decodes clips: the frames, of several images, an animation or a video, that a model gets.
+"""Decodes clips: those frames of several images, an animation or a video that a model gets.
 
-As `decode`, this imports no model, and can be sent to another process.
+Like `decode`, this imports no model, and its objects can be sent to another process.
 """
 
 import io
@@ -26,7 +26,7 @@ Clip = NDArray[np.uint8]
 class StillFrames:
     """Describes a clip whose frames are images; calling it decodes them.
 
-    `drawings` has each image that is needed, and `chosen` the index of each frame's in it.
+    `drawings` has each image that is needed, and `chosen` the index in it for each frame.
     """
 
     drawings: Sequence[Drawing]

@@ -40,8 +40,8 @@ def parse_gif(data: bytes) -> tuple[int, int, int]:
 
 
 def parse_gif_image(data: bytes) -> ImageFile:
-    """Return a GIF's size and the cost of decoding its first frame, which is all that its parts
-    have. Raises ImageError where it is truncated or broken."""
+    """Return a GIF's size and the cost of decoding its first frame; its parts have no other. Raises
+    ImageError where it is truncated or broken."""
     gif = _read(data)
     weight = _TRANSPARENT if gif.transparent else _OPAQUE
     parts = [memoryview(data)[: gif.end], memoryview(bytes([_TRAILER]))]

@@ -58,8 +58,8 @@ def parse_image_file(data: bytes) -> ImageFile:
 
 
 def _text_in(data: bytes) -> str:
-    """Return the beginning of what was sent in place of a file, a path or a word; empty for
-    anything else."""
+    """Return the beginning of a text, such as a path or a word, that was sent in place of a file;
+    empty for anything else."""
     if len(data) > _MOST_TEXT:
         return ""
     try:

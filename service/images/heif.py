@@ -6,9 +6,9 @@
           ├─ iprp        the properties of items: size, turns, the decoder's setup
           └─ iloc        where the coded bytes of each lie
 
-A coded image says its size twice: to the container, which a reader believes, and to the decoder,
-which allocates that. Both are read, and the bytes of each image are searched for a second one, so
-that a small file is no large image.
+A coded image has its size twice: in the container, by which readers go, and in the coded bytes, by
+which the decoder allocates. Both are read, and the bytes of each image are searched for a second
+image, so that no small file becomes a large image.
 """
 
 import struct
@@ -49,8 +49,8 @@ class _Item(NamedTuple):
 
 
 class _Codec(NamedTuple):
-    """Says how one format codes images, and what decoding one takes: bytes a pixel beside the
-    decoder's planes, of grey, colour and colour with alpha, and nanoseconds a coded byte."""
+    """Says how one format codes images, and the cost of decoding one: bytes per pixel beside the
+    decoder's planes, for grey, colour and colour with alpha, and nanoseconds per coded byte."""
 
     kind: bytes  # of an item
     setup: bytes  # the property that has the sequence's parameters
@@ -261,7 +261,8 @@ class _Heif:
             raise self._format.broken(f"it lists {items} items")
 
     def _made_of(self, box: memoryview | None) -> Sequence[tuple[bytes, int, Sequence[int]]]:
-        """Return the references between items: their kind, from which one, and to which."""
+        """Return the references between items, each as its kind, the item that refers and those
+        referred to."""
         found = []
         total = 0
         form, size = (">I", 4) if box is not None and box[0] else (">H", 2)
@@ -302,8 +303,8 @@ class _Heif:
         raise self._format.broken("it does not say how large it is")
 
     def _shown(self, item: _Item, width: int, height: int) -> tuple[int, int]:
-        """Return an image's size after its crop, which takes off what pads it to whole blocks, and
-        its turns, in their order."""
+        """Return an image's size after its crop, which removes the padding to whole blocks, and its
+        turns, in their order."""
         for kind, box in item.properties:
             if kind == b"clap":
                 across, by_x, down, by_y = struct.unpack_from(">4I", box)
@@ -316,7 +317,7 @@ class _Heif:
         return width, height
 
     def _orientation(self, item: _Item) -> int:
-        """Return the EXIF orientation of an image's turns and mirrors, which apply in their
+        """Return the EXIF orientation that equals an image's turns and mirrors, applied in their
         order."""
         turned: tuple[int, ...] = (
             0,
@@ -339,9 +340,9 @@ class _Heif:
         )
 
     def _check(self, items: Sequence[_Item], pixels: int) -> tuple[float, int]:
-        """Return the bytes a pixel of an image's planes, and how many times the decoder passes over
-        them. Raises ImageError if its tiles
-        are larger than their header says, or together much larger than it."""
+        """Return the bytes per pixel of an image's planes, and how many times the decoder passes
+        over them. Raises ImageError if its tiles are larger than their header says, or together
+        much larger than it."""
         planes, passes, total = 0.0, 0, 0
         for item in items:
             width, height = self._size(item)
@@ -432,8 +433,8 @@ def _av1_units(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _av1_size(bits: _Bits) -> tuple[int, int, float] | None:
-    """Return the largest frame of a sequence and the bytes a pixel of its planes (AV1 5.5), or None
-    for one that no still image has."""
+    """Return the largest frame of a sequence and the bytes per pixel of its planes (AV1 5.5), or
+    None for a sequence that no still image has."""
     profile = bits.take(3)
     bits.take(1)
     still = bits.take(1)
@@ -501,7 +502,7 @@ def _hevc(setup: memoryview, data: bytes) -> _Coded | None:
 
 
 def _hevc_size(bits: _Bits) -> tuple[int, int, float]:
-    """Return width and height of a sequence's pictures, and the bytes a pixel of their planes
+    """Return width and height of a sequence's pictures, and the bytes per pixel of their planes
     (H.265 7.3.2.2.1)."""
     bits.take(4)
     layers = bits.take(3)

@@ -33,7 +33,7 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
     """Return a PNG's size, orientation and decoding cost; `check_png` verifies the checksums.
 
     Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for an animation
-    unless that is allowed; all of its file is its one part then.
+    unless that is allowed; then its only part is the whole file.
     """
     view = memoryview(data)
     parts = [view[:_SIGNATURE_LENGTH]]

@@ -67,10 +67,10 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
     """Check an image file and estimate its decoding cost, without decoding a pixel.
 
     Running the result gives height × width × C pixels, C-contiguous, in the model's channel order
-    (C = 1 for GREY), or raises ImageError; `unresized` gives what becomes the same pixels. Raises
-    at once PayloadTooLargeError over a limit, UnsupportedMediaTypeError for another format or an
-    animation, and ImageError where the header shows that the file is empty, truncated or broken.
-    The file is not copied.
+    (C = 1 for GREY), or raises ImageError; `unresized` gives an image that a device makes the same
+    pixels of. Raises at once PayloadTooLargeError over a limit, UnsupportedMediaTypeError for
+    another format or an animation, and ImageError where the header shows that the file is empty,
+    truncated or broken. The file is not copied.
     """
     file = check_image(data, limits)
     cost, drawing = plan(file, preprocessing, limits)
@@ -166,7 +166,7 @@ def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
 
 
 def _resize(drawing: Drawing, preprocessing: Preprocessing, how: How) -> Resize:
-    """Return the resize that remains after an image is decoded."""
+    """Return the resize that is left to do after an image is decoded."""
     paper = drawing.paper or (0,) * len(preprocessing.mean)
     order = -1 if drawing.reverse else 1
     return Resize(

@@ -60,8 +60,8 @@ class _Tag(NamedTuple):
 
 
 def parse_tiff(data: bytes) -> ImageFile:
-    """Return the size, orientation and decoding cost of a TIFF's first page, which is all that its
-    parts have.
+    """Return the size, orientation and decoding cost of a TIFF's first page; its parts have no
+    other.
 
     Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for a kind that is
     not read.
@@ -122,7 +122,7 @@ def _first(tags: dict[int, _Tag], tag: int, otherwise: int = 0) -> int:
 
 
 def _kind(tags: dict[int, _Tag]) -> tuple[int, int, int]:
-    """Return a page's samples a pixel, bits a sample and compression. Raises ImageError, and
+    """Return a page's samples per pixel, bits per sample and compression. Raises ImageError, and
     UnsupportedMediaTypeError for those that are not read."""
     compression = _first(tags, _COMPRESSION, _PLAIN)
     if compression not in _RATIOS:
@@ -154,8 +154,7 @@ def _formats(tags: dict[int, _Tag]) -> Sequence[int]:
 
 
 class _Pieces:
-    """Says how large a page is with all of its strips or tiles, of which the last may lie partly
-    outside of it."""
+    """Holds a page's strips or tiles; the last of them may lie partly outside the page."""
 
     def __init__(self, tags: dict[int, _Tag], width: int, height: int, samples: int) -> None:
         self._tags = tags
@@ -190,8 +189,8 @@ class _Pieces:
 def _weight(
     tags: dict[int, _Tag], samples: int, bits: int, compression: int, times: float, part: float
 ) -> Weight:
-    """Return what decoding takes a pixel of the page: `times` as many are decoded, and one strip or
-    tile is this `part` of it."""
+    """Return the cost of decoding per pixel of the page. `times` as many pixels are decoded, and
+    one strip or tile is this `part` of the page."""
     colours = _first(tags, _PHOTOMETRIC)
     if samples > 1:
         drawn, ns = _FOUR if samples > _RGB_SAMPLES else _COLOUR

@@ -1,8 +1,8 @@
 """Decodes small JPEGs by one call of libjpeg-turbo, to the bits that Pillow decodes.
 
-Pillow gives its decoder the file, and takes the pixels, in pieces, each a call; for a small file
-these take a fifth of the time. What the call does not take as it is, or warns of, is Pillow's: its
-tolerance and its messages stay the same.
+Pillow passes the file to its decoder, and takes the pixels from it, in pieces, each by a call; for
+a small file these calls take a fifth of the time. A file that libjpeg-turbo's call refuses or warns
+of is left to Pillow, so that tolerance and messages stay the same.
 """
 
 from importlib import import_module
@@ -19,7 +19,7 @@ MOST_PIXELS = 2**20
 the time where the call gives up at its end."""
 
 BYTES = 3
-"""The bytes of each decoded pixel that are held beside Pillow's."""
+"""The bytes per decoded pixel that are held in addition to Pillow's."""
 
 _MODES = {"YCbCr": "RGB", "Gray": "L"}
 _COLOURS = {"RGB": "RGB", "L": "GRAY"}

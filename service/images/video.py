@@ -1,7 +1,7 @@
-"""Describes a video before it is decoded, and what its containers have in common.
+"""Describes a video before it is decoded, and the common part of its containers' readers.
 
 `mp4.py` and `webm.py` find the coded frames. FFmpeg's own readers of containers are not used: so
-its decoders get what was counted, and a hostile file reaches less code.
+its decoders get only frames that were counted, and a hostile file reaches less code.
 """
 
 from typing import NamedTuple
@@ -53,7 +53,7 @@ class Video(NamedTuple):
 
 
 class Container:
-    """Collects a video's coded frames within limits on their number and on that of all elements."""
+    """Collects a video's coded frames within limits on the number of frames and of elements."""
 
     kind: str
     """The format's usual name."""

@@ -31,7 +31,7 @@ class View(NamedTuple):
 
 
 def view_of(decoding: Decoding) -> View:
-    """Return which part the model sees of a file that `prepare_image` prepared."""
+    """Return the part of an image that the model sees, for a file that `prepare_image` prepared."""
     drawing = decoding.run
     if not isinstance(drawing, Drawing):
         raise TypeError(f"only a Drawing says what it draws; got {type(drawing).__name__}")

@@ -4,8 +4,8 @@
              └─ Cluster ─┬─ SimpleBlock        a coded frame of some track
                          └─ BlockGroup ── Block
 
-Elements that have others inside are entered, whatever size they say: recorders that stream leave it
-unknown.
+Elements that contain others are entered whatever their stated size, which recorders that stream
+leave unknown.
 """
 
 from service.images.video import Container, Video

@@ -114,7 +114,7 @@ class Session:
         self.wire.say("status", status)
 
     async def serve(self, status: Any, on_listening: Callable[[], None]) -> None:
-        """Handle the worker's messages until it is gone."""
+        """Handle the worker's messages until the worker is gone."""
         try:
             async for what, *about in self.wire.messages("status", status):
                 if what == "submit":

@@ -161,7 +161,7 @@ class _Server(Server):
                 await asyncio.sleep(_FULL_S)
 
     async def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for a connection, but leave it for some milliseconds to a worker that has fewer."""
+        """Wait for a connection, which is left for some milliseconds to a worker that has fewer."""
         arrived = asyncio.Event()
         loop.add_reader(self.listener, arrived.set)
         try:

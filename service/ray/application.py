@@ -1,4 +1,4 @@
-"""Each replica runs Convoy's own application, with its queue and its batches; Ray's are off.
+"""Runs Convoy's own application in each replica, with its queue and its batches; Ray's are off.
 
 client ── Ray's proxy ── replica: application ── decode ── queue ── engine
           (routes)       (Convoy's routes, bounds and answers)
@@ -30,8 +30,7 @@ _OF_THE_SERVER = (
 
 def application(settings: Settings) -> serve.Application:
     """Build the application that `import_path` names; `args` are the settings of `convoy serve`.
-
-    SettingsError: a setting of Convoy's own HTTP server.
+    Raises SettingsError for a setting of Convoy's own HTTP server.
     """
     refused = [name for name in _OF_THE_SERVER if name in settings.model_fields_set]
     if refused:
@@ -44,7 +43,7 @@ def application(settings: Settings) -> serve.Application:
 
 
 class Replica:
-    """Answers Ray's own calls of a replica, which are no requests."""
+    """Answers calls that Ray itself makes to a replica, which are no requests."""
 
     app: App  # set by `serve.ingress`
 
@@ -63,9 +62,8 @@ class Replica:
 
 
 def build(settings: Settings) -> App:
-    """Return the application of one replica; ModelError or SettingsError.
-
-    Where the settings do not say how many threads: as many as the CPUs that Ray assigned.
+    """Return the application of one replica. Raises ModelError or SettingsError. Unless the
+    settings say otherwise, it has as many threads as Ray assigned CPUs.
     """
     if not settings.threads:
         assigned = ray.get_runtime_context().get_assigned_resources()

@@ -13,7 +13,7 @@ _LOST = error_response(
 class LostReplicas:
     """Answers 503 to a request whose replica ended before it answered.
 
-    Ray's proxy leaves such a request unanswered, of which its HTTP server makes a 500. A lost
+    Ray's proxy leaves such a request unanswered, and its HTTP server then answers 500. A lost
     replica is seldom the fault of the request, so its client may send it again; Ray does not.
     """
 

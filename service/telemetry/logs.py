@@ -37,7 +37,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """Names how serious a message is at least that is logged."""
+    """Names the least serious messages that are logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -204,8 +204,8 @@ class AccessLog:
         self._time = ""  # of that second: formatted once for all of its requests
 
     def __call__(self, record: RequestRecord) -> None:
-        """Write the line of a request, but of one that is asked over and over only if that is
-        wanted."""
+        """Write the line of a request; that of a request which is sent again and again only if it
+        is wanted."""
         quiet = _is_quiet(record)
         if quiet and not self._quietly:
             return

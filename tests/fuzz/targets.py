@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from models import PRESETS, OutputKind
 from service.api.v1 import urgency_from
-from service.api.v2.request import parse_request
+from service.api.v2.parse import parse_request
 from service.edge.edge import Edge
 from service.errors import ServiceError
-from service.grpc.request import infer_request, read_message
+from service.grpc.infer_request import infer_request, read_message
 from service.hosting.pipeline import ModelInfo
 from service.http.body import form_boundary, images_of
 from service.http.compression import inflate

@@ -92,7 +92,7 @@ def add_pages(app: FastAPI, max_pixels: int) -> None:
 def page_headers(images: str) -> dict[str, str]:
     """Return the headers of a page that may show images from this source beside Convoy's own files.
 
-    It contains its files' versions, so the browser must ask whether it has changed.
+    A page contains the versions of its files, so the browser must ask whether the page has changed.
     """
     return {
         "cache-control": "no-cache",

@@ -1,6 +1,6 @@
 """Implements KServe's V2 inference protocol over HTTP, in the dialect of Triton's clients."""
 
-from service.api.v2.request import REQUEST_SCHEMAS
+from service.api.v2.parse import REQUEST_SCHEMAS
 from service.api.v2.routes import add_routes, endpoints_of
 
 __all__ = ["REQUEST_SCHEMAS", "add_routes", "endpoints_of"]

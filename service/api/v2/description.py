@@ -153,8 +153,8 @@ def _pixels(info: ModelInfo) -> _Input:
 
 
 def _inputs(info: ModelInfo, *, every: bool) -> list[_Input]:
-    """Return the input of the model's own file, as Triton lists it; `every`: those that a request
-    may have instead, too."""
+    """Return the input of the model's own file, as Triton lists it; with `every`, also the inputs
+    that a request may have in its place."""
     if not info.tensor:
         return [_pixels(info)]
     return [_own_input(info), _pixels(info)] if every else [_own_input(info)]

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic requires this one before Pyt
 
 from service.api.v2.answer import Output, bytes_of, outputs_of
 from service.api.v2.inference import InferRequest
-from service.api.v2.request import parse_request
+from service.api.v2.parse import parse_request
 from service.batching.policy import urgency_of
 from service.edge.rights import permit
 from service.engine.ranking import ScoreRow
@@ -60,21 +60,21 @@ class Infer:
         json_length = _json_length(headers)
         return (length if json_length is None else json_length) <= _LONG_JSON
 
-    def read(self, record: RequestRecord, body: bytes) -> ImageRequest:
+    def read(
+        self, head: RequestRecord, body: bytes
+    ) -> tuple[ImageRequest, tuple[InferRequest, str]]:
         """Return the tensors of the body."""
         pipeline = self.pipeline
         max_images, info = pipeline.admission.max_images_a_request, pipeline.info
-        asked = parse_request(
-            body, _json_length(record.headers), info, max_images, pipeline.regions
-        )
+        asked = parse_request(body, _json_length(head.headers), info, max_images, pipeline.regions)
         if asked.shares_memory:
-            permit(record, Right.SHARED_MEMORY)
-        urgency = urgency_of(record.started, asked.timeout_s, asked.priority)
-        accepted = record.headers.get(b"accept-encoding", b"").decode("latin-1")
+            permit(head, Right.SHARED_MEMORY)
+        urgency = urgency_of(head.started, asked.timeout_s, asked.priority)
+        accepted = head.headers.get(b"accept-encoding", b"").decode("latin-1")
         images = None if asked.images is None else list(asked.images)
-        form = asked, accepted
         inner = asked.inner(info)
-        return ImageRequest(asked.files, images, urgency, form, copied=asked.copied, inner=inner)
+        wanted = ImageRequest(asked.files, images, urgency, copied=asked.copied, inner=inner)
+        return wanted, (asked, accepted)
 
     def answer_bytes(self, form: tuple[InferRequest, str], scored: Scored) -> int:
         """Return the most bytes of the outputs."""

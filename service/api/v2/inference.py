@@ -352,7 +352,7 @@ def _shapes(tensor: InputTensor, info: ModelInfo) -> Sequence[tuple[int, ...]]:
 
 
 def _own_kinds(info: ModelInfo) -> str:
-    """Return which types the model's own input takes, to end a message."""
+    """Return a phrase on the types that the model's own input takes, to end a message."""
     if info.tensor_type == "UINT8":
         return "UINT8 or FP32, pixels from 0 to 255,"
     return "FP32" if info.tensor_type == "FP32" else f"{info.tensor_type} or FP32"

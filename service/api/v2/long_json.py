@@ -1,7 +1,8 @@
 """Reads a request's JSON of any length while other threads go on running.
 
-A parser in C holds the interpreter's lock until it returns. So what no request needs is counted and
-refused first; then `data`, which alone may be long, is cut out, to be read in pieces:
+A parser in C holds the interpreter's lock until it returns. So more objects or strings than any
+request needs are refused first; then `data`, the only part that may be long, is cut out, to be read
+in pieces:
 
     text ── objects and strings counted ── cut ─┬─ short JSON with [0], [1], ... for `data`: parsed
                                                 └─ lists: spans of the text, read by `tensors`

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from service.api.v2.description import Models
 from service.api.v2.inference import MEMORY
-from service.api.v2.request import RegisterRequest, read_json, short_body
+from service.api.v2.parse import RegisterRequest, read_json, short_body
 from service.errors import ModelNotFoundError, UnsupportedError
 from service.fair_queue import Right
 from service.hosting.regions import RegionStatus

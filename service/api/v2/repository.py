@@ -1,7 +1,7 @@
 """Loads and unloads models by the V2 protocol's repository API if the server allows that.
 
-A model comes from the server's own folder, under the name that it has there. The OpenAPI document
-leaves these routes out.
+Models come from the server's own folder, under their names there. The OpenAPI document leaves these
+routes out.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.api.v2.description import Models
-from service.api.v2.request import LoadRequest, read_json, short_body
+from service.api.v2.parse import LoadRequest, read_json, short_body
 from service.errors import UnsupportedError
 from service.fair_queue import Right
 from service.hosting.repository import Changes, LoadResult, Repository

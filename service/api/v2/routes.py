@@ -12,12 +12,12 @@ from service.api.v2.description import Asked, IndexEntry, Models, index_of
 from service.api.v2.infer import Infer, InferAnswer
 from service.api.v2.inference import InferenceJson
 from service.api.v2.memory import router as memory
+from service.api.v2.parse import IndexRequest, content_of, read_json, short_body
 from service.api.v2.refusals import router as refusals
 from service.api.v2.repository import router as repository
-from service.api.v2.request import IndexRequest, content_of, read_json, short_body
 from service.hosting.pipeline import Pipeline
 from service.http.asgi import answer_to
-from service.http.exchange import Endpoint
+from service.http.exchange import AnyEndpoint
 
 _PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -117,7 +117,7 @@ for _path in _PATHS:
     )
 
 
-def endpoints_of(pipeline: Pipeline) -> dict[str, Endpoint]:
+def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
     """Return a model's endpoint, by each of its paths."""
     return dict.fromkeys(_infer_paths(pipeline), Infer(pipeline))
 

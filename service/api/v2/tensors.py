@@ -278,8 +278,8 @@ def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
 def _list_of(element: bytearray, count: int) -> bytearray:
     """Return the brackets and commas of a list of `count` equal elements.
 
-    It is made in pieces, between which other threads run: of millions of elements, it would take
-    6 ms at once.
+    It is made in pieces, between which other threads run: for millions of elements it would take 6
+    ms at once.
     """
     text = bytearray(b"[")
     text += element

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.serving import protocols
 from models import OutputKind
-from service.api.v2.request import parse_request
-from service.grpc.request import infer_request, read_message
+from service.api.v2.parse import parse_request
+from service.grpc.infer_request import infer_request, read_message
 from service.hosting.pipeline import ModelInfo
 
 

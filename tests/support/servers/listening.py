@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 from service.edge.edge import Edge, Limits
 from service.edge.keys import Keys
 from service.http.connection import Connection
-from service.http.exchange import Endpoint
+from service.http.exchange import AnyEndpoint
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.telemetry.record import RequestRecord
 
@@ -106,7 +106,7 @@ async def listening(
     limits: Limits | None = None,
     keys: Keys | None = None,
     ended: Callable[[RequestRecord], Any] = lambda _: None,
-    endpoints: Mapping[str, Endpoint] | None = None,
+    endpoints: Mapping[str, AnyEndpoint] | None = None,
 ) -> AsyncIterator[OpenPort]:
     """Serve within these limits; at the end no request may be in progress."""
     entries: list[RequestRecord] = []

@@ -15,7 +15,7 @@ import service.api.v2.infer
 from models import Images, Scores
 from service.api.app import create_app
 from service.api.v2.inference import InferRequest
-from service.api.v2.request import parse_request
+from service.api.v2.parse import parse_request
 from service.errors import ServiceError
 from service.hosting.repository import Repository
 from service.http.compression import compress, inflate, wanted_coding

@@ -12,10 +12,10 @@ import pytest
 
 from models import ChannelOrder, OutputKind
 from service.api.v2.inference import InferRequest
-from service.api.v2.request import parse_request
+from service.api.v2.parse import parse_request
 from service.errors import ServiceError
+from service.grpc.infer_request import infer_request, read_message
 from service.grpc.messages import message_class
-from service.grpc.request import infer_request, read_message
 from service.hosting.pipeline import ModelInfo
 
 INFO = ModelInfo(

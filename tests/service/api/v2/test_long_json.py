@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.v2 import long_json, request, tensors
+from service.api.v2 import long_json, tensors
+from service.api.v2 import parse as parsing
 from service.api.v2.inference import InferRequest
 from service.api.v2.long_json import PIECE, cut
-from service.api.v2.request import parse_request
+from service.api.v2.parse import parse_request
 from service.errors import BadRequestError, PayloadTooLargeError, ServiceError, UnsupportedError
-from tests.service.api.v2.test_request import INFO
+from tests.service.api.v2.test_parse import INFO
 
 SMALL = 48  # bytes of a piece: every request of a few numbers is long
 
@@ -26,18 +27,18 @@ SMALL = 48  # bytes of a piece: every request of a few numbers is long
 def small_pieces() -> Iterator[None]:
     """Read in pieces of a few bytes within."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (long_json, request, tensors):
+        for module in (long_json, parsing, tensors):
             patch.setattr(module, "PIECE", SMALL)
         yield
 
 
-def parse(body: bytes) -> InferRequest:
+def parsed(body: bytes) -> InferRequest:
     return parse_request(body, None, INFO, max_images=4)
 
 
 def parse_in_pieces(body: bytes) -> InferRequest:
     with small_pieces():
-        return parse(body)
+        return parsed(body)
 
 
 def body_of(
@@ -192,9 +193,9 @@ def test_what_follows_the_lists_counts() -> None:
     data = str([7] * 40_000)
     more = ',"parameters":{"shared_memory_region":"r"}'
     with pytest.raises(UnsupportedError, match="shared memory"):
-        parse(body_of(data, "UINT8", [1, 2, 3, 1], more=more))
+        parsed(body_of(data, "UINT8", [1, 2, 3, 1], more=more))
     with pytest.raises(BadRequestError, match="got 40000 elements, expecting 6"):
-        parse(body_of(data, "UINT8", [1, 2, 3, 1]))
+        parsed(body_of(data, "UINT8", [1, 2, 3, 1]))
 
 
 @pytest.mark.parametrize(
@@ -208,6 +209,6 @@ def test_what_follows_the_lists_counts() -> None:
 )
 def test_what_no_request_needs_is_refused(body: bytes, status: int, says: str) -> None:
     with pytest.raises(ServiceError, match=says) as refused:
-        parse(body)
+        parsed(body)
     assert refused.value.code == status
     assert refused.type is (PayloadTooLargeError if status == 413 else BadRequestError)

@@ -16,7 +16,7 @@ from service.api.app import create_app
 from service.api.v2.infer import Infer
 from service.api.v2.inference import InferRequest, WantedOutput
 from service.engine.ranking import rank
-from service.grpc.infer import _Exchange, in_stream
+from service.grpc.model_infer import _Exchange, in_stream
 from service.hosting.pipeline import ModelInfo
 from tests.fuzz.lock import MOST_HELD_S, READERS
 from tests.support.servers.routes import posts_of

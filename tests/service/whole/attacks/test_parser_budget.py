@@ -10,7 +10,7 @@ import pytest
 
 from models import OutputKind
 from service.api.v1 import query_parser, urgency_from
-from service.api.v2.request import parse_request
+from service.api.v2.parse import parse_request
 from service.edge.edge import Edge
 from service.errors import ServiceError
 from service.hosting.pipeline import ModelInfo

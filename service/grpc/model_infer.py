@@ -12,8 +12,8 @@ from service.batching.policy import urgency_of
 from service.edge.rights import permit
 from service.errors import CRASHED, Code, ServiceError
 from service.fair_queue import Right
+from service.grpc.infer_request import Message, encoded_varint, infer_request, read_message
 from service.grpc.messages import message_class
-from service.grpc.request import Message, encoded_varint, infer_request, read_message
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Outcome, Request, Scored

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from models import ChannelOrder
-from service.api.v2.request import parse_request
+from service.api.v2.parse import parse_request
 from service.errors import BadRequestError
-from tests.service.api.v2.test_request import INFO, parse, request
+from tests.service.api.v2.test_parse import INFO, parse, request
 
 
 def tensor(values: list[Any], **fields: Any) -> dict[str, Any]:

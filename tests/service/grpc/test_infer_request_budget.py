@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from service.errors import ServiceError
-from service.grpc.request import infer_request, read_message
+from service.grpc.infer_request import infer_request, read_message
 from tests.fuzz import lock
 from tests.service.whole.attacks.test_parser_budget import check_budget
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from models import ChannelOrder, OutputKind
 from service.api.v2.inference import InferRequest
 from service.errors import BadRequestError, PayloadTooLargeError, ServiceError
+from service.grpc.infer_request import encoded_varint, infer_request, read_message
 from service.grpc.messages import message_class
-from service.grpc.request import encoded_varint, infer_request, read_message
 from service.hosting.pipeline import ModelInfo
 
 INFO = ModelInfo(
@@ -78,7 +78,7 @@ def test_every_number_is_read_as_protobuf_writes_it(pixels: list[int]) -> None:
 
 def test_long_contents_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for piece in range(2, 9):  # numbers of two bytes lie across their ends
-        monkeypatch.setattr("service.grpc.request._LONG", piece)
+        monkeypatch.setattr("service.grpc.infer_request._LONG", piece)
         images = understood(request({"uint_contents": PIXELS})).images
         assert images is not None
         assert images.ravel().tolist() == PIXELS

@@ -144,8 +144,8 @@ def parse_request(
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
     """Return the request made by one image without JSON; its answer is binary, like Triton's.
 
-    A file is known by its first bytes, everything else by its length: it is the model's own input,
-    as Triton takes it, or else pixels.
+    A file is recognised by its first bytes, anything else by its length: as the model's own input,
+    like in Triton, or else as pixels.
     """
     outputs = [WantedOutput(info.scores, binary=True)]
     if ImageFormat.of(body) is not None:
