@@ -4,7 +4,7 @@ A clip is a sequence of frames: its pixels are D×H×W×C, those of an image H×
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, unique
 from math import prod
 from typing import Any
@@ -82,7 +82,8 @@ class Preprocessing:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     output: OutputKind
-    labels: tuple[str, ...]  # empty: classes are named by their index
+    # Empty: classes are named by their index. There may be thousands to hash.
+    labels: tuple[str, ...] = field(hash=False)
     frames: int | None = None  # of a clip; None: the model takes images
     exact: bool = False  # pixels to the bit as in training: slower, and no EXIF orientation
     guess: str = ""  # the preset, where nothing chose it

@@ -15,10 +15,10 @@ class Undecoded:
     expected_s: float
     """The estimated seconds of one core that decoding it takes."""
 
-    def decode(self) -> Pixels:
-        """Return its pixels.
+    def read(self) -> Callable[[], Pixels]:
+        """Read its header, and return the function that decodes it.
 
-        Raises ImageError or another error that refuses the image, or NotHereError.
+        Both raise ImageError or another error that refuses the image; this also NotHereError.
         """
         raise NotImplementedError
 

@@ -25,7 +25,7 @@ from service.errors import (
     TooManyImagesError,
     UnsupportedMediaTypeError,
 )
-from service.images.decode import Drawing
+from service.images.decode import Drawing, Sketch
 from service.images.decode_pool import Cost, Decoding
 from service.images.file import ImageFile, ImageFormat, Weight
 from service.images.film import Animation, Film, StillFrames
@@ -148,15 +148,15 @@ def _is_whole(file: bytes) -> bool:
 
 def _of_animation(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
     file, kind = _animation(data)
-    chosen, cost, drawing = _planned(file, len(data), preprocessing, limits)
-    return Decoding(cost, Animation(kind, memoryview(data), file.frames, chosen, drawing))
+    chosen, cost, sketch = _planned(file, len(data), preprocessing, limits)
+    return Decoding(cost, Animation(kind, memoryview(data), file.frames, chosen, sketch))
 
 
 def _planned(
     file: ImageFile, coded_bytes: int, preprocessing: Preprocessing, limits: ImageLimits
-) -> tuple[list[int], Cost, Drawing]:
+) -> tuple[list[int], Cost, Sketch]:
     """Return the frames of a file that the model gets, the cost of decoding up to the last of
-    these, and a frame's drawing. Raises what `prepare_clip` raises for a limit."""
+    these, and how to draw a frame. Raises what `prepare_clip` raises for a limit."""
     _check_frames(file.frames)
     if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
         raise PayloadTooLargeError(
@@ -170,7 +170,7 @@ def _planned(
     cost, drawing = plan(file, preprocessing, limits)
     total_bytes = cost.bytes + coded_bytes + 2 * _output_bytes(preprocessing)
     total = _in_time(Cost(total_bytes, passes * cost.seconds), limits)
-    return chosen, total, drawing
+    return chosen, total, drawing.sketch
 
 
 def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
@@ -183,12 +183,12 @@ def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) ->
     if not video.frames:
         raise ImageError("the video has no frame; save it again")
     file = _moving(video.width, video.height, video.frames, _VIDEO, video.orientation)
-    chosen, cost, drawing = _planned(file, len(data), preprocessing, limits)
+    chosen, cost, sketch = _planned(file, len(data), preprocessing, limits)
     coded_bytes = sum(map(len, video.packets))
     seconds = cost.seconds + coded_bytes * _VIDEO_NS_A_BYTE / 1e9
     cost = _in_time(cost._replace(seconds=seconds), limits)
     longest_s = max(_LEAST_S, _HASTE * cost.seconds)
-    film = Film(video.decoder, video.setup, video.packets, chosen, drawing, longest_s)
+    film = Film(video.decoder, video.setup, video.packets, chosen, sketch, longest_s)
     return Decoding(cost, film, apart=True)
 
 
@@ -224,7 +224,7 @@ def _of_stills(
     index_of = {number: index for index, number in enumerate(dict.fromkeys(chosen))}
     decodings = [_frame(files[number], number, preprocessing, limits) for number in index_of]
     drawings = [drawing for _, drawing in decodings]
-    _check_pixels(sum(prod(drawing.stored) for drawing in drawings), limits)
+    _check_pixels(sum(prod(drawing.sketch.stored) for drawing in drawings), limits)
     cost = Cost(
         max(cost.bytes for cost, _ in decodings) + 2 * _output_bytes(preprocessing),
         sum(cost.seconds for cost, _ in decodings),

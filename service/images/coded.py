@@ -8,8 +8,8 @@ from typing_extensions import override
 
 from models import Pixels
 from service.engine.undecoded import NotHereError, Undecoded
-from service.images import turbo
 from service.images.decode_pool import Decoding
+from service.images.jpeg import jpeg_size
 from service.images.png import png_size
 
 # The seconds of a pixel and of a coded byte, about as `jpeg.py` weighs those of most JPEGs. A PNG's
@@ -33,7 +33,7 @@ class Coded(Undecoded):
     ) -> "Coded":
         """Return a file to decode in a job. If its size is not found at once, its header is read
         now. Raises what `prepare` raises then."""
-        size = png_size(file) or turbo.size_of(file)
+        size = png_size(file) or jpeg_size(file)
         if size is None:
             decoding = prepare(file)
             return Coded(file, prepare, fits, decoding.cost.seconds, decoding)
@@ -48,8 +48,8 @@ class Coded(Undecoded):
         return self._decoding
 
     @override
-    def decode(self) -> Pixels:
+    def read(self) -> Callable[[], Pixels]:
         decoding = self.decoding
         if not self.fits(decoding):
             raise NotHereError
-        return decoding.run()
+        return decoding.run

@@ -16,9 +16,8 @@ import io
 import struct
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
-from operator import floordiv
 from pickle import PickleBuffer
 from typing import Any, NamedTuple
 
@@ -82,11 +81,8 @@ class StoredImage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """Describes a checked file and how to draw it, x and y as stored; calling it decodes the file.
-
-    It can be pickled: the parts of the file are then buffers, which protocol 5 does not copy.
-    """
+class Sketch:
+    """Describes how to draw the images of one format and size, x and y as stored."""
 
     format: ImageFormat
     stored: tuple[int, int]  # width and height
@@ -95,87 +91,25 @@ class Drawing:
     box: tuple[float, float, float, float]  # the same in stored pixels
     filter: Image.Resampling
     exact: bool  # the same bits as resizing all of the image and then cropping it
+    shrink: int  # how many times smaller a JPEG is decoded: 1, 2, 4 or 8; 1 of another format
     frame: tuple[int, int]  # width and height of the result
     paper: tuple[int, ...] | None  # the colour around a smaller image; None: it fills the frame
     reorientation: Reorientation  # from stored to upright
     grey: bool  # one channel
     reverse: bool  # the channels are BGR
-    parts: Sequence[memoryview]  # of the file, which affect pixels
 
-    def __call__(self) -> NDArray[np.uint8]:
-        """Return height × width × C pixels, C-contiguous. Raises ImageError."""
-        try:
-            image = self._upright(self._decoded())
-        except DECODER_ERRORS as error:
-            raise self._broken(error) from error
-        return self._pixels(image)
-
-    def decoded(self) -> StoredImage:
-        """Return the image as stored, without resizing. Raises ImageError."""
-        try:
-            return self._decoded()
-        except DECODER_ERRORS as error:
-            raise self._broken(error) from error
-
-    def drawn(self, decoded: StoredImage) -> NDArray[np.uint8]:
-        """Return the same pixels as calling this does, of an image that is decoded already. Raises
-        ImageError."""
-        try:
-            image = self._upright(decoded)
-        except DECODER_ERRORS as error:
-            raise self._broken(error) from error
-        return self._pixels(image)
+    @property
+    def mode(self) -> str:
+        """Return Pillow's name of the colours."""
+        return "L" if self.grey else "RGB"
 
     def draw(self, frame: Image.Image) -> NDArray[np.uint8]:
         """Return the pixels of a decoded image that has the stored size."""
-        return self._pixels(self._upright(self._opaque(frame)))
+        return self.pixels(self.upright(self.opaque(frame)))
 
-    def _pixels(self, image: Image.Image) -> NDArray[np.uint8]:
-        # Pillow reverses channels as it hands out the bytes, five times faster than NumPy's copy.
-        order = "BGR" if self.reverse else image.mode
-        pixels = np.frombuffer(image.tobytes("raw", order), np.uint8)
-        return pixels.reshape(image.height, image.width, -1)
-
-    def __reduce__(self) -> tuple[Callable[..., "Drawing"], tuple[Any, ...]]:
-        """Pickle the parts as buffers."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return _drawing, (values | {"parts": [PickleBuffer(part) for part in self.parts]},)
-
-    def _broken(self, error: Exception) -> ImageError:
-        """Return the error to raise in place of Pillow's."""
-        # Of Pillow's messages only this one says nothing: it names the buffer.
-        reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
-        return ImageError(
-            f"the {self.format.value} cannot be decoded{reason}: it is truncated or broken; "
-            "save the image again"
-        )
-
-    @property
-    def _mode(self) -> str:
-        return "L" if self.grey else "RGB"
-
-    def _decoded(self) -> StoredImage:
-        if self.format is ImageFormat.PNG:
-            check_png(self.parts)
-        data = b"".join(self.parts)
-        if self.format is ImageFormat.JPEG:
-            quick = turbo.decode(data, self.stored, self.shrink)
-            if quick is not None:
-                return self._opaque(quick, self.shrink)
-        with Image.open(io.BytesIO(data), formats=[self.format.name]) as image:
-            if image.size != self.stored or getattr(image, "n_frames", 1) != 1:
-                raise ImageError(
-                    f"the {self.format.value} contradicts itself; save the image again"
-                )
-            # A JPEG decodes at 1/2, 1/4 or 1/8 for less, as long as that is no smaller than needed.
-            draft = None if self.exact else image.draft(None, self.resized)
-            shrink = self.stored[0] / draft[1][2] if draft else 1.0
-            image.load()
-            return self._opaque(image, shrink)
-
-    def _opaque(self, image: Image.Image, shrink: float = 1.0) -> StoredImage:
+    def opaque(self, image: Image.Image, shrink: float = 1.0) -> StoredImage:
         """Return how to resize a decoded image that is `shrink` times smaller than as stored."""
-        opaque = (_converted if self.exact else _opaque)(image, self._mode)
+        opaque = (_converted if self.exact else _opaque)(image, self.mode)
         return StoredImage(opaque, self.how(opaque.size, shrink))
 
     def how(self, decoded: tuple[int, int], shrink: float) -> How:
@@ -188,14 +122,8 @@ class Drawing:
         size = right - left, bottom - top
         return How(size, (x0, y0, x1, y1), (0, 0, *size))
 
-    @property
-    def shrink(self) -> int:
-        """Return how many times smaller Pillow decodes the file, 1, 2, 4 or 8; more than 1 only for
-        a JPEG."""
-        fits = 1 if self.exact else min(map(floordiv, self.stored, self.resized))
-        return max(shrink for shrink in (1, 2, 4, 8) if shrink <= max(1, fits))
-
-    def _upright(self, decoded: StoredImage) -> Image.Image:
+    def upright(self, decoded: StoredImage) -> Image.Image:
+        """Return a decoded image resized, cropped, turned and framed."""
         small = decoded.image.resize(decoded.how.size, self.filter, box=decoded.how.box)
         if self.exact:
             small = small.crop(decoded.how.crop)
@@ -203,8 +131,15 @@ class Drawing:
         turned = (
             small.transpose(_TRANSPOSES[self.reorientation]) if any(self.reorientation) else small
         )
-        upright = _converted(turned, self._mode)
+        upright = _converted(turned, self.mode)
         return upright if self.paper is None else self._framed(upright, self.paper)
+
+    def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
+        """Return an upright image as height × width × C pixels, C-contiguous."""
+        # Pillow reverses channels as it hands out the bytes, five times faster than NumPy's copy.
+        order = "BGR" if self.reverse else image.mode
+        pixels = np.frombuffer(image.tobytes("raw", order), np.uint8)
+        return pixels.reshape(image.height, image.width, -1)
 
     def _framed(self, image: Image.Image, paper: tuple[int, ...]) -> Image.Image:
         framed = Image.new(image.mode, self.frame, paper[0] if self.grey else paper)
@@ -215,8 +150,76 @@ class Drawing:
         return framed
 
 
-def _drawing(values: dict[str, Any]) -> Drawing:
-    return Drawing(**values | {"parts": [memoryview(part) for part in values["parts"]]})
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Combines a checked file with how to draw it; calling it decodes the file.
+
+    It can be pickled: the parts of the file are then buffers, which protocol 5 does not copy.
+    """
+
+    sketch: Sketch
+    parts: Sequence[memoryview]  # of the file, which affect pixels
+
+    def __call__(self) -> NDArray[np.uint8]:
+        """Return height × width × C pixels, C-contiguous. Raises ImageError."""
+        try:
+            image = self.sketch.upright(self._decoded())
+        except DECODER_ERRORS as error:
+            raise self._broken(error) from error
+        return self.sketch.pixels(image)
+
+    def decoded(self) -> StoredImage:
+        """Return the image as stored, without resizing. Raises ImageError."""
+        try:
+            return self._decoded()
+        except DECODER_ERRORS as error:
+            raise self._broken(error) from error
+
+    def drawn(self, decoded: StoredImage) -> NDArray[np.uint8]:
+        """Return the same pixels as calling this does, of an image that is decoded already. Raises
+        ImageError."""
+        try:
+            image = self.sketch.upright(decoded)
+        except DECODER_ERRORS as error:
+            raise self._broken(error) from error
+        return self.sketch.pixels(image)
+
+    def __reduce__(self) -> tuple[Callable[..., "Drawing"], tuple[Any, ...]]:
+        """Pickle the parts as buffers."""
+        return _drawing, (self.sketch, [PickleBuffer(part) for part in self.parts])
+
+    def _broken(self, error: Exception) -> ImageError:
+        """Return the error to raise in place of Pillow's."""
+        # Of Pillow's messages only this one says nothing: it names the buffer.
+        reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+        return ImageError(
+            f"the {self.sketch.format.value} cannot be decoded{reason}: it is truncated or broken; "
+            "save the image again"
+        )
+
+    def _decoded(self) -> StoredImage:
+        sketch = self.sketch
+        if sketch.format is ImageFormat.PNG:
+            check_png(self.parts)
+        data = b"".join(self.parts)
+        if sketch.format is ImageFormat.JPEG:
+            quick = turbo.decode(data, sketch.stored, sketch.shrink)
+            if quick is not None:
+                return sketch.opaque(quick, sketch.shrink)
+        with Image.open(io.BytesIO(data), formats=[sketch.format.name]) as image:
+            if image.size != sketch.stored or getattr(image, "n_frames", 1) != 1:
+                raise ImageError(
+                    f"the {sketch.format.value} contradicts itself; save the image again"
+                )
+            # A JPEG decodes at 1/2, 1/4 or 1/8 for less, as long as that is no smaller than needed.
+            draft = None if sketch.exact else image.draft(None, sketch.resized)
+            shrink = sketch.stored[0] / draft[1][2] if draft else 1.0
+            image.load()
+            return sketch.opaque(image, shrink)
+
+
+def _drawing(sketch: Sketch, parts: Sequence[Any]) -> Drawing:
+    return Drawing(sketch, [memoryview(part) for part in parts])
 
 
 def _opaque(image: Image.Image, mode: str) -> Image.Image:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from service.errors import ImageError, PayloadTooLargeError, UnsupportedMediaTypeError
-from service.images.decode import DECODER_ERRORS, Drawing
+from service.images.decode import DECODER_ERRORS, Drawing, Sketch
 
 Clip = NDArray[np.uint8]
 """The pixels of a clip, D×H×W×C."""
@@ -46,7 +46,7 @@ class Animation:
     data: memoryview
     frames: int  # that its header has
     chosen: Sequence[int]  # in order; perhaps some of them several times
-    drawing: Drawing  # of each frame
+    sketch: Sketch  # of each frame
 
     def __call__(self) -> Clip:
         """Return the clip. Raises ImageError."""
@@ -55,7 +55,7 @@ class Animation:
                 # A PNG may have an image for programs that show no animation, which is no frame.
                 extra = int(getattr(image, "default_image", False))
                 count = getattr(image, "n_frames", 1) - extra
-                if image.size != self.drawing.stored or count != self.frames:
+                if image.size != self.sketch.stored or count != self.frames:
                     raise ImageError(
                         f"the animated {self.format} contradicts itself; save it again"
                     )
@@ -72,24 +72,24 @@ class Animation:
     def _drawn(self, image: Image.Image, number: int) -> NDArray[np.uint8]:
         image.seek(number)
         image.load()
-        if image.size != self.drawing.stored:
+        if image.size != self.sketch.stored:
             raise ImageError(
                 f"frame {number + 1} of the animated {self.format} is larger than the animation;"
                 " save it again"
             )
-        return self.drawing.draw(image)
+        return self.sketch.draw(image)
 
     def __reduce__(self) -> tuple[Callable[..., "Animation"], tuple[Any, ...]]:
         """Pickle the file as a buffer."""
         return _animation, (
-            *(self.format, PickleBuffer(self.data), self.frames, self.chosen, self.drawing),
+            *(self.format, PickleBuffer(self.data), self.frames, self.chosen, self.sketch),
         )
 
 
 def _animation(
-    kind: str, data: Any, frames: int, chosen: Sequence[int], drawing: Drawing
+    kind: str, data: Any, frames: int, chosen: Sequence[int], sketch: Sketch
 ) -> Animation:
-    return Animation(kind, memoryview(data), frames, chosen, drawing)
+    return Animation(kind, memoryview(data), frames, chosen, sketch)
 
 
 # What a decoder may make of a frame: at most three bytes a pixel, of four colours or grey.
@@ -120,7 +120,7 @@ class Film:
     setup: memoryview
     packets: Sequence[memoryview]  # in the order of their decoding
     chosen: Sequence[int]  # in order; perhaps some of them several times
-    drawing: Drawing  # of each frame
+    sketch: Sketch  # of each frame
     longest_s: float  # of this thread's time
 
     def __call__(self) -> Clip:
@@ -136,7 +136,7 @@ class Film:
         try:
             for count, frame in enumerate(self._frames(av), 1):
                 if count - 1 in wanted:
-                    drawn[count - 1] = self.drawing.draw(frame.to_image(threads=1))
+                    drawn[count - 1] = self.sketch.draw(frame.to_image(threads=1))
                     if len(drawn) == len(wanted):
                         return np.stack([drawn[number] for number in self.chosen])
         except MemoryError:  # FFmpeg's too; who limits the memory knows what to say
@@ -154,7 +154,7 @@ class Film:
 
     def _frames(self, av: Any) -> Iterator[Any]:
         """Yield the frames as they are shown."""
-        width, height = (-(-side // _BLOCK) * _BLOCK for side in self.drawing.stored)
+        width, height = (-(-side // _BLOCK) * _BLOCK for side in self.sketch.stored)
         context = av.CodecContext.create(self.decoder, "r")
         context.thread_count = 1
         context.options = {"max_pixels": str(width * height), "err_detect": "explode"}
@@ -172,10 +172,10 @@ class Film:
                 )
 
     def _check(self, frame: Any) -> None:
-        if (frame.width, frame.height) != self.drawing.stored:
+        if (frame.width, frame.height) != self.sketch.stored:
             raise ImageError(
                 f"a frame of the video has {frame.width}×{frame.height} pixels, and the video"
-                f" {self.drawing.stored[0]}×{self.drawing.stored[1]}; save it again"
+                f" {self.sketch.stored[0]}×{self.sketch.stored[1]}; save it again"
             )
         if frame.format.name not in _PIXEL_FORMATS:
             raise UnsupportedMediaTypeError(

@@ -3,10 +3,11 @@ annex B)."""
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from service.errors import UnsupportedMediaTypeError
+from service.errors import ImageError, UnsupportedMediaTypeError
 from service.images.file import ImageFile, ImageFormat, Weight, exif_orientation
 
 # Encoders write 6 scans of grey, 10 of colour and 18 of CMYK. Every scan visits the whole image,
@@ -72,6 +73,21 @@ def parse_jpeg(data: bytes) -> ImageFile:
     raise _FORMAT.broken("it does not say how large it is")
 
 
+def jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Return the width and height of a JPEG's frame header, without checking more than it takes to
+    find that, or None where it is not found."""
+    if not _FORMAT.begins(data):
+        return None
+    try:
+        for marker, start, end in _segments(data):
+            if marker in _SOF and end - start >= 9:
+                height, width = struct.unpack_from(">HH", data, start + 5)
+                return width, height
+    except ImageError:  # whoever reads all of the header says what is wrong
+        return None
+    return None
+
+
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield (marker, start, end) of every segment up to the first start of scan, inclusive."""
     position = 2
@@ -110,6 +126,7 @@ def _scans(data: bytes, start: int) -> int:
     return scans
 
 
+@lru_cache(maxsize=512)  # the images of a client have few sizes, mostly
 def _frame(marker: int, payload: bytes) -> _Frame:
     if marker not in (_BASELINE, _EXTENDED, _PROGRESSIVE):
         arithmetic = marker >= _FIRST_ARITHMETIC

@@ -1,14 +1,15 @@
 """Checks an image file and estimates the cost of decoding it, without decoding a pixel.
 
-    parse_image_file ── limits ── geometry ─┬─ cost, which the pool reserves
-                                            └─ Drawing (decode.py), which the pool runs
+    parse_image_file ── limits ── sketch, kept by size ─┬─ cost, which the pool reserves
+                                                        └─ Drawing (decode.py), which the pool runs
 
 This takes microseconds. The crop and its size are computed here, with x and y as stored.
 """
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from operator import floordiv
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +31,9 @@ from models import (
 )
 from service.errors import PayloadTooLargeError
 from service.images import turbo
-from service.images.decode import Drawing, How
+from service.images.decode import Drawing, How, Sketch
 from service.images.decode_pool import Cost, Decoding, NotForDeviceError
-from service.images.file import ImageFile, ImageFormat
+from service.images.file import ImageFile, ImageFormat, Reorientation
 from service.images.header import parse_image_file
 
 # JPEG's own limit, and more than WebP's; a PNG 1 wide and 50 million high would cost gigabytes.
@@ -51,6 +52,9 @@ class ImageLimits:
 
 # Pillow keeps a pixel in four bytes, and has one axis resized before the other.
 _RESIZED_BYTES = 8
+
+# The most sketches that are kept, of all models: 1 kB each.
+_SIZES = 512
 
 _FILTERS = {kind: Resampling[kind.name] for kind in Interpolation}
 
@@ -113,39 +117,54 @@ def plan(
     file: ImageFile, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[Cost, Drawing]:
     """Return the cost of decoding a checked file and its `Drawing`. Raises PayloadTooLargeError."""
-    if preprocessing.exact:
-        file = file._replace(orientation=1)  # training scripts do not look at it
-    geometry = _geometry(file, preprocessing)
-    if preprocessing.exact and math.prod(geometry.resized) > limits.max_pixels:
+    # Training scripts do not look at the orientation.
+    turned = Reorientation() if preprocessing.exact else file.reorientation
+    sketch = _sketch(file.format, file.width, file.height, turned, preprocessing)
+    if preprocessing.exact and math.prod(sketch.resized) > limits.max_pixels:
         raise PayloadTooLargeError(
             f"the image of {file.width}×{file.height} pixels becomes "
-            f"{geometry.resized[0]}×{geometry.resized[1]} before it is cropped; with exact = true "
+            f"{sketch.resized[0]}×{sketch.resized[1]} before it is cropped; with exact = true "
             f"at most {limits.max_pixels} pixels are allowed; send it less oblong"
         )
+    return _cost(file, sketch), Drawing(sketch, file.parts)
+
+
+@lru_cache(maxsize=_SIZES)  # the images of a client have few sizes, mostly
+def _sketch(
+    kind: ImageFormat, width: int, height: int, turned: Reorientation, preprocessing: Preprocessing
+) -> Sketch:
+    """Return how to draw images of a format and a size, as stored, that are turned so."""
+    geometry = _geometry(width, height, turned, preprocessing)
     bgr = preprocessing.channels is ChannelOrder.BGR
     colour = preprocessing.paper[:: -1 if bgr else 1]
-    drawing = Drawing(
-        format=file.format,
-        stored=(file.width, file.height),
+    scaled = kind is ImageFormat.JPEG and not preprocessing.exact
+    return Sketch(
+        format=kind,
+        stored=(width, height),
         resized=geometry.resized,
         crop=geometry.crop,
         box=geometry.box,
         filter=_FILTERS[preprocessing.interpolation],
         exact=preprocessing.exact,
+        shrink=_shrink((width, height), geometry.resized) if scaled else 1,
         frame=(preprocessing.width, preprocessing.height),
         paper=colour if preprocessing.crop_mode is CropMode.PAD else None,
-        reorientation=file.reorientation,
+        reorientation=turned,
         grey=preprocessing.channels is ChannelOrder.GREY,
         reverse=bgr,
-        parts=file.parts,
     )
-    return _cost(file, drawing), drawing
+
+
+def _shrink(stored: tuple[int, int], resized: tuple[int, int]) -> int:
+    """Return how many times smaller Pillow decodes a JPEG: 1, 2, 4 or 8."""
+    fits = min(map(floordiv, stored, resized))
+    return max(shrink for shrink in (1, 2, 4, 8) if shrink <= max(1, fits))
 
 
 def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
     """Decode an image, and leave resizing to a device unless the image is too large for it."""
     decoded = drawing.decoded()
-    resize = _resize(drawing, preprocessing, decoded.how)
+    resize = _resize(drawing.sketch, preprocessing, decoded.how)
     if not resize.fits(*decoded.image.size, len(decoded.image.getbands())):
         return drawing.drawn(decoded)
     pixels = np.asarray(decoded.image)
@@ -154,61 +173,64 @@ def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
 
 def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
     """Lay out a JPEG for a device that decodes it. Raises NotForDeviceError."""
+    sketch = drawing.sketch
     try:
         file = read_jpeg(drawing.parts)
-        if drawing.grey and file.components > 1:  # Pillow makes it grey before it resizes it
+        if sketch.grey and file.components > 1:  # Pillow makes it grey before it resizes it
             raise NotForDeviceError(Reason.COMPONENTS.value)
-        eighths = 8 // drawing.shrink
-        how = drawing.how(file.scaled(eighths), drawing.shrink)
-        return JpegImage(file, eighths, _resize(drawing, preprocessing, how))
+        eighths = 8 // sketch.shrink
+        how = sketch.how(file.scaled(eighths), sketch.shrink)
+        return JpegImage(file, eighths, _resize(sketch, preprocessing, how))
     except UnsuitableError as error:
         raise NotForDeviceError(error.reason.value) from error
 
 
-def _resize(drawing: Drawing, preprocessing: Preprocessing, how: How) -> Resize:
+def _resize(sketch: Sketch, preprocessing: Preprocessing, how: How) -> Resize:
     """Return the resize that is left to do after an image is decoded."""
-    paper = drawing.paper or (0,) * len(preprocessing.mean)
-    order = -1 if drawing.reverse else 1
+    paper = sketch.paper or (0,) * len(preprocessing.mean)
+    order = -1 if sketch.reverse else 1
     return Resize(
         size=how.size,
         box=how.box,
         crop=how.crop,
         interpolation=preprocessing.interpolation,
-        **drawing.reorientation._asdict(),
-        frame=drawing.frame,
+        **sketch.reorientation._asdict(),
+        frame=sketch.frame,
         channels=tuple(range(len(preprocessing.mean)))[::order],
         paper=paper[::order],
     )
 
 
-def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
+def _geometry(
+    width: int, height: int, reorientation: Reorientation, preprocessing: Preprocessing
+) -> _Geometry:
     size, within = (preprocessing.width, preprocessing.height), preprocessing.resized
-    if file.reorientation.transposed:
+    if reorientation.transposed:
         size, within = size[::-1], within[::-1]
-    width, height = _resized(file, preprocessing, within)
+    resized = _resized(width, height, preprocessing, within)
     offset = preprocessing.crop_offset
-    across = _span(width, size[0], offset, reverse=file.reorientation.x_reversed)
-    down = _span(height, size[1], offset, reverse=file.reorientation.y_reversed)
-    left, right = (_stored(edge, width, file.width) for edge in across)
-    top, bottom = (_stored(edge, height, file.height) for edge in down)
+    across = _span(resized[0], size[0], offset, reverse=reorientation.x_reversed)
+    down = _span(resized[1], size[1], offset, reverse=reorientation.y_reversed)
+    left, right = (_stored(edge, resized[0], width) for edge in across)
+    top, bottom = (_stored(edge, resized[1], height) for edge in down)
     crop = across[0], down[0], across[1], down[1]
-    return _Geometry((width, height), crop, (left, top, right, bottom))
+    return _Geometry(resized, crop, (left, top, right, bottom))
 
 
 def _resized(
-    file: ImageFile, preprocessing: Preprocessing, within: tuple[int, int]
+    width: int, height: int, preprocessing: Preprocessing, within: tuple[int, int]
 ) -> tuple[int, int]:
     """Return width and height of the whole resized image, rounded as in training."""
     if preprocessing.crop_mode is CropMode.SQUASH:
         return within
     if preprocessing.crop_mode is CropMode.PAD:  # as timm's ResizeKeepRatio
-        times = max(file.width / within[0], file.height / within[1])
-        return max(1, round(file.width / times)), max(1, round(file.height / times))
-    resize, shorter = preprocessing.resize, min(file.width, file.height)
+        times = max(width / within[0], height / within[1])
+        return max(1, round(width / times)), max(1, round(height / times))
+    resize, shorter = preprocessing.resize, min(width, height)
     if preprocessing.longer_side is Rounding.DOWN:
-        return resize * file.width // shorter, resize * file.height // shorter
+        return resize * width // shorter, resize * height // shorter
     times = resize / shorter
-    return round(file.width * times), round(file.height * times)
+    return round(width * times), round(height * times)
 
 
 def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tuple[int, int]:
@@ -228,13 +250,12 @@ def _stored(edge: int, resized: int, stored: int) -> float:
     return min(edge * (stored / resized), stored)
 
 
-def _cost(file: ImageFile, drawing: Drawing) -> Cost:
+def _cost(file: ImageFile, sketch: Sketch) -> Cost:
     weight = file.weight
-    shrink = drawing.shrink if file.format is ImageFormat.JPEG else 1
-    pixel_bytes = weight.held_bytes + weight.drawn_bytes / shrink**2
+    pixel_bytes = weight.held_bytes + weight.drawn_bytes / sketch.shrink**2
     if file.format is ImageFormat.JPEG and file.pixels <= turbo.MOST_PIXELS:
-        pixel_bytes += turbo.BYTES / shrink**2
+        pixel_bytes += turbo.BYTES / sketch.shrink**2
     coded_bytes = sum(map(len, file.parts))  # Pillow reads a joined copy
-    if drawing.exact:
-        coded_bytes += _RESIZED_BYTES * math.prod(drawing.resized)
+    if sketch.exact:
+        coded_bytes += _RESIZED_BYTES * math.prod(sketch.resized)
     return Cost(int(file.pixels * pixel_bytes) + coded_bytes, file.pixels * weight.ns / 1e9)

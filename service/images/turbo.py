@@ -25,18 +25,6 @@ _MODES = {"YCbCr": "RGB", "Gray": "L"}
 _COLOURS = {"RGB": "RGB", "L": "GRAY"}
 
 
-def size_of(data: bytes) -> tuple[int, int] | None:
-    """Return a JPEG's width and height in two microseconds, or None where the library cannot read
-    the header."""
-    if _library is None:
-        return None
-    try:
-        height, width, *_ = _library.decode_jpeg_header(data)
-    except ValueError:
-        return None
-    return width, height
-
-
 def decode(data: bytes, stored: tuple[int, int], shrink: int) -> Image.Image | None:
     """Return a JPEG of the `stored` size, decoded `shrink` times smaller, or None where that is
     left to Pillow."""

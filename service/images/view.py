@@ -35,8 +35,9 @@ def view_of(decoding: Decoding) -> View:
     drawing = decoding.run
     if not isinstance(drawing, Drawing):
         raise TypeError(f"only a Drawing says what it draws; got {type(drawing).__name__}")
-    left, top, right, bottom = drawing.crop
-    size, (width, height), reorientation = drawing.stored, drawing.resized, drawing.reorientation
+    sketch = drawing.sketch
+    left, top, right, bottom = sketch.crop
+    size, (width, height), reorientation = sketch.stored, sketch.resized, sketch.reorientation
     if reorientation.x_reversed:
         left, right = width - right, width - left
     if reorientation.y_reversed:
@@ -44,8 +45,8 @@ def view_of(decoding: Decoding) -> View:
     across, down = (left, right, width), (top, bottom, height)
     if reorientation.transposed:
         across, down, size = down, across, size[::-1]
-    x0, x1 = _stretched(*across, drawing.frame[0], size[0])
-    y0, y1 = _stretched(*down, drawing.frame[1], size[1])
+    x0, x1 = _stretched(*across, sketch.frame[0], size[0])
+    y0, y1 = _stretched(*down, sketch.frame[1], size[1])
     return View(size, (x0, y0, x1, y1))
 
 

@@ -16,6 +16,7 @@ from service.hosting.loading import decoder
 from service.hosting.presets import PHOTOGRAPHS
 from service.images.coded import Coded
 from service.images.decode_pool import Cost, Decoding
+from service.images.jpeg import jpeg_size, parse_jpeg
 from service.settings import Settings
 from service.telemetry.counts import PHASES
 from tests.service.hosting.test_request_files import Ask, pipeline_of
@@ -121,6 +122,24 @@ async def test_the_images_after_a_hang_keep_their_own_errors() -> None:
         assert good == [3]
 
 
+async def test_a_job_reads_all_headers_of_its_batch_before_it_decodes() -> None:
+    done = []
+
+    def drawn() -> Pixels:
+        done.append("pixels")
+        return decode_digit(b"5")
+
+    def noting(data: bytes) -> Decoding:
+        assert data == HEAD
+        done.append("header")
+        return Decoding(Cost(1000, 0.0005), drawn)
+
+    async with pipeline_of(FakeEngine(), prepare=noting, decodes=True) as pipeline:
+        done.clear()
+        assert await Ask(pipeline, HEAD, HEAD, HEAD).answer() == [5, 5, 5]
+        assert done == 3 * ["header"] + 3 * ["pixels"]
+
+
 async def test_the_first_wrong_header_is_named_whoever_reads_it() -> None:
     def prepare_none(data: bytes) -> Decoding:
         raise ImageError(f"{len(data)} bytes are no image")
@@ -137,14 +156,24 @@ def test_the_header_is_read_in_the_job_where_the_size_is_found_at_once() -> None
         never = Coded.of(file, prepare_nothing, lambda _: True)
         assert never.expected_s > 0
         with pytest.raises(AssertionError):
-            never.decode()
+            never.read()
     photograph = PHOTOGRAPHS[0].read_bytes()
     coded = Coded.of(photograph, prepare_digits, lambda _: True)
     assert coded.expected_s == pytest.approx(coded.decoding.cost.seconds, rel=0.5)
-    np.testing.assert_array_equal(coded.decode(), prepare_digits(photograph).run())
+    np.testing.assert_array_equal(coded.read()(), prepare_digits(photograph).run())
     for broken in (b"", b"GIF89a", photograph[:10]):  # refused at once
         with pytest.raises(ImageError):
             Coded.of(broken, prepare_digits, lambda _: True)
+
+
+def test_a_jpeg_has_its_size_though_more_is_wrong_with_it() -> None:
+    photograph = PHOTOGRAPHS[0].read_bytes()
+    file = parse_jpeg(photograph)
+    assert jpeg_size(photograph) == (file.width, file.height)
+    assert jpeg_size(photograph[:-1000]) == (file.width, file.height)
+    for end in range(0, 160, 7):  # its frame header begins behind that
+        assert jpeg_size(photograph[:end]) is None
+    assert jpeg_size(b"\x89PNG" + photograph) is None
 
 
 def prepare_nothing(_: bytes) -> Decoding:

@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from kernels.problems.interpolation import Interpolation
 from models.preprocessing import PRESETS, ChannelOrder, CropMode, Preprocessing, Rounding
 from service.errors import PayloadTooLargeError
+from service.images.decode import Drawing, Sketch
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support.images.files import encode, exif, noise, png, png_chunk, scene
 from tests.support.networks import SHARED
@@ -34,6 +35,25 @@ Pixels = NDArray[np.uint8]
 
 def decode(data: bytes, preprocessing: Preprocessing = RGB) -> Pixels:
     return prepare_image(data, preprocessing, LIMITS).run()
+
+
+def sketch_of(data: bytes, preprocessing: Preprocessing) -> Sketch:
+    drawing = prepare_image(data, preprocessing, LIMITS).run
+    assert isinstance(drawing, Drawing)
+    return drawing.sketch
+
+
+def test_images_of_one_size_share_their_sketch_and_those_of_no_other() -> None:
+    data = encode(scene(90, 60), "JPEG")
+    mine = sketch_of(data, RGB)
+    assert sketch_of(encode(noise(90, 60), "JPEG"), replace(RGB)) is mine
+    others = [
+        sketch_of(data, PAD),
+        sketch_of(encode(scene(60, 90), "JPEG"), RGB),
+        sketch_of(encode(scene(90, 60), "PNG"), RGB),
+        sketch_of(encode(scene(90, 60), "JPEG", exif=exif(6)), RGB),
+    ]
+    assert len({id(sketch) for sketch in (mine, *others)}) == 5
 
 
 def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
