@@ -19,6 +19,9 @@ is in use by then."""
 
 _EVERY_S = 0.25
 
+# Bytes: growth that is worth giving back, which takes milliseconds; and what little use is.
+_MUCH, _LITTLE = 2**23, 2**22
+
 
 def address_share() -> float:
     """Return the share in use of the addresses that this process may have, 0 if there is no
@@ -34,6 +37,16 @@ def address_share() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / soft
 
 
+def resident_bytes() -> int:
+    """Return the memory that this process has of the system, or 0 where that is not known."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[1])
+    except OSError:  # not Linux
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def give_back_free_memory() -> None:
     """Give the memory that is free within this process back to the system. glibc keeps free memory
     below any that is in use: 70 MB after a version of SqueezeNet.
@@ -41,6 +54,27 @@ def give_back_free_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries of C lack it
     if trim is not None:
         trim(0)
+
+
+class Slack:
+    """Says when to give back what is free within this process: it grew, and little is in use.
+
+    What is in use now will be used again, mostly: then giving back costs more than it gains.
+    """
+
+    def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:
+        self._resident = resident
+        self._least = 0  # bytes since it was last given back; 0: not looked at
+
+    def is_worth_it(self, most_in_use: int) -> bool:
+        """Return whether to give back now; `most_in_use` are the bytes of bodies and answers that
+        were in use at once since the last look."""
+        now = self._resident()
+        self._least = min(self._least or now, now)
+        if most_in_use > _LITTLE or now - self._least < _MUCH:
+            return False
+        self._least = 0
+        return True
 
 
 class MemoryPressure:

@@ -5,7 +5,8 @@
 
 A message is received only once its client may send one: a bound on how many arrive at once keeps
 their memory bounded, and the newest message of the client with the most of them gives way. grpcio
-refuses messages that are too long, compressed or not, before it has received them.
+refuses messages that are too long before it has received them. The thread that reads long bodies
+inflates compressed ones, as over HTTP.
 """
 
 import asyncio
@@ -36,11 +37,20 @@ from service.errors import (
     ServiceError,
 )
 from service.grpc.connections import PortConnections, peer_of
-from service.grpc.messages import HEALTH, INFERENCE, POOL, fill, message_class, parse
+from service.grpc.messages import (
+    HEALTH,
+    INFERENCE,
+    POOL,
+    coding_of,
+    fill,
+    message_class,
+    parse,
+)
 from service.grpc.methods import METHODS, RIGHTS
 from service.grpc.model_infer import in_stream, infer
 from service.hosting.admission import Admission, ByteRoom, Held, Reservation
 from service.hosting.repository import Repository
+from service.http.compression import inflate
 from service.telemetry.record import RequestRecord
 
 Context = Any  # grpc.aio.ServicerContext
@@ -83,6 +93,8 @@ _PING_MS = 60_000  # after which a silent client is asked whether it is there
 _LOOK_S = 1.0  # between two checks of the health that watchers are sent
 
 _UNREAD_BYTES = 2**21  # of a stream's answers; until they are fewer no message is taken
+_MOST_IN_FLIGHT = 2**23  # bytes of a stream's messages; likewise
+_PAUSE_S = 1.0  # at most, until a stream's next message is taken after one found no room
 
 _log = logging.getLogger("convoy")
 
@@ -90,21 +102,40 @@ _log = logging.getLogger("convoy")
 _Answer = tuple[bytes, Held | None]
 
 
+class _LeftError(Exception):
+    """Says that a call's client has left, perhaps this call alone."""
+
+
 class _NotReadError(Exception):
     """Says that an answer is not read: no status can follow it, so its connection is closed."""
 
 
-class _Unread:
-    """Counts the answers of a stream that its client has not read."""
+class _Flow:
+    """Counts the messages of a stream in progress, and the answers that its client has not read."""
 
     def __init__(self, task: "asyncio.Task[Any] | None") -> None:
         """Set the task that handles the stream."""
         self.task = task
         self.changed = asyncio.Event()
+        self.in_flight = 0  # bytes
         self._held: list[Held] = []
+        self._pause_until = 0.0  # loop time
+
+    async def wait(self) -> None:
+        """Wait until another message may be taken."""
+        while self._unread > _UNREAD_BYTES or self.in_flight > _MOST_IN_FLIGHT:
+            self.changed.clear()
+            await self.changed.wait()
+        await asyncio.sleep(max(0.0, self._pause_until - asyncio.get_running_loop().time()))
+
+    def refused(self, error: ServiceError) -> None:
+        """Note that a message was refused: the next may wait, as a unary client would."""
+        if isinstance(error, RetryableError):
+            pause_s = min(error.retry_after_s, _PAUSE_S)
+            self._pause_until = asyncio.get_running_loop().time() + pause_s
 
     @property
-    def bytes(self) -> int:
+    def _unread(self) -> int:
         """Return how many bytes wait to be read."""
         self._held = [held for held in self._held if held.bytes]
         return sum(held.bytes for held in self._held)
@@ -150,6 +181,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         options = {
             "grpc.so_reuseport": int(self._shared),
             "grpc.max_receive_message_length": self._repository.max_body_bytes,
+            "grpc.per_message_decompression": 0,  # it would be in the event loop
             "grpc.max_send_message_length": -1,
             # Of which half is for those that are not counted yet.
             "grpc.max_allowed_incoming_connections": 2 * edge.limits.connections,
@@ -201,6 +233,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             try:
                 with connections.busy(peer):
                     await behaviour(messages, context)
+            except _LeftError:  # others of its connection go on
+                raise asyncio.CancelledError from None
             except _NotReadError:
                 await connections.hang_up_on(peer)
                 raise asyncio.CancelledError from None
@@ -228,6 +262,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         with self._admitted(path, context) as record:
             data = await self._receive(record, context)
             record.bytes_in = len(data)
+            if path == _INFER:
+                data = await self._inflated(data)
             answer = await self._answer(path, record, data, context)
             record.bytes_out = len(answer)
             held = self._held(record, len(answer), asyncio.current_task())
@@ -255,7 +291,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _stream(self, _messages: Any, context: Context) -> None:
         """Answer a stream of inference requests in their order."""
-        unread = _Unread(asyncio.current_task())
+        flow = _Flow(asyncio.current_task())
         answers: asyncio.Queue[asyncio.Task[_Answer] | None] = asyncio.Queue(_IN_FLIGHT)
 
         async def write() -> None:
@@ -263,49 +299,74 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 data, held = await answer
                 del answer
                 await self._write(context, data, held)
-                unread.changed.set()
+                flow.changed.set()
 
         async with self._opened(_STREAM, context):
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(write())
-                    while (data := await self._next(context, unread)) is not grpc.aio.EOF:
-                        one = self._streamed(data, context, unread)
+                    while (data := await self._next(context, flow)) is not grpc.aio.EOF:
+                        length = len(data)
+                        data = await self._inflated_or_error(data)
+                        flow.in_flight += 0 if isinstance(data, Exception) else len(data)
+                        one = self._streamed(data, length, context, flow)
                         await answers.put(group.create_task(one))
-                        del data
+                        del data, one
                     await answers.put(None)
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from None
             finally:
-                unread.release()
+                flow.release()
 
-    async def _next(self, context: Context, unread: "_Unread") -> Any:
-        """Return a stream's next message, once its client has read most of its answers."""
-        while unread.bytes > _UNREAD_BYTES:
-            unread.changed.clear()
-            await unread.changed.wait()
+    async def _inflated(self, data: bytes) -> bytes:
+        """Return a message that may be compressed. Raises PayloadTooLargeError, BadRequestError."""
+        coding, most = coding_of(data), self._repository.max_body_bytes
+        if not coding:
+            return data
+        read = partial(inflate, coding=coding, max_bytes=most)
+        return await self._repository.read_aside(read, data)
+
+    async def _inflated_or_error(self, data: bytes) -> bytes | ServiceError:
+        try:
+            return await self._inflated(data)
+        except ServiceError as error:
+            return error.with_traceback(None)
+
+    async def _next(self, context: Context, flow: "_Flow") -> Any:
+        """Return a stream's next message, once there is room for it in its flow."""
         try:
             async with asyncio.timeout(_IDLE_MS / 1e3):
-                return await context.read()
+                data = await context.read()
         except TimeoutError:
             raise RequestTimeoutError(
                 f"no message came for {_IDLE_MS // 1000} s; open another stream for the next"
             ) from None
+        await flow.wait()
+        return data
 
-    async def _streamed(self, data: bytes, context: Context, unread: "_Unread") -> "_Answer":
-        """Return the answer to one message of a stream, which continues after an error."""
+    async def _streamed(
+        self, data: bytes | ServiceError, length: int, context: Context, flow: "_Flow"
+    ) -> "_Answer":
+        """Return the answer to one message of a stream, which continues after an error; `length`
+        bytes of it came."""
         try:
             with self._admitted(_STREAM, context) as record:
-                record.bytes_in = len(data)
+                record.bytes_in = length
+                if isinstance(data, ServiceError):
+                    raise data
                 remaining_s = context.time_remaining()
                 answer = in_stream(await infer(self._repository, record, data, remaining_s))
                 record.bytes_out = len(answer)
-                held = self._held(record, len(answer), unread.task)
-                unread.add(held)
+                held = self._held(record, len(answer), flow.task)
+                flow.add(held)
                 return answer, held
         except ServiceError as error:
+            flow.refused(error)
             encoded: bytes = _StreamAnswer(error_message=_text(error)).SerializeToString()
             return encoded, None
+        finally:
+            flow.in_flight -= 0 if isinstance(data, Exception) else len(data)
+            flow.changed.set()
 
     def _held(self, record: RequestRecord, count: int, task: "asyncio.Task[Any] | None") -> Held:
         """Return a reservation for the bytes of an answer that waits to be read; `task` is
@@ -320,8 +381,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return held
 
     async def _write(self, context: Context, answer: bytes, held: Held | None) -> None:
-        """Write an answer. Raises _NotReadError if its client has left or does not read it in
-        time."""
+        """Write an answer. Raises _LeftError, or _NotReadError if it is not read in time."""
         answer_s = self._edge.limits.answer_s
         try:
             async with asyncio.timeout(answer_s):
@@ -329,8 +389,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         except TimeoutError:
             _log.info("a client did not read its answer within %g s", answer_s)
             raise _NotReadError from None
-        except grpc.aio.InternalError:  # the client has left
-            raise _NotReadError from None
+        except grpc.aio.InternalError:
+            raise _LeftError from None
         finally:
             if held is not None:
                 held.release()
@@ -465,7 +525,8 @@ def _parse_short(kind: Any, data: Any) -> Any:
         raise PayloadTooLargeError(
             f"the message has {len(data)} bytes; at most {_MOST_BYTES} are allowed here"
         )
-    return parse(kind, data)
+    coding = coding_of(data)
+    return parse(kind, inflate(data, coding, _MOST_BYTES) if coding else data)
 
 
 def _text(error: ServiceError) -> str:

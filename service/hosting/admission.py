@@ -30,6 +30,17 @@ class ByteRoom:
     taken: int = 0
     inside: "dict[Held, None]" = field(default_factory=dict)  # of all models, in order
     pressure: MemoryPressure | None = None
+    _most: int = 0  # taken at once since `most_taken`
+
+    def take(self, count: int) -> None:
+        """Count bytes as taken."""
+        self.taken += count
+        self._most = max(self._most, self.taken)
+
+    def most_taken(self) -> int:
+        """Return the most bytes that were taken at once since this was last asked."""
+        most, self._most = self._most, self.taken
+        return most
 
     def check_memory(self) -> None:
         """Raise MemoryShortError if the process is near a limit on its memory."""
@@ -108,7 +119,7 @@ class Held:
         lacking = room.taken + count - room.max_bytes
         if lacking > 0:
             self._let_in(lacking, count)
-        room.taken += count
+        room.take(count)
         self._bytes += count
 
     def release_bytes(self) -> None:

@@ -19,7 +19,7 @@ from models import DeviceLostError, Engine, EngineError
 from service.batching.company import Company
 from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
-from service.engine.memory import MemoryPressure, give_back_free_memory
+from service.engine.memory import MemoryPressure, Slack, give_back_free_memory
 from service.engine.process_pool import ProcessPool
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
@@ -42,6 +42,9 @@ _MEASURE_S = 1.0
 # Timeouts. The largest images take a second or two to decode; GPU drivers may answer slowly.
 _DECODE_S = 60.0
 _TELL_S = 10.0
+
+# Between two looks whether there is memory to give back.
+_GIVE_BACK_S = 1.0
 
 # For the engine of a model that is no longer served to return from its last call.
 _RETIRE_S = 60.0
@@ -436,6 +439,18 @@ class Repository:
             if pipeline.recent is not None:
                 pipeline.recent = Recent()
         self._teller.post(_shrink, self._processes, lambda _, __: None)
+
+    async def read_aside(self, read: Callable[[bytes], bytes], data: bytes) -> bytes:
+        """Return what a function that takes long makes of a body. Raises what it raises."""
+        return await self._reader.run(read, data)
+
+    async def give_back_periodically(self) -> None:
+        """Give memory back to the system soon after much was in use."""
+        slack = Slack()
+        while True:
+            await asyncio.sleep(_GIVE_BACK_S)
+            if slack.is_worth_it(self.room.most_taken()):
+                await self._teller.run(lambda _: give_back_free_memory(), None)
 
     def _fail(self, failure: EngineError) -> None:
         self._failure = self._failure or failure

@@ -263,6 +263,7 @@ class Server(uvicorn.Server):
             self._fail(ListenError(f"cannot listen: {error.strerror or error}"))
             return
         self._tasks = [asyncio.create_task(run) for run in (self._warm_up(), self._watch())]
+        self._tasks.append(asyncio.create_task(self._repository.give_back_periodically()))
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -1,6 +1,7 @@
 """Near a limit on memory no new bodies are taken, and what is only kept is given back."""
 
 import asyncio
+import ctypes
 import resource
 from pathlib import Path
 
@@ -8,11 +9,18 @@ import numpy as np
 import pytest
 
 from service.engine.cgroups import memory_share
-from service.engine.memory import NEAR, MemoryPressure, address_share
+from service.engine.memory import (
+    NEAR,
+    MemoryPressure,
+    Slack,
+    address_share,
+    resident_bytes,
+)
 from service.hosting.recent import Recent
 from tests.service.edge.test_edge import convoy
 from tests.support.servers.listening import get, post
-from tests.support.service.fakes import FakeEngine
+from tests.support.service.client import until
+from tests.support.service.fakes import FakeEngine, make_repository
 
 
 def group(folder: Path, files: dict[str, str]) -> Path:
@@ -78,6 +86,50 @@ def test_it_is_looked_at_now_and_then_and_told_once() -> None:
     share[0] = NEAR - 0.01
     moment[0] += 1
     assert not pressure.is_short()
+
+
+def test_what_is_free_is_given_back_once_much_was_used_and_little_is() -> None:
+    resident = [100e6]
+    slack = Slack(lambda: int(resident[0]))
+    assert not slack.is_worth_it(0)
+    resident[0] = 107e6
+    assert not slack.is_worth_it(0)  # too little
+    resident[0] = 150e6
+    assert not slack.is_worth_it(5_000_000)  # it is in use
+    assert slack.is_worth_it(1000)
+    resident[0] = 130e6  # the rest is in use, or not to be had
+    assert not slack.is_worth_it(1000)
+    assert not slack.is_worth_it(1000)
+    resident[0] = 101e6
+    assert not slack.is_worth_it(1000)
+    resident[0] = 111e6
+    assert slack.is_worth_it(1000)
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc can be told to give it back"
+)
+def test_a_server_gives_back_what_it_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.hosting.repository._GIVE_BACK_S", 0.01)
+
+    async def scenario() -> None:
+        repository = make_repository()
+        giving = asyncio.create_task(repository.give_back_periodically())
+        await asyncio.sleep(0.05)
+        repository.room.take(50_000_000)
+        blocks = [bytearray(b"x" * 100_000) for _ in range(500)]  # too short for maps of their own
+        last = blocks[-1]  # which glibc keeps all before it for
+        del blocks
+        most = resident_bytes()
+        await asyncio.sleep(0.05)
+        assert resident_bytes() > most - 20_000_000  # what is in use is not looked through
+        repository.room.take(-50_000_000)
+        await until(lambda: resident_bytes() < most - 30_000_000)
+        assert last
+        giving.cancel()
+        await repository.close(5)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("direct", [True, False])

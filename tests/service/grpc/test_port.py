@@ -19,6 +19,7 @@ from service.grpc.messages import HEALTH, INFERENCE, POOL, message_class
 from service.grpc.port import _STATUSES, _UNREAD_BYTES, GrpcPort
 from service.hosting.pipeline import Pipeline
 from service.hosting.regions import Regions
+from service.http.compression import inflate
 from service.telemetry.record import RequestRecord
 from tests.support.servers.served import run
 from tests.support.service.client import until
@@ -187,10 +188,74 @@ async def test_a_compressed_message_is_bounded_by_what_it_inflates_to() -> None:
         opened(asking.port, compression=grpc.Compression.Gzip) as compressing,
     ):
         call = compressing.unary_unary(f"/{INFERENCE}/{INFER}")
-        assert await call(digit(1, size=40_000).SerializeToString())
-        bomb = digit(1, size=100_000_000).SerializeToString()
-        async with refused(Status.RESOURCE_EXHAUSTED, "larger than max"):
+        right, bomb = (digit(1, size=size).SerializeToString() for size in (40_000, 10_000_000))
+        assert await call(right)
+        assert asking.ended[-1].bytes_in < 1000
+        async with refused(Status.INVALID_ARGUMENT, "this one inflates to more"):
             await call(bomb)
+        stream = compressing.stream_stream(f"/{INFERENCE}/ModelStreamInfer")
+        answer = message_class("inference.ModelStreamInferResponse").FromString
+        answers = [answer(each) async for each in stream(iter([right, bomb, right]))]
+        errors = [each.error_message for each in answers]
+        assert (errors[0], errors[2]) == ("", "")
+        assert "this one inflates to more" in errors[1]
+        described = compressing.unary_unary(f"/{INFERENCE}/ModelMetadata")
+        assert await described(b"\x0a\x04fake" + b"\x12\x00" * 200)
+        async with refused(Status.INVALID_ARGUMENT, "inflates to more"):
+            await described(b"\x0a\x04fake" + b"\x12\x00" * 20_000)
+
+
+@pytest.mark.parametrize("coding", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+@run
+async def test_a_compressed_message_is_inflated_by_the_thread_that_reads(
+    coding: grpc.Compression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def seen(data: bytes, coding: str, max_bytes: int) -> bytes:
+        threads.append(threading.get_ident())
+        return inflate(data, coding, max_bytes)
+
+    monkeypatch.setattr("service.grpc.port.inflate", seen)
+    async with client() as asking, opened(asking.port, compression=coding) as compressing:
+        asking.channel = compressing
+        assert digits_in(await asking.ask(digit(3, size=50_000))) == [3]
+        (answer,) = [
+            each async for each in asking.call("ModelStreamInfer")(iter([digit(4, size=9000)]))
+        ]
+        assert digits_in(answer.infer_response) == [4]
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
+
+
+@run
+async def test_a_stream_has_few_bytes_in_flight_and_waits_after_a_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.grpc.port._MOST_IN_FLIGHT", 50_000)
+    gate = threading.Event()
+    async with client(FakeEngine(gate=gate), max_queue=8) as asking:
+        call = asking.call("ModelStreamInfer")(digit(1, size=20_000) for _ in range(10))
+        await until(lambda: asking.pipeline.admission.images == 3)
+        await asyncio.sleep(0.05)
+        assert asking.pipeline.admission.images == 3
+        gate.set()
+        assert [each.error_message async for each in call] == [""] * 10
+        gate.clear()
+        asking.pipeline.admission.expected_wait_s = lambda: 0.3
+        stream = asking.call("ModelStreamInfer")()
+        for _ in range(3):
+            await stream.write(digit(*[1] * 8))
+        await until(lambda: asking.ended[-1].status == Code.TOO_MANY)  # the third
+        began = asyncio.get_running_loop().time()
+        await stream.write(digit(*[1] * 8))
+        gate.set()
+        errors = [(await stream.read()).error_message for _ in range(4)]
+        assert asyncio.get_running_loop().time() - began > 0.2
+        assert "no room for" in errors[2]
+        assert errors[3] == ""
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
 
 
 @run
@@ -645,6 +710,28 @@ async def test_a_stream_that_is_cancelled_writes_no_traceback(
             stream.cancel()
         await until(lambda: not asking.pipeline.admission.room.taken)
     assert not [line for line in caplog.records if line.levelname in ("ERROR", "WARNING")]
+
+
+@run
+async def test_a_stream_that_is_cancelled_leaves_its_connection_to_others() -> None:
+    async with client(wide()) as asking:
+        room, arrivals = asking.pipeline.admission.room, asking.port._arrivals
+        options = [("grpc.use_local_subchannel_pool", 1), *_NARROW]
+        address = f"127.0.0.1:{asking.port.number}"
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
+            asking.channel = channel
+            other = asking.call("ModelStreamInfer")()
+            for number in range(1, 6):
+                await other.write(digit(number))
+                assert (await other.read()).infer_response.model_name == "fake"
+                unread = asking.call("ModelStreamInfer")()
+                for _ in range(4):
+                    await unread.write(long_answers())
+                await until(lambda: room.taken > 1_000_000)
+                unread.cancel()
+                await until(lambda: room.taken == 0 and arrivals.images == 1)
+            await other.done_writing()
+            assert await other.read() is grpc.aio.EOF
 
 
 @run
