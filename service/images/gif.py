@@ -3,8 +3,9 @@
 import struct
 from typing import NamedTuple
 
-from service.errors import ImageError
 from service.images.file import ImageFile, ImageFormat, Weight
+
+_FORMAT = ImageFormat.GIF
 
 _SCREEN_BYTES, _IMAGE_BYTES = 13, 10
 _IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
@@ -46,17 +47,16 @@ def parse_gif_image(data: bytes) -> ImageFile:
     weight = _TRANSPARENT if gif.transparent else _OPAQUE
     parts = [memoryview(data)[: gif.end], memoryview(bytes([_TRAILER]))]
     return ImageFile(
-        *(ImageFormat.GIF, gif.width, gif.height, 1, 1, weight),
+        *(_FORMAT, gif.width, gif.height, 1, 1, weight),
         *(0, 0, parts),  # each frame's bytes are enough for its pixels
     )
 
 
 def _read(data: bytes) -> Gif:
     if len(data) < _SCREEN_BYTES:
-        raise _broken("it ends too early")
+        raise _FORMAT.truncated()
     width, height, packed = struct.unpack_from("<HHB", data, 6)
-    if not (width and height):
-        raise _broken("it does not say how large it is")
+    _FORMAT.check_size(width, height)
     frames, left = 0, _SUB_BLOCKS + len(data) // _BYTES_A_SUB_BLOCK
     transparent, end = False, 0
     position = _SCREEN_BYTES + _table_bytes(packed)
@@ -65,7 +65,7 @@ def _read(data: bytes) -> Gif:
             if kind == _IMAGE:
                 x, y, w, h, packed = struct.unpack_from("<HHHHB", data, position + 1)
                 if x + w > width or y + h > height or not (w and h):
-                    raise _broken("a frame lies outside of it")
+                    raise _FORMAT.broken("a frame lies outside of it")
                 frames += 1
                 position += _IMAGE_BYTES + _table_bytes(packed) + 1
             elif kind == _EXTENSION:
@@ -73,7 +73,7 @@ def _read(data: bytes) -> Gif:
                 transparent = transparent or (control and bool(data[position + 3] & 1))
                 position += 2
             else:
-                raise _broken(f"it has a block of the unknown kind {kind}")
+                raise _FORMAT.broken(f"it has a block of the unknown kind {kind}")
             coded_bytes = 0
             while size := data[position]:
                 position += 1 + size
@@ -81,21 +81,19 @@ def _read(data: bytes) -> Gif:
                 left -= 1
             position += 1
             if kind == _IMAGE:
-                ImageFormat.GIF.check_density(w, h, coded_bytes, w * h // _MOST_PIXELS)
+                _FORMAT.check_density(w, h, coded_bytes, w * h // _MOST_PIXELS)
                 end = end or position
             if left < 0:
-                raise _broken("it has more sub-blocks than an encoder makes of so many bytes")
+                raise _FORMAT.broken(
+                    "it has more sub-blocks than an encoder makes of so many bytes"
+                )
     except (IndexError, struct.error):
-        raise _broken("it ends too early") from None
+        raise _FORMAT.truncated() from None
     if not frames:
-        raise _broken("it has no frame")
+        raise _FORMAT.broken("it has no frame")
     return Gif(width, height, frames, transparent, end)
 
 
 def _table_bytes(packed: int) -> int:
     """Return the number of bytes of a colour table, 0 if there is none."""
     return 3 * 2 ** ((packed & _TABLE_BITS) + 1) if packed & _HAS_TABLE else 0
-
-
-def _broken(what: str) -> ImageError:
-    return ImageError(f"the GIF is broken: {what}; save it again")

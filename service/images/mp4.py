@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from service.images.boxes import Box, boxes
 from service.images.video import Container, Video
 
 _VIDEO = b"vide"
@@ -76,23 +77,8 @@ class _Mp4(Container):
             raise self.broken("it has no index (moov)")
         return track.video
 
-    def _boxes(self, view: memoryview) -> Iterator[tuple[bytes, int, memoryview]]:
-        """Yield the kind, position and payload of each box."""
-        position = 0
-        while position + 8 <= len(view):
-            self.count_element()
-            size, kind = struct.unpack_from(">I4s", view, position)
-            begin = position + 8
-            if size == 1:
-                (size,) = struct.unpack_from(">Q", view, begin)
-                begin += 8
-            end = position + size if size else len(view)
-            if end > len(view):
-                raise self.truncated()
-            if end < begin:
-                raise self.broken("a box is shorter than its header")
-            yield kind, position, view[begin:end]
-            position = end
+    def _boxes(self, view: memoryview) -> Iterator[Box]:
+        return boxes(view, self.count_element, self)
 
     def _all(self, view: memoryview, wanted: bytes) -> Iterator[memoryview]:
         return (box for kind, _, box in self._boxes(view) if kind == wanted)

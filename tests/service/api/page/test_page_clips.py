@@ -194,7 +194,7 @@ def test_a_broken_clip_is_refused_by_name_and_the_next_one_taken(page: "Page") -
     broken["buffer"] = broken["buffer"][:-50]
     page.get_by_label("Choose a clip").first.set_input_files([broken])
     expect(page.get_by_role("alert")).to_contain_text(
-        "clip.gif: the GIF is broken: it ends too early"
+        "clip.gif: the GIF is truncated: the file ends too early"
     )
     expect(page.locator("#playing")).to_be_hidden()
     page.get_by_label("Choose a clip").first.set_input_files([archive("up")])

@@ -1,0 +1,48 @@
+"""Walks the boxes of size, kind and payload that MP4, QuickTime, AVIF and HEIC files are made of
+(ISO/IEC 14496-12, 4.2)."""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from service.errors import ImageError
+
+
+class Box(NamedTuple):
+    """Holds a box that begins at `start` of the bytes that it was found in."""
+
+    kind: bytes
+    start: int
+    payload: memoryview
+
+
+class Faults(Protocol):
+    """Makes the errors of one kind of file."""
+
+    def truncated(self) -> ImageError:
+        """Return the error for a file that ends too early."""
+
+    def broken(self, what: str) -> ImageError:
+        """Return the error for a file that contradicts its format."""
+
+
+def boxes(view: memoryview, count: Callable[[], None], faults: Faults) -> Iterator[Box]:
+    """Yield each box, after `count`, which raises ImageError where a file has too many.
+
+    Raises the `faults` of a box that is longer than its file or shorter than its header.
+    """
+    start = 0
+    while start + 8 <= len(view):
+        count()
+        size, kind = struct.unpack_from(">I4s", view, start)
+        begin = start + 8
+        if size == 1:
+            (size,) = struct.unpack_from(">Q", view, begin)
+            begin += 8
+        end = start + size if size else len(view)
+        if end > len(view):
+            raise faults.truncated()
+        if end < begin:
+            raise faults.broken("a box is shorter than its header")
+        yield Box(kind, start, view[begin:end])
+        start = end
