@@ -57,7 +57,7 @@ ORDER = {
         "digits",
     ],
     "service": [
-        "errors callbacks fair_queue progress",
+        "errors callbacks fair_queue folders progress",
         "batching",
         "engine",
         "images telemetry",

@@ -31,6 +31,7 @@ from service.engine.undecoded import Sample, Undecoded
 from service.engine.watchdog import Bounds
 from service.errors import NotReadyError, ServiceError, ShuttingDownError
 from service.fair_queue import ANYONE, Client
+from service.folders import without_folders
 
 # Images count at least this part of a usual one in their clients' turns.
 _LEAST_COST = 0.2
@@ -266,7 +267,7 @@ class EngineRunner:
         if not self._serving:
             self.batcher.fail_waiting(self._refusal)
         if engine.failure:
-            self.failure = str(engine.failure) if final else ""
+            self.failure = without_folders(str(engine.failure)) if final else ""
             if final and self.state is not State.DRAINING:
                 self._on_failure(engine.failure)
             else:

@@ -39,6 +39,7 @@ from models import (
     load_classifier,
     open_engines,
 )
+from service.folders import without_folders
 from service.hosting.catalogue import check_name, near_names, pull, pulled, read_catalogue
 from service.hosting.hub import parse_address
 from service.hosting.hub import pull as pull_address
@@ -119,9 +120,18 @@ def open_models(
             errors.append(f"the model {file.name}: {error}")
             if settings.strict or len(errors) == len(files):
                 raise ModelError("\n".join(errors)) from error
-            yield FailedModel(file.name, file.version, str(error))
+            _log.error("the model %s is not served: %s", file.name, error)
+            yield FailedModel(file.name, file.version, for_clients(error, settings, file))
             continue
         yield opened
+
+
+def for_clients(error: Exception, settings: Settings, file: ModelFile | None = None) -> str:
+    """Return an error's message without the folders of this server."""
+    places = [] if file is None else [file.path.parent]
+    if settings.model is not None:
+        places.insert(0, settings.model if settings.model.is_dir() else settings.model.parent)
+    return without_folders(str(error), *places)
 
 
 def check_models(settings: Settings, expectations: Sequence[str] | None) -> "list[ModelFile]":
@@ -465,11 +475,14 @@ def _read_again(
     stamp: tuple[int, int],
     meaning: Preprocessing,
 ) -> ReadModel:
-    """Read a model's file again, so that its weights need not be kept in memory. Raises
-    ModelError."""
-    again = read_file(file, settings, expectations)
+    """Read a model's file again, so that its weights need not be kept in memory. Raises ModelError,
+    whose message clients read."""
+    try:
+        again = read_file(file, settings, expectations)
+    except ModelError as error:
+        raise ModelFileError(for_clients(error, settings, file)) from error
     if _stamp(file.path) != stamp or again.preprocessing != meaning:
-        raise ModelFileError(f"{file.path} or its model.toml has changed since the server started")
+        raise ModelFileError(f"the files of {file.name} have changed since the server started")
     return again
 
 

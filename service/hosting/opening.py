@@ -1,6 +1,5 @@
 """Makes the repository and opens the models that the settings describe."""
 
-import logging
 from collections.abc import Sequence
 
 from service.engine.watchdog import Bounds
@@ -11,8 +10,6 @@ from service.hosting.presets import PHOTOGRAPHS
 from service.hosting.repository import Repository
 from service.hosting.swaps import Swaps
 from service.settings import Settings, SettingsError
-
-_log = logging.getLogger("convoy")
 
 
 def make_repository(
@@ -65,7 +62,6 @@ def add_models(
     stamps = {}
     for opened in open_models(settings, expectations):
         if isinstance(opened, FailedModel):
-            _log.error("the model %s is not served: %s", opened.name, opened.error)
             repository.add_broken(opened)
             continue
         decode = decoder(opened.preprocessing, settings)

@@ -26,6 +26,7 @@ from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
 from service.engine.watchdog import Bounds
 from service.errors import BrokenModelError, DecoderLostError, ModelNotFoundError, ShuttingDownError
+from service.folders import without_folders
 from service.hosting.admission import Admission, ByteRoom
 from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
 from service.hosting.recent import Recent
@@ -372,6 +373,10 @@ class Repository:
         slow."""
         return self._teller.run(Metrics.exposition, self.metrics)
 
+    def busy_gpus(self) -> "asyncio.Future[list[float]]":
+        """Return the share of its time that each GPU is busy, read in a thread, too."""
+        return self._teller.run(Metrics.busy_gpus, self.metrics)
+
     async def warm_up(self) -> None:
         """Warm up every engine, one after another.
 
@@ -389,7 +394,8 @@ class Repository:
                 if self._strict or len(failed) == len(self.models):
                     raise EngineError("\n".join(failed)) from error
                 _log.error("the model %s is not served: %s", name, error)
-                pipeline.runner.state, pipeline.runner.failure = State.BROKEN, str(error)
+                pipeline.runner.state = State.BROKEN
+                pipeline.runner.failure = without_folders(str(error))
         if self.changes is not None:
             self.changes.start()
 

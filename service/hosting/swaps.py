@@ -45,6 +45,7 @@ from service.hosting.loading import (
     Stamp,
     check_models,
     decoder,
+    for_clients,
     open_read,
     stamp_of,
 )
@@ -146,13 +147,16 @@ class Swaps(Changes):
             try:
                 return await self._swap(old, file, stamp)
             except NotLoadedError as error:
+                _log.error("%s", error)
                 self._refuse(old, file, "refused", error)
                 raise
             except ShuttingDownError:
                 raise
             except (ModelError, ServiceError) as error:
                 self._check()
-                why = NotLoadedError(f"version {file.version} of {name} is not served: {error}")
+                unserved = f"version {file.version} of {name} is not served: "
+                _log.error("%s%s", unserved, error)
+                why = NotLoadedError(unserved + for_clients(error, self._settings, file))
                 self._refuse(old, file, "failed", why)
                 raise why from error
             except Exception as error:
@@ -252,8 +256,7 @@ class Swaps(Changes):
     def _refuse(
         self, old: Pipeline | None, file: ModelFile, outcome: str, why: NotLoadedError
     ) -> None:
-        """Record the reason why a version is not served in metrics and log."""
-        _log.error("%s", why)
+        """Record the reason why a version is not served in metrics and where clients read it."""
         repository = self._repository
         repository.metrics.swapped(file.name, outcome)
         if old is not None:
@@ -340,7 +343,7 @@ class Swaps(Changes):
         try:
             found = {file.name: file for file in self._find_files()}
         except (ModelError, SettingsError) as error:
-            raise NotLoadedError(str(error)) from error
+            raise NotLoadedError(for_clients(error, self._settings)) from error
         if name not in found:
             raise ModelNotFoundError(
                 f"failed to load '{name}': there is no such model in the server's own repository"

@@ -132,9 +132,10 @@ def test_a_broken_model_does_not_stop_the_others(
     broken, channels, digits, empty = open_models(models_in(folder), None)
     assert isinstance(broken, FailedModel)
     assert (broken.name, broken.version) == ("broken", "2")
-    assert "broken/2/model.onnx" in broken.error
+    assert broken.error.startswith(f"{folder.name}/broken/2/model.onnx is not an ONNX model")
     assert isinstance(empty, FailedModel)
-    assert "empty has no model.onnx, and no 1/model.onnx" in empty.error
+    assert empty.error == f"{folder.name}/empty has no model.onnx, and no 1/model.onnx"
+    assert f"broken is not served: {folder}/broken/2/model.onnx is not" in caplog.text
     assert isinstance(channels, OpenModel)
     assert isinstance(digits, OpenModel)
     assert "lost+found: invalid model name" in caplog.text
@@ -308,12 +309,12 @@ def test_an_engine_is_opened_again_from_the_file_unless_that_has_changed(tmp_pat
     labels = tmp_path / "labels.txt"
     text = labels.read_text()
     labels.write_text(text.replace("9", "nine") if "9" in text else text[::-1])
-    with pytest.raises(ModelFileError, match="has changed since"):
+    with pytest.raises(ModelFileError, match="have changed since"):
         opened.reopen(0)
     labels.write_text(text)
     opened.reopen(0)
     os.utime(file, (1, 1))
-    with pytest.raises(ModelFileError, match="has changed since"):
+    with pytest.raises(ModelFileError, match="have changed since"):
         opened.reopen(0)
 
 

@@ -1,0 +1,29 @@
+"""Says to clients which file is meant, without the folders of the server."""
+
+import re
+from os.path import isdir
+from pathlib import Path
+
+_BEGIN = r"(?:^|(?<=[\s'\"(=]))"  # where a path may begin in a sentence
+
+
+def without_folders(message: str, *folders: Path) -> str:
+    """Return a message that names what is in these folders as a path from their own names on, and
+    any other file without its folder.
+
+    Names inside a network look like paths, as /conv1/Conv does; the folder of a path is there.
+    """
+    for folder in folders:
+        for place in dict.fromkeys((folder, folder.absolute(), folder.resolve())):
+            above = str(place).removesuffix(place.name)
+            own = f"(?={re.escape(place.name)}(?![\\w-]))"
+            message = re.sub(_BEGIN + re.escape(above) + own, "", message) if above else message
+    said, last = [], 0
+    for found in re.finditer(f"{_BEGIN}/", message):
+        begin, end = found.start(), found.end()
+        while isdir(message[begin : (further := message.find("/", end) + 1)]):
+            end = further
+        if end > found.end() and begin >= last:
+            said.append(message[last:begin])
+            last = end
+    return "".join((*said, message[last:]))
