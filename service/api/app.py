@@ -1,8 +1,10 @@
 """Assembles the application: `v1` and `v2` for a repository's models, the pages, and metrics."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from difflib import get_close_matches
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -16,11 +18,12 @@ from typing_extensions import override
 from models import __version__
 from service.api import embeddings, v1, v2
 from service.api.page import add_pages, with_headers
+from service.api.schemas import Traffic, errors, traffic_of
 from service.errors import CRASHED, ServiceError
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.http.exchange import AnyEndpoint
-from service.http.responses import error_response, refusal
+from service.http.responses import error_response, json_response, refusal
 
 # Allows nothing by itself: every answer names the origin that may call, where there is one.
 _PREFLIGHT = Response(
@@ -34,12 +37,16 @@ _PREFLIGHT = Response(
 )
 
 
-# The order of the groups at /docs.
 METRICS_PORT_HEADER = "Metrics-Port"
 """The header of a 404 at /metrics if metrics have a port of their own."""
 
+# The order of the groups at /docs.
 _TAGS = ("classify", "models", "KServe V2", "health", "metrics")
 
+
+# Of a path that is not there: the most characters that are shown, the most others that it is
+# compared with, and how like one of them it must be.
+_SHOWN, _MOST_COMPARED, _NEAR = 200, 200, 0.8
 
 # The paths of the default model, and what they are for the model of a name.
 _DEFAULTS = {v1.CLASSIFY_PATH: v1.model_path, embeddings.PATH: embeddings.embeddings_path}
@@ -84,9 +91,9 @@ def create_app(
     """Return the application for the repository's models, which the caller warms up, drains and
     closes.
 
-    Without `metrics`, or with a port of their own, /metrics answers 404, which names the port for
-    the page. `lifespan` is the context in which an ASGI server other than Convoy's runs the
-    application.
+    Without `metrics`, or with a port of their own, /metrics answers 404, which names the port;
+    the page learns it with the traffic. `lifespan` is the context in which an ASGI server other
+    than Convoy's runs the application.
     """
     app = App(
         title="Convoy",
@@ -121,6 +128,25 @@ def create_app(
         return Response(
             await repository.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
         )
+
+    @app.get(
+        "/v1/models/{model}/traffic",
+        response_model=Traffic,
+        responses=errors(404, 503),
+        summary="What a model does now, in brief",
+        tags=["models"],
+    )
+    async def traffic(model: str) -> Response:
+        """Return whether the model is ready, and counts of its traffic, as the page shows them."""
+        pipeline = repository.find(model)
+        pipeline.runner.state.check_ready()
+        said = Traffic() if metrics_port is None else Traffic(metrics_port=metrics_port)
+        if here:
+            counted = pipeline.metrics
+            totals = counted.counts.sum(counted.earlier)
+            gpus = await repository.busy_gpus()
+            said["counts"] = traffic_of(totals, counted.pending(), gpus)
+        return json_response(said)
 
     app.endpoints = _endpoints(repository)
     v1.add_routes(app, repository, app.endpoints)
@@ -169,11 +195,22 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     message = error.detail
     headers = dict(error.headers or {})
     if message == HTTPStatus.NOT_FOUND.phrase:
-        message = f"there is nothing at {request.url.path}; POST images to {v1.CLASSIFY_PATH}"
+        path = request.url.path[:_SHOWN]
+        near = get_close_matches(path, islice(_paths(request.app), _MOST_COMPARED), 1, _NEAR)
+        right = f"did you mean {near[0]}?" if near else f"POST images to {v1.CLASSIFY_PATH}"
+        message = f"there is nothing at {path}; {right}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allow = headers.get("Allow", "another method")
         message = f"{request.url.path} does not support {request.method}; use {allow}"
     return error_response(error.status_code, message, headers)
+
+
+def _paths(app: App) -> Iterator[str]:
+    """Yield the paths that are answered, without a model's name but for those of POST."""
+    yield from (
+        path for route in app.routes if "{" not in (path := str(getattr(route, "path", "")))
+    )
+    yield from app.endpoints
 
 
 async def _on_invalid_request(_: Request, error: RequestValidationError) -> Response:

@@ -59,7 +59,7 @@ _QUIET = frozenset(
         b"/inference.GRPCInferenceService/ServerReady",
     }
 )
-_QUIET_ENDS = (b"/ready", b"/ModelReady")
+_QUIET_ENDS = (b"/ready", b"/ModelReady", b"/traffic")
 
 
 # A request's line, its part on scores, and its end. The % operator takes half the time of

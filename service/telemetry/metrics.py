@@ -75,9 +75,10 @@ class Metrics(Collector):
             "gpus": "",
             "driver": "",
         }
-        if gpus := open_gpus():
-            self.add(gpus)
-            self._facts |= gpus.facts
+        self._gpus = open_gpus()
+        if self._gpus is not None:
+            self.add(self._gpus)
+            self._facts |= self._gpus.facts
         self.add(self)
 
     def model(self, name: str, version: str) -> ModelMetrics:
@@ -106,6 +107,12 @@ class Metrics(Collector):
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry) + "".join(_triton_lines(self.models)).encode()
+
+    def busy_gpus(self) -> list[float]:
+        """Return the share of its time that each GPU is busy; drivers may be slow."""
+        gauges = [] if self._gpus is None else self._gpus.collect()
+        busy = (gauge for gauge in gauges if gauge.name == "nv_gpu_utilization")
+        return [sample.value for gauge in busy for sample in gauge.samples]
 
     @override
     def collect(self) -> Iterable[Metric]:

@@ -13,7 +13,7 @@ import { drawingPad } from "./pad.js";
 import * as share from "./share.js";
 import * as sheet from "./sheet.js";
 import { watchState } from "./state.js";
-import { watchTraffic } from "./traffic.js";
+import { trafficView } from "./traffic.js";
 
 const AT_ONCE = 6; // requests; browsers open so many connections
 const DIGITS = "digits";
@@ -382,8 +382,7 @@ async function start() {
   askForKey($("entry"), connect);
   examples = await (await fetch("page/examples.json")).json();
   await connect();
-  watchState(() => chosen()?.name, connectAgain);
-  watchTraffic(() => chosen()?.name);
+  watchState(() => chosen()?.name, trafficView(), connectAgain);
 }
 
 start();

@@ -117,8 +117,9 @@ function arrange() {
   for (const answer of all) answer.item.hidden = !visible.has(answer);
   $("count").textContent =
     visible.size === all.length ? (done === all.length ? `${done}` : `${done} of ${all.length}`) : `${visible.size} of ${all.length}`;
-  const order = [...all].reverse();
-  if ($("order").value === "unsure") order.sort((one, other) => sureness(one) - sureness(other));
+  const wanted = $("order").value;
+  const order = wanted === "sent" ? [...all] : [...all].reverse();
+  if (wanted === "unsure") order.sort((one, other) => sureness(one) - sureness(other));
   const tiles = $("tiles").children;
   if (order.some(({ item }, i) => tiles[i] !== item)) $("tiles").append(...order.map(({ item }) => item));
 }

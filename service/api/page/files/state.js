@@ -1,4 +1,4 @@
-// Whether the chosen model answers: ready, warming up, or gone.
+// Whether the chosen model answers, and its traffic: ready, warming up, or gone.
 
 import { ask } from "./ask.js";
 import { refusal } from "./classify.js";
@@ -8,30 +8,31 @@ const EVERY_MS = 1000;
 
 async function look(model) {
   try {
-    const response = await ask(`v2/models/${encodeURIComponent(model)}/ready`, {
+    const response = await ask(`v1/models/${encodeURIComponent(model)}/traffic`, {
       signal: AbortSignal.timeout(EVERY_MS),
     });
-    if (response.ok) return ["ready", "ready", true];
+    if (response.ok) return ["ready", "ready", await response.json()];
     const words = await refusal(response);
-    return [response.status === 503 ? "waiting" : "gone", words, true];
+    return [response.status === 503 ? "waiting" : "gone", words, {}];
   } catch {
-    return ["gone", "gone: the server does not answer", false];
+    return ["gone", "gone: the server does not answer", null];
   }
 }
 
-/** Show the state of what `model` names, once a second while the page is visible; call `returned` when
-    a server answers again, which may be another one. */
-export function watchState(model, returned) {
+/** Ask once a second, while the page is visible, for the state of what `model` names, and pass its traffic
+    to `show`, null where there is none; call `returned` when a server answers again, which may be another one. */
+export function watchState(model, show, returned) {
   let here = true;
   async function poll() {
     const name = model();
     if (!document.hidden && name) {
-      const [state, words, answered] = await look(name);
+      const [state, words, traffic] = await look(name);
       // It may have gone meanwhile: then it is called again.
-      here = answered && (here || (await returned().then(() => true, () => false)));
+      here = traffic !== null && (here || (await returned().then(() => true, () => false)));
       const text = `${name}: ${words}`;
       if ($("state").textContent !== text) $("state").textContent = text;
       $("state").dataset.state = state;
+      show(name, state === "ready" ? traffic : null);
     }
     setTimeout(poll, EVERY_MS);
   }

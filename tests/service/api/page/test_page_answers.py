@@ -319,11 +319,11 @@ def test_the_state_follows_the_server_within_two_seconds(browser: "Browser") -> 
     with convoy_at() as address, opened(browser, address) as page:
         expect(page.locator("#state")).to_have_attribute("data-state", "ready")
         page.route(
-            "**/ready", lambda route: route.fulfill(status=503, json={"error": "warming up"})
+            "**/traffic", lambda route: route.fulfill(status=503, json={"error": "warming up"})
         )
         expect(page.locator("#state")).to_have_text("digits: warming up", timeout=2000)
-        page.unroute("**/ready")
-        page.route("**/ready", lambda route: route.abort())
+        page.unroute("**/traffic")
+        page.route("**/traffic", lambda route: route.abort())
         expect(page.locator("#state")).to_have_attribute("data-state", "gone", timeout=2000)
 
 
@@ -367,11 +367,13 @@ def test_metrics_on_another_port_are_said_to_be_there_and_linked(browser: "Brows
 @IN_A_BROWSER
 def test_traffic_shows_requests_and_the_gpus_where_the_metrics_have_them(page: "Page") -> None:
     def with_a_gpu(route: "Route") -> None:
-        text = route.fetch().text()
-        route.fulfill(body=f'{text}nv_gpu_utilization{{gpu_uuid="GPU-1"}} 0.53\n')
+        answer = route.fetch()
+        traffic = answer.json()
+        traffic["counts"]["gpus"] = [0.53]
+        route.fulfill(response=answer, json=traffic)
 
     expect(page.locator("#gpu")).to_be_hidden()
-    page.route("**/metrics", with_a_gpu)
+    page.route("**/traffic", with_a_gpu)
     expect(page.locator("#gpu")).to_have_text("53 %")
     page.get_by_role("button", name="Classify 4_").click()
     expect(page.locator("#requests")).not_to_have_text("0.0")
