@@ -112,7 +112,9 @@ class Client:
             raise RequestError(TIMED_OUT, message) from None
         except (aiohttp.ClientError, OSError) as error:
             kind = reason(error)
-            raise RequestError(kind, f"cannot reach {self._url}: {kind}") from error
+            raise RequestError(
+                kind, f"cannot reach {self._url}: {kind}; is a server there?"
+            ) from error
         except BadAnswerError as error:
             kind, problem = BAD_ANSWER, str(error)
         raise RequestError(kind, f"{self._url} answers {image.name} with {problem}")

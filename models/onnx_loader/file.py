@@ -146,7 +146,9 @@ def _parse(path: Path, data: bytes) -> ModelProto:
         _refuse(path, check_wire, data)
         model.ParseFromString(data)
     except (MalformedError, DecodeError) as error:
-        raise ModelFileError(f"{path} is not an ONNX model, or is truncated") from error
+        raise ModelFileError(
+            f"{path} is not an ONNX model, or is truncated; give an .onnx file"
+        ) from error
     return model
 
 

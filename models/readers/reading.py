@@ -50,7 +50,8 @@ def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
             raise OSError(f"it has more than {longest} characters")
     except (OSError, UnicodeError) as error:
         whole = f"{what} cannot be read from {path}" if what else f"{path} cannot be read"
-        raise PreprocessingError(f"{whole}: {error}") from error
+        why = getattr(error, "strerror", None) or error  # without the path once more
+        raise PreprocessingError(f"{whole}: {why}") from error
     return text
 
 

@@ -7,6 +7,7 @@ A command's module is imported when the command runs: all of them take seconds.
 """
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -45,6 +46,8 @@ class _Commands(TyperGroup):
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if near := args[0] not in _COMMANDS and get_close_matches(args[0], _COMMANDS, 1):
+            ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]!r}?")
         name, command, rest = super().resolve_command(ctx, args)
         return name, _imported(str(name)) if command else None, rest
 

@@ -80,11 +80,14 @@ def classify(
 
 
 def check_there(paths: Sequence[Path]) -> None:
-    """Raise SettingsError if none of the files and folders is there, before a model is loaded."""
+    """Raise SettingsError if there is no image in any of the paths, before a model is loaded."""
+    named = ", ".join(map(str, paths[:_SHOWN]))
     if paths and not any(path.exists() for path in paths):
-        missing = ", ".join(map(str, paths[:_SHOWN]))
+        raise SettingsError(f"there is no file or folder {named}; name images, or a folder of them")
+    if paths and next(with_folders(paths), None) is None:
+        names = ", ".join(sorted(IMAGE_SUFFIXES))
         raise SettingsError(
-            f"there is no file or folder {missing}; name images, or a folder of them"
+            f"there is no image in {named}; those of a folder are known by their names: {names}"
         )
 
 

@@ -44,8 +44,8 @@ def check_name(name: str, whose: object) -> None:
     """Raise ModelFileError, whose text begins with `whose`, unless a model may have this name."""
     if not _NAME.fullmatch(name):
         raise ModelFileError(
-            f"{whose}: invalid model name; use letters, digits, dots, dashes and underscores, "
-            "beginning with a letter or digit, and not `stats`"
+            f"{whose}: invalid model name {name[:80]!a}; use letters, digits, dots, dashes and"
+            " underscores, beginning with a letter or digit, and not `stats`"
         )
 
 

@@ -117,7 +117,8 @@ def test_a_refused_connection_is_one_clear_line(loadtest: Run) -> None:
         port = taken.getsockname()[1]
     status, out, error = loadtest(f"http://127.0.0.1:{port}", *SHORT)
     assert (status, out) == (1, "")
-    assert error == f"Error: cannot reach http://127.0.0.1:{port}/v1/classify: connection refused\n"
+    where = f"cannot reach http://127.0.0.1:{port}/v1/classify"
+    assert error == f"Error: {where}: connection refused; is a server there?\n"
 
 
 def test_a_server_that_does_not_answer_is_one_clear_line(loadtest: Run) -> None:

@@ -139,7 +139,7 @@ def test_where_a_download_fails_the_error_ends_with_what_works_now(
     ("command", "says"),
     [
         (("pull", "hf://flowers"), "hf://flowers: a model of a hub is hf://ORG/NAME"),
-        (("classify", "hf://maker/_x", SAMPLE), "hf://maker/_x: invalid model name"),
+        (("classify", "hf://maker/_x", SAMPLE), "hf://maker/_x: invalid model name '_x'"),
         (("pull", "hf://maker/shrubs"), "answers 404 Not Found; is there such a repository"),
         (("pull", f"{NAME}/other.onnx"), "has no model other.onnx; it has onnx/model.onnx"),
         (("pull", "squeezenet"), "there is no model squeezenet in the catalogue; did you mean"),

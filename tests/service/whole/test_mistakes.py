@@ -1,0 +1,554 @@
+"""Deliberate mistakes on the command line and in requests: each answer says what was
+wrong, and what would be right."""
+
+import io
+import re
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+import tritonclient.grpc as triton_grpc
+from onnx import TensorProto, helper
+from PIL import Image
+from tritonclient.utils import InferenceServerException
+
+from models import BUILT_IN_MODEL
+from tests.support.command_line import Run
+from tests.support.servers.fake_hub import REPOSITORY, fake_hub
+from tests.support.servers.several_models import CHANNELS, SAMPLES, announced, make_models
+from tests.support.service.triton import Tensor, files_input
+
+ADDRESSES = r"127\.0\.0\.1:\d+"
+DIGIT = SAMPLES[3].read_bytes()
+V2 = "/v2/models/digits/infer"
+KEY = "a-key-of-thirty-two-characters-!"
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class Request(NamedTuple):
+    """Says what is sent to which of the servers."""
+
+    method: str
+    path: str
+    options: Mapping[str, Any]
+
+
+def post(path: str = "/v1/classify", **options: Any) -> Request:
+    return Request("POST", path, options or {"content": DIGIT})
+
+
+def typed(kind: str, body: bytes = DIGIT) -> Request:
+    return post(content=body, headers={"content-type": kind})
+
+
+def headed(name: str, value: str) -> Request:
+    return post(content=DIGIT, headers={name: value})
+
+
+def asked(query: str, path: str = "/v1/classify") -> Request:
+    return post(f"{path}?{query}", content=DIGIT)
+
+
+def tensor(**changed: Any) -> Request:
+    """Ask V2 for one blank digit, with these fields of the input changed; None takes one away."""
+    blank = {"name": "image", "datatype": "UINT8", "shape": [1, 32, 32, 1], "data": [0] * 1024}
+    outputs = {"outputs": changed.pop("outputs")} if "outputs" in changed else {}
+    given = {key: value for key, value in (blank | changed).items() if value is not None}
+    return post(V2, json={"inputs": [given], **outputs})
+
+
+def encoded(kind: str, size: tuple[int, int] = (40, 40), **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", size, 128).save(file, kind, **options)
+    return file.getvalue()
+
+
+def png_of(width: int, height: int) -> bytes:
+    """Return a PNG that says it has so many pixels."""
+    small = encoded("PNG")
+    return small[:16] + struct.pack(">II", width, height) + small[24:]
+
+
+def form(*files: bytes, field: str = "file") -> Request:
+    return post(files=[(field, (f"{i}.jpg", data)) for i, data in enumerate(files, 1)])
+
+
+FORMATS = "send a JPEG, PNG, WebP, GIF, BMP, TIFF"
+
+# Of each mistake the status, what was wrong and what would be right.
+REQUESTS: dict[str, tuple[Request, int, str, str]] = {
+    "a wrong form field": (form(DIGIT, field="picture"), 422, "'picture'", "'file'"),
+    "text instead of an image": (post(content=b"is this a cat?"), 415, "is this a cat?", FORMATS),
+    "a type that is none": (typed("text/plain"), 415, "text/plain", "image/jpeg"),
+    "a type of video": (typed("audio/mpeg"), 415, "audio/mpeg", "image/jpeg"),
+    "GET": (Request("GET", "/v1/classify", {}), 405, "does not support GET", "use POST"),
+    "no body": (post(content=b""), 400, "empty", "send the image itself as image/jpeg"),
+    "no body, said to be JSON": (
+        typed("application/json", b""),
+        400,
+        "truncated",
+        "`input` is one image",
+    ),
+    "top_k=0": (asked("top_k=0"), 422, "top_k", "1 to 10"),
+    "top_k of too many": (asked("top_k=1000"), 422, "top_k", "1 to 10"),
+    "topk": (asked("topk=3"), 422, "topk", "top_k"),
+    "another server's path": (post("/classify"), 404, "/classify", "/v1/classify"),
+    "a path of Hugging Face": (post("/predict"), 404, "/predict", "/v1/classify"),
+    "a deadline that is no number": (headed("x-timeout-ms", "soon"), 422, "soon", "millisecond"),
+    "a deadline that has passed": (headed("x-timeout-ms", "0.001"), 504, "deadline", "allow more"),
+    "200 images": (form(*[DIGIT] * 200), 413, "more than 128 images", "send them in several"),
+    "a PDF": (post(content=b"%PDF-1.7\n" + bytes(99)), 415, "a PDF", FORMATS),
+    "an SVG": (post(content=b"<svg xmlns='x'/>" + bytes(9)), 415, "an SVG", FORMATS),
+    "a JPEG XL": (post(content=b"\xff\x0a" + bytes(99)), 415, "a JPEG XL", FORMATS),
+    "a JPEG 2000": (post(content=encoded("JPEG2000")), 415, "a JPEG 2000", FORMATS),
+    "an animated WebP": (
+        post(content=encoded("WEBP", save_all=True, append_images=[Image.new("L", (40, 40))])),
+        *(415, "animated WebP", "send a still image"),
+    ),
+    "a truncated JPEG": (
+        post(content=encoded("JPEG", (640, 480))[:-300]),
+        *(400, "truncated", "save the image again"),
+    ),
+    "49 megapixels": (post(content=png_of(7000, 7000)), 413, "49 megapixels", "--max-megapixels"),
+    "30 MB": (post(content=b"\xff\xd8" + bytes(30_000_000)), 413, "30000002", "20000000"),
+    "input for inputs": (post(V2, json={"input": []}), 400, "missing required field", "`inputs`"),
+    "JSON with a comma too many": (
+        post(V2, content=b'{"inputs": [],}', headers={"content-type": "application/json"}),
+        *(400, "JSON is malformed", "trailing comma in object (byte 14)"),
+    ),
+    "FP16 pixels": (tensor(datatype="FP16"), 400, "FP16", "UINT8"),
+    "INT32 pixels": (tensor(datatype="INT32"), 400, "INT32", "UINT8"),
+    "an image of another size": (
+        tensor(shape=[1, 28, 28, 1], data=[0] * 784),
+        *(400, "28", "32, 32, 1"),
+    ),
+    "an output that is none": (
+        tensor(outputs=[{"name": "scores"}]),
+        *(400, "scores", "logits"),
+    ),
+    "a wrong field of embeddings": (
+        post("/v1/embeddings", json={"image": "aaaa"}),
+        *(400, "unknown field `image`", "`input` is one image"),
+    ),
+    "a model to load": (
+        post("/v2/repository/models/digits/load", content=b""),
+        *(501, "load", "--repository-api"),
+    ),
+    "maps of a label that is none": (
+        asked("explain=9x", "/v1/models/mapped/classify"),
+        *(422, "9x", "class:N"),
+    ),
+    "maps as a PNG by a wrong name": (
+        asked("explain=1&explain_as=gif", "/v1/models/mapped/classify"),
+        *(422, "gif", "numbers or overlay"),
+    ),
+    "an unknown model": (
+        post("/v1/models/digit/classify"),
+        *(404, "'digit'", "did you mean 'digits'"),
+    ),
+    "an unknown model over V2": (
+        Request("GET", "/v2/models/resnet50", {}),
+        *(404, "'resnet50' is not found", f"the models here: {CHANNELS}, digits, mapped"),
+    ),
+    "the third of three files": (form(DIGIT, DIGIT, b"no"), 415, "image 3 of 3", FORMATS),
+    "maps of a network that has none": (
+        asked("explain=1"),
+        *(422, "has no maps", "global average pooling"),
+    ),
+    "no base64": (post(json={"input": "zz*z"}), 400, "base64", "data:image/jpeg;base64"),
+    # New ones.
+    "DELETE": (Request("DELETE", "/v1/classify", {}), 405, "does not support DELETE", "use POST"),
+    "top_k of words": (asked("top_k=three"), 422, "three", "1 to 10"),
+    "a threshold in percent": (asked("threshold=50"), 422, "threshold", "0 to 1"),
+    "a priority that is none": (headed("x-priority", "urgent"), 422, "urgent", "high"),
+    "a type of tensor by another name": (tensor(datatype="float32"), 400, "float32", "FP32"),
+    "a tensor without a shape": (tensor(shape=None), 400, "missing required field", "`shape`"),
+    "a tensor without numbers": (tensor(data=[1, 2, 3]), 400, "3", "1024"),
+    "an input by another name": (tensor(name="pixels"), 400, "'pixels'", "image"),
+    "JSON with a wrong field": (
+        post(json={"image": "aaaa"}),
+        *(400, "unknown field `image`", "`input` is one image"),
+    ),
+    "a path in JSON": (post(json={"input": "/home/me/cat.jpg"}), 400, "base64", "data:image"),
+    "a URL in JSON": (
+        post(json={"input": "https://example.com/cat.jpg"}),
+        *(400, "addresses are not fetched", "the file in base64"),
+    ),
+    "compressed by Brotli": (
+        headed("content-encoding", "br"),
+        415,
+        "'br'",
+        "send the body as it is",
+    ),
+    "a form without its boundary": (
+        typed("multipart/form-data"),
+        400,
+        "no boundary",
+        "let the HTTP client write",
+    ),
+    "a form of no file": (
+        post(files={"file": (None, "cat.jpg")}),
+        *(415, "cat.jpg", "@"),
+    ),
+    "a version that is not there": (
+        Request("GET", "/v2/models/digits/versions/7", {}),
+        *(404, "version 7", "its version is 1"),
+    ),
+    "a path that is nearly one": (post("/v1/embedding"), 404, "/v1/embedding", "/v1/embeddings"),
+    "a path of V2 that is nearly one": (
+        post("/v2/models/digits/infre"),
+        *(404, "infre", "/v2/models/digits/infer"),
+    ),
+    "a slash too many": (post("//v1/classify"), 404, "//v1/classify", "/v1/classify"),
+}
+
+
+class Servers(NamedTuple):
+    """Holds addresses: of two models, of which one is the default, and of two that need a key."""
+
+    http: str
+    grpc: str
+    keyed: str
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    folder = make_models(tmp_path_factory.mktemp("served") / "models")
+    (folder / "mapped").mkdir()
+    save(folder / "mapped" / "model.onnx", mapped())
+    keys = folder.parent / "keys"
+    keys.write_text(KEY + "\n")
+    usual = ["--device", "cpu", "--max-batch", "1"]
+    default = ["--default-model", "digits", "--grpc-port", "0"]
+    with (
+        announced(folder, *usual, *default) as line,
+        announced(folder, *usual, "--api-key-file", keys) as other,
+    ):
+        http, grpc = re.findall(ADDRESSES, line)[:2]
+        yield Servers(http, grpc, re.findall(ADDRESSES, other)[0])
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_answer_to_a_wrong_request_says_what_would_be_right(
+    servers: Servers, name: str
+) -> None:
+    request, status, wrong, right = REQUESTS[name]
+    method, path, options = request
+    answer = httpx.request(method, f"http://{servers.http}{path}", timeout=60, **options)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert wrong in error
+    assert right in error
+
+
+@pytest.mark.parametrize(
+    ("headers", "wrong"),
+    [
+        ({}, "an API key is required"),
+        ({"x-api-key": "a-key"}, "this API key is not known"),
+        ({"authorization": "Bearer a-key"}, "this API key is not known"),
+        ({"authorization": "Basic YTpi"}, "an API key is required"),
+    ],
+)
+def test_a_missing_key_is_told_from_a_wrong_one(
+    servers: Servers, headers: Mapping[str, str], wrong: str
+) -> None:
+    answer = httpx.post(f"http://{servers.keyed}/v1/classify", content=DIGIT, headers=headers)
+    assert answer.status_code == 401
+    assert wrong in answer.json()["error"]
+    assert "Authorization: Bearer KEY" in answer.json()["error"]
+
+
+def test_without_a_default_the_models_paths_are_listed(servers: Servers) -> None:
+    headers = {"x-api-key": KEY}
+    answer = httpx.post(f"http://{servers.keyed}/v1/classify", content=DIGIT, headers=headers)
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert "there is no default model" in error
+    assert f"/v1/models/{CHANNELS}/classify" in error
+
+
+def by_grpc(model: str, given: Tensor) -> Callable[[triton_grpc.InferenceServerClient], Any]:
+    return lambda client: client.infer(model, [given.by("grpc")])
+
+
+PIXELS = np.zeros((1, 28, 28, 1), np.uint8)
+CALLS: dict[str, tuple[Callable[[triton_grpc.InferenceServerClient], Any], str, str, str]] = {
+    "an unknown model": (
+        lambda client: client.get_model_metadata("digit"),
+        *("NOT_FOUND", "'digit' is not found", "did you mean 'digits'"),
+    ),
+    "an image of another size": (
+        by_grpc("digits", Tensor("image", "UINT8", PIXELS.shape, PIXELS)),
+        *("INVALID_ARGUMENT", "28", "32, 32, 1"),
+    ),
+    "text instead of an image": (
+        by_grpc("digits", files_input(b"is this a cat?")),
+        *("INVALID_ARGUMENT", "is this a cat?", FORMATS),
+    ),
+    "a model to load": (
+        lambda client: client.load_model("digits"),
+        *("UNIMPLEMENTED", "load", "--repository-api"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_answer_to_a_wrong_call_says_what_would_be_right(servers: Servers, name: str) -> None:
+    call, status, wrong, right = CALLS[name]
+    with triton_grpc.InferenceServerClient(servers.grpc) as client:
+        with pytest.raises(InferenceServerException) as raised:
+            call(client)
+        assert status in str(raised.value.status())
+        assert wrong in raised.value.message()
+        assert right in raised.value.message()
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+SERVE = ("serve", "--port", "0", "--device", "cpu")
+
+
+def mapped() -> onnx.GraphProto:
+    """Return a network that has maps."""
+    weights = {
+        "k": np.ones((4, 3, 1, 1), np.float32),
+        "w": np.eye(3, 4, dtype=np.float32),
+        "b": np.zeros(3, np.float32),
+    }
+    return helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "k"], ["c"]),
+            helper.make_node("GlobalAveragePool", ["c"], ["p"]),
+            helper.make_node("Flatten", ["p"], ["f"]),
+            helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1),
+        ],
+        "mapped",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+
+
+def _models(folder: Path) -> None:
+    """Write models that people export by mistake."""
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
+    scores = helper.make_tensor_value_info("y", TensorProto.INT64, ["N", 1])
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("ArgMax", ["f"], ["y"], axis=1),
+    ]
+    save(folder / "numbers.onnx", helper.make_graph(nodes, "numbers", [image], [scores]))
+    shape = np.ones(3, np.float32), np.zeros(3, np.float32)
+    kept = [onnx.numpy_helper.from_array(shape[name in "bm"], name) for name in "sbmv"]
+    normalised = helper.make_node(
+        "BatchNormalization", ["x", *"sbmv"], ["n", "m1", "v1"], training_mode=1
+    )
+    floats = helper.make_tensor_value_info("f", TensorProto.FLOAT, ["N", 3])
+    nodes = [
+        normalised,
+        helper.make_node("GlobalAveragePool", ["n"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+    ]
+    save(
+        folder / "training.onnx",
+        helper.make_graph(nodes, "training", [image], [floats], kept),
+    )
+
+
+def save(path: Path, graph: onnx.GraphProto) -> None:
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+
+
+# The command, where {} is a folder of files that are wrong; status, what was wrong, what is right.
+COMMANDS: dict[str, tuple[Sequence[str], int, str, str]] = {
+    "no such file": ((*SERVE, "no/such.onnx"), 1, "no/such.onnx", "give the path of an .onnx"),
+    "a model by nearly its name": ((*SERVE, "sqeezenet1.1"), 1, "sqeezenet1.1", "squeezenet1.1?"),
+    "an image as a model": (
+        (*SERVE, "{}/cat.jpg"),
+        1,
+        "is not an ONNX model",
+        "give an .onnx file",
+    ),
+    "a preset by nearly its name": ((*SERVE, "digits", "--preset", "cafe"), 1, "cafe", "caffe"),
+    "3 labels of 10": ((*SERVE, "digits", "--labels", "{}/three.txt"), 1, "3 labels", "10"),
+    "no file of labels": (
+        (*SERVE, "digits", "--labels", "no.txt"),
+        1,
+        "no.txt: No such file",
+        "the labels",
+    ),
+    "a port too large": (("serve", "--port", "99999"), 2, "99999", "less than or equal to 65535"),
+    "a port with a letter": (("serve", "--port", "80x"), 2, "80x", "whole number"),
+    "a device by another name": (("serve", "--device", "gpu"), 2, "gpu", "'cuda'"),
+    "no batch": (("serve", "--max-batch", "0"), 2, "0 is not allowed", "1"),
+    "a flag by nearly its name": (("serve", "--max-bach", "4"), 2, "--max-bach", "--max-batch"),
+    "a command by nearly its name": (("srve",), 2, "'srve'", "'serve'"),
+    "a key by nearly its name": ((*SERVE, "digits", "--set", "sise=3"), 1, "sise", "size"),
+    "a key without a value": ((*SERVE, "digits", "--set", "size"), 2, "size", "KEY=VALUE"),
+    "another size than the file's": (
+        (*SERVE, "digits", "--set", "size=300"),
+        *(1, "1×300×300", "1×32×32"),
+    ),
+    "an address of another machine": (
+        ("serve", "--port", "0", "--host", "203.0.113.7"),
+        *(1, "203.0.113.7", "--host"),
+    ),
+    "a hub's model that is none": ((*SERVE, "hf://nope"), 1, "hf://nope", "hf://ORG/NAME"),
+    "a model to pull by nearly its name": (("pull", "resnet51"), 1, "resnet51", "resnet50"),
+    "a key file that is not there": (
+        (*SERVE, "--api-key-file", "no/keys"),
+        *(2, "no/keys", "--api-key-file"),
+    ),
+    "a model of class numbers": ((*SERVE, "{}/numbers.onnx"), 1, "class numbers", "scores ="),
+    "a model in training mode": ((*SERVE, "{}/training.onnx"), 1, "training mode", ".eval()"),
+    "too few photographs": (
+        ("quantize", "digits", "{}/photos", "-o", "{}/out.onnx"),
+        *(1, "1 ", "at least"),
+    ),
+    # New ones.
+    "an argument too many": ((*SERVE, "digits", "extra"), 2, "(extra)", "serve [OPTIONS] [model]"),
+    "no megapixels": (("serve", "--max-megapixels", "-5"), 2, "-5", "--max-megapixels"),
+    "a port of gRPC with a letter": (("serve", "--grpc-port", "80x"), 2, "80x", "whole number"),
+    "a batch in words": (("serve", "--max-batch", "four"), 2, "four", "whole number"),
+    "an image that is not there": (
+        ("classify", "digits", "no.png"),
+        2,
+        "no.png",
+        "name images, or a folder",
+    ),
+    "text as an image": (
+        ("classify", "digits", "{}/three.txt"),
+        1,
+        "unrecognised image format",
+        FORMATS,
+    ),
+    "a folder without images": (("classify", "digits", "{}/empty"), 2, "{}/empty", ".jpeg, .jpg"),
+    "photographs that are not there": (
+        ("quantize", "digits", "no/photos", "-o", "{}/out.onnx"),
+        *(2, "no/photos", "a folder of them"),
+    ),
+    "a load test of a file": (("loadtest", "digits"), 1, "http://digits", "is a server there?"),
+    "a load test of no server": (
+        ("loadtest", "http://127.0.0.1:9"),
+        1,
+        "127.0.0.1:9",
+        "is a server there?",
+    ),
+    "a level that is none": (("serve", "--log-level", "loud"), 2, "loud", "'debug'"),
+    "no file to inspect": (("inspect", "no/such.onnx"), 1, "no/such.onnx", ".onnx"),
+    "a GPU that is none": (("inspect", "digits", "--plan", "--gpu", "rtx"), 2, "rtx", "t4, a100"),
+    "a default that is not served": (
+        (*SERVE, "digits", "--default-model", "cats"),
+        *(2, "cats", "digits"),
+    ),
+    "a name with a blank": (
+        (*SERVE, "digits", "--model-name", "my digits"),
+        *(1, "my digits", "letters"),
+    ),
+    "beside without a key": ((*SERVE, "digits", "--beside", "caffe"), 2, "caffe", "KEY=VALUE"),
+    "more labels than there are classes": (
+        ("classify", "digits", "{}/cat.jpg", "--top-k", "11"),
+        *(2, "11", "10"),
+    ),
+    "a precision by another name": (("serve", "--precision", "half"), 2, "half", "'fp16'"),
+    "a folder of no model": ((*SERVE, "{}/empty"), 1, "{}/empty", "NAME/model.onnx"),
+}
+
+VARIABLES: dict[str, tuple[str, str, str]] = {
+    "CONVOY_MAXBATCH": ("4", "CONVOY_MAXBATCH is not a setting", "CONVOY_MAX_BATCH"),
+    "CONVOY_MAX_BATCH": ("four", "four", "whole number"),
+    "HF_ENDPOINT": ("127.0.0.1:1", "HF_ENDPOINT", "https://example.org"),
+    "CONVOY_LOG_FORMAT": ("jsn", "jsn", "'json'"),
+}
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of files that are given by mistake."""
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "cat.jpg").write_bytes(DIGIT)
+    (folder / "three.txt").write_text("red\ngreen\nblue\n")
+    (folder / "photos").mkdir()
+    (folder / "photos/3.jpg").write_bytes(DIGIT)
+    (folder / "empty").mkdir()
+    _models(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_about_a_wrong_command_says_what_would_be_right(
+    convoy: Run, wrong: Path, name: str
+) -> None:
+    command, status, *words = COMMANDS[name]
+    ended, out, error = convoy(*(word.replace("{}", str(wrong)) for word in command))
+    assert (ended, out) == (status, "")
+    assert "Error: " in error
+    for word in words:
+        assert word.replace("{}", str(wrong)) in error
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_the_line_about_a_wrong_variable_says_what_would_be_right(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    value, *words = VARIABLES[name]
+    monkeypatch.setenv(name, value)
+    status, out, error = convoy("serve", "hf://maker/flowers", "--port", "0")
+    assert (status, out) == (2, "")
+    for word in words:
+        assert word in error
+
+
+def test_a_port_that_is_taken_is_named_with_the_flag(convoy: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        status, _, error = convoy("serve", "--port", port)
+    assert status == 1
+    assert f"port {port}" in error
+    assert "--port" in error
+
+
+def test_a_hub_that_wants_a_token_or_is_not_there_is_named(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CONVOY_CACHE", str(tmp_path))
+    with fake_hub({"model.onnx": BUILT_IN_MODEL.read_bytes()}) as hub:
+        hub.token = "hf_secret"
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        status, _, error = convoy("serve", f"hf://{REPOSITORY}", "--port", "0")
+    assert status == 1
+    assert "401" in error
+    assert "HF_TOKEN" in error
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    status, _, error = convoy("serve", f"hf://{REPOSITORY}", "--port", "0")
+    assert status == 1
+    assert "127.0.0.1:9" in error
+    assert "HF_ENDPOINT" in error
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    status, _, error = convoy("serve", "digits", "--port", "0", "--grpc-port", "0")
+    assert status == 2
+    assert "grpc" in error
+    assert "pip install" in error
+
+
+def test_there_are_60_mistakes_of_a_user_and_20_more() -> None:
+    others = 4 + 1 + 1 + 2 + 1  # keys, no default, a port, hubs, an extra
+    assert len(REQUESTS) + len(CALLS) + len(COMMANDS) + len(VARIABLES) + others >= 80
