@@ -33,6 +33,7 @@ __all__ = ["convoy"]
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text(encoding="utf-8")
+INDEX = (ROOT / "docs/README.md").read_text(encoding="utf-8")
 ALL_PAGES = sorted(
     {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")}
 )
@@ -248,3 +249,39 @@ def test_every_command_and_flag_that_is_shown_exists(command: str, convoy: Run) 
     assert status == 0
     flags = [word.partition("=")[0] for word in rest if word.startswith("--")]
     assert [flag for flag in flags if not re.search(rf"{flag}[ ,/]", out)] == []
+
+
+NAMES = r"(?:onnx|jpe?g|png|gif|webp|mp4|zip|txt|csv|toml|jsonl?|html|py|lua|sh|ya?ml|conf)"
+RUN = r"(?:convoy|curl|python3?|make|docker|kubectl|hey|wrk|ab|locust|nginx|caddy|pipx?|cp)"
+
+
+def files_of(command: str) -> list[str]:
+    """The files and folders that a command names, in their order."""
+    without_urls = re.sub(r"\w+://\S+|\$[A-Z]+/", "", command)
+    name = rf"(?:[\w.*-]+/)*[\w.*-]+\.{NAMES}|(?:[\w.-]+/)+"
+    return re.findall(rf"(?<![\w./*-])({name})(?![\w/.*])", without_urls)
+
+
+def commands_of(page: str) -> Iterator[str]:
+    """The commands of a page, each with the lines that continue it."""
+    joined = re.sub(r"\\\n\s+", " ", page)
+    for line in re.findall(rf"(?m)^    (?:\$ )?({RUN} .*)$", joined):
+        yield re.split(r"\s#\s", line)[0]
+
+
+WRITTEN = r"(?:-o|--output|--json|--plot|--report|--record|>) "
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_an_example_needs_no_file_that_a_clone_lacks(page: Path) -> None:
+    """But those that are the reader's own, which docs/README.md lists."""
+    text = page.read_text(encoding="utf-8")
+    own = re.findall(r"`([^`]+)`", re.findall(r"(?s)In examples (.*?)\n\n", INDEX)[0])
+    missing = []
+    for command in commands_of(text):
+        for name in files_of(command):
+            here = any(True for _ in ROOT.glob(name)) or (page.parent / name).exists()
+            made = re.search(rf"{WRITTEN}\S*?{re.escape(name)}|\"{re.escape(name)}\"", text)
+            if not (here or made or name in own):
+                missing.append(f"{name} in {command}")
+    assert missing == []
