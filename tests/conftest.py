@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--spare-proved",
         action="store_true",
-        help="run one in 16 tests of what passed with the same sources (support/proved.py)",
+        help="run one in 32 tests of what passed with the same sources (support/proved.py)",
     )
     parser.addoption(
         "--write-golden", action="store_true", help="write what service/cli/golden should contain"

@@ -10,7 +10,7 @@ from tests.support.servers.restarts import Client, pair
 NOTICE_S = 0.3
 
 
-@pytest.mark.parametrize("restarts", [6, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("restarts", [4, pytest.param(200, marks=pytest.mark.slow)])
 def test_no_request_fails_while_servers_are_restarted_by_turns(restarts: int) -> None:
     with pair("--notice-s", str(NOTICE_S)) as servers, ExitStack() as stack:
         ports = [server.port for server in servers]

@@ -4,7 +4,7 @@ To simulate and compile every kernel and network, to compute figures of them, an
 batching policy hours of requests in virtual time takes most of the suite's time, and gives the same
 result until a source, a case, a library or a compiler changes. `make prove` runs all of it, and
 then writes the digest of all that each proof depends on to tests/proved.txt. While a proof's digest
-holds, `make test` runs every sixteenth test of each file, each run others than the one before, for
+holds, `make test` runs one test in 32 of each file, each run others than the one before, for
 what a digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
 
     python -m tests.support.proved            # writes the digests: `make prove`, where all passed
@@ -30,7 +30,7 @@ from tests.support import ROOT
 
 PROVED = ROOT / "tests" / "proved.txt"
 
-ONE_IN = 16
+ONE_IN = 32
 
 _IMPORT = re.compile(
     r"^\s*(?:from|import) ((?:benchmarks|loadtest|models|service|tests)\b[\w.]*)"
@@ -80,7 +80,7 @@ class Proof:
         )
 
     def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
-        """Return the tests that need not run again while it holds: 15 in 16 of each file.
+        """Return the tests that need not run again while it holds: 31 in 32 of each file.
 
         Which they are depends on the run's name alone, for all its workers to spare the same.
         """

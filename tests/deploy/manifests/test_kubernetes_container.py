@@ -205,7 +205,10 @@ def ready(running: Container) -> Container:
 
 
 def test_it_serves_confined_logs_json_and_drains_on_sigterm(code: Path) -> None:
-    with container("cpu", code) as running, ThreadPoolExecutor(8) as pool:
+    with (
+        container("cpu", code, CONVOY_NOTICE_S="1") as running,
+        ThreadPoolExecutor(8) as pool,
+    ):
         status = running.facts("status")
         assert re.findall(r"^[UG]id:(.*)$", status, re.MULTILINE) == ["\t10001" * 4] * 2
         assert set(re.findall(r"^Cap\w+:\t(\w+)$", status, re.MULTILINE)) == {"0" * 16}
@@ -273,7 +276,11 @@ def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service(
         arguments = [models if word == "/mnt/models" else word for word in spec["args"]]
         assert arguments != spec["args"]
         grpc_port, _ = free_ports(2)
-        own = {"CONVOY_MODEL_NAME": name, "CONVOY_GRPC_PORT": str(grpc_port)}
+        own = {
+            "CONVOY_MODEL_NAME": name,
+            "CONVOY_GRPC_PORT": str(grpc_port),
+            "CONVOY_NOTICE_S": "0",
+        }
         with container("kserve", code, *arguments, **own) as running:
             answer = httpx.get(f"{running.url}/v2/models/{name}", timeout=10)
             assert (answer.status_code, answer.json()["name"]) == (200, name)

@@ -18,11 +18,12 @@ from tritonclient.utils import InferenceServerException
 from benchmarks.serving.swaps import NAME, Clients, scores_of, swapping, write_version
 from loadtest.images import SAMPLES, load_images
 from loadtest.journal import OK
+from tests.support.servers.forked import BUSY_SERVER
 from tests.support.servers.several_models import announced
 from tests.support.service.client import metric_in
 
 ADDRESSES = r"127\.0\.0\.1:\d+"
-SWAPS = 3
+SWAPS = 2  # one by each protocol, to a third version
 
 
 def get(url: str) -> Any:
@@ -51,7 +52,7 @@ def test_under_load_nothing_is_lost_or_mixed_and_each_answer_is_of_one_version(
         assert done.failures == []
 
     options = ["--grpc-port", "0", "--repository-api", "--device", "cpu", "--no-access-log"]
-    with announced(tmp_path, *options) as line:
+    with announced(tmp_path, *options, program=BUSY_SERVER) as line:
         http, grpc = re.findall(ADDRESSES, line)[:2]
         clients = Clients(f"http://{http}", grpc, images, expected)
         asyncio.run(asyncio.wait_for(load(clients), 500))
@@ -71,7 +72,8 @@ def test_under_load_nothing_is_lost_or_mixed_and_each_answer_is_of_one_version(
 
 def test_the_calls_of_tritons_client_work_by_both_protocols(tmp_path: Path) -> None:
     write_version(tmp_path, 1)
-    with announced(tmp_path, "--grpc-port", "0", "--repository-api", "--device", "cpu") as line:
+    options = ("--grpc-port", "0", "--repository-api", "--device", "cpu")
+    with announced(tmp_path, *options, program=BUSY_SERVER) as line:
         http, grpc = re.findall(ADDRESSES, line)[:2]
         version = 1
         for client in (
@@ -108,7 +110,7 @@ def versions(client: Any) -> list[str]:
 
 def test_changed_files_are_loaded_where_they_are_watched(tmp_path: Path) -> None:
     write_version(tmp_path, 1)
-    with announced(tmp_path, "--watch", "--device", "cpu") as line:
+    with announced(tmp_path, "--watch", "--device", "cpu", program=BUSY_SERVER) as line:
         url = f"http://{re.findall(ADDRESSES, line)[0]}"
         write_version(tmp_path, 2)
         wait_until(lambda: get(f"{url}/v2/models/{NAME}")["versions"] == ["2"])

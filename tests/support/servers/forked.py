@@ -20,6 +20,7 @@ from typing import Any, TextIO
 from tests.support import ROOT
 
 CONVOY = "service.cli"
+BUSY_SERVER = "tests.support.servers.busy_server"
 FAKE_SERVER = "tests.support.servers.fake_server"
 FAKE_WORKERS = "tests.support.servers.fake_workers"
 

@@ -77,9 +77,9 @@ def convoy_serve(*arguments: str | Path) -> Iterator[int]:
 
 
 @contextmanager
-def announced(*arguments: str | Path) -> Iterator[str]:
+def announced(*arguments: str | Path, program: str = CONVOY) -> Iterator[str]:
     """Yield the first line of `convoy serve`, which is killed if it outlives the block."""
-    process = Forked(CONVOY, "serve", *arguments, "--port", "0", "--threads", "1")
+    process = Forked(program, "serve", *arguments, "--port", "0", "--threads", "1")
     try:
         assert process.stdout is not None
         yield process.stdout.readline()
