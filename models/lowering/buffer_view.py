@@ -121,6 +121,23 @@ def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
     return BufferView(view.root, view.offset, strided, None)
 
 
+def pixels_in_order(view: BufferView, shape: Shape) -> BufferView | None:
+    """Return the view of the same pixels in a `shape` with other spatial axes, else None.
+
+    So C×H×W is C×1×HW.
+    """
+    if view.pixels is None or len(shape) not in PIXEL_RANKS or shape[0] != view.pixels.channels:
+        return None
+    return view_of_pixels(view.root, view.offset, view.strided.shape[0], shape[1:], view.pixels)
+
+
+def is_in_vectors(view: BufferView) -> bool:
+    """Return whether a value lies as pixels that begin, and end, with whole vectors of 16 bytes."""
+    pixels = view.pixels
+    width = aligned_elements(view.strided.stored)
+    return pixels is not None and not (pixels.pitch % width or pixels.offset % width)
+
+
 def transposed(view: BufferView, axes: Sequence[int]) -> BufferView:
     """Return the view whose axis i is axis `axes[i]`, counted without the batch."""
     strided = view.strided.transposed((0, *(axis + 1 for axis in axes)))

@@ -72,13 +72,6 @@ class Context:
         self.tape.buffer(root, made.nbytes)
         return made.view
 
-    def row_major(self, like: BufferView, shape: tuple[int, ...]) -> BufferView:
-        """Make a new buffer for a row-major copy of `like`, and return its view."""
-        root = f"{like.root}/rows/{len(self.tape.steps)}/{len(self.tape.buffers)}"
-        stored = like.strided.stored
-        self.tape.buffer(root, stored.itemsize * prod(shape))
-        return BufferView(root, 0, StridedTensor.contiguous(shape, stored), None)
-
     def output(
         self, value: str, over: str | None = None, reads: Sequence[BufferView] = ()
     ) -> BufferView:
@@ -99,19 +92,22 @@ class Context:
         return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
 
     def output_by_tokens(self, value: str) -> BufferView:
-        """Return the view to write a product to: for each row all matrices side by side.
+        """Return the view to write a product to: for each row the heads side by side.
 
-        So heads lie beside each other in a token, as the layer that reads them has its channels.
+        They are the last axis ahead of the matrices. So a token has its channels side by side, for
+        the layer that reads them, and windows lie one after another.
         """
         settled = self.graph.values[value]
-        if settled.inside is not None:
+        if settled.inside is not None or len(settled.shape) < 3:
             return self.output(value)
-        *matrices, rows, columns = settled.shape
-        shape, stored = (self.n, rows, *matrices, columns), settled.stored
+        *windows, heads, rows, columns = settled.shape
+        shape, stored = (self.n, *windows, rows, heads, columns), settled.stored
         self.tape.buffer(value, stored.itemsize * prod(shape))
         lies = StridedTensor.contiguous(shape, stored)
-        order = (0, *range(2, len(shape) - 1), 1, len(shape) - 1)
-        return self.settle(value, BufferView(value, 0, lies.transposed(order), None))
+        *outer, row, head, column = range(len(shape))
+        return self.settle(
+            value, BufferView(value, 0, lies.transposed((*outer, head, row, column)), None)
+        )
 
     def is_near_tokens(self, node: Node) -> bool:
         """Return whether a node moves a value that only products of computed matrices read, or that
@@ -340,8 +336,11 @@ _MOVES = Identity | Reshape | Slice | Transpose
 
 
 def _values_of_tokens(graph: Graph) -> frozenset[str]:
-    """Return the values that moves make of a product's output, or of a value that in the end only
-    products read."""
+    """Return the values that moves make of a product's output, or that only products and moves
+    read.
+
+    A move that is a view costs nothing, and where the next cannot be one, it copies.
+    """
     read, written = set[str](), set[str]()
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -351,11 +350,10 @@ def _values_of_tokens(graph: Graph) -> frozenset[str]:
             isinstance(node, _MOVES) and node.x in written
         ):
             written.add(node.output)
-    for node in reversed(graph.nodes):
+    for node in graph.nodes:
         after = readers.get(node.output, ())
-        if not isinstance(node, _MOVES) or not after or node.output in graph.outputs:
-            continue
-        if all(isinstance(each, Attention | Product) or each.output in read for each in after):
+        free = isinstance(node, _MOVES) and node.output not in graph.outputs
+        if free and after and all(isinstance(each, Attention | Product | _MOVES) for each in after):
             read.add(node.output)
     return frozenset(read | written)
 

@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 from kernels.layout.operands import ConvTensors
-from kernels.layout.pixels import Pixels
 from kernels.layout.strided import StridedTensor
 from kernels.operations import elementwise
 from kernels.operations.attention import attention_launch
@@ -220,8 +219,9 @@ def _slice(to: Context, node: Slice) -> None:
 
 def _transpose(to: Context, node: Transpose) -> None:
     x = to.views[node.x]
-    if to.is_near_tokens(node):
-        to.alias(node.output, buffer_view.transposed(x, node.axes))
+    seen = buffer_view.transposed(x, node.axes)
+    if to.is_near_tokens(node) or buffer_view.is_in_vectors(seen):
+        to.alias(node.output, seen)
         return
     y = to.output(node.output)
     axes = (0, *(axis + 1 for axis in node.axes))
@@ -265,42 +265,19 @@ def _gemm(to: Context, node: Gemm) -> None:
     if is_quantized(to.graph.values[node.x].stored):
         lower_integer_gemm(to, node)
         return
-    x_view, y_view = to.views[node.x], to.output(node.output)
-    x, y = x_view, y_view
-    if len(x.strided.shape) > 2:  # several rows per image: all rows of all images, row-major
-        x, y = (
-            view if _is_row_major(view.strided) else to.row_major(view, view.strided.shape)
-            for view in (x_view, y_view)
-        )
-        if x is not x_view:
-            to.tape.copy(x_view.strided, at(x_view), x.strided, at(x))
-    *rows, c = x.strided.shape
-    k = y.strided.shape[-1]
-    x_rows, y_rows = (
-        # An axis of one row has any stride.
-        Pixels(size, max(size, view.strided.strides[-2]), view.strided.offset, view.strided.stored)
-        for size, view in ((c, x), (k, y))
-    )
+    # Several rows of an image would be a Conv's pixels (sink_transpose).
+    to.output(node.output)
+    x, y = to.dense(node.x), to.dense(node.output)
     operands: dict[str, Operand] = {"x": at(x), "y": at(y)}
     weight, stored = to.graph.weights[node.weight], x.strided.stored
     operands["weight"] = to.tape.weight(
         node.weight, partial(prepare_linear_weight, weight, stored), f"linear, {stored}"
     )
+    bias = node.bias is not None
     if node.bias is not None:
         operands["bias"] = to.weight(node.bias)
-    to.tape.emit(
-        linear_launch(prod(rows), x_rows, y_rows, node.bias is not None, node.activation),
-        **operands,
-    )
-    if y is not y_view:
-        to.copy(y, y_view)
-
-
-def _is_row_major(x: StridedTensor) -> bool:
-    """Return whether the rows of all images follow each other, whole."""
-    lies = StridedTensor.contiguous(x.shape)
-    each = zip(x.shape, x.strides, lies.strides, strict=True)
-    return all(stride == wanted for size, stride, wanted in each if size > 1)
+    launch = linear_launch(to.n, pixels_of(x), pixels_of(y), bias, node.activation)
+    to.tape.emit(launch, **operands)
 
 
 def _attention(to: Context, node: Attention) -> None:
@@ -327,10 +304,11 @@ def _reshape(to: Context, node: Reshape) -> None:
     if node.channels_last:
         seen = buffer_view.flattened(x, to.n)
         seen = seen and buffer_view.with_single_axes(seen, shape)
+        seen = seen or buffer_view.with_single_axes(x, shape)  # a vector along any axis
         # Channels after the spatial axes, as in memory: H, W, C.
         strided = strided.transposed((0, *range(2, len(strided.shape)), 1))
     else:
-        seen = buffer_view.with_single_axes(x, shape)
+        seen = buffer_view.with_single_axes(x, shape) or buffer_view.pixels_in_order(x, shape)
         if seen is None and to.is_near_tokens(node):
             seen = buffer_view.reshaped(x, shape)
     if seen is not None:

@@ -100,7 +100,7 @@ class _Scores:
 
 def _scores(view: GraphView, softmax: Softmax) -> _Scores | Refusal:
     """Walk from a softmax back to the product of queries and keys."""
-    name, reader, scale = softmax.x, softmax, 1.0
+    name, scale = softmax.x, 1.0
     biases: list[tuple[NDArray[np.float64], Shape]] = []
     node: Node = softmax
     while not isinstance(writer := view.producer(name), Product):
@@ -117,7 +117,7 @@ def _scores(view: GraphView, softmax: Softmax) -> _Scores | Refusal:
         elif isinstance(writer, Reshape) and _squeezed(view, writer.x) == _squeezed(view, name):
             name = writer.x
         else:
-            return Refusal(f"{reader.name} is not of a product of queries and keys")
+            return Refusal(f"{softmax.name} is not of a product of queries and keys")
         node = writer if writer is not None else node
     if tie := view.tie(name, node):
         return Refusal(tie)

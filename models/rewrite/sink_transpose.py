@@ -3,14 +3,22 @@
     f(transpose(x)) = transpose(f'(x))   where f' is f with its axes, and its constants, moved
 
 f is an activation, Normalise, Reduce, Softmax, Slice, an operation of two such values or of one and
-a constant, a Concat, or a Gemm along the channels, which becomes a 1×1 Conv. So networks that
-compute on H×W×C between convolutions (ConvNeXt) compute on C×H×W, where kernels have the channels
-side by side anyway. Two Transposes become one; one that moves only axes of size 1 becomes a
-Reshape. Refused nowhere; where other nodes read the transposed value it stays for them.
+a constant, a Concat, a Reshape that keeps the channels last, or a Gemm over several rows, which
+becomes a 1×1 Conv whose pixels are its rows. So networks that compute on H×W×C between convolutions
+(ConvNeXt), or on tokens T×C (ViT), compute on C×H×W and C×1×T, where kernels have the channels side
+by side anyway, and a sum becomes a residual. For that a Gemm's rows are transposed
+ahead of it where they are not yet, and so is a value that is added to one with its channels last.
+
+Two Transposes become one; one that moves only axes of size 1 becomes a Reshape. A Reshape that then
+only drops axes of size 1 moves along. Refused nowhere; where other nodes read the transposed value
+it stays for them.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +28,14 @@ from models.graph import (
     Activate,
     Binary,
     Concat,
+    Constant,
     Conv,
     Gemm,
     Node,
     Normalise,
     Reduce,
     Reshape,
+    Shape,
     Slice,
     Softmax,
     Transpose,
@@ -38,129 +48,309 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 Axes = tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Says how a value is seen: its axis i is axis `axes[i]` of its source, which has `rank` axes.
+
+    The source's other axes have size 1.
+    """
+
+    axes: Axes
+    rank: int
+
+    @property
+    def whole(self) -> Axes:
+        """Return all axes of the source, first those of size 1 that are not seen."""
+        return (*(axis for axis in range(self.rank) if axis not in self.axes), *self.axes)
+
+    @property
+    def is_of_pixels(self) -> bool:
+        """Return whether the source is C×H×W or C×D×H×W, seen with its channels last."""
+        return self.axes[-1:] == (0,) and self.rank in (3, 4)
+
+    def of_source(self, shape: Shape) -> Shape:
+        """Return the shape of the source of what has this shape."""
+        return tuple(
+            shape[self.axes.index(axis)] if axis in self.axes else 1 for axis in range(self.rank)
+        )
+
+
+_TOKENS = _Order((2, 0), 3)
+"""T×C as it is seen of C×1×T."""
+
+_ROWS = {1: _TOKENS, 2: _Order((1, 2, 0), 3)}
+"""By the number of axes of rows: T×C, and H×W×C as it is seen of C×H×W."""
+
+
 def sink_transpose(view: GraphView, node: Node) -> Outcome:
     """Apply the rule at the node that reads the Transpose."""
     if isinstance(node, Transpose):
         return _one_transpose(view, node)
-    axes = _axes_read(view, node)
-    if axes is None:
+    if isinstance(node, Reshape):
+        return _reshape(view, node)
+    order, move = _order_read(view, node), _MOVES.get(type(node))
+    if isinstance(node, Gemm) and order is None:
+        return _as_matrix(view, node)
+    if order is None or move is None:
         return None
-    move = _MOVES.get(type(node))
-    moved = move(view, node, axes) if move else None
+    to = _Moving(view, node, order)
+    moved = move(to, node)
     if moved is None:
         return None
-    shape = view.shape(node.output)
+    value = _source(view, node, order)
+    nodes, values = _seen_again(view, value, order, node.output)
+    return Rewrite(
+        nodes=(*to.nodes, replace(moved, output=value.name), *nodes),
+        values=(*to.values, value, *values),
+        weights=to.weights,
+    )
+
+
+def _seen(view: GraphView, name: str) -> tuple[str, _Order] | None:
+    """Return of which value, and how, a value is a transposed view; None if of none."""
+    node = view.producer(name)
+    is_view = isinstance(node, Reshape) and not node.channels_last
+    turn = view.producer(node.x) if isinstance(node, Reshape) and is_view else node
+    if not isinstance(turn, Transpose):
+        return None
+    before, axes = view.shape(turn.x), turn.axes
+    if turn is not node:
+        axes = tuple(axis for axis in axes if before[axis] > 1)
+        if view.shape(name) != tuple(before[axis] for axis in axes):
+            return None
+    return turn.x, _Order(axes, len(before))
+
+
+def _source(view: GraphView, node: Node, order: _Order) -> Value:
+    """Return the value to compute, of which the node's output is seen in an order."""
     name = view.fresh(f"{node.output}.untransposed")
-    value = Value(name, tuple(shape[axes.index(axis)] for axis in range(len(shape))))
-    back = Transpose(name=f"{name}.transposed", output=node.output, x=name, axes=axes)
-    return Rewrite(nodes=(replace(moved[0], output=name), back), values=(value,), weights=moved[1])
+    return Value(name, order.of_source(view.shape(node.output)))
+
+
+def _seen_again(
+    view: GraphView, value: Value, order: _Order, output: str
+) -> tuple[tuple[Node, ...], tuple[Value, ...]]:
+    """Return the nodes and values that make `output` of `value`, seen in an order."""
+    name = f"{value.name}.transposed"
+    if len(order.axes) == order.rank:
+        return (Transpose(name=name, output=output, x=value.name, axes=order.axes),), ()
+    turned = Value(view.fresh(name), tuple(value.shape[axis] for axis in order.whole))
+    nodes = (
+        Transpose(name=name, output=turned.name, x=value.name, axes=order.whole),
+        Reshape(name=f"{name}.squeezed", output=output, x=turned.name),
+    )
+    return nodes, (turned,)
 
 
 def _one_transpose(view: GraphView, node: Transpose) -> Outcome:
-    before, shape = view.producer(node.x), view.shape(node.x)
-    if isinstance(before, Transpose):
-        axes = tuple(before.axes[axis] for axis in node.axes)
-        return Rewrite(nodes=(replace(node, x=before.x, axes=axes),))
+    seen, shape = _seen(view, node.x), view.shape(node.x)
+    if seen is not None:
+        source, order = seen
+        axes = tuple(order.axes[axis] for axis in node.axes)
+        if len(axes) == order.rank:
+            return Rewrite(nodes=(replace(node, x=source, axes=axes),))
+        if axes == tuple(sorted(axes)):
+            return Rewrite(nodes=(Reshape(name=node.name, output=node.output, x=source),))
     long = [axis for axis in node.axes if shape[axis] > 1]
     if long == sorted(long) and node.axes != tuple(range(len(shape))):
         return Rewrite(nodes=(Reshape(name=node.name, output=node.output, x=node.x),))
+    before = view.producer(node.x)
+    if node.axes == (1, 0) and isinstance(before, Reshape) and not before.channels_last:
+        pixels = view.shape(before.x)
+        if len(pixels) in (3, 4) and pixels[0] == shape[0]:  # pixels become tokens
+            return _reshaped(view, node, before.x, _TOKENS)
     return None
 
 
-def _axes_read(view: GraphView, node: Node) -> Axes | None:
-    """Return the axes by which all values that the node reads are transposed, or None if they
-    differ."""
-    found = set()
+def _reshape(view: GraphView, node: Reshape) -> Outcome:
+    """Move a Reshape of rows with their channels last ahead of the Transpose."""
+    turn, shape = view.producer(node.x), view.shape(node.output)
+    if not isinstance(turn, Transpose) or node.channels_last:
+        return None
+    before, order = view.shape(turn.x), _ROWS.get(len(shape) - 1)
+    channels_last = (*range(1, len(before)), 0)
+    if order is None or len(before) not in (3, 4) or turn.axes != channels_last:
+        return None
+    if shape[-1] != before[0] or order.of_source(shape) == before:
+        return None
+    return _reshaped(view, node, turn.x, order)
+
+
+def _reshaped(view: GraphView, node: Node, x: str, order: _Order) -> Rewrite:
+    """Return the Rewrite that makes the node's output of x by a Reshape, then seen in an order."""
+    value = _source(view, node, order)
+    nodes, values = _seen_again(view, value, order, node.output)
+    first = Reshape(name=node.name, output=value.name, x=x)
+    return Rewrite(nodes=(first, *nodes), values=(value, *values))
+
+
+def _as_matrix(view: GraphView, node: Gemm) -> Outcome:
+    """Make a matrix of a Gemm's rows, which have more axes than a Conv's pixels."""
+    *rows, c = view.shape(node.x)
+    if prod(rows) == 1 or len(rows) in _ROWS:
+        return None
+    k = view.shape(node.output)[-1]
+    x = Value(view.fresh(f"{node.output}.rows"), (prod(rows), c))
+    y = Value(view.fresh(f"{node.output}.matrix"), (prod(rows), k))
+    nodes = (
+        Reshape(name=f"{node.name}.rows", output=x.name, x=node.x),
+        replace(node, x=x.name, output=y.name),
+        Reshape(name=f"{node.name}.matrix", output=node.output, x=y.name),
+    )
+    return Rewrite(nodes=nodes, values=(x, y))
+
+
+def _order_read(view: GraphView, node: Node) -> _Order | None:
+    """Return the order in which the node's operands are seen, or can be, or None."""
+    order = _order_seen(view, node)
+    if not isinstance(node, Gemm) or (order is not None and order.is_of_pixels):
+        return order
+    *rows, _ = view.shape(node.x)
+    return _ROWS.get(len(rows)) if prod(rows) > 1 else None
+
+
+def _order_seen(view: GraphView, node: Node) -> _Order | None:
+    """Return the order in which all values that the node reads are seen, or None."""
+    found, others = set[_Order](), list[str]()
     for name in node.operands():
         if view.weight(name) is None:
-            producer = view.producer(name)
-            found.add(producer.axes if isinstance(producer, Transpose) else None)
-    return found.pop() if len(found) == 1 else None
+            seen = _seen(view, name)
+            if seen is None:
+                others.append(name)
+            else:
+                found.add(seen[1])
+    if len(found) != 1:
+        return None
+    (order,) = found
+    return order if all(_can_follow(view, node, name, order) for name in others) else None
 
 
-Moved = tuple[Node, dict[str, Weight]] | None
+def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
+    """Return whether a value that is seen in no order can be put into the source's."""
+    if len(view.shape(name)) != len(order.axes):
+        return False
+    if isinstance(view.producer(name), Constant):
+        return True
+    is_whole = view.shape(name) == view.shape(node.output)
+    return isinstance(node, Binary) and is_whole and order.is_of_pixels
 
 
-def _source(view: GraphView, name: str) -> str:
-    """Return the value before the transpose."""
-    producer = view.producer(name)
-    return producer.x if isinstance(producer, Transpose) else name
+@dataclass
+class _Moving:
+    """Collects what moving a node ahead of a Transpose adds."""
+
+    view: GraphView
+    node: Node
+    order: _Order
+    nodes: list[Node] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+    weights: dict[str, Weight] = field(default_factory=dict)
+
+    def operand(self, name: str) -> str:
+        """Return an operand as the source has it."""
+        if self.view.weight(name) is not None:
+            return self.constant(name, "constant")
+        seen, producer = _seen(self.view, name), self.view.producer(name)
+        if seen is not None and seen[1] == self.order:
+            return seen[0]
+        shape = self.view.shape(name)
+        if isinstance(producer, Constant):
+            weight = self.constant(producer.weight, "constant")
+            return self._add(Constant, "part", self.order.of_source(shape), weight=weight)
+        whole = self.order.whole
+        if len(shape) < len(whole):
+            ahead = (1,) * (len(whole) - len(shape)) + shape
+            name = self._add(Reshape, "rows", ahead, x=name)
+        axes = tuple(whole.index(axis) for axis in range(len(whole)))
+        for reader in self.view.readers(name):
+            is_same = isinstance(reader, Transpose) and reader.axes == axes
+            if is_same and self.view.precedes(reader, self.node):
+                return reader.output
+        return self._add(Transpose, "pixels", self.order.of_source(shape), x=name, axes=axes)
+
+    def constant(self, name: str, role: str) -> str:
+        """Return a new constant, permuted to match the source."""
+        weight, axes = weight_of(self.view, name), self.order.axes
+        aligned = weight.reshape((1,) * (len(axes) - weight.ndim) + weight.shape)
+        turned = aligned.transpose([axes.index(axis) for axis in sorted(axes)])
+        made = self._fresh(role)
+        self.weights[made] = turned.reshape(self.order.of_source(aligned.shape))
+        return made
+
+    def _add(self, kind: type[Node], role: str, shape: Shape, **fields: Any) -> str:
+        """Add a node, and return its output."""
+        name = self._fresh(role)
+        self.values.append(Value(name, shape))
+        self.nodes.append(kind(name=name, output=name, **fields))
+        return name
+
+    def _fresh(self, role: str) -> str:
+        stem = f"{self.node.output}.{role}"
+        taken = {*self.weights, *(value.name for value in self.values)}
+        names = chain([stem], (f"{stem}.{number}" for number in count(1)))
+        return next(name for name in names if self.view.fresh(name) == name and name not in taken)
 
 
-def _untransposed(view: GraphView, name: str, axes: Axes) -> Weight:
-    """Return the constant, permuted to match the value before the transpose."""
-    weight = weight_of(view, name)
-    aligned = weight.reshape((1,) * (len(axes) - weight.ndim) + weight.shape)
-    return aligned.transpose([axes.index(axis) for axis in range(len(axes))])
+def _activate(to: _Moving, node: Activate) -> Node:
+    return replace(node, x=to.operand(node.x))
 
 
-def _activate(view: GraphView, node: Activate, axes: Axes) -> Moved:  # noqa: ARG001  it has no axis
-    return replace(node, x=_source(view, node.x)), {}
+def _along_axis(to: _Moving, node: Softmax | Slice) -> Node:
+    return replace(node, x=to.operand(node.x), axis=to.order.axes[node.axis])
 
 
-def _along_axis(view: GraphView, node: Softmax | Slice, axes: Axes) -> Moved:
-    return replace(node, x=_source(view, node.x), axis=axes[node.axis]), {}
+def _concat(to: _Moving, node: Concat) -> Node:
+    parts = tuple(map(to.operand, node.parts))
+    return replace(node, parts=parts, axis=to.order.axes[node.axis])
 
 
-def _concat(view: GraphView, node: Concat, axes: Axes) -> Moved:
-    parts = tuple(_source(view, part) for part in node.parts)
-    return replace(node, parts=parts, axis=axes[node.axis]), {}
+def _reduce(to: _Moving, node: Reduce) -> Node:
+    along = {to.order.axes[axis] for axis in node.axes}
+    if 0 not in along:  # an axis of size 1 joins those that are reduced: all pixels, perhaps
+        along |= set(range(to.order.rank)) - set(to.order.axes)
+    return replace(node, x=to.operand(node.x), axes=tuple(sorted(along)))
 
 
-def _reduce(view: GraphView, node: Reduce, axes: Axes) -> Moved:
-    along = tuple(sorted(axes[axis] for axis in node.axes))
-    return replace(node, x=_source(view, node.x), axes=along), {}
-
-
-def _normalise(view: GraphView, node: Normalise, axes: Axes) -> Moved:
+def _normalise(to: _Moving, node: Normalise) -> Node | None:
     if node.groups != 1:
         return None
-    weights = {
-        view.fresh(f"{node.output}.{role}"): _untransposed(view, name, axes)
-        for role, name in (("scale", node.scale), ("shift", node.shift))
-    }
-    scale, shift = weights
-    along = tuple(sorted(axes[axis] for axis in node.axes))
-    moved = replace(node, x=_source(view, node.x), scale=scale, shift=shift, axes=along)
-    return moved, weights
+    return replace(
+        node,
+        x=to.operand(node.x),
+        scale=to.constant(node.scale, "scale"),
+        shift=to.constant(node.shift, "shift"),
+        axes=tuple(sorted(to.order.axes[axis] for axis in node.axes)),
+    )
 
 
-def _binary(view: GraphView, node: Binary, axes: Axes) -> Moved:
-    names, weights = {}, {}
-    for name in {node.a, node.b}:
-        if view.weight(name) is None:
-            if len(view.shape(name)) != len(axes):
-                return None
-            names[name] = _source(view, name)
-        else:
-            names[name] = view.fresh(f"{node.output}.constant")
-            weights[names[name]] = _untransposed(view, name, axes)
-    return node.renamed(names), weights
-
-
-def _gemm(view: GraphView, node: Gemm, axes: Axes) -> Moved:
-    """Return a 1×1 Conv for a Gemm over the channels of each pixel, or None."""
-    x = _source(view, node.x)
-    c, *spatial = view.shape(x)
-    if axes[-1] != 0 or len(spatial) not in (2, 3):
+def _binary(to: _Moving, node: Binary) -> Node | None:
+    names = dict.fromkeys((node.a, node.b))
+    values = [name for name in names if to.view.weight(name) is None]
+    if any(len(to.view.shape(name)) != len(to.order.axes) for name in values):
         return None
-    filters, size = weight_of(view, node.weight), tuple(spatial)
+    return node.renamed({name: to.operand(name) for name in names})
+
+
+def _gemm(to: _Moving, node: Gemm) -> Node:
+    """Return the 1×1 Conv of a Gemm over the channels of each pixel."""
+    c, *spatial = to.order.of_source(to.view.shape(node.x))
+    filters, size = weight_of(to.view, node.weight), tuple(spatial)
     one, none = (1,) * len(size), (0,) * len(size)
     window = Window(size, one, one, one, none, none, size)
-    weight = view.fresh(f"{node.output}.weight")
-    conv = Conv(
+    weight = to.view.fresh(f"{node.output}.weight")
+    to.weights[weight] = np.reshape(filters, (*filters.shape, *one))
+    return Conv(
         name=node.name,
         output=node.output,
-        x=x,
+        x=to.operand(node.x),
         weight=weight,
         bias=node.bias,
         problem=ConvProblem(1, c, len(filters), window),
         activation=node.activation,
     )
-    return conv, {weight: np.reshape(filters, (*filters.shape, *one))}
 
 
-_MOVES: dict[type[Node], Callable[..., Moved]] = {
+_MOVES: dict[type[Node], Callable[..., Node | None]] = {
     Activate: _activate,
     Binary: _binary,
     Concat: _concat,
