@@ -26,6 +26,7 @@ from models.graph import (
     Softmax,
 )
 from models.onnx_loader import moving, reductions, resampling, windows
+from models.onnx_loader.einsum import einsum
 from models.onnx_loader.importer import (
     Importer,
     ImpossibleError,
@@ -341,6 +342,7 @@ OPERATORS: Mapping[str, Operator] = {
     "DequantizeLinear": _dequantize,
     "Div": _binary(BinaryOp.DIV),
     "Dropout": _identity,
+    "Einsum": einsum,
     "Elu": _elu,
     "Erf": _activation(ActivationKind.ERF),
     "Expand": moving.expand,
