@@ -1,1 +1,1 @@
-"""Checks 40 families of classifiers, for docs/models.md and results/families.md."""
+"""Checks 50 families of classifiers, for docs/models.md and results/families.md."""

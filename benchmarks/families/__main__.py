@@ -1,10 +1,10 @@
-"""Checks families of convolutional classifiers: whether they load, their launches and errors.
+"""Checks families of classifiers: whether they load, their launches and errors.
 
-    python -m benchmarks.families export [FOLDER]    with torch and timm
+    python -m benchmarks.families export [FOLDER] [--family NAME]...    with torch and timm
     python -m benchmarks.families check [FOLDER] [--family NAME]... [--simulate]
     python -m benchmarks.families table
 
-Exports one small member of each of 40 families of timm, by both exporters of PyTorch, for batch 1
+Exports one small member of each of 50 families of timm, by both exporters of PyTorch, for batch 1
 and for any, and checks what Convoy makes of them. Rows go to benchmarks/results/families.jsonl; the
 models stay in FOLDER, outside the repository. --simulate also runs the newest export of each family
 named on Convoy's kernels, on the CPU: minutes each.
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console(width=160)
     if options.what == "export":
         try:
-            for done in export(options.folder):
+            for done in export(options.folder, options.family or FAMILIES):
                 console.print(done)
         except ImportError as missing:
             parser.exit(1, f"skipped: {missing}; pip install torch timm onnxscript\n")

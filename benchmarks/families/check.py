@@ -16,11 +16,12 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from benchmarks.families.export import FAMILIES, SIZE, N
+from benchmarks.families.export import FAMILIES, SIZE, N, side_of
 from benchmarks.rows import Row, commit
 from cusim.build import FAST
 from cusim.device import CusimDevice
 from kernels.device.gpus import H200
+from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
@@ -28,13 +29,19 @@ from models.engines.tolerance import relative_error
 from models.errors import ModelError
 from models.graph import Node, Reshape
 from models.onnx_loader import load_proto
-from models.plan import build_plan
-from models.preprocessing import PRESETS, CropMode
+from models.preprocessing import PRESETS, CropMode, Preprocessing
+from models.reports.plan_report import plan_report
 
 IMAGE = (3, SIZE, SIZE)
-PLAIN = replace(
-    PRESETS["raw"].at(SIZE, SIZE), crop_mode=CropMode.SQUASH, resize=SIZE, scale=1 / 255
-)
+
+
+def plain(side: int = SIZE) -> Preprocessing:
+    """Return the preprocessing of images of a side."""
+    raw = PRESETS["raw"].at(side, side)
+    return replace(raw, crop_mode=CropMode.SQUASH, resize=side, scale=1 / 255)
+
+
+PLAIN = plain()
 
 
 @dataclass(frozen=True)
@@ -60,19 +67,31 @@ def _checked(file: Path, expected: ReferenceScores) -> dict[str, Any]:
     proto = onnx.load(file)
     found: dict[str, Any] = {"file_error": _error_of(proto, expected, at_once=False)}
     try:
-        loaded = load_proto(file.stem, proto, IMAGE)
+        loaded = load_proto(file.stem, proto, expected.images.shape[1:])
     except ModelError as error:
         return found | {"loads": False, "reason": str(error)}
-    classifier = Classifier(file.stem, loaded, PLAIN, expected.scores.shape[1])
-    graph = classifier.rewritten.graph
+    preprocessing = plain(expected.images.shape[-1])
+    classifier = Classifier(file.stem, loaded, preprocessing, expected.scores.shape[1])
     return found | {
         "loads": True,
         "nodes": len(proto.graph.node),
-        "launches": len(build_plan(graph, PLAIN, 1, heuristic(H200)).steps),
-        "launches_at_8": len(build_plan(graph, PLAIN, 8, heuristic(H200)).steps),
+        **_planned(classifier),
         "unfused": len([node for node in loaded.graph.nodes if _computes(node)]),
         "cpu_error": _error_of(loaded.proto, expected, at_once=True),
     }
+
+
+def _planned(classifier: Classifier) -> dict[str, Any]:
+    """Return the launches of the plans for an H200, and in fp16 what they take by the model of time
+    and at the card's peak rates."""
+    found: dict[str, Any] = {}
+    for n in (1, 8):
+        at = "" if n == 1 else f"_at_{n}"
+        report = plan_report(replace(classifier, precision=Precision.FP16), n, H200)
+        found[f"launches{at}"] = len(plan_report(classifier, n, H200).steps)
+        found[f"fp16_us{at}"] = round(report.timeline.us, 1)
+        found[f"fp16_roofline_us{at}"] = round(report.roofline_us, 1)
+    return found
 
 
 def _computes(node: Node) -> bool:
@@ -96,10 +115,11 @@ def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         proto = onnx.load(folder / f"{name}.dynamo.dynamic.onnx")
-        network = load_proto(name, proto, IMAGE)
+        side = side_of(name)
+        network = load_proto(name, proto, (3, side, side))
         classes = kept["scores"].shape[1]
         device = CusimDevice(FAST)
-        classifier = Classifier(name, network, PLAIN, classes)
+        classifier = Classifier(name, network, plain(side), classes)
         engine = CudaEngine(classifier, device, max_batch=1, choose=heuristic(device))
         engine.warm_up()
         started = perf_counter()

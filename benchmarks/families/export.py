@@ -1,4 +1,4 @@
-"""Exports one small member of each convolutional family of timm from PyTorch.
+"""Exports one small member of each family of timm from PyTorch: convolutions, then attention.
 
 Weights are random, and normalisations are as if they had seen data: a network whose every scale is
 1 and every shift 0 hides mistakes in both. Where the scores would no longer depend on the image, as
@@ -7,7 +7,7 @@ needed.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,32 @@ FAMILIES = (
     "focalnet_tiny_srf",
     "poolformer_s12",
     "mambaout_femto",
+    "vit_tiny_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "swin_tiny_patch4_window7_224",
+    "mobilevit_xxs",
+    "mobilevitv2_050",
+    "edgenext_xx_small",
+    "levit_128s",
+    "coatnet_nano_rw_224",
+    "efficientformer_l1",
+    "vit_small_patch14_dinov2",
 )
 """The smallest model that timm has of each family."""
 
 SIZE = 128
-"""The side of an image: these families take any size, and a smaller one is checked sooner."""
+"""The side of an image, where the family takes any size: a smaller one is checked sooner."""
+
+MADE_FOR = {
+    "vit_tiny_patch16_224": SIZE,
+    "deit_tiny_distilled_patch16_224": SIZE,
+    "swin_tiny_patch4_window7_224": SIZE,
+    "levit_128s": SIZE,
+    "coatnet_nano_rw_224": SIZE,
+    "efficientformer_l1": 224,  # timm makes it for no other
+    "vit_small_patch14_dinov2": 112,  # 8 × 8 patches of 14
+}
+"""The side that a network is made for, where it is made for one."""
 
 CLASSES = 100
 
@@ -78,7 +99,12 @@ _ALIKE = 1e-3
 nothing."""
 
 
-def export(folder: Path) -> Iterator[str]:
+def side_of(family: str) -> int:
+    """Return the side of a family's images."""
+    return MADE_FOR.get(family, SIZE)
+
+
+def export(folder: Path, families: Sequence[str] = FAMILIES) -> Iterator[str]:
     """Write each network's exports, images and PyTorch's scores, and yield a line about each.
 
     Existing files are kept. Raises ImportError where torch or timm is not installed.
@@ -87,11 +113,12 @@ def export(folder: Path) -> Iterator[str]:
     import torch  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
-    for name in FAMILIES:
+    for name in families:
         if (folder / f"{name}.npz").exists():
             continue
         network = _seeded(timm, torch, name)
-        images = torch.randn(N, 3, SIZE, SIZE) * 0.5 + torch.randn(N, 3, 1, 1)
+        side = side_of(name)
+        images = torch.randn(N, 3, side, side) * 0.5 + torch.randn(N, 3, 1, 1)
         scores = _scores(torch, network, images)
         if _alike(scores):
             _strengthen(torch, network)
@@ -150,7 +177,8 @@ def _strengthen(torch: Any, network: Any) -> None:
 def _seeded(timm: Any, torch: Any, name: str) -> Any:
     """Return the network in inference mode with weights drawn from a fixed seed."""
     torch.manual_seed(0)
-    network = timm.create_model(name, pretrained=False, num_classes=CLASSES).eval()
+    size = {"img_size": MADE_FOR[name]} if name in MADE_FOR else {}
+    network = timm.create_model(name, pretrained=False, num_classes=CLASSES, **size).eval()
     for module in network.modules():
         if getattr(module, "running_var", None) is not None:
             module.running_mean.normal_(0, 0.1)

@@ -6,19 +6,21 @@ from benchmarks.families.export import FAMILIES, SIZE
 from benchmarks.rows import Row
 
 _HEAD = f"""\
-# Families of convolutional classifiers
+# Families of classifiers
 
-One small member of each of {len(FAMILIES)} families of timm, random weights, {SIZE}×{SIZE} pixels,
-exported by both of PyTorch's exporters for batch 1 and for any: four files each. Written by
-`python -m benchmarks.families table` from `families.jsonl`, whose rows
+One small member of each of {len(FAMILIES)} families of timm, random weights, {SIZE}×{SIZE} pixels
+(of DINOv2 112×112), exported by both of PyTorch's exporters for batch 1 and for any: four files
+each. Written by `python -m benchmarks.families table` from `families.jsonl`, whose rows
 `python -m benchmarks.families check` appends.
 
 An error is the largest of a score, relative to the image's largest score, against PyTorch: of ONNX
 Runtime on the loader's normal form (the worst of the files), and of Convoy's kernels on the
-simulator. Launches are those of the CUDA engine's plan for one image.
+simulator. Launches are those of the CUDA engine's plan for one image; a family whose files all load
+runs on the kernels whole. The last columns are for an H200 in fp16, by the model of time, and
+beside it each launch's arithmetic or traffic at the card's peak rates: estimates, not measured.
 
-| family | files that load | nodes in the file | launches | CPU | simulator |
-| --- | ---: | ---: | ---: | ---: | ---: |
+| family | files that load | nodes in the file | launches | CPU | simulator | µs, N = 1 | N = 8 |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 
 
@@ -51,8 +53,17 @@ def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> s
         _range(launches),
         _worst(row["cpu_error"] for row in loaded),
         f"{simulated[family]:.1e}" if family in simulated else "",
+        *(_estimate(loaded, at) for at in ("", "_at_8")),
     ]
     return f"| {' | '.join(cells)} |\n"
+
+
+def _estimate(rows: Sequence[Row], at: str) -> str:
+    """Return the µs of the file that takes longest, then the least that its launches could."""
+    found = [
+        (row[f"fp16_us{at}"], row[f"fp16_roofline_us{at}"]) for row in rows if f"fp16_us{at}" in row
+    ]
+    return "{:.0f} ({:.0f})".format(*max(found)) if found else ""
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -16,16 +16,16 @@ def test_a_family_is_a_line_of_its_newest_rows() -> None:
         [
             row("1", **loading(1e-6)),
             row("1", **loading(2e-7)),
-            row("dynamic", **loading(3e-7, 60)),
+            row("dynamic", **loading(3e-7, 60), fp16_us=12.3, fp16_roofline_us=3.1),
             {"family": "convnext_atto", "simulated_error": 5e-7},
         ]
     )
-    line = "| convnext_atto | 2 of 2 | 70 | 60 to 61 | 3.0e-07 | 5.0e-07 |"
+    line = "| convnext_atto | 2 of 2 | 70 | 60 to 61 | 3.0e-07 | 5.0e-07 | 12 (3) |  |"
     assert line in text
     assert "1 of 1 families load." in text
 
 
 def test_a_refused_file_is_a_family_that_does_not_load() -> None:
     text = table([row("1", loads=False, reason="no"), row("dynamic", **loading(1e-7))])
-    assert "| convnext_atto | 1 of 2 | 70 | 61 | 1.0e-07 |  |" in text
+    assert "| convnext_atto | 1 of 2 | 70 | 61 | 1.0e-07 |  |  |  |" in text
     assert "0 of 1 families load." in text

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.families.check import IMAGE, PLAIN
-from benchmarks.families.export import CLASSES, EXPORTERS, FAMILIES
+from benchmarks.families.check import plain
+from benchmarks.families.export import CLASSES, EXPORTERS, FAMILIES, side_of
 from models.classifier import Classifier
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.prove import prove
@@ -33,8 +33,9 @@ def test_a_family_is_proved_in_batches_of_every_size(
     file = FOLDER / f"{name}.{exporter}.dynamic.onnx"
     if not file.is_file():
         pytest.skip(f"needs {file}, which `python -m benchmarks.families export` writes")
-    network = load_proto(name, onnx.load(file), IMAGE, opaque=True)
-    classifier = Classifier(name, network, PLAIN, CLASSES)
+    side = side_of(name)
+    network = load_proto(name, onnx.load(file), (3, side, side), opaque=True)
+    classifier = Classifier(name, network, plain(side), CLASSES)
     engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=MAX_BATCH, threads=1)
     engine.warm_up()
     with caplog.at_level(logging.WARNING, "convoy"):
@@ -50,8 +51,9 @@ def test_a_rewritten_family_has_the_scores_of_pytorch(name: str) -> None:
     if not file.is_file():
         pytest.skip(f"needs {file}, which `python -m benchmarks.families export` writes")
     kept = np.load(FOLDER / f"{name}.npz")
-    network = load_proto(name, onnx.load(file), IMAGE)
-    graph = Classifier(name, network, PLAIN, CLASSES).rewritten.graph
+    side = side_of(name)
+    network = load_proto(name, onnx.load(file), (3, side, side))
+    graph = Classifier(name, network, plain(side), CLASSES).rewritten.graph
     # One image: more would take a second to a minute each.
     (scores,) = run_reference(graph, {graph.inputs[0]: kept["images"][:1]}, np.float32).values()
     assert relative_error(scores.reshape(1, -1), kept["scores"][:1]) < 1e-5
