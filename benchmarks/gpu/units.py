@@ -52,6 +52,7 @@ SAMPLINGS = {"4:2:0": (2, 2), "4:4:4": (1, 1)}
 
 _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
 _NETWORKS = (*_SQUEEZENET, *_OTHERS)
+_ATTENTION = ("ViT-S/16",)
 
 
 def at_precision(network: str, precision: Precision) -> str:
@@ -61,7 +62,7 @@ def at_precision(network: str, precision: Precision) -> str:
 
 AT_PRECISIONS: Mapping[str, tuple[str, Precision]] = {
     at_precision(network, precision): (network, precision)
-    for network in _NETWORKS
+    for network in (*_NETWORKS, *_ATTENTION)
     for precision in Precision
 }
 """Every subject of NETWORK: which network, and at which precision."""
@@ -96,10 +97,11 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
     (LAYER, ("vgg-e",), (64, 16), ("convoy", "torch")),
     (LAYER, ("vgg-e fp16",), (1, 8, 64), ("convoy", "torch")),
     (LAYER, ("cuconv",), (1,), ("convoy", "torch")),
+    (NETWORK, _at(_ATTENTION, (Precision.FP32, Precision.FP16)), (1, 8), (UNTUNED, *_TORCH[1:])),
     (NETWORK, ("GoogLeNet", "VGG-19"), (1, 8), ("convoy", *_TORCH)),
     (NETWORK, ("ResNet-50", "GoogLeNet"), (1, 8), _SWITCHED),
     (LAYER, ("vgg-e", "c3d"), (1, 8), ("cudnn",)),
-    (NETWORK, _NETWORKS, (1, 8), ("torch.compile",)),
+    (NETWORK, (*_NETWORKS, *_at(_ATTENTION, (Precision.FP16,))), (1, 8), ("torch.compile",)),
     (LAYER, ("cuconv",), (8,), ("convoy", "torch")),
     (LAYER, ("cuconv",), (1, 8), ("im2col",)),
     (NETWORK, _NETWORKS, (2, 4), ("convoy", *_TORCH, "torch.compile")),

@@ -1,4 +1,4 @@
-"""Loads real networks: C3D, and the onnx package's nine with seeded weights in place of constants.
+"""Loads real networks: C3D, ViT-S/16, and the onnx package's nine with seeded weights.
 
 The onnx package ships well-known classifiers whose weights are all `ConstantOfShape(0.02)`. With
 those every image would give the same scores, so each such constant is replaced by seeded noise,
@@ -16,6 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.networks.c3d import c3d
+from benchmarks.networks.vit import vit
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.engine import Images
@@ -92,6 +93,7 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "GoogLeNet": lambda: light_network("inception_v1"),
     "SqueezeNet": lambda: light_network("squeezenet"),
     "C3D": c3d,
+    "ViT-S/16": vit,
 }
 """The networks that are timed whole, by name."""
 

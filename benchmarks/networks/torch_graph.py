@@ -13,18 +13,25 @@ from typing import Any
 import numpy as np
 
 from kernels.problems.activation import Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind, PoolProblem
 from models.graph import (
+    Attention,
+    Binary,
+    Concat,
+    Constant,
     Conv,
     Gemm,
     GlobalPool,
     Graph,
     Lrn,
     Node,
+    Normalise,
     Pool,
     Reshape,
     Slice,
     Softmax,
+    Transpose,
 )
 
 Values = dict[str, Any]
@@ -117,8 +124,29 @@ class _Run:
                 return functional.local_response_norm(
                     read(node.x), node.size, node.alpha, node.beta, node.bias
                 )
-            case Slice(axis=0):
+            case Slice(axis=0, step=1):
                 return self._channels(node.x, node.start, node.stop)
+            case Slice(step=1):
+                return read(node.x).narrow(node.axis + 1, node.start, node.stop - node.start)
+            case Attention():
+                bias = None if node.bias is None else read(node.bias)
+                return functional.scaled_dot_product_attention(
+                    read(node.q), read(node.k), read(node.v), bias, scale=node.scale
+                )
+            case Binary(op=BinaryOp.ADD):
+                return self._activate(read(node.a) + read(node.b), node.activation)
+            case Concat():
+                return self.torch.cat([read(part) for part in node.parts], node.axis + 1)
+            case Constant():
+                images = read(self.graph.inputs[0]).shape[0]
+                return read(node.weight).expand(images, *self.graph.shape(node.weight))
+            case Normalise(axes=(0,), groups=1):
+                factors = read(node.scale), read(node.shift)
+                return self._activate(
+                    self._normalised(read(node.x), *factors, node.epsilon), node.activation
+                )
+            case Transpose():
+                return read(node.x).permute(0, *(axis + 1 for axis in node.axes))
             case Reshape():
                 x = read(node.x)
                 x = x.movedim(1, -1) if node.channels_last else x
@@ -132,6 +160,10 @@ class _Run:
     def _conv(self, node: Conv) -> Any:
         window, functional = node.problem.window, self.torch.nn.functional
         x, padding = self.read(node.x), window.pads_begin
+        prologue = node.problem.prologue
+        if prologue is not None and node.scale is not None and node.shift is not None:
+            factors = self.read(node.scale), self.read(node.shift)
+            x = self._activate(self._normalised(x, *factors, prologue.epsilon), prologue.activation)
         if window.pads_begin != window.pads_end:
             x = functional.pad(x, _pad_list(window.pads_begin, window.pads_end))
             padding = (0,) * len(padding)
@@ -181,9 +213,21 @@ class _Run:
     def _activate(self, x: Any, activation: Activation | None) -> Any:
         if activation is None:
             return x
-        if activation.kind is not ActivationKind.RELU:
-            raise TypeError(f"no PyTorch for {activation}")
-        return self.torch.relu(x)
+        match activation.kind:
+            case ActivationKind.RELU:
+                return self.torch.relu(x)
+            case ActivationKind.GELU:
+                return self.torch.nn.functional.gelu(x)
+            case _:
+                raise TypeError(f"no PyTorch for {activation}")
+
+    def _normalised(self, x: Any, scale: Any, shift: Any, epsilon: float | None) -> Any:
+        """Return x normalised over its channels, or only scaled and shifted without an epsilon."""
+        last, scale, shift = x.movedim(1, -1), scale.flatten(), shift.flatten()
+        if epsilon is None:
+            return (last * scale + shift).movedim(-1, 1)
+        normalise = self.torch.nn.functional.layer_norm
+        return normalise(last, scale.shape, scale, shift, epsilon).movedim(-1, 1)
 
 
 def _pad_list(begin: Any, end: Any) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.networks.c3d import C3D, c3d
 from benchmarks.networks.light import NETWORKS, classifier, light_network
 from benchmarks.networks.torch_graph import torch_module
+from benchmarks.networks.vit import Vit, vit
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error
 from models.preprocessing import normalisation
@@ -19,6 +20,7 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch computes the baselines
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     **NETWORKS,
     "C3D": lambda: c3d(C3D((6, 14, 14), (5, 6, 7), hidden=12, classes=9)),
+    "ViT-S/16": lambda: vit(Vit(32, 8, 24, 2, 3, 48, 7)),
 }
 
 
