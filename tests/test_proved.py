@@ -1,5 +1,6 @@
 """What `make test` spares depends only on what the digest is of, and is a sample short of all."""
 
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -22,22 +23,33 @@ def _items(file: Path, *tests: tuple[str, int]) -> list[pytest.Item]:
     ]
 
 
-def test_one_test_in_32_of_a_file_is_left_and_over_runs_each_is() -> None:
-    items = _items(CASES, ("of_many", 63), ("of_one", 1), ("of_32", 32))
-    items += _items(CASES.with_name("test_cubins.py"), ("of_another", 3))
-    alone, ran = 0, set()
-    for run in range(400):
+@pytest.mark.parametrize(("tests", "files", "step"), [(300, 1, 32), (96, 4, 8), (3, 4, 8)])
+def test_one_test_in_32_is_left_and_over_runs_each_is(tests: int, files: int, step: int) -> None:
+    items = _items(CASES, ("of_many", tests - 1), ("of_one", 1))
+    chosen, kept, ran = 0, 0, set()
+    for run in range(600):
         spared = KERNELS.spared(items, f"run {run}")
         assert spared == KERNELS.spared(items, f"run {run}")  # as in another worker
         left = [index for index, item in enumerate(items) if item not in spared]
-        first, second, third = left[:3]
-        assert (second - first, third - first) == (32, 64)
-        assert first < 32
-        assert len(left) <= 4
-        alone += len(left) == 4
+        assert {after - before for before, after in pairwise(left)} <= {step}
+        chosen += bool(left)
+        kept += len(left)
         ran |= set(left)
-    assert ran == set(range(len(items)))
-    assert 18 < alone < 75  # three in 32 of the runs have one of the three
+    assert ran == set(range(tests))
+    assert 0.6 * tests < kept * 32 / 600 < 1.4 * tests
+    assert chosen <= 600 / files * 1.3
+
+
+def test_files_of_a_proof_have_their_turns_apart() -> None:
+    items = _items(CASES, ("of_many", 96)) + _items(
+        CASES.with_name("test_cubins.py"), ("other", 96)
+    )
+    seen = set()
+    for run in range(100):
+        spared = KERNELS.spared(items, f"run {run}")
+        left = {item.path for item in items if item not in spared}
+        seen.add(frozenset(path.name for path in left))
+    assert len(seen) == 4  # both, either or none
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ To simulate and compile every kernel and network, to compute figures of them, an
 batching policy hours of requests in virtual time takes most of the suite's time, and gives the same
 result until a source, a case, a library or a compiler changes. `make prove` runs all of it, and
 then writes the digest of all that each proof depends on to tests/proved.txt. While a proof's digest
-holds, `make test` runs one test in 32 of each file, each run others than the one before, for
+holds, `make test` runs one test in 32, each run others than the one before, for
 what a digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
 
     python -m tests.support.proved            # writes the digests: `make prove`, where all passed
@@ -16,7 +16,6 @@ import re
 import subprocess
 import sys
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +30,11 @@ from tests.support import ROOT
 PROVED = ROOT / "tests" / "proved.txt"
 
 ONE_IN = 32
+
+# Of files with few tests one in so many has tests in a run, and so many times as many of them: what
+# a file needs once, such as a build of the simulator, is seldom made for a single test.
+FILES = 4
+MANY = 256
 
 _IMPORT = re.compile(
     r"^\s*(?:from|import) ((?:benchmarks|loadtest|models|service|tests)\b[\w.]*)"
@@ -80,25 +84,23 @@ class Proof:
         )
 
     def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
-        """Return the tests that need not run again while it holds: 31 in 32 of each file.
+        """Return the tests that need not run again while it holds: 31 in 32.
 
         Which they are depends on the run's name alone, for all its workers to spare the same.
         """
-        seen: Counter[Path] = Counter()
-        proves: dict[Path, bool] = {}
-        left = []
+        by_file: dict[Path, list[pytest.Item]] = {}
         for item in items:
-            path = item.path
-            if path not in proves:
-                where = path.relative_to(ROOT).as_posix()
-                proves[path] = where.startswith(self.tests) and not self.reads_more(path)
-                seen[path] = zlib.crc32(f"{where} {run}".encode())
-            if not proves[path]:
-                continue
-            if seen[path] % ONE_IN:
-                left.append(item)
-            seen[path] += 1
-        return left
+            by_file.setdefault(item.path, []).append(item)
+        spared: list[pytest.Item] = []
+        for path, tests in by_file.items():
+            where = path.relative_to(ROOT).as_posix()
+            if where.startswith(self.tests) and not self.reads_more(path):
+                files = FILES if len(tests) < MANY else 1
+                step, turn = ONE_IN // files, zlib.crc32(f"{where} {run}".encode())
+                first = turn // files % step if turn % files == 0 else len(tests)
+                kept = set(range(first, len(tests), step))
+                spared += [test for place, test in enumerate(tests) if place not in kept]
+        return spared
 
 
 @cache
@@ -139,6 +141,7 @@ _SERVICE = (
     "service/callbacks.py",
     "service/errors.py",
     "service/fair_queue.py",
+    "service/folders.py",
 )
 
 _NETWORKS = Proof(
