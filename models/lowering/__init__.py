@@ -1,6 +1,6 @@
 """Turns typed nodes into kernel launches on named buffers.
 
-    graph ─ nodes (one function a node) ─ tape: launches, buffers, weights
+    graph ─ nodes (one function per node) ─ tape: launches, buffers, weights
             context: where each value lies (placement)
 
 Each node becomes as few launches as possible: none where its output is a view of an existing buffer

@@ -1,7 +1,7 @@
 """Provides threads that call functions for an event loop.
 
 They cost less than half of `loop.run_in_executor`, with a callback or one future instead of two:
-with a model that takes a millisecond, two handovers a request are most of what a server adds. The
+with a model that takes a millisecond, two handovers per request are most of what a server adds. The
 threads are daemons: one that is stuck in a device driver cannot keep the process alive.
 
 A thread cannot be ended from outside. A job that exceeds its bound fails with ThreadLostError, its

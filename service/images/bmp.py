@@ -12,7 +12,7 @@ _HEADERS = (40, 52, 56, 64, 108, 124)
 
 _PLAIN, _RLE8, _RLE4, _FIELDS = 0, 1, 2, 3
 
-# Of each number of bits a pixel: bytes and nanoseconds, besides the file, which is copied. A
+# Of each number of bits per pixel: bytes and nanoseconds, besides the file, which is copied. A
 # palette that is grey takes a fifth of what is said.
 _WEIGHTS = {
     1: Weight(0.0, 2.1, 4),

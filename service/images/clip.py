@@ -70,11 +70,11 @@ _ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, struct.error),
 )
 
-# A canvas, the one before it, and copies with and without transparency, of 4 bytes a pixel each.
+# A canvas, the one before it, and copies with and without transparency, of 4 bytes per pixel each.
 # Most time is the copying; a frame that codes all pixels takes longer.
 _ANIMATED = Weight(held_bytes=0.0, drawn_bytes=17.3, ns=100)
 
-# H.264 may refer to 16 frames, of 3 bytes a pixel: that takes 77, where usual videos take 20 to 45.
+# H.264 may refer to 16 frames, of 3 bytes per pixel: that takes 77, usual videos 20 to 45.
 _VIDEO = Weight(held_bytes=0.0, drawn_bytes=77.0, ns=40)
 _VIDEO_NS_A_BYTE = 50  # of coded frames
 _HASTE = 5  # times as long as estimated, a video is given up

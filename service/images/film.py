@@ -92,7 +92,7 @@ def _animation(
     return Animation(kind, memoryview(data), frames, chosen, sketch)
 
 
-# What a decoder may make of a frame: at most three bytes a pixel, of four colours or grey.
+# What a decoder may make of a frame: at most three bytes per pixel, of four colours or grey.
 _PIXEL_FORMATS = frozenset(
     f"{kind}{bits}"
     for kind, depths in {

@@ -355,7 +355,7 @@ class _Heif:
 class _Coded(NamedTuple):
     width: int
     height: int
-    planes: float  # bytes a pixel
+    planes: float  # bytes per pixel
     passes: int
 
 

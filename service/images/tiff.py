@@ -138,13 +138,13 @@ def _kind(tags: dict[int, _Tag]) -> tuple[int, int, int]:
     wide = bits in (8, 16) or (bits in (1, 2, 4) and samples == 1)
     if len(depths) != 1 or not wide or {*_formats(tags)} != {1}:
         raise UnsupportedMediaTypeError(
-            f"this TIFF has samples of {', '.join(map(str, sorted(depths)))} bits, or such that are"
-            " no whole numbers; save it with 8 or 16 bits a sample"
+            f"this TIFF has samples of {', '.join(map(str, sorted(depths)))} bits, or samples"
+            " that are no whole numbers; save it with 8 or 16 bits per sample"
         )
     if not _COLOURS.get(colours, _MOST_SAMPLES) <= samples <= _MOST_SAMPLES:
         raise UnsupportedMediaTypeError(
-            f"this TIFF has {samples} samples a pixel of the kind {colours}; save it as grey, RGB,"
-            " RGBA or CMYK"
+            f"this TIFF has {samples} samples per pixel, of the kind {colours}; save it as"
+            " grey, RGB, RGBA or CMYK"
         )
     return samples, bits, compression
 

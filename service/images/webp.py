@@ -18,7 +18,7 @@ _MOST_PIXELS = {b"VP8L": 2**15, b"VP8 ": 2**11}
 # Of a frame's chunk: its place, size and duration.
 _FRAME_BYTES = 16
 
-# Pillow reads every WebP as an animation: two canvases of 4 bytes a pixel, a copy, and the image.
+# Pillow reads every WebP as an animation: two canvases of 4 bytes per pixel, a copy, and the image.
 _WEIGHT = Weight(held_bytes=0.0, drawn_bytes=17.3, ns=50)
 
 

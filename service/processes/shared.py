@@ -1,7 +1,7 @@
 """Lays out the memory that all processes of a service share.
 
-    inside   images inside, a row a worker        the worker writes
-    counts   a row a process, see `Counts`        the process writes; the rows add up
+    inside   images inside, a row per worker      the worker writes
+    counts   a row per process, see `Counts`      the process writes; the rows add up
     images   of any kind, a slot each             the worker writes, the engine reads
     scores   of the image in the same slot        the main process writes, the worker reads
     flags    the same: why it is left to the worker

@@ -1,6 +1,6 @@
 """Carries messages between a worker and the main process as lines of JSON over a socket.
 
-main     ["status", a row a model]                               first, and ten times a second
+main     ["status", a row per model]                             first, and ten times per second
          ["reload"]                                              read files again
          ["leave"]                                               fail readiness, end connections
          ["drain"]                                               said again: do not wait

@@ -237,7 +237,7 @@ def test_the_flattest_images_have_enough_data(mode: str, options: dict[str, Any]
         (0xC9, 8, "rare kind .with arithmetic coding."),
         (0xCA, 8, "rare kind .with arithmetic coding."),
         (0xC3, 8, "rare kind .lossless or hierarchical."),
-        (0xC1, 12, "12 bits a sample; save it with 8"),
+        (0xC1, 12, "12 bits per sample; save it with 8"),
     ],
 )
 def test_rare_jpegs_are_named(marker: int, precision: int, message: str) -> None:

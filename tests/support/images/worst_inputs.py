@@ -162,7 +162,7 @@ def images() -> Mapping[str, bytes]:
     flat = Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4))
     opaque = flat.convert("RGB")
     deep = zlib.compressobj(9)
-    row = bytes(1 + SIDE * 8)  # 16 bits a sample, of four
+    row = bytes(1 + SIDE * 8)  # 16 bits per sample, of four
     pixels = b"".join(deep.compress(row) for _ in range(SIDE)) + deep.flush()
     lying = bytearray(encode(noise(320, 240), "JPEG"))
     frame = lying.index(b"\xff\xc0")
