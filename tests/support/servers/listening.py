@@ -11,6 +11,7 @@ from uvicorn.server import ServerState
 
 from service.edge.edge import Edge, Limits
 from service.edge.keys import Keys
+from service.hosting.admission import ByteRoom
 from service.http.connection import Connection
 from service.http.exchange import AnyEndpoint
 from service.http.uvicorn_adapter import ConvoyConfig
@@ -107,14 +108,17 @@ async def listening(
     keys: Keys | None = None,
     ended: Callable[[RequestRecord], Any] = lambda _: None,
     endpoints: Mapping[str, AnyEndpoint] | None = None,
+    room: ByteRoom | None = None,
 ) -> AsyncIterator[OpenPort]:
-    """Serve within these limits; at the end no request may be in progress."""
+    """Serve within these limits, with unread answers in `room`; in the end no request may be in
+    progress."""
     entries: list[RequestRecord] = []
     edge = Edge(limits, keys, [entries.append, ended])
     config = ConvoyConfig(
         app,
         edge,
         endpoints,
+        room,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -1,8 +1,10 @@
-"""The table of bounds has no empty cell, and each names the test that holds it."""
+"""Each cell of the table of bounds names a test that sends to that surface, or is of its own."""
 
 import re
 from pathlib import Path
 
+from tests.service.whole.attacks import test_holds, test_surfaces
+from tests.service.whole.attacks.test_surfaces import ROWS
 from tests.service.whole.faults.catalog import ELSEWHERE
 
 _ROOT = Path(__file__).parents[4]
@@ -23,19 +25,52 @@ def is_there(test: str) -> bool:
     return bool(re.search(rf"def {name}\(", (_TESTS / file).read_text("utf-8")))
 
 
+# What is one image by its form has no bound of its own on images.
+ONE = {"classify, an image"}
+
+# Tests that send to one surface, which is the only one with this bound.
+OWN = {"clips": {"cl"}, "`/v1/.../pixels`": {"sp"}}
+
+
+def surfaces_of(test: str) -> set[str]:
+    """The surfaces that a test sends to: all of those by which it is parametrised."""
+    module = test_holds if "test_holds" in test else test_surfaces
+    found = getattr(module, test.partition("::")[2], None)
+    marks = [mark for mark in getattr(found, "pytestmark", []) if mark.args[:1] == ("surface",)]
+    return {surface for mark in marks for surface in mark.args[1]}
+
+
+def empty_cells(surfaces: list[list[str]], legend: dict[str, str]) -> list[tuple[str, str]]:
+    """The row and text of each cell without a test that sends to each surface of the row."""
+    found = []
+    for name, *cells in surfaces:
+        for cell in cells:
+            letters = _LETTER.findall(cell)
+            tested = {surface for each in letters for surface in surfaces_of(legend[each])}
+            if not {*ROWS[name]} - ONE <= tested and not OWN.get(name, set()) & {*letters}:
+                found.append((name, cell))
+    return found
+
+
 def test_each_surface_has_each_bound_and_its_test() -> None:
     head, _, *surfaces = rows("| surface | bytes |")
     legend = {cells[0].strip("[]"): cells[1].strip("`") for cells in rows("| | test, in")[2:]}
     assert len(head) == 9
-    used = set()
-    for surface in surfaces:
-        assert len(surface) == len(head), surface
-        for cell in surface[1:]:
-            letters = _LETTER.findall(cell)
-            assert letters, f"{surface[0]}: {cell!r} names no test"
-            used |= {*letters}
+    assert [row[0] for row in surfaces] == [*ROWS]
+    assert {len(row) for row in surfaces} == {len(head)}
+    assert empty_cells(surfaces, legend) == []
+    used = {letter for row in surfaces for cell in row[1:] for letter in _LETTER.findall(cell)}
     assert used == set(legend)
     assert [test for test in legend.values() if not is_there(test)] == []
+
+
+def test_an_empty_cell_and_one_with_another_surfaces_test_are_found() -> None:
+    legend = {"so": "test_surfaces.py::test_other_calls_take_short_bodies_and_no_images"}
+    assert empty_cells([["clips", "", "none [so]"]], legend) == [
+        ("clips", ""),
+        ("clips", "none [so]"),
+    ]
+    assert empty_cells([["all other calls by gRPC", "4 kB [so]"]], legend) == []
 
 
 def test_faults_that_are_injected_elsewhere_have_their_test() -> None:

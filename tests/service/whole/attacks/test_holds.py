@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +16,16 @@ from service.api import embeddings, v1
 from service.api.app import create_app
 from service.api.v2.infer import Infer
 from service.api.v2.inference import InferRequest, WantedOutput
+from service.api.v2.parse import read_json
+from service.api.v2.repository import _decode as load_request
 from service.engine.ranking import rank
+from service.errors import BadRequestError
+from service.grpc.messages import message_class, parse
 from service.grpc.model_infer import _Exchange, in_stream
 from service.hosting.pipeline import ModelInfo
-from tests.fuzz.lock import MOST_HELD_S, READERS
+from tests.fuzz.lock import KNOWN, MOST_HELD_S, READERS, written
+from tests.fuzz.targets import CORPUS, LOCK
+from tests.service.whole.attacks.test_surfaces import EVERY, OTHER_GRPC, OTHER_HTTP
 from tests.support.servers.routes import posts_of
 from tests.support.service.fakes import make_repository
 from tests.support.service.heartbeat import longest_hold_s
@@ -142,3 +149,47 @@ def test_a_long_answer_lets_other_threads_run(route: str, form: str) -> None:
     write = WRITERS[route][form]()
     assert len(write()) > 10_000
     assert longest_hold_s(write, 20, MOST_HELD_S) <= MOST_HELD_S
+
+
+# What each surface that takes images reads and writes, by route.
+AS: Mapping[str, str] = {
+    "classify, an image": "/v1/classify",
+    "classify, a form": "/v1/classify",
+    "classify, JSON": "/v1/classify",
+    "explain": "/v1/classify",
+    "clips": "/v1/classify",
+    "embeddings, a form": "/v1/embeddings",
+    "embeddings, JSON": "/v1/embeddings",
+    "pixels": "/v1/models/{model}/pixels",
+    "V2": "/v2/models/{model}/infer",
+    "shared memory": "/v2/models/{model}/infer",
+    "ModelInfer": "gRPC",
+    "ModelStreamInfer": "gRPC",
+}
+# The longest bodies of other calls.
+SHORT_BODIES: Mapping[str, Callable[[], object]] = {
+    OTHER_HTTP: lambda: refused(read_json, load_request, b'{"parameters":{' + b'"a":0,' * 10_000),
+    OTHER_GRPC: lambda: refused(
+        parse, message_class("inference.ModelInferRequest"), b"\x2a\0" * 2048
+    ),
+}
+
+
+def refused(read: Callable[..., object], *arguments: object) -> None:
+    with suppress(BadRequestError):
+        read(*arguments)
+
+
+@pytest.mark.parametrize("surface", EVERY)
+def test_a_surface_lets_other_threads_run(surface: str) -> None:
+    """Long bodies of each kind that it reads are tried by tests/fuzz, and its answers above."""
+    if (read := SHORT_BODIES.get(surface)) is not None:
+        assert longest_hold_s(read, 20, MOST_HELD_S) <= MOST_HELD_S
+        return
+    route = AS[surface]
+    tried = {path.read_bytes() for path in (CORPUS / LOCK).iterdir()}
+    for kind in READ_BY[route]:
+        known = [written(kind, long)[:2000] for of, long in KNOWN.values() if of == kind]
+        assert known
+        assert not {*known} - tried
+    assert route in WRITERS or surface == "pixels"
