@@ -1,6 +1,6 @@
 """Measures the time that the service adds to HTTP, by alternating Convoy with simpler servers.
 
-    python -m benchmarks.serving.overhead [--requests N] [--record [FILE]]
+    python -m benchmarks.serving.overhead [--requests N] [--beside CHECKOUT] [--record [FILE]]
 
 Convoy is the real application, with an engine and a decoder that do nothing, so only its own work
 remains: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The other
@@ -8,7 +8,7 @@ routes read the same body and answer some JSON. Two of them, an ASGI and a FastA
 Convoy's own connections: they show what the application and the framework add to those. The third
 is a FastAPI route as `uvicorn module:app` serves it. Each server is a process of its own on a
 loopback port; the client is this process. Requests take turns (A B C, C B A, ...), so other work on
-the machine affects all servers.
+the machine affects all servers. With `--beside` Convoy as another checkout has it is one of them.
 """
 
 import argparse
@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -36,7 +38,7 @@ from benchmarks.serving.http_client import (
     get_request,
     post_request,
 )
-from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
+from benchmarks.serving.targets import BESIDE, CONVOY, TARGETS, UVICORN, serve_checkout
 from service.engine.cores import available_cores, cpu_model
 
 BODY_BYTES = 100_000
@@ -240,6 +242,13 @@ def show(measured: Sequence[Measurement], console: Console) -> None:
             f"beside {UVICORN}: {convoy.latency.p50_ms - stock.latency.p50_ms:+.3f} ms at p50, "
             f"{ratio:.0%} of its requests a second"
         )
+    other = next((row for row in measured if row.target == BESIDE), None)
+    if other is not None:
+        rate = convoy.throughput.requests_a_second / other.throughput.requests_a_second
+        console.print(
+            f"beside {BESIDE}: {convoy.latency.p50_ms / other.latency.p50_ms - 1:+.1%} at p50, "
+            f"{rate - 1:+.1%} requests/s"
+        )
     verdict = {True: "met", False: "NOT MET"}
     console.print(
         f"{verdict[added_ms <= MOST_ADDED_MS]}: Convoy adds {added_ms:.3f} ms at p50 "
@@ -269,6 +278,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="SERVER",
         help="servers beside the first; more servers leave the caches colder (all: %(choices)s)",
     )
+    parser.add_argument("--beside", type=Path, help="another checkout of Convoy")
     add_record(parser, RECORD)
     parsed = parser.parse_args(arguments)
     if parsed.requests < 2:
@@ -285,6 +295,9 @@ def main(command_line: Sequence[str] | None = None) -> None:
             for name, target in TARGETS.items()
             if name == YARDSTICK or name in arguments.only
         }
+        if arguments.beside is not None:
+            other = partial(serve_checkout, arguments.beside.resolve())
+            addresses[BESIDE] = servers.enter_context(serving(other))
         for address in addresses.values():
             wait_until_ready(address)
         measured = [

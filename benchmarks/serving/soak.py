@@ -12,7 +12,8 @@ server's own counters agree, memory, threads and open files have not grown, and 
 status 0.
 
 With `--swaps` the model changes every so many seconds, and half of the requests are V2's, by HTTP
-and by gRPC in turn, whose answers must have the scores of the version that they say.
+and by gRPC in turn, whose answers must have the scores of the version that they say, or the
+embedding. Every third version is a bad one, and must be refused.
 
 With `--attackers` a hostile client sends the requests that cost most, and the load is a fifth of
 the capacity: less than its share beside one other. Then p99 must stay within 4 times its value
@@ -32,25 +33,27 @@ from statistics import median
 from tempfile import TemporaryDirectory, TemporaryFile
 
 import numpy as np
+from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from benchmarks.rows import RESULTS, add_record, append
-from benchmarks.serving.attacks.attackers import (
-    ATTACKED,
-    UNANSWERED,
-    Attack,
-    GrpcAttack,
-    attacks_on,
-    under_attack,
-)
+from benchmarks.serving.attacks.attackers import ATTACKED, Attack, attacks_on, under_attack
+from benchmarks.serving.attacks.ways import UNANSWERED
 from benchmarks.serving.overhead import where
 from benchmarks.serving.served import end, last_lines
 from benchmarks.serving.served import logged as serving
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, p99_ms, told
-from benchmarks.serving.swaps import Clients, Swaps, first_version, serve_options, swapping
+from benchmarks.serving.swaps import (
+    Clients,
+    Swaps,
+    first_version,
+    serve_options,
+    swapping,
+    vectors_of,
+)
 from loadtest.client import Client
 from loadtest.clock import precise_clock
 from loadtest.images import SAMPLES, ImageFile, load_images
@@ -80,6 +83,9 @@ _KINDS = 9973
 
 # V2's requests before the load.
 _FIRST = 2
+
+# Every so many versions one is bad.
+_BAD_EVERY = 3
 
 _SETTLE_S = 0.2
 _FIRST_ATTACKS_S = 2.0
@@ -118,8 +124,10 @@ class Run:
     p99_ms: float = 0.0
     swap_every_s: float = 0.0
     swaps: int = 0
+    refused_swaps: int = 0  # of bad versions
     failed_swaps: list[str] = field(default_factory=list)
     versions: int = 0  # that gave answers
+    embeddings: int = 0  # right ones
 
     @property
     def growth(self) -> float:
@@ -156,6 +164,10 @@ def broken(run: Run, most_growth: float) -> list[str]:
     if run.p99_alone_ms and run.p99_ms > MOST_P99 * run.p99_alone_ms:
         found.append(f"p99 {run.p99_ms:.0f} ms beside attackers; {run.p99_alone_ms:.0f} without")
     found += [f"a swap failed: {reason}" for reason in run.failed_swaps]
+    if run.swaps > _BAD_EVERY and not run.refused_swaps:
+        found.append(f"{run.swaps} swaps, but no bad version was refused")
+    if run.swap_every_s and not run.embeddings:
+        found.append("no embedding came")
     if run.swap_every_s and run.versions < min(2, run.swaps):
         found.append(f"{run.swaps} swaps, but answers of {run.versions} versions")
     if run.inside:
@@ -220,7 +232,7 @@ class ModelUnderSwaps:
         """Change the model at regular intervals within this block."""
         async with (
             self.clients as clients,
-            swapping(clients, self.folder, every_s) as done,
+            swapping(clients, self.folder, every_s, bad=_BAD_EVERY) as done,
         ):
             yield done
 
@@ -236,7 +248,8 @@ async def soak(
     large: Sequence[ImageFile] = (),
     pid: int | None = None,
     seed: int = 0,
-    attacks: Sequence[Attack | GrpcAttack] = (),
+    attacks: Sequence[Attack] = (),
+    grpc: str = "",
     swapped: ModelUnderSwaps | None = None,
     progress: Progress | None = None,
 ) -> None:
@@ -254,7 +267,7 @@ async def soak(
         async with swapped.clients as versions:  # which starts grpcio's threads
             for number in range(_FIRST):
                 assert (await versions.send(number)).kind == OK
-    async with under_attack(url, attacks, 1) as first:  # which starts what threads it takes
+    async with under_attack(url, grpc, attacks, 1) as first:  # which starts what threads it takes
         await asyncio.sleep(_FIRST_ATTACKS_S if attacks else 0)
     await asyncio.sleep(_SETTLE_S)
     run.before = look_at(pid) if pid else None
@@ -297,18 +310,23 @@ async def soak(
             watching = asyncio.create_task(_watch(run, pid, progress))
             moments = clock.now() + arrivals(Arrivals.POISSON, run.rate, run.seconds, seed)
             async with AsyncExitStack() as beside:
-                attackers = await beside.enter_async_context(under_attack(url, attacks, 1))
+                attackers = await beside.enter_async_context(under_attack(url, grpc, attacks, 1))
                 if swapped:
                     changes = await beside.enter_async_context(swapped.running(run.swap_every_s))
                 await open_loop(moments, send, journal, clock, _MAX_OUTSTANDING)
             run.attacks = first.statuses + attackers.statuses
             if swapped:
-                run.swaps, run.failed_swaps = len(changes.took_s), changes.failures
-                run.versions = len(swapped.clients.versions)
+                _count_swaps(run, changes, swapped.clients)
             watching.cancel()
     run.p99_ms = p99_ms(journal)
     columns = journal.columns()
     run.outcomes = Counter(columns.kinds[kind] for kind in columns.kind)
+
+
+def _count_swaps(run: Run, changes: Swaps, clients: Clients) -> None:
+    run.swaps, run.failed_swaps = len(changes.took_s), changes.failures
+    run.refused_swaps = changes.refused
+    run.versions, run.embeddings = len(clients.versions), clients.embeddings
 
 
 async def _watch(run: Run, pid: int | None, progress: Progress | None) -> None:
@@ -362,16 +380,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     large = enlarged(images)
     with TemporaryFile("w+") as log, TemporaryDirectory() as name:
         folder, serve, expected = Path(name), options.serve, None
+        vectors: Sequence[NDArray[np.float32]] = ()
         if options.swaps:
             expected = first_version(folder, images)
+            vectors = vectors_of(folder, images)
             serve = [*serve_options(folder), *serve]
         elif options.attackers:
             serve = [*serve, *ATTACKED]
         with serving(serve, log) as (process, url, grpc):
             with bar:
-                attacks = attacks_on(url, grpc) if options.attackers else ()
+                attacks = attacks_on(url, by_grpc=True) if options.attackers else ()
                 swapped = (
-                    ModelUnderSwaps(Clients(url, grpc, images, expected), folder)
+                    ModelUnderSwaps(Clients(url, grpc, images, expected, vectors), folder)
                     if expected
                     else None
                 )
@@ -380,6 +400,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     large=large,
                     pid=process.pid,
                     attacks=attacks,
+                    grpc=grpc,
                     swapped=swapped,
                     progress=bar,
                 )

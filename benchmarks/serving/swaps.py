@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from http import HTTPStatus
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -43,7 +44,14 @@ from loadtest.clock import Clock, precise_clock
 from loadtest.images import SAMPLES, ImageFile, load_images
 from loadtest.journal import MIXED_UP, OK, Journal, Outcome
 from loadtest.loops import Arrivals, arrivals, open_loop
-from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
+from models import (
+    BUILT_IN_MODEL,
+    DeviceKind,
+    Inner,
+    as_vectors,
+    load_classifier,
+    open_engine,
+)
 from service.grpc.messages import INFERENCE, message_class
 from service.hosting.loading import image_reader
 from service.settings import Settings
@@ -54,6 +62,9 @@ NAME = "swapped"
 # What the logits of odd versions are multiplied by, and what an answer may differ by in any batch.
 # Clients that know of no versions take all answers for the same.
 _FACTOR, _TOLERANCE = 0.975, 0.002
+
+# The same of versions that must be refused: no number is left, or the order is turned round.
+_BAD = float("nan"), -1.0
 _MAX_OUTSTANDING = 500
 
 # The longest round without swaps.
@@ -62,9 +73,11 @@ _TIMEOUT_S, _LOAD_S = 20.0, 120.0  # a version is tried on idle cores, of which 
 _Answered = message_class("inference.ModelInferResponse")
 
 
-def write_version(folder: Path, version: int, model: Path = BUILT_IN_MODEL) -> None:
+def write_version(
+    folder: Path, version: int, model: Path = BUILT_IN_MODEL, factor: float | None = None
+) -> None:
     """Write the model's files for a version; all odd versions share weights, and so do all even
-    ones."""
+    ones, unless there is a `factor` of its logits."""
     served = folder / NAME
     if not served.exists():
         served.mkdir(parents=True)
@@ -72,18 +85,19 @@ def write_version(folder: Path, version: int, model: Path = BUILT_IN_MODEL) -> N
             if beside.exists():
                 name = "model.toml" if beside.suffix == ".toml" else beside.name
                 shutil.copy(beside, served / name)
-    (served / "new").write_bytes(_file_of(model, version % 2))
+    if factor is None:
+        factor = _FACTOR if version % 2 else 1.0
+    (served / "new").write_bytes(_file_of(model, factor))
     os.replace(served / "new", served / "model.onnx")
 
 
 @cache
-def _file_of(path: Path, odd: int) -> bytes:
-    """Return a model whose logits are multiplied in odd versions, so that no label changes."""
+def _file_of(path: Path, factor: float) -> bytes:
+    """Return a model whose logits are multiplied: no label changes by a positive factor."""
     model = onnx.load(path)
     graph = model.graph
     (last,) = (node for node in graph.node if graph.output[0].name in node.output)
-    factor = np.array(_FACTOR if odd else 1, np.float32)
-    value = numpy_helper.from_array(factor)
+    value = numpy_helper.from_array(np.array(factor, np.float32))
     graph.node.insert(0, helper.make_node("Constant", [], ["version.factor"], value=value))
     if last.op_type == "Softmax":
         scaled = helper.make_node("Mul", [last.input[0], "version.factor"], ["version.scaled"])
@@ -109,6 +123,28 @@ def scores_of(
     try:
         return [
             engine.run([read(samples / image.name, classifier.preprocessing)]).scores[0]
+            for image in images
+        ]
+    finally:
+        engine.close()
+
+
+def vectors_of(
+    folder: Path, images: Sequence[ImageFile], samples: Path = SAMPLES
+) -> list[NDArray[np.float32]]:
+    """Return the embedding of each image, which all versions share."""
+    classifier = load_classifier(folder / NAME / "model.onnx")
+    inner = classifier.embedding
+    assert isinstance(inner, Inner)
+    read = image_reader(Settings())
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1).warm_up()
+    try:
+        return [
+            as_vectors(
+                engine.run(
+                    [read(samples / image.name, classifier.preprocessing)], [inner.name]
+                ).inner[inner.name]
+            )[0]
             for image in images
         ]
     finally:
@@ -141,8 +177,12 @@ class Clients:
         grpc_address: str,
         images: Sequence[ImageFile],
         expected: Sequence[Sequence[NDArray[np.float32]]],
+        vectors: Sequence[NDArray[np.float32]] = (),
     ) -> None:
-        """Take `expected`, the scores of all images by even versions and those by odd ones."""
+        """Take `expected`, the scores of all images by even versions and those by odd ones.
+
+        With `vectors`, the embeddings of all images, every other image sent by gRPC asks for that.
+        """
         self._url = f"{url}/v2/models/{NAME}/infer"
         self._repository = f"{url}/v2/repository/models/{NAME}/load"
         self._address = grpc_address
@@ -150,7 +190,10 @@ class Clients:
         sent = [file_of(image.data) for image in images]
         self._bodies = [v2_body(file) for file in sent]
         self._messages = [v2_message(file, NAME) for file in sent]
+        self._vectors = vectors
+        self._wanting = [_for_embedding(message) for message in self._messages]
         self.versions: Counter[int] = Counter()  # of the good answers
+        self.embeddings = 0  # of them
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
@@ -167,9 +210,15 @@ class Clients:
 
     async def send(self, number: int) -> Outcome:
         """Send the next image in turn, by HTTP or by gRPC."""
-        turn = number // 2 % len(self._bodies)
+        again, turn = divmod(number // 2, len(self._bodies))
+        embeds = bool(self._vectors and number % 2 and again % 2)
         try:
-            version, scores = await (self._by_grpc if number % 2 else self._by_http)(turn)
+            if embeds:
+                version, values = await self._by_grpc(self._wanting[turn])
+            elif number % 2:
+                version, values = await self._by_grpc(self._messages[turn])
+            else:
+                version, values = await self._by_http(turn)
         except grpc.aio.AioRpcError as error:
             full = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             return Outcome("429" if full else f"gRPC {error.code().name}: {error.details()}")
@@ -177,14 +226,18 @@ class Clients:
             return Outcome("429" if error.status == 429 else str(error))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return Outcome(f"HTTP {type(error).__name__}: {error}")
-        return self.judged(version, turn, scores)
+        return self.judged(version, turn, values, embeds=embeds)
 
-    def judged(self, version: int, turn: int, scores: NDArray[np.float32]) -> Outcome:
-        """Return whether an image's scores are those of the version that answered."""
-        expected = self._expected[version % 2][turn]
-        if scores.shape != expected.shape or np.abs(scores - expected).max() > _TOLERANCE:
+    def judged(
+        self, version: int, turn: int, values: NDArray[np.float32], *, embeds: bool = False
+    ) -> Outcome:
+        """Return whether an image's scores, or its embedding, are those of the version that
+        answered."""
+        expected = self._vectors[turn] if embeds else self._expected[version % 2][turn]
+        if values.shape != expected.shape or not np.allclose(values, expected, 0, _TOLERANCE):
             return Outcome(MIXED_UP)
         self.versions[version] += 1
+        self.embeddings += embeds
         return Outcome(OK)
 
     async def load(self, number: int) -> None:
@@ -213,9 +266,17 @@ class Clients:
         answer = msgspec.json.decode(data[:length])
         return int(answer["model_version"]), np.frombuffer(data[length:], "<f4")
 
-    async def _by_grpc(self, turn: int) -> tuple[int, NDArray[np.float32]]:
-        answer = _Answered.FromString(await self._infer(self._messages[turn], timeout=_TIMEOUT_S))
+    async def _by_grpc(self, message: bytes) -> tuple[int, NDArray[np.float32]]:
+        answer = _Answered.FromString(await self._infer(message, timeout=_TIMEOUT_S))
         return int(answer.model_version), np.frombuffer(answer.raw_output_contents[0], "<f4")
+
+
+def _for_embedding(message: bytes) -> bytes:
+    """Return a request for the embedding in place of the scores."""
+    asked = message_class("inference.ModelInferRequest").FromString(message)
+    asked.outputs.add(name="embedding")
+    encoded: bytes = asked.SerializeToString()
+    return encoded
 
 
 class _RefusedError(Exception):
@@ -239,9 +300,28 @@ async def swapping(
     first: int = 2,
     most: float = inf,
     model: Path = BUILT_IN_MODEL,
+    bad: int = 0,
 ) -> AsyncIterator["Swaps"]:
-    """Change the model at regular intervals, `most` times, beginning with version `first`."""
+    """Change the model at regular intervals, `most` times, beginning with version `first`.
+
+    Each version whose number `bad` divides is to be refused; 0: none.
+    """
     done = Swaps(first)
+
+    async def load(factor: float | None) -> None:
+        started = asyncio.get_running_loop().time()
+        try:
+            await clients.load(done.next)
+        except Exception as error:  # noqa: BLE001  counted, and shown
+            if factor is not None and _is_refusal(error):
+                done.refused += 1
+            else:
+                done.failures.append(str(error))
+        else:
+            if factor is not None:
+                done.failures.append(f"version {done.next}, of factor {factor}, is served")
+        done.took_s.append(asyncio.get_running_loop().time() - started)
+        done.next += 1
 
     async def change() -> None:
         loop = asyncio.get_running_loop()
@@ -249,20 +329,14 @@ async def swapping(
         while len(done.took_s) < most:
             next_at += every_s
             await asyncio.sleep(max(0.0, next_at - loop.time()))
-            await asyncio.to_thread(write_version, folder, done.next, model)
-            started = loop.time()
-            loading = asyncio.ensure_future(clients.load(done.next))
+            factor = _BAD[done.next // bad % len(_BAD)] if bad and not done.next % bad else None
+            await asyncio.to_thread(write_version, folder, done.next, model, factor)
+            loading = asyncio.ensure_future(load(factor))
             try:
                 await asyncio.shield(loading)
             except asyncio.CancelledError:
                 await loading  # or the file's version would be a mystery
-                done.took_s.append(loop.time() - started)
-                done.next += 1
                 raise
-            except Exception as error:  # noqa: BLE001  counted, and shown
-                done.failures.append(str(error))
-            done.took_s.append(loop.time() - started)
-            done.next += 1
 
     changing = asyncio.create_task(change())
     try:
@@ -272,12 +346,20 @@ async def swapping(
         await asyncio.wait([changing])
 
 
+def _is_refusal(error: Exception) -> bool:
+    """Return whether a server says that a version is not good enough."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return bool(error.code() is grpc.StatusCode.INVALID_ARGUMENT)
+    return isinstance(error, _RefusedError) and error.status == HTTPStatus.UNPROCESSABLE_ENTITY
+
+
 @dataclass
 class Swaps:
     """Records the changes of the model during a run."""
 
     next: int  # version
     took_s: list[float] = field(default_factory=list)
+    refused: int = 0  # bad versions
     failures: list[str] = field(default_factory=list)
 
 

@@ -5,6 +5,7 @@ import socket
 import sys
 from collections.abc import Callable, Collection
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import uvicorn
@@ -25,7 +26,7 @@ from service.images.prepare import ImageLimits, prepare_image
 from service.processes import Options, prepare, run_workers
 from service.settings import Settings
 
-CONVOY = "Convoy"
+CONVOY, BESIDE = "Convoy", "Convoy, another checkout"
 
 _SIDE = 224
 _CLASSES = 1000
@@ -167,6 +168,17 @@ def both_protocols(grpc_port: int, listener: socket.socket) -> None:
 def decoding(workers: int) -> Callable[[socket.socket], None]:
     """Return a Convoy server that decodes images in one thread for each core."""
     return partial(serve_nothing, _decoder, available_cores(), workers)
+
+
+def serve_checkout(checkout: Path, listener: socket.socket) -> None:
+    """Serve Convoy with a decoder and an engine that do nothing, as another checkout has it."""
+    listener.set_inheritable(True)
+    code = (
+        "import socket; from benchmarks.serving.targets import CONVOY, TARGETS; "
+        f"TARGETS[CONVOY](socket.socket(fileno={listener.fileno()}))"
+    )
+    os.chdir(checkout)  # from where Python imports first
+    os.execv(sys.executable, [sys.executable, "-c", code])
 
 
 UVICORN = "FastAPI, uvicorn"

@@ -1,7 +1,7 @@
-"""Sends requests that cost a server the most for each of their bytes, or did before it was bounded.
+"""Lists requests that cost a server the most for each of their bytes, or did before it was bounded.
 
-An attacker has an address of its own, as another machine would, so that a server can tell it from
-honest clients. It sends the same request again as soon as it is answered.
+An attacker has a process and an address of its own, as another machine would: so a server can tell
+it from honest clients, and what sending takes does not delay those. How they are sent is in `ways`.
 """
 
 import asyncio
@@ -10,79 +10,52 @@ import io
 import json
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
-import aiohttp
-import grpc
 from PIL import Image
 
+from benchmarks.serving.attacks import ways
+from benchmarks.serving.attacks.ways import Place
 from service.api.embeddings import PATH as EMBEDDINGS_PATH
 from service.api.v1 import CLASSIFY_PATH
-from service.grpc.messages import INFERENCE, message_class
+from service.grpc.messages import message_class
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-ADDRESS = "127.0.0.2"
-"""The address of an attacker; all of 127.0.0.0/8 are this machine on Linux."""
-
 _SIDE = 5000
-_TIMEOUT_S = 120.0
-_REFUSED_PAUSE_S = 0.1
-_STREAM_S = 5.0  # until another stream is opened
-_STREAM_PAUSE_S = 0.05  # between its messages
-
-# As HTTP has them, in which a server counts.
-_STATUSES = {
-    grpc.StatusCode.OK: "200",
-    grpc.StatusCode.RESOURCE_EXHAUSTED: "429",
-    grpc.StatusCode.UNAVAILABLE: "503",
-    grpc.StatusCode.DEADLINE_EXCEEDED: "504",
-}
 
 ATTACKED = ("--grpc-port", "0", "--shared-memory", "--repository-api")
 """Options for `convoy serve`, so that there is something to attack."""
 
-NO_ANSWER = "no answer"
-UNANSWERED = "in progress at the end"
-LOADED = "loaded"  # no model's answer, so that a server does not count it
-
 
 @dataclass(frozen=True)
 class Attack:
-    """Describes one request of an attacker."""
+    """Describes the requests of an attacker."""
 
     name: str
-    path: str
     body: bytes
-    headers: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class GrpcAttack:
-    """Describes one message of an attacker, or a stream of it whose answers are not read."""
-
-    name: str
-    address: str
-    body: bytes
-    is_stream: bool
+    # Sends the body on a connection, again and again, and counts the outcomes.
+    how: Callable[[Place, bytes, Counter[str]], Awaitable[None]]
 
 
 @dataclass
 class Attackers:
-    """Counts the outcomes of the attackers' requests."""
+    """Counts the outcomes of the attackers' requests, once they have ended."""
 
-    connections: int
     statuses: Counter[str] = field(default_factory=Counter)
 
 
-def attacks_on(url: str, by_grpc: str = "") -> Sequence[Attack | GrpcAttack]:
-    """Return the requests, for the first model of a server, which may have a gRPC address, too."""
+def attacks_on(url: str, *, by_grpc: bool = False) -> Sequence[Attack]:
+    """Return the requests, for the first model of a server, which may have a gRPC port, too."""
     with urlopen(f"{url}/v1/models", timeout=10) as response:
         model = json.load(response)["models"][0]
     name, shape = model["name"], model["image"]
@@ -98,42 +71,70 @@ def attacks_on(url: str, by_grpc: str = "") -> Sequence[Attack | GrpcAttack]:
     many = [128, *shape]
     there: Mapping[str, Any] = {"shared_memory_region": "none", "shared_memory_byte_size": 2**40}
     region = {"name": "image", "datatype": "UINT8", "shape": [1, *shape], "parameters": there}
+    load = partial(ways.post, path=f"/v2/repository/models/{name}/load", scores=False)
+    base64 = gzip.compress(b'{"input":"' + b"QUJD" * 2_000_000 + b'"}', 9)
+    in_json = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     return [
-        *(_by_grpc(by_grpc, name, shape, scores) if by_grpc else ()),
-        Attack("a region that is not there", infer, json.dumps({"inputs": [region]}).encode(), {}),
-        Attack("the model again", f"/v2/repository/models/{name}/load", b"{}", {}),
+        *(_by_grpc(name, shape, scores) if by_grpc else ()),
+        _posted("a region that is not there", infer, json.dumps({"inputs": [region]}).encode()),
+        Attack("regions that come and go", b"", ways.register),
+        Attack("the model again", b"{}", load),
+        Attack("the list of models and the metrics", b"{}", ways.poll),
         _compressed("4 WebPs of 25 megapixels", infer, _files([webp(_SIDE)] * 4)),
         _compressed("64 WebPs of 1 megapixel", infer, _files([webp(1000)] * 64)),
         _compressed("8 FP32 tensors in JSON", infer, tensors),
         _compressed("128 UINT8 images", infer, _zeros("image", "UINT8", many)),
         _compressed("every class of 128 images", infer, _with_classes(many, scores)),
-        Attack(
-            "8 MB of base64 in JSON",
-            EMBEDDINGS_PATH,
-            gzip.compress(b'{"input":"' + b"QUJD" * 2_000_000 + b'"}', 9),
-            {"Content-Encoding": "gzip", "Content-Type": "application/json"},
-        ),
-        Attack("20 frames that repeat one", CLASSIFY_PATH, frames(_SIDE), {}),
-        Attack("a 1-bit PNG of 25 megapixels", CLASSIFY_PATH, png(_SIDE), {}),
-        Attack("100 refinement scans", CLASSIFY_PATH, scans(), {}),
+        _compressed("8 MB of brackets", infer, b'{"parameters":{"a":' + b"[" * 7_999_000),
+        _compressed("200 MB of white space", infer, b'{"inputs":[' + b" " * 200_000_000),
+        _posted("10,000 binary tensors", infer, *_tensors(10_000)),
+        _posted("20,000 files in a form", CLASSIFY_PATH, *_parts(20_000)),
+        _posted("8 MB of base64 in JSON", EMBEDDINGS_PATH, base64, in_json),
+        _posted("20 frames that repeat one", CLASSIFY_PATH, frames(_SIDE)),
+        _posted("a 1-bit PNG of 25 megapixels", CLASSIFY_PATH, png(_SIDE)),
+        _posted("100 refinement scans", CLASSIFY_PATH, scans()),
+        Attack("pipelined requests whose answers are not read", png(8), ways.pipeline),
+        Attack("bodies that stay halves", bytes(100_000), ways.half),
     ]
 
 
-def _by_grpc(address: str, model: str, shape: Sequence[int], scores: str) -> Sequence[GrpcAttack]:
+def _by_grpc(model: str, shape: Sequence[int], scores: str) -> Sequence[Attack]:
     count = max(1, min(64, 4_000_000 // prod(shape)))
     asked = message_class("inference.ModelInferRequest")(model_name=model)
     asked.inputs.add(name="image", datatype="UINT8", shape=[count, *shape])
     asked.raw_input_contents.append(bytes(count * prod(shape)))
     asked.outputs.add(name=scores).parameters["classification"].int64_param = 1000
-    body = asked.SerializeToString()
+    body = gzip.compress(asked.SerializeToString(), 9)
     return [
-        GrpcAttack("every class, by gRPC", address, body, is_stream=False),
-        GrpcAttack("a stream that is not read", address, body, is_stream=True),
+        Attack("every class, by gRPC", body, ways.call),
+        Attack("a stream that is not read", body, ways.leave_unread),
+        Attack("an answer that is read slowly", body, ways.read_slowly),
+        Attack("calls that are cancelled at once", body, ways.cancel),
+        Attack("calls without a message", b"", ways.say_nothing),
     ]
 
 
 def _compressed(name: str, path: str, body: bytes) -> Attack:
-    return Attack(name, path, gzip.compress(body, 9), {"Content-Encoding": "gzip"})
+    return _posted(name, path, gzip.compress(body, 9), {"Content-Encoding": "gzip"})
+
+
+def _posted(name: str, path: str, body: bytes, headers: Mapping[str, str] = {}) -> Attack:
+    return Attack(name, body, partial(ways.post, path=path, headers=headers))
+
+
+def _tensors(count: int) -> tuple[bytes, Mapping[str, str]]:
+    """Return a request with so many binary tensors of a few bytes, and its headers."""
+    one = {"name": "image", "datatype": "BYTES", "shape": [1]}
+    inputs = [one | {"parameters": {"binary_data_size": 5}}] * count
+    head = json.dumps({"inputs": inputs}, separators=(",", ":")).encode()
+    body = head + b"\1\0\0\0x" * count
+    return body, {"Inference-Header-Content-Length": str(len(head))}
+
+
+def _parts(count: int) -> tuple[bytes, Mapping[str, str]]:
+    """Return a form with so many files of a byte, and its headers."""
+    part = b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n7\r\n'
+    return part * count + b"--b--\r\n", {"Content-Type": "multipart/form-data; boundary=b"}
 
 
 def _files(files: Sequence[bytes]) -> bytes:
@@ -200,119 +201,60 @@ def _saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 @asynccontextmanager
 async def under_attack(
-    url: str, attacks: Sequence[Attack | GrpcAttack], connections: int
+    url: str, grpc: str, attacks: Sequence[Attack], connections: int
 ) -> "AsyncIterator[Attackers]":
     """Send every attack on `connections` connections of its own within this block."""
-    seen = Attackers(connections * len(attacks))
-    connector = aiohttp.TCPConnector(limit=0, local_addr=(ADDRESS, 0))
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-        sending = [
-            asyncio.create_task(
-                _attack(session, url, attack, seen)
-                if isinstance(attack, Attack)
-                else _attack_by_grpc(attack, seen)
-            )
-            for attack in attacks
-            for _ in range(connections)
-        ]
-        try:
-            yield seen
-        finally:
-            for task in sending:
-                task.cancel()
-            await asyncio.gather(*sending, return_exceptions=True)
+    seen = Attackers()
+    if not attacks:
+        yield seen
+        return
+    spawned = get_context("spawn")
+    here, there = spawned.Pipe()
+    process = spawned.Process(
+        target=_attack, args=(there, url, grpc, attacks, connections), daemon=True
+    )
+    process.start()
+    there.close()
+    try:
+        await asyncio.to_thread(here.recv)  # it has begun
+        yield seen
+        here.send(None)
+        seen.statuses.update(await asyncio.to_thread(here.recv))
+    finally:
+        here.close()
+        process.kill()
+        process.join()
 
 
-async def _attack(
-    session: aiohttp.ClientSession, url: str, attack: Attack, seen: Attackers
+def _attack(
+    parent: Connection, url: str, grpc: str, attacks: Sequence[Attack], connections: int
 ) -> None:
-    while True:
-        try:
-            async with session.post(
-                url + attack.path, data=attack.body, headers=attack.headers
-            ) as response:
-                await response.read()
-                status = str(response.status)
-                if status == "200" and attack.path.endswith("/load"):
-                    status = LOADED
-        except asyncio.CancelledError:
-            seen.statuses[UNANSWERED] += 1
-            raise
-        except (aiohttp.ClientError, OSError):
-            status = NO_ANSWER
-        seen.statuses[status] += 1
-        if status != "200":
-            await asyncio.sleep(_REFUSED_PAUSE_S)  # or all that is measured is this program
+    """Attack until the parent says something, and tell it the outcomes."""
+
+    async def attack() -> Counter[str]:
+        seen: Counter[str] = Counter()
+        async with ways.at(url, grpc) as place:
+            each = [
+                asyncio.create_task(_named(attack, place, seen))
+                for attack in attacks
+                for _ in range(connections)
+            ]
+            parent.send(None)
+            await asyncio.to_thread(parent.recv)
+            for task in each:
+                task.cancel()
+            ended = await asyncio.gather(*each, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+        return seen
+
+    parent.send(asyncio.run(attack()))
 
 
-async def _attack_by_grpc(attack: GrpcAttack, seen: Attackers) -> None:
-    options = [
-        *(("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)),
-        *(("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 2**16)),
-    ]
-    compression = grpc.Compression.Gzip
-    async with (
-        _from_there(attack.address) as address,
-        grpc.aio.insecure_channel(address, options, compression=compression) as open_,
-    ):
-        while True:
-            if attack.is_stream:
-                await _leave_unread(open_, attack.body, seen)
-                continue
-            try:
-                await open_.unary_unary(f"/{INFERENCE}/ModelInfer")(attack.body)
-                code = grpc.StatusCode.OK
-            except asyncio.CancelledError:
-                seen.statuses[UNANSWERED] += 1
-                raise
-            except grpc.aio.AioRpcError as error:
-                code = error.code()
-                await asyncio.sleep(_REFUSED_PAUSE_S)
-            seen.statuses[_STATUSES.get(code, code.name)] += 1
-
-
-@asynccontextmanager
-async def _from_there(address: str) -> "AsyncIterator[str]":
-    """Yield an address from which all goes on to `address`, as from an attacker's own machine.
-
-    grpcio cannot choose the address that it comes from.
-    """
-    host, _, port = address.rpartition(":")
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there = await asyncio.open_connection(host, int(port), local_addr=(ADDRESS, 0))
-        await asyncio.gather(_pump(reader, there[1]), _pump(there[0], writer))
-
-    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+async def _named(attack: Attack, place: Place, seen: Counter[str]) -> None:
     try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(2**16):
-            writer.write(data)
-            await writer.drain()
-    except OSError:  # one of both sides has closed
-        pass
-    finally:
-        writer.close()
-
-
-async def _leave_unread(channel: grpc.aio.Channel, body: bytes, seen: Attackers) -> None:
-    """Send messages on a stream, and read no answers."""
-    seen.statuses[UNANSWERED] += 1
-    stream = channel.stream_stream(f"/{INFERENCE}/ModelStreamInfer")()
-    try:
-        async with asyncio.timeout(_STREAM_S):
-            while True:
-                seen.statuses[UNANSWERED] += 1
-                await stream.write(body)
-                await asyncio.sleep(_STREAM_PAUSE_S)
-    except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        await asyncio.sleep(_REFUSED_PAUSE_S)
-    finally:
-        stream.cancel()
+        await attack.how(place, attack.body, seen)
+    except Exception as error:
+        error.add_note(f"in the attack {attack.name!r}")
+        raise

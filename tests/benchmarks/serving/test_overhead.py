@@ -1,6 +1,7 @@
 import io
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,10 @@ import uvicorn
 from PIL import Image
 from rich.console import Console
 
-from benchmarks.rows import read
+from benchmarks.rows import ROOT, read
 from benchmarks.serving import overhead as service
 from benchmarks.serving.http_client import BadAnswerError, answer_size
-from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
+from benchmarks.serving.targets import BESIDE, CONVOY, TARGETS, UVICORN, serve_checkout
 
 
 @pytest.mark.slow
@@ -61,6 +62,40 @@ def test_servers_may_be_left_out_but_the_first(tmp_path: Path) -> None:
     service.main(["--requests", "20", "--seconds", "0.5", "--only", CONVOY, "--record", str(file)])
     targets = [next(iter(TARGETS)), CONVOY]
     assert [row["target"] for row in read(file)] == targets * len(service.BODIES)
+
+
+@pytest.mark.slow
+def test_another_checkout_is_measured_beside_this_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.json"
+    few = ["--requests", "20", "--seconds", "0.5", "--only", CONVOY]
+    service.main([*few, "--beside", str(ROOT), "--record", str(file)])
+    targets = [next(iter(TARGETS)), CONVOY, BESIDE]
+    assert [row["target"] for row in read(file)] == targets * len(service.BODIES)
+    assert f"beside {BESIDE}: " in capsys.readouterr().out
+
+
+def test_another_checkout_runs_its_own_code(tmp_path: Path) -> None:
+    """A checkout whose server says in its answer where its code is."""
+    package = tmp_path / "benchmarks" / "serving"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "targets.py").write_text(
+        "CONVOY = 'Convoy'\n"
+        "def serve(listener):\n"
+        "    client, _ = listener.accept()\n"
+        "    client.sendall(__file__.encode())\n"
+        "    client.close()\n"
+        "TARGETS = {CONVOY: serve}\n"
+    )
+    with (
+        service.serving(partial(serve_checkout, tmp_path)) as address,
+        socket.create_connection(address, 30) as client,
+    ):
+        said = b"".join(iter(lambda: client.recv(1000), b"")).decode()
+    assert said == str(package / "targets.py")
 
 
 def test_stock_uvicorn_is_not_convoys_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,9 @@ from tests.support.servers.scripted_server import answer, scripted
 DIGITS = [ImageFile(f"{n}.png", f"{n}{'.' * 60}".encode(), "image/png") for n in range(10)]
 
 
+SWAPPED = {"swap_every_s": 1.0, "embeddings": 9}
+
+
 def healthy() -> Run:
     """What a run comes to in which nothing is wrong."""
     return Run(
@@ -55,7 +58,15 @@ def test_nothing_is_wrong_with_a_healthy_run() -> None:
         ({"after": Process(200, 7, 15)}, "open files grew from 14 to 15"),
         ({"exit_status": 1}, "with status 1"),
         ({"failed_swaps": ["it is no ONNX"]}, "a swap failed: it is no ONNX"),
-        ({"swap_every_s": 1.0, "swaps": 9, "versions": 1}, "9 swaps, but answers of 1 versions"),
+        (
+            {**SWAPPED, "swaps": 9, "versions": 1, "refused_swaps": 3},
+            "9 swaps, but answers of 1 versions",
+        ),
+        (
+            {**SWAPPED, "swaps": 9, "versions": 6},
+            "9 swaps, but no bad version was refused",
+        ),
+        ({**SWAPPED, "embeddings": 0}, "no embedding came"),
     ],
 )
 def test_whatever_is_wrong_is_named(changes: dict[str, Any], message: str) -> None:
@@ -139,10 +150,12 @@ def test_the_real_server_passes(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.slow
 def test_the_real_server_passes_while_its_model_changes(tmp_path: Path) -> None:
     file = tmp_path / "row.json"
-    options = ["--seconds", "15", "--rate", "60", "--most-growth", "0.5", "--swaps", "3"]
+    options = ["--seconds", "20", "--rate", "60", "--most-growth", "0.5", "--swaps", "3"]
     status = soak.main([*options, "--record", str(file), "--", "--threads", "1"])
     (row,) = read(file)
     assert status == 0, row["broken"]
     assert row["swaps"] >= 3
+    assert row["refused_swaps"] >= 1
+    assert row["embeddings"] > 10
     assert row["versions"] >= 3
     assert row["outcomes"][OK] > 300

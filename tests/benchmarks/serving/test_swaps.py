@@ -1,12 +1,21 @@
 """Versions differ in every score and in no label, and the real server changes them without loss."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.serving import swaps
-from benchmarks.serving.swaps import Clients, first_version, scores_of, write_version
+from benchmarks.serving.swaps import (
+    Clients,
+    first_version,
+    scores_of,
+    swapping,
+    vectors_of,
+    write_version,
+)
 from loadtest.images import SAMPLES, load_images
 
 
@@ -29,6 +38,49 @@ def test_an_answer_with_the_scores_of_another_version_is_found_out(tmp_path: Pat
     assert clients.judged(3, 0, expected[0][0]).kind == "mixed up"
     assert clients.judged(3, 0, expected[1][0]).kind == "ok"
     assert clients.versions == {2: 1, 3: 1}
+
+
+def test_an_embedding_of_another_image_is_found_out(tmp_path: Path) -> None:
+    images = load_images(SAMPLES)[:2]
+    expected = first_version(tmp_path, images)
+    one, other = vectors = vectors_of(tmp_path, images)
+    clients = Clients("http://127.0.0.1:1", "127.0.0.1:1", images, expected, vectors)
+    assert clients.judged(2, 0, one, embeds=True).kind == "ok"
+    assert clients.judged(2, 0, other, embeds=True).kind == "mixed up"
+    assert clients.judged(2, 0, expected[0][0], embeds=True).kind == "mixed up"
+    assert clients.embeddings == 1
+
+
+class Answering:
+    """Loads what it is told to, or refuses it."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self._answers = list(answers)
+
+    async def load(self, _: int) -> None:
+        answer = self._answers.pop(0)
+        if answer is not None:
+            raise answer
+
+
+def test_a_bad_version_that_is_served_is_a_failure_and_one_that_is_refused_is_none(
+    tmp_path: Path,
+) -> None:
+    first_version(tmp_path, load_images(SAMPLES)[:3])
+    no = swaps._RefusedError(422, "no")
+
+    async def change(*answers: Exception | None) -> swaps.Swaps:
+        clients: Any = Answering(*answers)
+        async with swapping(clients, tmp_path, 0.0, 2, len(answers), bad=3) as done:
+            while len(done.took_s) < len(answers):
+                await asyncio.sleep(0.01)
+        return done
+
+    right = asyncio.run(change(None, no, None))
+    assert (right.refused, right.failures) == (1, [])
+    wrong = asyncio.run(change(no, None))
+    assert wrong.refused == 0
+    assert wrong.failures == ["HTTP 422: no", "version 3, of factor -1.0, is served"]
 
 
 @pytest.mark.slow

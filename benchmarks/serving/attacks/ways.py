@@ -1,0 +1,256 @@
+"""Sends an attacker's requests, in ways of which only some wait for the answers.
+
+Each function sends a body on a connection of its own until it is cancelled, and counts how requests
+ended: by HTTP's status in which the server counts, or as one of the names here.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from benchmarks.serving.attacks.http2 import Connection, message_of
+from service.api.v1 import CLASSIFY_PATH
+from service.grpc.messages import INFERENCE
+
+ADDRESS = "127.0.0.2"
+"""The address of an attacker; all of 127.0.0.0/8 are this machine on Linux."""
+
+NO_ANSWER = "no answer"
+UNANSWERED = "in progress at the end"
+"""Its answer was not waited for, or not read: the server may have counted it."""
+DONE = "done"
+"""No model's answer, so the server does not count it."""
+
+_TIMEOUT_S = 120.0
+_REFUSED_PAUSE_S = 0.1
+_AGAIN_S = 5.0  # until what is held open is opened anew
+_STREAM_PAUSE_S = 0.05  # between a stream's messages
+_SLOW_BYTES, _SLOW_S = 1024, 0.05
+_PIPELINED = 100  # as many as may wait
+_HALVES = 20  # on connections of their own
+_CALLS = 50  # at once on a connection
+_CANCEL_PAUSE_S = 0.01
+
+# gRPC's statuses as HTTP has them, in which a server counts.
+_STATUSES = {"0": "200", "3": "400", "4": "504", "8": "429", "13": "500", "14": "503"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Locates a server."""
+
+    session: aiohttp.ClientSession  # with the attacker's address
+    url: str
+    grpc: str  # host and port
+
+
+@asynccontextmanager
+async def at(url: str, grpc: str) -> AsyncIterator[Place]:
+    """Yield the place for attacks on a server."""
+    connector = aiohttp.TCPConnector(limit=0, local_addr=(ADDRESS, 0))
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        yield Place(session, url, grpc)
+
+
+# --- by HTTP -------------------------------------------------------------------------------------
+
+
+async def post(
+    place: Place,
+    body: bytes,
+    seen: Counter[str],
+    *,
+    path: str,
+    headers: Mapping[str, str] = {},
+    scores: bool = True,
+) -> None:
+    """Post the body again as soon as it is answered; `scores`: a model answers."""
+    while True:
+        status = await _answered(place, "POST", path, body, seen, headers)
+        if status == "200" and not scores:
+            status = DONE
+        seen[status] += 1
+        if status != "200":
+            await asyncio.sleep(_REFUSED_PAUSE_S)  # or all that is measured is this program
+
+
+async def poll(place: Place, body: bytes, seen: Counter[str]) -> None:
+    """Ask for the list of models and for the metrics again and again."""
+    while True:
+        for method, path in (("POST", "/v2/repository/index"), ("GET", "/metrics")):
+            status = await _answered(place, method, path, body, seen)
+            seen[DONE if status == "200" else status] += 1
+
+
+async def register(place: Place, _: bytes, seen: Counter[str]) -> None:
+    """Register a region of shared memory and forget it again."""
+    name = f"convoy-attack-{os.getpid()}-{id(asyncio.current_task())}"
+    file = Path("/dev/shm", name)
+    file.write_bytes(bytes(4096))
+    body = f'{{"key":"/{name}","byte_size":4096}}'.encode()
+    try:
+        while True:
+            for verb in ("register", "unregister"):
+                path = f"/v2/systemsharedmemory/region/{name}/{verb}"
+                status = await _answered(place, "POST", path, body, seen)
+                seen[DONE if status == "200" else status] += 1
+    finally:
+        file.unlink()
+
+
+async def _answered(
+    place: Place,
+    method: str,
+    path: str,
+    body: bytes,
+    seen: Counter[str],
+    headers: Mapping[str, str] = {},
+) -> str:
+    """Return a request's status; it is counted if this is cancelled."""
+    try:
+        async with place.session.request(
+            method, place.url + path, data=body, headers=headers
+        ) as response:
+            await response.read()
+            return str(response.status)
+    except asyncio.CancelledError:
+        seen[UNANSWERED] += 1
+        raise
+    except (aiohttp.ClientError, OSError):
+        return NO_ANSWER
+
+
+async def pipeline(place: Place, body: bytes, seen: Counter[str]) -> None:
+    """Send as many requests as may wait on a connection, and read no answer."""
+    request = _head(place, len(body)) + body
+    while True:
+        seen[UNANSWERED] += _PIPELINED
+        await _left(place, request * _PIPELINED)
+
+
+async def half(place: Place, body: bytes, seen: Counter[str]) -> None:
+    """Send half of a body on each of several connections, and wait."""
+    request = _head(place, len(body)) + body[: len(body) // 2]
+    while True:
+        seen[UNANSWERED] += _HALVES
+        await asyncio.gather(*(_left(place, request) for _ in range(_HALVES)))
+
+
+def _head(place: Place, length: int) -> bytes:
+    address = urlsplit(place.url).netloc
+    first = f"POST {CLASSIFY_PATH} HTTP/1.1\r\nHost: {address}"
+    return f"{first}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+async def _left(place: Place, data: bytes) -> None:
+    """Send bytes, and leave the connection open for a while without reading."""
+    parts = urlsplit(place.url)
+    writer = None
+    try:
+        _, writer = await asyncio.open_connection(
+            parts.hostname, parts.port, local_addr=(ADDRESS, 0), limit=1024
+        )
+        writer.write(data)
+        await asyncio.sleep(_AGAIN_S)
+    except OSError:
+        await asyncio.sleep(_REFUSED_PAUSE_S)
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
+# --- by gRPC -------------------------------------------------------------------------------------
+
+
+async def call(place: Place, body: bytes, seen: Counter[str]) -> None:
+    """Call again as soon as the answer has been read."""
+    message = message_of(body)
+    while True:
+        try:
+            async with Connection(place.grpc, ADDRESS) as open_:
+                while True:
+                    stream = open_.begin(f"/{INFERENCE}/ModelInfer")
+                    try:
+                        await open_.send(stream, message, ends=True)
+                        status = await open_.status(stream)
+                    except asyncio.CancelledError:
+                        seen[UNANSWERED] += 1
+                        raise
+                    seen[_STATUSES.get(status, f"gRPC {status}")] += 1
+                    if status != "0":
+                        await asyncio.sleep(_REFUSED_PAUSE_S)
+        except OSError:
+            seen[NO_ANSWER] += 1
+            await asyncio.sleep(_REFUSED_PAUSE_S)
+
+
+async def leave_unread(place: Place, body: bytes, seen: Counter[str]) -> None:
+    """Send messages on a stream, and read no answers."""
+    message = message_of(body)
+    while True:
+        try:
+            async with (
+                Connection(place.grpc, ADDRESS, reads=False) as open_,
+                asyncio.timeout(_AGAIN_S),
+            ):
+                stream = open_.begin(f"/{INFERENCE}/ModelStreamInfer")
+                while True:
+                    seen[UNANSWERED] += 1
+                    await open_.send(stream, message)
+                    await asyncio.sleep(_STREAM_PAUSE_S)
+        except (TimeoutError, OSError):
+            await asyncio.sleep(_REFUSED_PAUSE_S)
+
+
+async def read_slowly(place: Place, body: bytes, seen: Counter[str]) -> None:
+    """Read a long answer in small pieces with pauses."""
+    message = message_of(body)
+    while True:
+        try:
+            async with Connection(place.grpc, ADDRESS, reads=False) as open_:
+                stream = open_.begin(f"/{INFERENCE}/ModelInfer")
+                seen[UNANSWERED] += 1
+                await open_.send(stream, message, ends=True)
+                while not open_.is_lost:
+                    open_.read(stream, _SLOW_BYTES)
+                    await asyncio.sleep(_SLOW_S)
+        except OSError:
+            pass
+        await asyncio.sleep(_REFUSED_PAUSE_S)
+
+
+async def cancel(place: Place, body: bytes, seen: Counter[str]) -> None:
+    """Cancel each call as soon as its message is sent."""
+    message = message_of(body)
+    while True:
+        try:
+            async with Connection(place.grpc, ADDRESS) as open_:
+                while True:
+                    seen[UNANSWERED] += 1
+                    stream = open_.begin(f"/{INFERENCE}/ModelInfer")
+                    await open_.send(stream, message, ends=True)
+                    open_.cancel(stream)
+                    await asyncio.sleep(_CANCEL_PAUSE_S)
+        except OSError:
+            await asyncio.sleep(_REFUSED_PAUSE_S)
+
+
+async def say_nothing(place: Place, _: bytes, seen: Counter[str]) -> None:
+    """Begin many calls, and send no message of theirs."""
+    while True:
+        try:
+            async with Connection(place.grpc, ADDRESS) as open_:
+                for _number in range(_CALLS):
+                    open_.begin(f"/{INFERENCE}/ModelInfer")
+                    seen[UNANSWERED] += 1
+                await asyncio.sleep(_AGAIN_S)
+        except OSError:
+            await asyncio.sleep(_REFUSED_PAUSE_S)
