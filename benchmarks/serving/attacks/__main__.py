@@ -36,6 +36,7 @@ from benchmarks.serving.attacks.attackers import (
 from benchmarks.serving.overhead import jpeg_of, where
 from benchmarks.serving.served import logged as serving
 from benchmarks.serving.soak import look_at
+from benchmarks.serving.swaps import resident_mb
 from loadtest.client import Client
 from loadtest.images import ImageFile
 from loadtest.journal import OK
@@ -110,13 +111,18 @@ async def _ask(client: Client, pid: int, before: int, seconds: float, seen: Hone
 
 
 async def _back(pid: int, before: int) -> int:
-    """Return how many bytes more than before a server has, when they are few or BACK_S is over."""
+    """Return how many bytes more than before the server's own process has, when they are few or
+    BACK_S is over; those that decode large images stay for the next."""
     for _ in range(round(BACK_S / _LOOK_S)):
         await asyncio.sleep(_LOOK_S)
-        kept = look_at(pid).resident_bytes - before
+        kept = _own_bytes(pid) - before
         if kept <= MOST_KEPT:
             break
     return max(0, kept)
+
+
+def _own_bytes(pid: int) -> int:
+    return round(resident_mb(pid) * 1e6)
 
 
 async def measure(
@@ -140,12 +146,13 @@ async def measure(
         for attack in attacks:
             for count in connections:
                 seen, before = Honest(attack.name, count), look_at(pid).resident_bytes
+                own = _own_bytes(pid)
                 async with under_attack(url, grpc, [attack], count) as attackers:
                     await asyncio.sleep(_FIRST_S)
                     await _ask(client, pid, before, seconds, seen)
                 seen.attacks = dict(attackers.statuses)
                 found.append(seen)
-                seen.kept = await _back(pid, before)
+                seen.kept = await _back(pid, own)
     return alone, found
 
 

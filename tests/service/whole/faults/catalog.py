@@ -27,6 +27,18 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "nothing",
         "grpc/test_port.py::test_a_stream_that_is_cancelled_writes_no_traceback",
     ),
+    "a stream is cancelled beside others of its connection": (
+        "nothing; the others are answered",
+        "grpc/test_port.py::test_a_stream_that_is_cancelled_leaves_its_connection_to_others",
+    ),
+    "a compressed message by gRPC is a bomb": (
+        "INVALID_ARGUMENT; others are answered",
+        "grpc/test_port.py::test_a_compressed_message_is_bounded_by_what_it_inflates_to",
+    ),
+    "a stream's messages come faster than they are answered": (
+        "the answers, late",
+        "grpc/test_port.py::test_a_stream_has_few_bytes_in_flight_and_waits_after_a_refusal",
+    ),
     "a model's new version disagrees with the old one": (
         "422 for who loads it; the old one answers",
         "hosting/test_swaps.py::"
