@@ -21,7 +21,7 @@ from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind, PoolProblem
-from kernels.problems.precision import FLOAT, Storage
+from kernels.problems.precision import FLOAT, Precision, Storage
 from kernels.problems.reduction import ReduceKind
 
 Weight = NDArray[np.float32]
@@ -138,6 +138,7 @@ class Attention(Node):
     v: str = operand()
     bias: str | None = operand(default=None)
     scale: float = 1.0
+    precision: Precision = Precision.FP32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ _IS_LAST = "scores are float32"
 
 
 def at_precision(graph: Graph, precision: Precision) -> Graph:
-    """Return the rewritten graph with every Conv and value at `precision`.
+    """Return the rewritten graph with every Conv, Attention and value at `precision`.
 
     In fp16 the nodes of `kept_in_float` stay in float32.
     """
@@ -59,9 +59,13 @@ def kept_in_float(graph: Graph, precision: Precision) -> Mapping[str, str]:
 
 
 def _at(node: Node, precision: Precision) -> Node:
-    if not isinstance(node, Conv):
-        return node
-    return replace(node, problem=replace(node.problem, precision=precision))
+    match node:
+        case Conv():
+            return replace(node, problem=replace(node.problem, precision=precision))
+        case Attention():
+            return replace(node, precision=precision)
+        case _:
+            return node
 
 
 class _Halves:

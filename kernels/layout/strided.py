@@ -36,6 +36,18 @@ class StridedTensor:
         strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
         return cls(tuple(shape), strides, stored=stored)
 
+    @property
+    def reach(self) -> int:
+        """Return how many elements after the first the last one lies."""
+        return _reach(self.shape, self.strides)
+
+    @property
+    def has_vector_rows(self) -> bool:
+        """Return whether the last axis is contiguous, and begins at multiples of 16 bytes."""
+        width = 16 // self.stored.itemsize
+        *outer, inner = self.strides
+        return inner == 1 and all(number % width == 0 for number in (self.offset, *outer))
+
     def transposed(self, axes: Sequence[int]) -> "StridedTensor":
         """Return the tensor with axis `axes[i]` as its axis i, sliced at index 0 of all other
         axes."""
@@ -94,11 +106,7 @@ class Walk:
     def struct(self) -> bytes:
         """Return the kernel's argument `Walk`. Raises ValueError where a tensor exceeds 32-bit
         indices."""
-        reach = [
-            sum((extent - 1) * stride for extent, stride in zip(self.extents, strides, strict=True))
-            for strides in self.strides
-        ]
-        int32(max(reach))
+        int32(max(_reach(self.extents, strides) for strides in self.strides))
         stride = [step for strides in self.strides for step in strides]
         return struct("common.cuh", "Walk", steps=self.steps, extent=self.extents, stride=stride)
 
@@ -132,7 +140,24 @@ def walk_rows(
     return _walk(_merged_axes(*others), 1), strides
 
 
+def walk_matrices(written: StridedTensor, *read: StridedTensor) -> Walk:
+    """Return the loops over matrices, which the last two axes are: their shapes may differ.
+
+    The loops go matrix by matrix, and are otherwise as `walk` returns them. Raises ValueError, also
+    where a matrix exceeds 32-bit indices.
+    """
+    tensors = (written, *read)
+    for tensor in tensors:
+        int32(tensor.reach)
+    before = range(len(written.shape) - 2)
+    return walk(*(tensor.transposed(before) for tensor in tensors), vectors=False)
+
+
 Axes = list[tuple[int, list[int]]]  # for each axis its extent and every tensor's stride
+
+
+def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+    return sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
 def _check(written: StridedTensor, *read: StridedTensor) -> None:

@@ -1,8 +1,9 @@
 """Launches kernels/src/attention.cu, which computes attention over few keys at once."""
 
-from kernels.device.launch import Launch, instantiate, int32, launch, struct
-from kernels.layout.strided import StridedTensor, walk
-from kernels.problems.precision import FLOAT, one_type
+from kernels.device.device import TemplateArgument
+from kernels.device.launch import Launch, instantiate, launch, struct
+from kernels.layout.strided import StridedTensor, walk_matrices
+from kernels.problems.precision import FLOAT, Precision, one_type
 
 MOST_KEYS = 256
 """The most keys whose scores a block holds."""
@@ -21,11 +22,14 @@ def attention_launch(
     y: StridedTensor,
     bias: StridedTensor | None = None,
     scale: float = 1.0,
+    *,
+    precision: Precision,
 ) -> Launch:
     """Return a launch of y = softmax(scale · q · kᵀ + bias) · v: operands q, k, v, y, bias.
 
-    The last is an operand if it is given. q is ...×T×C, k ...×S×C, v ...×S×E, y ...×T×E, and the
-    floats of bias broadcast to ...×T×S.
+    The last is an operand if it is given. q is ...×T×C, k ...×S×C, v ...×S×E, y ...×T×E, all as
+    `precision` stores them, and the floats of bias broadcast to ...×T×S. All but strict float32
+    multiplies on tensor cores.
     Raises ValueError where sizes do not match, or exceed the kernel's or 32-bit indices.
     """
     *heads, queries, width = y.shape
@@ -34,6 +38,7 @@ def attention_launch(
         raise ValueError(
             f"{keys} keys of {depth} channels: {MOST_KEYS} of {MOST_DEPTH} fit a block"
         )
+    one_type(precision.stored, q.stored, k.stored, v.stored, y.stored)
     added = StridedTensor((1,), (0,)) if bias is None else bias
     one_type(FLOAT, added.stored)
     tensors = (
@@ -43,25 +48,22 @@ def attention_launch(
         v.broadcast((*heads, keys, width)),
         added.broadcast((*heads, queries, keys)),
     )
-    before = range(len(heads))
-    each = walk(*(tensor.transposed(before) for tensor in tensors), vectors=False)
-    for tensor in tensors:
-        sizes = zip(tensor.shape, tensor.strides, strict=True)
-        int32(sum((size - 1) * stride for size, stride in sizes))
+    each = walk_matrices(*tensors)
     strides = struct(
         "attention.cu",
         "AttentionStrides",
         row=[tensor.strides[-2] for tensor in tensors],
         column=[tensor.strides[-1] for tensor in tensors],
     )
+    variant: dict[str, TemplateArgument] = {"bias": bias is not None, "rank": each.rank}
+    copied: dict[str, int] = {}
+    name = "attention"
+    if precision is not Precision.FP32:
+        name = "attention_tensor"
+        variant = {"precision": f"Precision::{precision.name}", **variant}
+        copied = {"vectors": int(all(tensor.has_vector_rows for tensor in tensors[1:4]))}
     return launch(
-        instantiate(
-            "attention.cu",
-            "attention",
-            t=one_type(q.stored, k.stored, v.stored, y.stored).element,
-            bias=bias is not None,
-            rank=each.rank,
-        ),
+        instantiate("attention.cu", name, precision.architectures, **variant),
         (each.steps, -(-queries // _QUERIES), 1),
         (128, 1, 1),
         q="q",
@@ -76,4 +78,5 @@ def attention_launch(
         depth=depth,
         width=width,
         scale=scale,
+        **copied,
     )

@@ -1,7 +1,7 @@
 """Launches kernels/src/product.cu, which multiplies computed matrices."""
 
-from kernels.device.launch import Launch, instantiate, int32, launch
-from kernels.layout.strided import StridedTensor, walk
+from kernels.device.launch import Launch, instantiate, launch
+from kernels.layout.strided import StridedTensor, walk_matrices
 from kernels.problems.precision import one_type
 
 _TILE = 32
@@ -18,11 +18,7 @@ def product_launch(a: StridedTensor, b: StridedTensor, y: StridedTensor) -> Laun
     terms = a.shape[-1]
     a = a.broadcast((*matrices, rows, terms))
     b = b.broadcast((*matrices, terms, columns))
-    before = range(len(matrices))
-    each = walk(*(tensor.transposed(before) for tensor in (y, a, b)), vectors=False)
-    for tensor in (a, b, y):
-        sizes = zip(tensor.shape, tensor.strides, strict=True)
-        int32(sum((size - 1) * stride for size, stride in sizes))
+    each = walk_matrices(y, a, b)
     (a_row, a_term), (b_term, b_column), (y_row, y_column) = (
         tensor.strides[-2:] for tensor in (a, b, y)
     )

@@ -37,8 +37,8 @@
 //   118 registers, too many for a third block of 32 x 64; without one, 55 instructions more a turn.
 //   At least 2 of the largest tile with WARPGROUPS, which took 134 without that bound.
 #include "cluster_sum.cuh"
+#include "fragments.cuh"
 #include "implicit_gemm.cuh"
-#include "tensor_gemm.cuh"
 
 // As window_start: every output pixel reads one that exists.
 __device__ __forceinline__ int4 projected_start(int pixel, const Sizes& sizes, const Window& window,
@@ -52,70 +52,6 @@ __device__ __forceinline__ int4 projected_start(int pixel, const Sizes& sizes, c
                         projection.input[2] +
                     at[2];
   return make_int4(place * sizes.residual_pitch, pixel < sizes.pixels ? 0 : -(1 << 30), 0, 0);
-}
-
-// Floats to TF32 numbers; `small` is what they lack, but for 2^-22 of them. What has no finite
-// `big` is all `small`: infinity, of which the next product would else be infinity - infinity, and
-// NaN. Weights are FINITE.
-template <bool FINITE, int COUNT>
-__device__ __forceinline__ void split_tf32(unsigned (&big)[COUNT], unsigned (&small)[COUNT]) {
-  constexpr unsigned KEPT = 0xffffe000;  // of a float's bits, by TF32
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
-    const auto x = __uint_as_float(big[i]);
-    big[i] = (big[i] + 0x1000) & KEPT;  // the nearest
-    if (!FINITE && !(fabsf(__uint_as_float(big[i])) < infinity())) big[i] = 0;
-    small[i] = __float_as_uint(x - __uint_as_float(big[i])) & KEPT;
-  }
-}
-
-// The factors of one step: 32 bytes of the inner dimension of a warp's pixels and filters.
-template <int M, int N>
-struct Fragments {
-  unsigned x[M][4], weight[N][2];
-};
-
-template <Precision PRECISION, int M, int N>
-__device__ __forceinline__ void multiply(Sums<M, N>& sums, const Fragments<M, N>& factors,
-                                         const Fragments<M, N>& others) {
-#pragma unroll
-  for (int m = 0; m < M; ++m)
-#pragma unroll
-    for (int n = 0; n < N; ++n)
-      if constexpr (PRECISION == Precision::FP16)
-        mma_m16n8k16_f16(sums[m][n], factors.x[m], others.weight[n]);
-      else
-        mma_m16n8k8_tf32(sums[m][n], factors.x[m], others.weight[n]);
-}
-
-template <Precision PRECISION, int M, int N>
-__device__ __forceinline__ void multiply_step(Sums<M, N>& sums, Fragments<M, N>& factors) {
-  if constexpr (PRECISION == Precision::TF32X3) {
-    Fragments<M, N> small;
-#pragma unroll
-    for (int m = 0; m < M; ++m) split_tf32<false>(factors.x[m], small.x[m]);
-#pragma unroll
-    for (int n = 0; n < N; ++n) split_tf32<true>(factors.weight[n], small.weight[n]);
-    Sums<M, N> step = {};
-    multiply<PRECISION>(step, small, factors);
-    multiply<PRECISION>(step, factors, small);
-    multiply<PRECISION>(step, factors, factors);
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-      for (int n = 0; n < N; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[m][n][i] += step[m][n][i];
-  } else {
-    if constexpr (PRECISION == Precision::TF32) {
-      // Weights are TF32 numbers already.
-#pragma unroll
-      for (int m = 0; m < M; ++m)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) factors.x[m][i] = to_tf32(__uint_as_float(factors.x[m][i]));
-    }
-    multiply<PRECISION>(sums, factors, factors);
-  }
 }
 
 // Blocks of tiles of TILE sums on a multiprocessor for which registers are to suffice; 0 where the
@@ -342,15 +278,15 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
       Fragments<M, N> factors;
 #pragma unroll
       for (int m = 0; m < M; ++m)
-        ldmatrix_x4(factors.x[m], chunk + (x_lane ^ step * 32) + m * 16 * ROW);
+        ldmatrix_x4(factors.a[m], chunk + (x_lane ^ step * 32) + m * 16 * ROW);
 #pragma unroll
       for (int n = 0; n < N; n += 2) {
         unsigned two[4];
         ldmatrix_x4(two, chunk + (weight_lane ^ step * 32) + n * 8 * ROW);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) factors.weight[n + i / 2][i % 2] = two[i];
+        for (int i = 0; i < 4; ++i) factors.b[n + i / 2][i % 2] = two[i];
       }
-      multiply_step<PRECISION>(sums, factors);
+      multiply_step<PRECISION, true>(sums, factors);
     }
   };
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.convolution.rounding import ROUNDED, direct_rounding
+from kernels.convolution.rounding import FACTORS, ROUNDED, direct_rounding
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import HALF
 from models.classifier import Classifier
@@ -71,6 +71,8 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
             errors.append(sqrt(graph.shape(node.weight)[1]))
             if graph.values[node.x].stored == HALF:
                 errors.append(ROUNDED)  # its weights
+        elif isinstance(node, Attention):
+            errors += [sqrt(_terms(graph, node)), 2 * FACTORS[node.precision]]  # of both products
         elif isinstance(node, Opaque):
             errors += [2 + sqrt(terms) + ROUNDED * node.halves for terms in node.sums]
         else:

@@ -289,7 +289,8 @@ def _attention(to: Context, node: Attention) -> None:
     if node.bias is not None:
         bias = StridedTensor.contiguous(to.graph.shape(node.bias))
         operands["bias"] = to.weight(node.bias)
-    to.tape.emit(attention_launch(q, k, v, y.strided, bias, node.scale), **operands)
+    launch = attention_launch(q, k, v, y.strided, bias, node.scale, precision=node.precision)
+    to.tape.emit(launch, **operands)
 
 
 def _product(to: Context, node: Product) -> None:

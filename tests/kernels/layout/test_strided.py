@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.layout.pixels import Pixels, vector_width
-from kernels.layout.strided import StridedTensor, Walk, walk, walk_rows
+from kernels.layout.strided import StridedTensor, Walk, walk, walk_matrices, walk_rows
+from kernels.problems.precision import HALF
 
 
 def visited(steps: Walk) -> list[tuple[int, ...]]:
@@ -129,6 +130,35 @@ def test_a_tensor_beyond_32_bit_indices_is_refused() -> None:
     huge = StridedTensor.contiguous((2**20, 2**12))
     with pytest.raises(ValueError, match="32 bits"):
         walk(huge, huge).struct()
+
+
+def test_matrices_are_walked_whatever_their_rows_and_columns_are() -> None:
+    y, x = StridedTensor.contiguous((2, 3, 4, 5)), StridedTensor.contiguous((2, 3, 7, 1))
+    steps = walk_matrices(y, x)
+    assert (steps.extents, steps.strides) == ((6,), ((20,), (7,)))
+
+
+def test_a_matrix_beyond_32_bit_indices_is_refused() -> None:
+    fits = StridedTensor((2, 2**10, 2), (1, 2**20, 2))
+    assert walk_matrices(fits).extents == (2,)
+    with pytest.raises(ValueError, match="32 bits"):
+        walk_matrices(fits, StridedTensor((2, 2**11 + 1, 2), (1, 2**20, 2)))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (StridedTensor.contiguous((2, 3, 4)), True),
+        (StridedTensor.contiguous((2, 3, 4), HALF), False),
+        (StridedTensor.contiguous((2, 3, 8), HALF), True),
+        (StridedTensor((2, 3, 5), (24, 8, 1), 4), True),
+        (StridedTensor((2, 3, 4), (24, 8, 1), 4, HALF), False),
+        (StridedTensor((2, 4, 4), (16, 1, 4)), False),
+    ],
+    ids=["floats", "4 halves", "8 halves", "with a gap", "in the middle", "turned"],
+)
+def test_rows_that_begin_at_16_bytes_are_of_vectors(tensor: StridedTensor, expected: bool) -> None:
+    assert tensor.has_vector_rows == expected
 
 
 def test_an_axis_splits_into_runs() -> None:

@@ -112,4 +112,4 @@ def _spills(cell: str) -> bool:
 
 
 def _on_tensor_cores(kernel: str) -> bool:
-    return "conv_tensor" in kernel or "conv_integer" in kernel
+    return any(name in kernel for name in ("conv_tensor", "conv_integer", "attention_tensor"))

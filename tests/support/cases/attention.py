@@ -1,14 +1,30 @@
-"""Lists cases of attention.cu."""
+"""Lists cases of attention.cu: every layout at every precision."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from kernels.layout.strided import StridedTensor
 from kernels.operations.attention import attention_launch
-from kernels.problems.precision import FLOAT, HALF, Storage
+from kernels.problems.precision import Precision
+from tests.support.cases.conv import SPLIT, multiplied
 from tests.support.kernels import reference
-from tests.support.kernels.arrays import normal
+from tests.support.kernels.arrays import FLOATING, normal
 from tests.support.kernels.kernel_case import Check, KernelCase, placed
-from tests.support.tolerance import EPS32
+from tests.support.tolerance import EPS32, Array
+
+_SHARE = {
+    Precision.FP32: 0.0,
+    Precision.TF32: 2.0**-11,
+    Precision.TF32X3: SPLIT,
+    Precision.FP16: 2.0**-11,
+}
+"""By precision, the relative error of a share of 1 as the products with v take it."""
+
+_LEAST = 2.0**-25
+"""The error of a share that vanishes, as halves."""
 
 
 def attention_case(
@@ -21,19 +37,22 @@ def attention_case(
     *,
     scale: float = 1.0,
     shift: float = 0.0,
+    precision: Precision = Precision.FP32,
 ) -> KernelCase:
     """Return a case whose scores all have `shift` more, which no share depends on.
 
     exp turns a score's error, eps · (depth + 4) · its terms, which is more than the rounding of its
-    argument, into a relative error of a share; a sum of shares errs by a rounding a key.
+    argument, into a relative error of a share; a sum of shares errs by a rounding a key. Products
+    by 3×TF32 lack a part of each.
     """
-    launched = attention_launch(q, k, v, y, bias, scale)
+    q, k, v, y = (replace(each, stored=precision.stored) for each in (q, k, v, y))
+    launched = attention_launch(q, k, v, y, bias, scale, precision=precision)
 
     def check() -> Check:
         of = [normal(t.shape, i, t.stored) for i, t in enumerate((q, k, v), start=1)]
         if shift:  # one channel gives all scores the same
             of[0][..., 0], of[1][..., 0] = shift, 1
-        wide_q, wide_k, wide_v = (each.astype(np.float64) for each in of)
+        wide_q, wide_k, wide_v = (multiplied(each, precision).astype(np.float64) for each in of)
         added = np.zeros((1, 1)) if bias is None else normal(bias.shape, 4, bias.stored)
         inputs = {key: placed(each, t) for key, each, t in zip("qkv", of, (q, k, v), strict=True)}
         if bias is not None:
@@ -41,53 +60,78 @@ def attention_case(
         added = added.astype(np.float64)
         expected = reference.attention(wide_q, wide_k, wide_v, added, scale)
         terms = abs(scale) * np.abs(wide_q) @ np.abs(wide_k).swapaxes(-1, -2) + np.abs(added)
-        score = EPS32 * (q.shape[-1] + 4) * terms.max()
+        split = SPLIT if precision is Precision.TF32X3 else 0.0
+        score = (EPS32 * (q.shape[-1] + 4) + split) * terms.max(axis=-1, keepdims=True)
         size = reference.attention(wide_q, wide_k, np.abs(wide_v), added, scale)
-        return Check(inputs, y, expected, (2 * score + EPS32 * (k.shape[-2] + 10)) * size)
+        relative = 2 * score + EPS32 * (k.shape[-2] + 10) + _SHARE[precision]
+        return Check(inputs, y, expected, relative * size + _vanishing(wide_v, precision))
 
     return KernelCase(name, (launched,), check)
 
 
-def _rows(*shape: int, stored: Storage = FLOAT) -> StridedTensor:
-    return StridedTensor.contiguous(shape, stored)
+def _vanishing(v: Array, precision: Precision) -> Array | float:
+    """Return what all shares may lack that halves have no digits for."""
+    if precision is not Precision.FP16:
+        return 0.0
+    lost: Array = _LEAST * np.abs(v).sum(axis=-2, keepdims=True)
+    return lost
 
 
-def _qkv(tokens: int, heads: int, depth: int, stored: Storage = FLOAT) -> list[StridedTensor]:
-    """Return q, k, v of 2 images as one product leaves them, and y with the heads side by side."""
-    whole = _rows(2, tokens, 3, heads, depth, stored=stored)
+def rows(*shape: int) -> StridedTensor:
+    """Return a tensor without gaps."""
+    return StridedTensor.contiguous(shape)
+
+
+def qkv(tokens: int, heads: int, depth: int, images: int = 2) -> list[StridedTensor]:
+    """Return q, k, v as one product leaves them, and y with the heads side by side."""
+    whole = rows(images, tokens, 3, heads, depth)
     q = whole.transposed((0, 3, 1, 4))
     apart = heads * depth
-    k, v = (StridedTensor(q.shape, q.strides, part * apart, stored) for part in (1, 2))
-    y = _rows(2, tokens, heads, depth, stored=stored).transposed((0, 2, 1, 3))
+    k, v = (StridedTensor(q.shape, q.strides, part * apart) for part in (1, 2))
+    y = rows(images, tokens, heads, depth).transposed((0, 2, 1, 3))
     return [q, k, v, y]
 
 
-ATTENTION_CASES: tuple[KernelCase, ...] = (
-    attention_case("of heads side by side", *_qkv(37, 3, 8), scale=0.3),
-    attention_case("of halves", *_qkv(18, 2, 40, HALF), scale=0.2),
-    attention_case("of large scores", *_qkv(17, 2, 8), shift=300.0),
-    attention_case("of one token", *(_rows(1, 1, 4),) * 4),
-    attention_case(
-        "of 256 keys, with a bias for all heads",
-        _rows(1, 2, 5, 36),
-        _rows(1, 2, 256, 36),
-        _rows(1, 2, 256, 7),
-        _rows(1, 2, 5, 7),
-        _rows(5, 256),
-    ),
-    attention_case(
-        "of windows, each with a bias, wider values than a tile",
-        _rows(3, 2, 33, 12),
-        _rows(3, 2, 65, 12),
-        _rows(3, 2, 65, 70),
-        _rows(3, 2, 33, 70),
-        _rows(2, 33, 65),
-    ),
-    attention_case(
-        "of tokens beside channels",
-        _rows(2, 128, 20).transposed((0, 2, 1)),
-        _rows(2, 128, 20).transposed((0, 2, 1)),
-        _rows(2, 16, 20).transposed((0, 2, 1)),
-        _rows(2, 16, 20).transposed((0, 2, 1)),
-    ),
+WINDOWS = (
+    rows(3, 2, 33, 12),
+    rows(3, 2, 65, 12),
+    rows(3, 2, 65, 72),
+    rows(3, 2, 33, 72),
+    rows(2, 33, 65),
 )
+"""Windows of two heads, each with a bias: of more queries, keys and channels than one tile has."""
+
+
+def _cases(precision: Precision) -> Iterator[KernelCase]:
+    case = partial(attention_case, precision=precision)
+    yield case("of heads side by side", *qkv(37, 3, 8), scale=0.3)
+    yield case("of channels in several chunks", *qkv(66, 1, 72), scale=0.1)
+    yield case("of large scores", *qkv(17, 2, 8), shift=300.0)
+    yield case("of one token", *(rows(1, 1, 4),) * 4)
+    yield case(
+        "of 256 keys, with a bias for all heads",
+        rows(1, 2, 5, 36),
+        rows(1, 2, 256, 36),
+        rows(1, 2, 256, 7),
+        rows(1, 2, 5, 7),
+        rows(5, 256),
+    )
+    yield case("of windows, each with a bias, wider values than a tile", *WINDOWS, scale=0.3)
+    yield case(
+        "of the largest heads",
+        rows(1, 3, 128),
+        rows(1, 197, 128),
+        rows(1, 197, 160),
+        rows(1, 3, 160),
+        scale=0.1,
+    )
+    yield case(
+        "of tokens beside channels",
+        rows(2, 128, 20).transposed((0, 2, 1)),
+        rows(2, 128, 20).transposed((0, 2, 1)),
+        rows(2, 16, 20).transposed((0, 2, 1)),
+        rows(2, 16, 20).transposed((0, 2, 1)),
+    )
+
+
+ATTENTION_CASES = tuple(case for precision in FLOATING for case in _cases(precision))

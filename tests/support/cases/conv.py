@@ -156,17 +156,17 @@ def _rounding_error(
             Precision.FP32: 0.0,
             Precision.FP16: halves * 2.0**-11,
             Precision.TF32: 2.01 * 2.0**-11,
-            Precision.TF32X3: _SPLIT,
+            Precision.TF32X3: SPLIT,
         }[precision]
         # Tensor cores truncate sums, which errs by up to twice as much as rounding them.
         unit = EPS32 / 2 if precision is Precision.FP32 else EPS32
         return ((winograd_roundings(problem, matrices) + 4) * unit + rounded) * terms
     length = problem.c // problem.groups * problem.window.kernel_volume + problem.projected
-    split = _SPLIT / EPS32 if problem.precision is Precision.TF32X3 else 0
+    split = SPLIT / EPS32 if problem.precision is Precision.TF32X3 else 0
     return (length + 4 + split) * EPS32 * _conv(problem, x, weight, bias, residual)
 
 
-_SPLIT = 3 * 2.0**-22
+SPLIT = 3 * 2.0**-22
 """Of a product of x = big + small, each rounded to 11 bits: both factors lack 2^-22 of themselves,
 and the product of the small parts is left out."""
 

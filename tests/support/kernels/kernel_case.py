@@ -97,8 +97,7 @@ def poisoned(layout: StridedTensor) -> Array:
     Where its pixels lie at vectors, it goes to the end of the last one's last vector: kernels may
     read that (kernels/layout/operands.py, `vectors_in`).
     """
-    ends = ((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
-    end = layout.offset + sum(ends) + 1
+    end = layout.offset + layout.reach + 1
     apart = [stride for stride in layout.strides if stride > 1]
     if len(apart) < len(layout.strides) and not any(n % VECTOR for n in (layout.offset, *apart)):
         end = -(-end // VECTOR) * VECTOR
