@@ -16,9 +16,9 @@ bound only the least code is left:
 The highest code is int8's 127 and so on, less z. Refused where other nodes read the codes, and
 where values of different zero points are joined.
 
-A CPU without VNNI adds products of uint8 and int8 in pairs in 16 bits, which saturate: 2 · 255 ·
-127 is beyond them, 2 · 127 · 128, of codes behind a Relu of int8, is not. So there filters become
-uint8.
+A CPU without VNNI adds products of uint8 and int8 in pairs in 16 bits, which saturate: 255 · 129 is
+beyond them, and 127 · 256, of codes behind a Relu of int8, is not. So there a filter becomes uint8
+if two neighbours in it may pass the bound, which ONNX Runtime then adds in 32 bits, and slower.
 """
 
 from collections import defaultdict
@@ -39,7 +39,8 @@ from onnx import (
 )
 
 _SHIFT = 128
-_HIGHEST, _SEVEN_BITS = 255, 127
+_HIGHEST = 255
+_SUMS = np.iinfo(np.int16)
 _TYPES: Mapping[int, np.iinfo[Any]] = {
     TensorProto.INT8: np.iinfo(np.int8),
     TensorProto.UINT8: np.iinfo(np.uint8),
@@ -70,8 +71,7 @@ def on_integers(model: ModelProto, *, pairs_saturate: bool = False) -> ModelProt
         _apply(graph, change)
     _drop_unread(result.graph)
     if pairs_saturate:
-        small = [c.joined.names for c in changed if c.highest <= _SEVEN_BITS]
-        _widen_filters(graph, set().union(*small))
+        _widen_filters(graph, {name: c.highest for c in changed for name in c.joined.names})
     return result
 
 
@@ -262,9 +262,9 @@ def _shifted(graph: _Graph, name: str, shift: int) -> str:
     return graph.add(f"{name}/{shift:+}", shifted.astype(np.uint8))
 
 
-def _widen_filters(graph: _Graph, small: set[str]) -> None:
-    """Make filters of int8 uint8, except those that are multiplied by `small` codes or are
-    small."""
+def _widen_filters(graph: _Graph, highest: Mapping[str, int]) -> None:
+    """Make filters of int8 whose sums may saturate uint8; `highest` has the largest codes of
+    values."""
     for product in graph.proto.node:
         if product.op_type not in ("Conv", "Gemm", "MatMul"):
             continue
@@ -272,12 +272,35 @@ def _widen_filters(graph: _Graph, small: set[str]) -> None:
         if x is None or filter_ is None or x.op_type != "DequantizeLinear":
             continue
         numbers = graph.array(filter_.input[0]) if filter_.op_type == "DequantizeLinear" else None
-        if numbers is None or numbers.dtype != np.int8 or x.input[0] in small:
+        if numbers is None or numbers.dtype != np.int8:
             continue
-        if 2 * _HIGHEST * int(np.abs(numbers.astype(np.int16)).max()) <= np.iinfo(np.int16).max:
+        if not _may_saturate(product, numbers, highest.get(x.input[0], _HIGHEST)):
             continue
         if len(filter_.input) < 3:
             zeros = np.zeros_like(graph.array(filter_.input[1]), np.int8)
             filter_.input.append(graph.add(f"{filter_.input[1]}/zero", zeros))
         for index in (0, 2):
             filter_.input[index] = _shifted(graph, filter_.input[index], _SHIFT)
+
+
+def _may_saturate(product: NodeProto, filter_: NDArray[np.generic], most: int) -> bool:
+    """Return whether two products of a filter's neighbours and codes up to `most` may pass 16 bits.
+
+    ONNX Runtime adds them in pairs along a sum, in which the input channels come first, then the
+    pixels of a window; it adds those of a depthwise convolution in 32 bits.
+    """
+    attributes = {part.name: helper.get_attribute_value(part) for part in product.attribute}
+    if product.op_type == "Conv":
+        groups = attributes.get("group", 1)
+        if filter_.ndim == 4 and filter_.shape[1] == 1 < groups == len(filter_):
+            return False
+        sums = np.moveaxis(filter_, 1, -1).reshape(len(filter_), -1)
+    elif filter_.ndim < 2:
+        return True
+    else:
+        along = -1 if attributes.get("transB") else -2
+        sums = np.moveaxis(filter_, along, -1).reshape(-1, filter_.shape[along])
+    odd = sums.shape[1] % 2
+    pairs = np.pad(sums.astype(np.int32), ((0, 0), (0, odd))).reshape(len(sums), -1, 2)
+    above, below = (int(np.maximum(side, 0).sum(-1).max(initial=0)) for side in (pairs, -pairs))
+    return most * above > _SUMS.max or -most * below < _SUMS.min

@@ -333,3 +333,118 @@ def test_this_machines_sums_are_what_its_probe_says() -> None:
     expected = run_node_by_node(model, x)
     (y,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     assert (np.abs(y - expected).max() > 0.06) == pairs_saturate()
+
+
+W = 8  # pixels a side
+
+
+def _alone(operator: str, rows: NDArray[np.int8], **attributes: Any) -> ModelProto:
+    """Return one product on integers; `rows` has a row per result, its terms as they are added."""
+    kernel, groups = attributes.get("kernel_shape", [1, 1]), attributes.get("group", 1)
+    filter_ = rows
+    if operator == "Conv":
+        filter_ = np.moveaxis(rows.reshape(len(rows), *kernel, -1), -1, 1)
+    elif not attributes.get("transB"):
+        filter_ = rows.T
+    channels = filter_.shape[1] * groups if operator == "Conv" else rows.shape[1]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "one", "low"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "one", "low"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "one", "zero"], ["wd"]),
+        helper.make_node(operator, ["xd", "wd"], ["c"], **attributes),
+        helper.make_node("QuantizeLinear", ["c", "step", "end"], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", "step", "end"], ["y"]),
+    ]
+    largest = 255 * np.abs(rows.astype(int).sum(1)).max()
+    weights = {
+        "one": np.float32(1),
+        "low": np.uint8(0),
+        "zero": np.int8(0),
+        "w": np.ascontiguousarray(filter_),
+        "step": np.float32(largest / 200),
+        "end": np.uint8(0 if rows.sum() > 0 else 255),
+    }
+    shape: list[int | str] = ["N", channels]
+    if operator == "Conv":
+        shape += [W, W]
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    tensors = [numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items()]
+    graph = helper.make_graph(nodes, "net", [image], [result], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def _rows(count: int, terms: int, pair: tuple[int, int]) -> NDArray[np.int8]:
+    """Return rows of pairs, each second one turned round: the neighbours of two pairs are alike."""
+    a, b = pair
+    return np.tile(np.resize(np.array([a, b, b, a], np.int8), terms), (count, 1))
+
+
+PRODUCTS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
+    "3×3": ("Conv", 16, 9 * 16, {"kernel_shape": [3, 3]}),
+    "3×3 of few channels": ("Conv", 16, 9 * 4, {"kernel_shape": [3, 3]}),
+    "3×3 of pixels": ("Conv", 16, 9 * 3, {"kernel_shape": [3, 3]}),
+    "1×1": ("Conv", 32, 24, {"kernel_shape": [1, 1]}),
+    "groups": ("Conv", 16, 9 * 8, {"kernel_shape": [3, 3], "group": 2}),
+    "groups of one channel": ("Conv", 32, 9, {"kernel_shape": [3, 3], "group": 16}),
+    "Gemm": ("Gemm", 10, 64, {}),
+    "Gemm, transposed": ("Gemm", 10, 64, {"transB": 1}),
+    "MatMul": ("MatMul", 10, 64, {}),
+}
+
+
+def _outcome(model: ModelProto, *, saturate: bool) -> tuple[int, float]:
+    """Return the type of the filter that is served, and the largest difference from its numbers'
+    products in steps."""
+    served = on_integers(model, pairs_saturate=saturate)
+    (image,) = model.graph.input
+    sides = [side.dim_value for side in image.type.tensor_type.shape.dim[1:]]
+    x = np.full((2, *sides), 255, np.float32)
+    (y,) = ort.InferenceSession(served.SerializeToString()).run(None, {"x": x})
+    expected = run_node_by_node(model, x)
+    (step,) = (t for t in model.graph.initializer if t.name == "step")
+    steps = np.abs(y - expected).max() / numpy_helper.to_array(step)
+    return _filter_type(served, "w"), float(steps)
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["above", "below"])
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_filter_is_widened_only_where_neighbours_in_a_sum_saturate(
+    product: str, sign: int
+) -> None:
+    """255 · (127 + 1) is within 16 bits and 255 · (127 + 2) is not; in another order of the same
+    numbers, 255 · (127 + 127) would not be either."""
+    operator, count, terms, attributes = PRODUCTS[product]
+
+    def outcome(pair: tuple[int, int], *, saturate: bool) -> tuple[int, float]:
+        rows = _rows(count, terms, pair) * np.int8(sign)
+        return _outcome(_alone(operator, rows, **attributes), saturate=saturate)
+
+    kind, steps = outcome((127, 1), saturate=True)
+    assert kind == TensorProto.INT8
+    assert steps < 1.01
+    kind, steps = outcome((127, 2), saturate=True)
+    assert kind == TensorProto.UINT8
+    assert steps < 1.01
+    kind, steps = outcome((127, 127), saturate=False)
+    assert kind == TensorProto.INT8
+    assert (steps > 20) == pairs_saturate()
+
+
+@pytest.mark.parametrize("kernel", [[3, 3], [5, 5], [3, 5]], ids=str)
+@pytest.mark.parametrize("channels", [2, 8, 33])
+def test_sums_of_depthwise_convolutions_never_saturate(channels: int, kernel: list[int]) -> None:
+    rows = np.full((channels, kernel[0] * kernel[1]), 127, np.int8)
+    model = _alone("Conv", rows, kernel_shape=kernel, group=channels)
+    kind, steps = _outcome(model, saturate=True)
+    assert kind == TensorProto.INT8
+    assert steps < 1.01
+
+
+def test_the_largest_code_of_an_input_counts() -> None:
+    """Behind a Relu of int8 it is 127, of which two products are within 16 bits."""
+    pair = np.full((C, C, 3, 3), 127, np.int8)
+    behind = _behind(RELU, np.int8(0), w=pair)
+    assert _filter_type(on_integers(behind, pairs_saturate=True), "w") == TensorProto.INT8
+    bounded = _behind(CLIP, np.uint8(0), w=pair, low=np.float32(0), high=np.float32(2.6))
+    assert _filter_type(on_integers(bounded, pairs_saturate=True), "w") == TensorProto.UINT8
