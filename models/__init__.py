@@ -20,7 +20,7 @@ from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.description import Serving, descriptions_of, files_of
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
-from models.engines.compare import always_allowed
+from models.engines.compare import tolerance
 from models.engines.engine import (
     Array,
     Batch,
@@ -41,7 +41,6 @@ from models.engines.open_engine import (
     open_engines,
     try_on_cpu,
 )
-from models.engines.tolerance import score_tolerance
 from models.errors import (
     DeviceLostError,
     EngineError,
@@ -56,6 +55,7 @@ from models.maps import Maps
 from models.onnx_loader import FileLimits, external_files
 from models.onnx_loader.kept import FOLDER as TRANSLATED
 from models.preprocessing import (
+    OF_OWN_NORMALISATION,
     PRESETS,
     ChannelOrder,
     CropMode,
@@ -126,6 +126,7 @@ __all__ = [
     "DEFAULT_TUNING",
     "GPUS",
     "MOST_PHOTOGRAPHS",
+    "OF_OWN_NORMALISATION",
     "PLACE_BYTES",
     "PRESETS",
     "TOP_CANDIDATES",
@@ -182,7 +183,6 @@ __all__ = [
     "WarmUpResult",
     "WrittenImage",
     "__version__",
-    "always_allowed",
     "as_vectors",
     "classes_of",
     "contradiction",
@@ -211,8 +211,8 @@ __all__ = [
     "quantize",
     "read_jpeg",
     "report",
-    "score_tolerance",
     "shown_by",
+    "tolerance",
     "try_on_cpu",
     "tune",
     "write_image",

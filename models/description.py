@@ -48,6 +48,7 @@ from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
 from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
 from models.preprocessing import (
+    OF_OWN_NORMALISATION,
     ChannelOrder,
     CropMode,
     Layout,
@@ -74,8 +75,6 @@ _LONGEST = 2000  # characters of the line about what was taken from where
 _Path = TypeVar("_Path", bound=PurePath)
 
 _NORMALISING = ("scale", "mean", "std")
-_OF_PIXELS: Mapping[float, str] = {255: "raw", 1: "unit"}
-"""The guess for a network that normalises pixels itself, by the largest value that they have."""
 _OF_SERVING = ("max_batch", "timeout_ms", "priority")
 
 
@@ -155,7 +154,13 @@ def load_description(
     _add(_shown_file(path, model_path) if path else "", described, given, sources)
     read = [
         *read_beside(model_path),
-        read_metadata(model_path, metadata or {}, _sides(shape, given)),
+        read_metadata(
+            model_path,
+            metadata or {},
+            _sides(shape, given),
+            shape[-1] if _layout(shape, given) is Layout.NHWC else shape[0],
+            normalises=pixels_up_to is not None,
+        ),
     ]
     readings = [(_shown_file(one.file, model_path), one) for one in read if one is not None]
     source, trained = str(path) if path and described else "the preprocessing", "preset" in given
@@ -175,8 +180,8 @@ def load_description(
             _add(name, parse_keys(file, reading.pixels()), given, sources)
             source = f"{source} with {file}" if described else file
             trained = True
-    told = pixels_up_to if not {"preset", *CHOICES} & given.keys() else None
-    own = _OF_PIXELS.get(told or 0, "")
+    told = pixels_up_to if not {"preset", *_NORMALISING} & given.keys() else None
+    own = OF_OWN_NORMALISATION[told][0] if told else ""
     preprocessing = _settle(
         source, model_path, input_shape, shape, given, own, as_bytes=takes_bytes
     )
@@ -481,10 +486,13 @@ def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None
     if guessed:
         _log.warning(
             "%s has no settings for %s: they are taken from the preset %r, guessed from its "
-            "input. If answers are wrong, set them in %s or choose a --preset",
+            "input. If answers are wrong, set %s in %s, or one key that has them all, as preset ="
+            ' "unit" (pixels from 0 to 1), "raw" (0 to 255) or torchvision\'s weights,'
+            ' "resnet50.IMAGENET1K_V2"',
             model_path.name,
             ", ".join(guessed),
             name,
+            " and ".join((", ".join(guessed[:-1]), guessed[-1])) if guessed[1:] else guessed[0],
             model_path.with_suffix(".toml").name,
         )
 

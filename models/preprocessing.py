@@ -250,6 +250,13 @@ PRESETS: Mapping[str, Preset] = {
     "mnist": replace(_GREY, mean=(0.1307,), std=(0.3081,)),
 }
 
+OF_OWN_NORMALISATION: Mapping[float, tuple[str, str]] = {
+    255: ("raw", "bgr"),
+    1: ("unit", "bgr-unit"),
+}
+"""The presets of a network that normalises pixels itself, by the largest value that these have: of
+channels in the order of RGB, and of BGR, which its operations do not tell."""
+
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
     """Return this preprocessing changed to each preset with as many channels, by the preset's

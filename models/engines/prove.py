@@ -100,7 +100,7 @@ def _prove_as_given(engine: Engine, classifier: Classifier, choose: "Choose") ->
     expected = given.scores() if given is not None else ""
     if given is None or isinstance(expected, str):
         return
-    allowed = tolerance(classifier, expected, choose)
+    allowed = tolerance(classifier, expected, choose, on_kernels=True)
     for tensor, scores in zip(given.tensors, expected, strict=True):
         flaw = _flaw(engine, tensor[np.newaxis], scores[np.newaxis], allowed, "its file's")
         if flaw:

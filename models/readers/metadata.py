@@ -2,7 +2,8 @@
 
 names, imgsz, task                                  Ultralytics
 Image.BitmapPixelFormat, Image.NominalPixelRange    Custom Vision, Windows ML
-labels, classes, id2label, ...                      others
+model_info ...                                      OpenVINO's Model API
+labels, classes, id2label, mean, std, ...           others
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from models.readers.labels import LABEL_KEYS, labels_in_text
 from models.readers.reading import Keys, Reading, is_side
+from models.readers.written_pixels import last_part, written_pixels
 
 # One key's text in characters; 20,000 labels take a quarter.
 _LONGEST = 2**21
@@ -21,9 +23,13 @@ _OBJECTS = ("config", "metadata", "model_config")
 # What people and programs call this task.
 _CLASSIFY = {"classify", "classification", "image-classification", "image classification"}
 
+# Of OpenVINO's Model API, whose labels have spaces between them.
+_MODEL_INFO = "model_info "
+
 # Keys and values of Windows ML, which does not tell upper from lower case.
 _FORMAT = "image.bitmappixelformat"
 _RANGE = "image.nominalpixelrange"
+_NUMBERS = ("channels", "scale", "mean", "std")
 _GAMMA = "image.colorspacegamma"
 _CHANNELS = {"rgb8": "rgb", "bgr8": "bgr", "gray8": "grey"}
 # Scale and mean by which pixels from 0 to 255 get the range.
@@ -36,23 +42,40 @@ _RANGES = {
 
 
 def read_metadata(
-    path: Path, metadata: Mapping[str, str], sides: tuple[int, int]
+    path: Path,
+    metadata: Mapping[str, str],
+    sides: tuple[int, int],
+    channels: int = 3,
+    *,
+    normalises: bool = False,
 ) -> Reading | None:
     """Read the metadata of the model in `path`; None if they say nothing.
 
-    `sides` are height and width of its input, 0 where open.
+    `sides` are height and width of its input, 0 where open. If its first operations `normalise`
+    pixels, a mean and a std that are written in it are taken as theirs.
     """
     said = {key.strip().lower(): value for key, value in metadata.items()}
     names = _labels(said)
     size = _size(said.get("imgsz", ""))
+    written = written_pixels(said, channels)
     is_own = "names" in said and "imgsz" in said  # of Ultralytics
     task = said.get("task", "").strip().lower()
     pixels: Keys = {}
-    doubts = []
+    doubts = list(written.doubts)
     if is_own and task and size is not None:  # of other tasks the range is the same
         pixels = _of_ultralytics(size, said.get("channels", "3").strip())
     elif {_FORMAT, _RANGE} & said.keys():
         pixels = _of_windows(said)
+    if written.keys and normalises:
+        doubts.append(
+            "it names a mean or std, and its first operations normalise pixels already: the former"
+            " are taken as theirs, and not used"
+        )
+    elif pixels and written.keys:
+        if any(pixels.get(key) != value for key, value in written.keys.items() if key in _NUMBERS):
+            doubts.append("its mean and std contradict its other keys of pixels, and are not used")
+    elif written.keys:
+        pixels = written.keys
     if is_own and task and task not in _CLASSIFY:
         doubts.append(f"its task is {task!r:.60}, and Convoy runs classifiers")
     if size is not None and any(
@@ -62,14 +85,17 @@ def read_metadata(
         doubts.append(f"imgsz is {shown}, but its input takes {sides[0] or '?'}×{sides[1] or '?'}")
         size = None
     is_open = size is not None and 0 in sides
-    ignored = tuple(_unused(said, names, pixels, is_own=is_own))
-    if not (names or pixels or doubts or is_open or ignored):
+    ignored = (*_unused(said, names, pixels, is_own=is_own), *written.unread)
+    if not (names or pixels or doubts or is_open or ignored or _is_multi_label(said)):
         return None
     return Reading(
         path,
         pixels=partial(dict, pixels) if pixels else None,
         labels=partial(tuple, names[1]) if names else None,
-        serving={"height": size[0], "width": size[1]} if size and is_open else {},
+        serving={
+            **({"height": size[0], "width": size[1]} if size and is_open else {}),
+            **({"output": "sigmoid"} if _is_multi_label(said) else {}),
+        },
         ignored=ignored,
         doubts=tuple(doubts),
     )
@@ -77,13 +103,19 @@ def read_metadata(
 
 def _labels(said: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
     """Return the first key that lists labels, with these."""
-    by_name = {key.replace("/", ".").rpartition(".")[2]: key for key in said}
+    by_name = {last_part(key): key for key in said}
     for name in (*LABEL_KEYS, *_OBJECTS):
         key = by_name.get(name, "")
         text = said.get(key, "")
+        if key.startswith(_MODEL_INFO) and not set("[{,;") & set(text):
+            text = "\n".join(text.split())
         if text and len(text) <= _LONGEST and (labels := labels_in_text(text)):
             return key, labels
     return None
+
+
+def _is_multi_label(said: Mapping[str, str]) -> bool:
+    return said.get(f"{_MODEL_INFO}multilabel", "").strip().lower() == "true"
 
 
 def _size(text: str) -> tuple[int, int] | None:

@@ -24,11 +24,10 @@ from models import (
     Preprocessing,
     Results,
     Scores,
-    always_allowed,
     classes_of,
     contradiction,
     kind_of,
-    score_tolerance,
+    tolerance,
 )
 from service.cli.classify import read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
@@ -99,9 +98,10 @@ class _ImageComparison:
 def check(
     settings: Settings,
     images: Annotated[list[Path], typer.Argument(help=f"{FORMATS} files, or folders.")],
-    tolerance: Annotated[
+    largest: Annotated[
         float | None,
         typer.Option(
+            "--tolerance",
             parser=number_from_0,
             metavar="<float>",
             help="Largest difference, as a share of the largest score. "
@@ -161,10 +161,13 @@ def check(
     columns = [*left("file", "Convoy"), *right("probability"), *left("ONNX Runtime")]
     columns += right("probability differs by", "scores differ by")
     print_table(make_table(columns, [image.row for image in compared]))
-    if tolerance is not None:
-        allowed = tolerance
+    if largest is not None:
+        allowed = largest
+    elif original_file or not compared:
+        allowed = inf
     else:
-        allowed = inf if original_file else _allowed(classifier, engine, compared)
+        scores = np.array([image.scores for image in compared])
+        allowed = tolerance(classifier, scores, on_kernels=not engine.on_cpu)
     failed = not _are_what_they_are_taken_for(classifier, compared) or failed
     _sum_up(classifier, engine, compared, allowed)
     _show_paths(paths, len(compared))
@@ -251,14 +254,6 @@ def _compare(file: Path, ours: Scores, theirs: Scores, classifier: Classifier) -
         same=answered[0] == answered[1],
         scores=theirs,
     )
-
-
-def _allowed(classifier: Classifier, engine: Engine, compared: Sequence[_ImageComparison]) -> float:
-    """Return how much scores may differ at the precision in which the engine computes."""
-    if engine.device.startswith("cpu"):
-        classifier = replace(classifier, precision=Precision.FP32)
-    smallest = min((float(image.scores.min()) for image in compared), default=1.0)
-    return max(always_allowed(classifier), score_tolerance(classifier, smallest))
 
 
 def _sum_up(

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import (
+    OF_OWN_NORMALISATION,
     PRESETS,
     Classifier,
     Engine,
@@ -76,7 +77,7 @@ _FEWEST_CLASSES = 5
 # PRESETS has first is taken; as logarithms.
 _FAR_LIKELIER, _AS_LIKELY = log(1000), log(20)
 # Guesses where a network's first operations tell its numbers, but not the order of its channels.
-_TWINS = {"raw": ("raw", "bgr"), "unit": ("unit", "bgr-unit")}
+_TWINS = {names[0]: names for names in OF_OWN_NORMALISATION.values()}
 _LEAST = 1e-9  # a probability below this is as good as none
 
 Decode = Callable[[Path, Preprocessing], Pixels]

@@ -212,3 +212,79 @@ def test_scores_that_differ_though_no_result_inside_does_are_refused() -> None:
     wrong = replace(classifier, given=AsGiven(given.tensors, lambda _: expected * np.float32(1.01)))
     with pytest.raises(UnsupportedModelError, match=r"No result inside it that both have differs"):
         open_engine(wrong, device=DeviceKind.CPU, max_batch=1)
+
+
+LARGE = 3e3  # so that rounding a logit to float32 moves it by some 0.0003
+
+
+def sensitive() -> onnx.ModelProto:
+    """Return a network whose logits are large and nearly alike, before a softmax.
+
+    BatchNormalization is folded into the convolution by ONNX Runtime's optimisations, which rounds
+    otherwise.
+    """
+    channels = 64
+    rng = np.random.default_rng(3)
+    row = rng.normal(size=(channels, 1))
+    near = np.repeat(row, 4, axis=1) * LARGE + rng.normal(size=(channels, 4)) / 30
+    weights = {
+        "w": noise(channels, 3, 4, 4),
+        **{name: rng.uniform(0.5, 1.5, channels).astype(np.float32) for name in "abmv"},
+        "h": near.astype(np.float32),
+    }
+    nodes = [
+        node("Conv", "x w", "c", strides=[4, 4]),
+        node("BatchNormalization", "c a b m v", "n"),
+        node("Relu", "n", "r"),
+        node("GlobalAveragePool", "r", "g"),
+        node("Flatten", "g", "f"),
+        node("MatMul", "f h", "z"),
+        node("Softmax", "z", axis=-1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sensitive",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, SIZE, SIZE])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def opened_with(classifier: Classifier, factor: float) -> float:
+    """Open an engine whose file has scores that differ by a share of the largest; return how far
+    the file's own two ways are apart."""
+    given = classifier.given
+    assert given is not None
+    expected = given.scores()
+    assert isinstance(expected, np.ndarray)
+    most = expected.max(axis=1, keepdims=True)
+    other = (expected + np.float32(factor) * most).astype(np.float32)
+    moved = replace(classifier, given=AsGiven(given.tensors, lambda _: other))
+    try:
+        open_engine(moved, device=DeviceKind.CPU, max_batch=1).close()
+    finally:
+        assert moved.given is not None
+        found = moved.given.own_difference
+    return found
+
+
+def test_what_the_files_own_two_ways_differ_by_is_allowed_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    classifier = loaded(tmp_path, sensitive())
+    own = opened_with(classifier, 2e-3)
+    assert own > 1e-3
+    assert "multiplies rounding errors" in caplog.text
+    assert f"its own with and without optimisations by {own:.1e}" in caplog.text
+
+
+def test_what_is_beyond_the_files_own_difference_is_refused_with_it(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"optimisations by \S+; \S+ is allowed"):
+        opened_with(loaded(tmp_path, sensitive()), 0.3)
+
+
+def test_a_network_that_rounds_as_others_has_no_such_allowance(tmp_path: Path) -> None:
+    classifier = loaded(tmp_path, network())
+    with pytest.raises(UnsupportedModelError, match=r"optimisations by \S+e-0[678]; 1\.0e-03 is"):
+        opened_with(classifier, 5e-3)

@@ -12,6 +12,7 @@ from models.description import Description, load_description
 from models.errors import PreprocessingError
 from models.preprocessing import ChannelOrder, CropMode
 from models.readers.metadata import read_metadata
+from models.scores import OutputKind
 
 NAMES = ("red", "it's green", 'the "blue"')
 ULTRALYTICS = {
@@ -180,7 +181,119 @@ def test_metadata_that_say_nothing_are_not_mentioned() -> None:
     assert describe({"author": "me", "version": "3"}).origin == "the preset imagenet, a guess"
 
 
-keys = st.sampled_from([*ULTRALYTICS, *CUSTOM_VISION, "labels", "config"])
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+PART = 1 / 255
+BYTES = ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "scale", "mean", "std", "order"),
+    [
+        ({"mean": "[0.485, 0.456, 0.406]", "std": "[0.229, 0.224, 0.225]"}, PART, *IMAGENET, "rgb"),
+        ({"image_mean": "0.485,0.456,0.406", "image_std": "0.229 0.224 0.225"},
+         PART, *IMAGENET, "rgb"),
+        ({"norm-mean": "tensor([0.4850, 0.4560, 0.4060])", "norm-std": "(0.229, 0.224, 0.225)"},
+         PART, *IMAGENET, "rgb"),
+        ({"preprocessing": json.dumps({"mean": IMAGENET[0], "std": IMAGENET[1]})},
+         PART, *IMAGENET, "rgb"),
+        ({"config": json.dumps({"input": {"mean": [[[each]] for each in IMAGENET[0]],
+                                          "std": IMAGENET[1]}})}, PART, *IMAGENET, "rgb"),
+        ({"mean": "0.5", "std": "0.5"}, PART, (0.5,) * 3, (0.5,) * 3, "rgb"),
+        ({"Mean": "127.5", "Std": "127.5"}, 1.0, (127.5,) * 3, (127.5,) * 3, "rgb"),
+        ({"mean": "0", "std": "255"}, 1.0, (0.0,) * 3, (255.0,) * 3, "rgb"),
+        ({"model_info mean_values": "123.675 116.28 103.53",
+          "model_info scale_values": "58.395 57.12 57.375",
+          "model_info reverse_input_channels": "True"}, 1.0, *BYTES, "rgb"),
+        ({"model_info mean_values": "0 0 0", "model_info scale_values": "1 1 1",
+          "model_info reverse_input_channels": "False"}, 1.0, (0.0,) * 3, (1.0,) * 3, "bgr"),
+        ({"mean": "103.939, 116.779, 123.68"},
+         1.0, (103.939, 116.779, 123.68), (1.0,) * 3, "bgr"),
+        ({"mean": "1", "std": "1", "rescale_factor": "0.0078125"},
+         0.0078125, (1.0,) * 3, (1.0,) * 3, "rgb"),
+        ({"mean": "0.4", "std": "0.2", "scale": "255", "color_format": "BGR"},
+         PART, (0.4,) * 3, (0.2,) * 3, "bgr"),
+    ],
+)  # fmt: skip
+def test_mean_and_std_as_others_write_them(
+    metadata: Mapping[str, str],
+    scale: float,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    order: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    described = describe(metadata)
+    p = described.preprocessing
+    assert (p.scale, p.mean, p.std, p.channels.value, p.guess) == (scale, mean, std, order, "")
+    assert described.origin.startswith("m.onnx: channels, scale, mean, std")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"mean": "0.5", "std": "0.5", "image_mean": "0.4"}, "mean and image_mean contradict each"),
+        ({"mean": "123.675", "std": "0.229"}, "one of pixels from 0 to 1 and one of pixels from 0"),
+        ({"mean": "0.485", "std": "58"}, "one of pixels from 0 to 1 and one of pixels from 0"),
+        ({"mean": "a, b, c", "std": "0.5 0.5 0.5"}, "not used: mean = 'a, b, c'"),
+        ({"mean": "0.5", "std": "0"}, "not used: std = '0'"),
+        ({"mean": "0.91"}, "not used: mean = '0.91'"),
+        ({"mean": "0.1 0.2 0.3 0.4", "std": "1"}, "not used: mean = '0.1 0.2 0.3 0.4'"),
+    ],
+)
+def test_a_mean_that_says_nothing_clear_is_not_used_and_named(
+    metadata: Mapping[str, str], said: str
+) -> None:
+    described = describe(metadata)
+    assert described.preprocessing.guess == "imagenet"
+    assert said in described.origin
+
+
+def test_numbers_that_change_nothing_are_taken_with_a_doubt(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    p = describe({"mean": "0 0 0", "std": "1 1 1"}).preprocessing
+    assert (p.scale, p.guess) == (1 / 255, "")
+    assert "set scale = 1 in model.toml" in caplog.text
+
+
+def test_files_beside_count_before_the_metadata_and_both_are_named(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text("mean = [0.1, 0.1, 0.1]\nstd = [0.2, 0.2, 0.2]\n")
+    described = describe({"mean": "0.5", "std": "0.5"}, folder=tmp_path)
+    assert described.preprocessing.mean == (0.1,) * 3
+    assert "m.onnx says otherwise: mean, std" in described.origin
+
+
+def test_a_mean_that_contradicts_ultralytics_keys_is_said() -> None:
+    described = describe({**ULTRALYTICS, "mean": "0.5", "std": "0.5"})
+    assert described.preprocessing.mean == (0,) * 3
+    assert "its mean and std contradict its other keys of pixels" in described.origin
+
+
+def test_a_mean_of_three_contradicts_an_input_of_one_channel() -> None:
+    described = describe({"mean": "0.1 0.2 0.3", "std": "0.5 0.5 0.5"}, (1, 64, 64))
+    assert "its input has one channel" in described.origin
+    grey = describe({"mean": "0.1307", "std": "0.3081"}, (1, 64, 64)).preprocessing
+    assert (grey.mean, grey.std, grey.channels) == ((0.1307,), (0.3081,), ChannelOrder.GREY)
+
+
+def test_a_network_that_normalises_itself_is_described_by_its_mean() -> None:
+    metadata = {"mean": "123.675 116.28 103.53", "std": "58.395 57.12 57.375"}
+    described = load_description(Path("m.onnx"), (3, 64, 64), None, metadata, pixels_up_to=255)
+    assert described.preprocessing.mean == (0,) * 3
+    assert described.preprocessing.scale == 1.0
+    assert "are taken as theirs, and not used" in described.origin
+
+
+def test_openvinos_labels_and_several_labels() -> None:
+    described = describe(
+        {"model_info labels": "red green dark_blue", "model_info multilabel": "True"}
+    )
+    assert described.preprocessing.labels == ("red", "green", "dark_blue")
+    assert described.output is OutputKind.SIGMOID
+
+
+keys = st.sampled_from([*ULTRALYTICS, *CUSTOM_VISION, "labels", "config", "mean", "std", "scale"])
 
 
 @given(
@@ -189,7 +302,7 @@ keys = st.sampled_from([*ULTRALYTICS, *CUSTOM_VISION, "labels", "config"])
         st.one_of(
             st.text(max_size=30),
             st.sampled_from(
-                [*ULTRALYTICS.values(), *CUSTOM_VISION.values(), "[0, 0]", "[9", "1e9"]
+                [*ULTRALYTICS.values(), *CUSTOM_VISION.values(), "[0, 0]", "[9", "1e9", "[1, 2]"]
             ),
             st.just("[" * 100_000),
             st.just("9" * 10_000),
