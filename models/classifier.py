@@ -282,6 +282,12 @@ def _kind_of_scores(
     """
     if shown.refusal:
         raise UnsupportedModelError(f"{path}: {shown.refusal}")
+    if stated is None and shown.around_0 and classes == 1:
+        raise UnsupportedModelError(
+            f"{path}: {shown.reason} to numbers around 0, and nothing says which probability one"
+            " such score s is. If it is (1 + s) / 2, export the model with that at its end; else"
+            ' set output = "sigmoid", "probabilities" or another in model.toml, or by --set'
+        )
     if stated is None:
         return shown.kind, shown.reason
     if shown.kind is not None and not shown.kind.is_unbounded and stated.is_unbounded:

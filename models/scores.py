@@ -96,6 +96,7 @@ class Meaning:
     kind: OutputKind | None  # None: it does not show that
     reason: str  # a phrase
     refusal: str = ""  # why they are no scores
+    around_0: bool = False  # each lies as far below 0 as above, as behind a Tanh
 
 
 UNSHOWN = Meaning(None, "its graph was not looked at")

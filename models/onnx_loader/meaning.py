@@ -114,7 +114,7 @@ def _meaning(found: Range, classes: int, name: str) -> Meaning:
     is_loss = found.low >= 0 and found.high == inf
     is_around_0 = found.is_each and -inf < found.low < 0 < found.high < inf
     if found.by and (is_loss or is_around_0):
-        return Meaning(None, by)
+        return Meaning(None, by, around_0=is_around_0)
     return Meaning(OutputKind.LOGITS, by)
 
 

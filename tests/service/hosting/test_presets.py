@@ -301,3 +301,20 @@ def test_a_model_whose_scores_show_nothing_is_refused_until_a_key_says_what_they
     with pytest.raises(UnsupportedModelError, match='set output = "probabilities", "sigmoid"'):
         model(path, preset="unit")
     assert model(path, "output=shares", preset="unit").preprocessing.output.value == "shares"
+
+
+@pytest.mark.parametrize("activation", ["Tanh", "Softsign"])
+def test_scores_around_0_are_probabilities_where_those_of_photographs_are_above_0(
+    tmp_path: Path, activation: str
+) -> None:
+    path = tmp_path / "net.onnx"
+    write_scores(path, f"q = Mul(z, z) y = {activation}(q)", 4)
+    assert model(path, preset="unit").preprocessing.output.value == "independent-probabilities"
+
+
+def test_one_score_around_0_is_refused_whatever_photographs_give(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    write_scores(path, "q = Mul(z, z) y = Tanh(q)", 1)
+    with pytest.raises(UnsupportedModelError, match=r"Tanh bounds .* If it is \(1 \+ s\) / 2"):
+        model(path, preset="unit")
+    assert model(path, "output=sigmoid", preset="unit").preprocessing.output.value == "sigmoid"
