@@ -163,16 +163,16 @@ def _task(
     proto = with_normalisation(classifier.network.proto, classifier.preprocessing)
     model.write_bytes(proto.SerializeToString())
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=0)
-    logits = classifier.preprocessing.output is OutputKind.LOGITS
+    flags = (part for name, value in overrides.items() for part in (f"--{name}", value))
+    task = Task([], threads, options=(str(path), *flags), classifier=classifier, model=model)
     cases = []
     for image in sorted(load_images(images), key=lambda file: file.name not in _TIMED):
         (row,) = engine.run(_pixels(image.data, classifier)[np.newaxis]).scores
-        top = answer(row, logits=logits)["predictions"][0]
+        top = answer(row, logits=task.logits)["predictions"][0]
         best = (int(top["index"]), top["probability"])
         cases.append(Case(image.data, image.media_type, best))
     engine.close()
-    flags = (part for name, value in overrides.items() for part in (f"--{name}", value))
-    return Task(cases, threads, options=(str(path), *flags), classifier=classifier, model=model)
+    return replace(task, cases=cases)
 
 
 def channels(task: Task) -> str:

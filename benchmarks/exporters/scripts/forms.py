@@ -20,8 +20,10 @@ from small_networks import BYTES, IMAGENET
 LABELS = list(COLOURS)
 
 
-def exported(place: Path, network: Any, names: tuple[str, str], example: torch.Tensor) -> Any:
-    """Return the network as PyTorch's older exporter writes it."""
+def exported(
+    place: Path, network: Any, names: tuple[str, ...], example: torch.Tensor, opset: int = 13
+) -> Any:
+    """Return the network as PyTorch's older exporter writes it; the input's name comes first."""
     file = str(place / "model.onnx")
     torch.onnx.export(
         network.eval(),
@@ -29,9 +31,9 @@ def exported(place: Path, network: Any, names: tuple[str, str], example: torch.T
         file,
         dynamo=False,
         input_names=[names[0]],
-        output_names=[names[1]],
-        dynamic_axes={names[0]: {0: "None"}, names[1]: {0: "None"}},
-        opset_version=13,
+        output_names=list(names[1:]),
+        dynamic_axes={name: {0: "None"} for name in names},
+        opset_version=opset,
     )
     return onnx.load(file)
 
@@ -96,17 +98,7 @@ def ml_net(place: Path, example: torch.Tensor) -> None:
 def autogluon(place: Path, example: torch.Tensor) -> None:
     """Write AutoGluon's form: logits beside the features that they are made of."""
     network = Then(Colours(*IMAGENET), lambda x: (x, x.repeat(1, 4)))
-    file = str(place / "model.onnx")
-    torch.onnx.export(
-        network.eval(),
-        (example,),
-        file,
-        dynamo=False,
-        input_names=["timm_image_image"],
-        output_names=["logits", "column_features"],
-        dynamic_axes={"timm_image_image": {0: "batch_size"}, "logits": {0: "batch_size"}},
-        opset_version=16,
-    )
+    exported(place, network, ("timm_image_image", "logits", "column_features"), example, 16)
     (place / "labels.txt").write_text("\n".join(LABELS))
 
 
