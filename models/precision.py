@@ -222,7 +222,8 @@ def _between_bytes(graph: Graph) -> dict[str, str]:
             readers.setdefault(name, []).append(node)
     found: dict[str, str] = {}
     for node in reversed(graph.nodes):
-        if isinstance(node, Conv | Gemm) or graph.values[node.output].stored != FLOAT:
+        is_product = isinstance(node, Attention | Conv | Gemm | Product)
+        if is_product or graph.values[node.output].stored != FLOAT:
             continue
         after = [reader for name in _within(graph, node.output) for reader in readers.get(name, ())]
         if after and all(isinstance(each, Quantize) or each.name in found for each in after):

@@ -113,8 +113,9 @@ def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
     """Return the model with uint8 activations and int8 weights, which have a scale per output
     channel.
 
-    Nodes named `in_float` are left as they are.
+    Nodes named `in_float` are left as they are, and so is attention (`products_of_values`).
     """
+    in_float = (*in_float, *products_of_values(proto))
     from onnxruntime.quantization import QuantType  # noqa: PLC0415  as above
     from onnxruntime.quantization.calibrate import (  # noqa: PLC0415
         CalibrationMethod,
@@ -167,6 +168,25 @@ def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Range
                 if readers[part] == 1 and part in joined and part not in kept:
                     joined[part] = joined[node.output[0]]
     return joined
+
+
+def products_of_values(proto: ModelProto) -> tuple[str, ...]:
+    """Return the names of products of two computed values, and of all that lies between them and
+    the layers that they depend on.
+
+    In attention these are queries, keys and values, scores and shares: one launch in half
+    precision, which bytes between would take apart.
+    """
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    wanted: set[str] = set()  # values
+    found: list[str] = []
+    for node in reversed(proto.graph.node):
+        is_layer = node.op_type in _PRODUCTS and not constants.isdisjoint(node.input)
+        is_product = node.op_type == "MatMul" and not is_layer
+        if is_product or (not is_layer and not wanted.isdisjoint(node.output)):
+            found.append(node.name)
+            wanted.update(node.input)
+    return tuple(found)
 
 
 def layers(proto: ModelProto) -> Mapping[str, tuple[str, ...]]:

@@ -1,12 +1,20 @@
 """A quantized model has the ranges, layers in float and biases that it is built with."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from benchmarks.networks.light import classifier, images_of
+from benchmarks.networks.vit import Vit, vit
+from kernels.problems.precision import HALF, Precision
 from models import BUILT_IN_MODEL
+from models.engines.tolerance import relative_error
+from models.graph import Attention, Quantize
 from models.onnx_loader import load_proto
+from models.preprocessing import normalised
 from models.quantization.candidate import (
     Method,
     calibrate,
@@ -15,6 +23,7 @@ from models.quantization.candidate import (
     with_corrected_biases,
 )
 from tests.support.models.quantized import run_on_integers
+from tests.support.models.reference import run_reference
 
 PROTO = load_proto("digits", onnx.load(BUILT_IN_MODEL)).proto
 IMAGES = np.random.default_rng(1).random((6, 1, 32, 32), np.float32)
@@ -129,3 +138,22 @@ def test_parts_of_a_concat_have_its_scale_unless_another_node_reads_them() -> No
     assert found["c"] == found["e"] == found["y"]  # the Relu is part of the convolution
     alone = scales(("y",))
     assert alone["c"] != alone["e"]
+
+
+def test_attention_stays_in_half_precision() -> None:
+    proto = vit(Vit(side=32, patch=8, width=32, depth=2, heads=2, hidden=64, classes=7))
+    network = classifier("vit", proto)
+    images = normalised(images_of(network, 4), network.preprocessing)
+    ranges = calibrate(network.network.proto, images, Method.MIN_MAX)
+    in_bytes = classifier("vit", quantized(network.network.proto, ranges))
+    graph = replace(in_bytes, precision=Precision.INT8).rewritten.graph
+    attentions = [node for node in graph.nodes if isinstance(node, Attention)]
+    assert len(attentions) == 2
+    for node in attentions:
+        stored = {graph.values[name].stored for name in (node.q, node.k, node.v, node.output)}
+        assert stored == {HALF}
+    assert any(isinstance(node, Quantize) for node in graph.nodes)
+    (expected,) = run_reference(network.network.graph, {"image": images}).values()
+    (scores,) = run_reference(graph, {"image": images}).values()
+    assert relative_error(scores.reshape(4, 7), expected.reshape(4, 7)) < 0.05
+    assert np.array_equal(scores.argmax(axis=-1), expected.argmax(axis=-1))
