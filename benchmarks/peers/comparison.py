@@ -41,9 +41,13 @@ CONNECTIONS = (1, 8, 32)
 # How the reason begins why a server has no numbers.
 NOT_INSTALLED = "not installed"
 
-# Of the seconds that one measurement takes: each setting is tried for a half of them, and a server
-# that goes on again is warmed for a tenth, in which its caches are filled.
-_TRY, _WARM = 0.5, 0.1
+# How often each setting is tried, in turns, as it is measured later: some servers are slow for long
+# after they were stopped.
+_TRIES = 2
+
+# Of the seconds that one measurement takes, a server that goes on again is warmed for this part, in
+# which its caches are filled.
+_WARM = 0.2
 
 # Seconds for a server that goes on again to see to what was due meanwhile.
 _SETTLE_S = 0.2
@@ -91,9 +95,17 @@ class Candidate:
     request: bytes
     conditions: Conditions
     idle_mb: float
-    tried: dict[int, float] = field(default_factory=dict)  # requests a second, by connections
-    slices: dict[int, list[dict[str, float]]] = field(default_factory=dict)
-    others: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # by setting
+    # What each turn found, by connections.
+    slices: dict[int, list[dict[str, float]]] = field(
+        default_factory=lambda: {connections: [] for connections in CONNECTIONS}
+    )
+    # Requests a second in each setting when it was tried, by connections.
+    others: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+
+    def tried(self, connections: int) -> float:
+        """Return the mean of the requests a second in its turns, 0 if it had none."""
+        rates = [found["requests_a_second"] for found in self.slices[connections]]
+        return round(sum(rates) / len(rates), 2) if rates else 0.0
 
     @property
     def about(self) -> str:
@@ -265,47 +277,58 @@ def _best(
     The servers that are not best for any number of connections are ended.
     """
     tried: list[tuple[Candidate, ExitStack]] = []
-    for number, setting in enumerate(contender.peer.settings[: effort.settings]):
-        say(f"{work}, trying: {contender.peer.name}, {setting.name}")
+    settings = contender.peer.settings[: effort.settings]
+    for number, setting in enumerate(settings):
+        say(f"{work}, starting: {contender.peer.name}, {setting.name}")
         own = stack.enter_context(ExitStack())
         try:
             place = folder / f"{work}-{contender.peer.package}-{number}"
             server = own.enter_context(started(contender, setting, work, task, place))
-            tried.append((_tried(contender.peer, setting, server, task, effort.seconds), own))
+            tried.append((_checked(contender.peer, setting, server, task, effort.seconds), own))
         except _FAILURES as error:
             own.close()
             failed[setting.name] = _told(error)
             say(f"{contender.peer.name}, {setting.name}: {_told(error)}")
+    for turn in range(_TRIES if len(settings) > 1 else 0):
+        for candidate, own in tried if turn % 2 == 0 else tried[::-1]:
+            say(f"{work}, trying: {candidate.about}")
+            try:
+                _turn(dict.fromkeys(CONNECTIONS, candidate), effort.seconds)
+            except _FAILURES as error:
+                own.close()
+                failed[candidate.setting.name] = _told(error)
+                say(f"{candidate.about}: {_told(error)}")
+        tried = [each for each in tried if each[0].setting.name not in failed]
     if not tried:
         return {}
     best = {
-        connections: max((each for each, _ in tried), key=lambda each: each.tried[connections])
+        connections: max((each for each, _ in tried), key=lambda each: each.tried(connections))
         for connections in CONNECTIONS
     }
     for candidate, own in tried:
         if all(candidate is not each for each in best.values()):
             own.close()
-    rates = {each.setting.name: each.tried for each, _ in tried}
-    for candidate in best.values():
+    rates = {
+        each.setting.name: {connections: each.tried(connections) for connections in CONNECTIONS}
+        for each, _ in tried
+    }
+    for candidate, _ in tried:
         candidate.others = rates
+        candidate.slices = {connections: [] for connections in CONNECTIONS}
     return best
 
 
-def _tried(peer: Peer, setting: Setting, server: Running, task: Task, seconds: float) -> Candidate:
-    """Check a server's answers and conditions, and try it with each number of connections; stop
-    it."""
+def _checked(
+    peer: Peer, setting: Setting, server: Running, task: Task, seconds: float
+) -> Candidate:
+    """Check a server's answers and conditions, and stop it."""
     case = task.cases[0]
     request = request_for(setting.protocol, peer.path, case.image, case.media_type)
-    _warm_up(server.address, peer, setting, task, request, seconds * _TRY)
+    _warm_up(server.address, peer, setting, task, request, seconds)
     threads = threads_of(peer, setting, task)
     conditions = fairness.found(server, threads)
     fairness.check(conditions, fairness.wanted(threads), request, case.image)
     candidate = Candidate(peer, setting, server, request, conditions, server.usage().memory_mb)
-    for connections in CONNECTIONS:
-        begun = perf_counter()
-        times = closed_loop(server.address, request, connections, seconds * _TRY)
-        candidate.tried[connections] = round(len(times) / (perf_counter() - begun), 2)
-        candidate.slices[connections] = []
     server.pause()
     return candidate
 

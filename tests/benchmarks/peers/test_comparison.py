@@ -28,7 +28,6 @@ from benchmarks.peers.comparison import (
     right,
     top_of,
 )
-from benchmarks.peers.processes import Running
 from benchmarks.peers.works import DIGITS, NOOP, Case
 from benchmarks.rows import Row, read
 from benchmarks.serving.http_client import Address, BadAnswerError, ClosedError, closed_loop
@@ -158,10 +157,10 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
 def test_every_other_round_runs_backwards_and_who_failed_is_not_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = {"a": Setting("any"), "b": Setting("any", {"answers": 60}), "c": Setting("any")}
+    names = {"a": Setting("any"), "b": Setting("any", {"answers": 5}), "c": Setting("any")}
     contenders = [Contender(Peer(n, n, (), COMMAND, (s,)), HERE) for n, s in names.items()]
     said: list[str] = []
-    monkeypatch.setattr(comparison, "_TRY", 0.0)  # one request each
+    monkeypatch.setattr(comparison, "_warm_up", lambda *_: None)  # which asks more often
     rows = measure(contenders, NOOP, NOTHING, Effort(3, 0.05), tmp_path, said.append)
     rounds = [line[-1] for line in said if "round" in line]
     assert "".join(rounds) == "abccaac"
@@ -172,30 +171,32 @@ def test_every_other_round_runs_backwards_and_who_failed_is_not_asked_again(
 def test_each_number_of_connections_has_the_best_setting_and_only_its_server_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rates are made up: "fast" is best with one connection, "wide" with more."""
-    settings = (Setting("slow"), Setting("fast"), Setting("wide"))
+    """The rates are made up: "fast" is best with one connection, "wide" with more. Each is once
+    slower than the others."""
+    settings = (Setting("slow"), Setting("fast"), Setting("wide"), Setting("ends"))
     rates = {"slow": (1, 1, 1), "fast": (9, 2, 2), "wide": (2, 9, 9)}
-    alive: list[int] = []
-    tried = comparison._tried
-
-    def pretend(peer: Peer, setting: Setting, server: Running, *rest: Any) -> Any:
-        candidate = tried(peer, setting, server, *rest)
-        candidate.tried = dict(zip(CONNECTIONS, rates[setting.name], strict=True))
-        return candidate
+    turns: list[list[tuple[str, int]]] = []
 
     def turn(chosen: Any, _: float) -> None:
-        servers = {id(each): each.server for each in chosen.values()}
-        alive.extend(len(server.pids()) for server in servers.values())
-        for connections, each in chosen.items():
-            each.slices[connections].append({"n": 1, "requests_a_second": 1.0})
+        candidates = {id(each): each for each in chosen.values()}.values()
+        turns.append([(each.setting.name, len(each.server.pids())) for each in candidates])
+        names = [name for ((name, _),) in turns[:-1]] if len(candidates) == 1 else []
+        for number, (connections, each) in enumerate(chosen.items()):
+            if each.setting.name == "ends":
+                raise ClosedError
+            rate = rates[each.setting.name][number] + (-2 if names.count(each.setting.name) else 2)
+            each.slices[connections].append({"n": 1, "requests_a_second": float(rate)})
 
-    monkeypatch.setattr(comparison, "_tried", pretend)
     monkeypatch.setattr(comparison, "_turn", turn)
     contender = Contender(Peer("a", "a", (), COMMAND, settings), HERE)
     rows = measure([contender], NOOP, NOTHING, Effort(1, 0.1), tmp_path, lambda _: None)
     assert [row["setting"] for row in rows] == ["fast", "wide", "wide"]
     assert rows[0]["tried"] == {"slow": 1, "fast": 9, "wide": 2}
-    assert alive == [1, 1]
+    assert [name for ((name, _),) in turns[:-1]] == [
+        *("slow", "fast", "wide", "ends"),
+        *("wide", "fast", "slow"),
+    ]
+    assert turns[-1] == [("fast", 1), ("wide", 1)]
 
 
 @pytest.mark.parametrize(("closes", "error"), [(2, None), (99, "the server closed the connection")])
