@@ -136,12 +136,16 @@ class GivenModel:
 
 def open_session(model: bytes, threads: int, *, exact: bool = False) -> ort.InferenceSession:
     """Return a session on the CPU; with `threads` = 0 ONNX Runtime chooses their number."""
-    options = session_options(threads, exact=exact)
+    options = session_options(model, threads, exact=exact)
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def session_options(threads: int, *, exact: bool = False) -> ort.SessionOptions:
-    """Return the options of a session for the CPU.
+# Operators as a file has them, each with its field's number and its length.
+_PAD, _MAX_POOL = b'"\x03Pad', b'"\x07MaxPool'
+
+
+def session_options(model: bytes, threads: int, *, exact: bool = False) -> ort.SessionOptions:
+    """Return the options of a session for a model on the CPU.
 
     An `exact` one computes node by node, so that quantized layers are computed in float: their sums
     of 8-bit products may overflow where a processor has no instruction for them.
@@ -154,6 +158,10 @@ def session_options(threads: int, *, exact: bool = False) -> ort.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if exact:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if _PAD in model and _MAX_POOL in model:
+        # It takes the zeros around an image out of a window's largest: another result where all
+        # others are below 0, as in Keras' ResNet50V2.
+        options.add_session_config_entry("optimization.disable_specified_optimizers", "Pad_Fusion")
     return options
 
 

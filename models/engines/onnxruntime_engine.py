@@ -166,7 +166,7 @@ class OnnxRuntimeEngine:
         try:
             if model.precision is Precision.INT8 and layers is None:
                 self._session, layers = open_counted(
-                    model.data, session_options(inside, exact=exact)
+                    model.data, session_options(model.data, inside, exact=exact)
                 )
             self._session = self._session or open_session(model.data, inside, exact=exact)
             apart = threads <= max_batch and side_by_side is not False

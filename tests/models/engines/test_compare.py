@@ -288,3 +288,24 @@ def test_a_network_that_rounds_as_others_has_no_such_allowance(tmp_path: Path) -
     classifier = loaded(tmp_path, network())
     with pytest.raises(UnsupportedModelError, match=r"optimisations by \S+e-0[678]; 1\.0e-03 is"):
         opened_with(classifier, 5e-3)
+
+
+def test_zeros_around_an_image_count_among_a_windows_largest(tmp_path: Path) -> None:
+    """ONNX Runtime leaves them out where it joins the two nodes, as of Keras' ResNet50V2."""
+    proto = network()
+    nodes = [
+        node("Conv", "x w", "c", strides=[4, 4]),
+        node("Abs", "c", "a"),
+        node("Neg", "a", "n"),
+        node("Pad", "n p", "q"),
+        node("MaxPool", "q", "g", kernel_shape=[3, 3], strides=[2, 2]),
+        node("GlobalAveragePool", "g", "m"),
+        node("Flatten", "m", "f"),
+        node("MatMul", "f h"),
+    ]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    pads = numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1]), "p")
+    proto.graph.initializer.append(pads)
+    proto.opset_import[0].version, proto.ir_version = 17, 8
+    open_engine(loaded(tmp_path, proto), device=DeviceKind.CPU, max_batch=1).close()
