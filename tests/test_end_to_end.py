@@ -127,10 +127,11 @@ def test_eight_clients_in_parallel_travel_together_and_get_what_they_get_alone(
 @needs_shared
 def test_squeezenet_classifies_photographs_over_http_as_onnxruntime_does() -> None:
     with (PHOTOGRAPHS / "labels.csv").open() as file:
-        rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))[::2]
     truth = np.array([int(row["class_index"]) for row in rows])
     data = [(PHOTOGRAPHS / row["file"]).read_bytes() for row in rows]
-    flags = ("--preset", "caffe", "--labels", str(LABELS))
+    # One thread on both sides: several wait for each other in every layer, beside other tests.
+    flags = ("--preset", "caffe", "--labels", str(LABELS), "--threads", "1")
     with (
         served(str(SQUEEZENET), *flags) as server,
         ThreadPoolExecutor(4) as pool,
@@ -143,10 +144,10 @@ def test_squeezenet_classifies_photographs_over_http_as_onnxruntime_does() -> No
     classifier = load_classifier(SQUEEZENET, overrides=overrides)
     limits = ImageLimits(20_000_000, 50_000_000)
     pixels = [prepare_image(body, classifier.preprocessing, limits).run() for body in data]
-    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1)
     expected = np.array([engine.run(image[np.newaxis]).scores.argmax() for image in pixels])
 
-    assert len(rows) == 200
+    assert len(rows) == 100
     assert (ranked[:, 0] == expected).all()
     assert (ranked[:, 0] == truth).mean() >= 0.62
     assert (ranked == truth[:, np.newaxis]).any(axis=1).mean() >= 0.85

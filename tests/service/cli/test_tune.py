@@ -70,7 +70,9 @@ def test_the_table_has_winner_runner_up_and_rates_and_below_each_batch_in_all(
 
 
 @pytest.mark.usefixtures("gpu")
-def test_what_was_tuned_is_kept_shown_and_run(convoy: Run, tmp_path: Path) -> None:
+def test_what_was_tuned_is_kept_shown_and_run_and_what_failed_is_told(
+    convoy: Run, tmp_path: Path
+) -> None:
     store = tmp_path / "tuning.json"
     tune = ("tune", "digits", "--max-batch", "1", "--top", "1", "--tuning", store)
     status, out, error = convoy(*tune)
@@ -86,6 +88,12 @@ def test_what_was_tuned_is_kept_shown_and_run(convoy: Run, tmp_path: Path) -> No
     )
     assert status == 0, error
     assert out.split()[-2] == "3"
+    key, *_ = TuningStore(store).read()
+    TuningStore(store).add(key, {"direct 1x1x1": Outcome(failure="WrongResultError: all wrong")})
+    status, out, error = convoy(*tune)
+    assert status == 1
+    assert f"Error: direct 1x1x1 is not used for {key.problem}: WrongResultError: all" in error
+    assert "N = 1: 7 convolutions" in out
 
 
 @pytest.mark.usefixtures("gpu")
@@ -145,21 +153,6 @@ def test_interrupted_it_says_what_is_kept_and_where(
         f"Interrupted. Results so far are in {store}; run it again to go on"
     )
     assert len(TuningStore(store).read()) == 2
-
-
-@pytest.mark.usefixtures("gpu")
-def test_what_cannot_be_used_is_told_and_the_status_is_1(
-    convoy: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = tmp_path / "tuning.json"
-    tune = ("tune", "digits", "--max-batch", "1", "--top", "1", "--tuning", store)
-    assert convoy(*tune)[0] == 0
-    key, *_ = TuningStore(store).read()
-    TuningStore(store).add(key, {"direct 1x1x1": Outcome(failure="WrongResultError: all wrong")})
-    status, out, error = convoy(*tune)
-    assert status == 1
-    assert f"Error: direct 1x1x1 is not used for {key.problem}: WrongResultError: all" in error
-    assert "N = 1: 7 convolutions" in out
 
 
 def test_a_file_that_holds_something_else_is_one_line(
