@@ -44,6 +44,9 @@ _MEASURE_S = 1.0
 _DECODE_S = 60.0
 _TELL_S = 10.0
 
+# Between two expositions of the metrics, as a multiple of what the first took.
+_TELL_PAUSES, _MOST_PAUSE_S = 4, 1.0
+
 # Between two looks whether there is memory to give back.
 _GIVE_BACK_S = 1.0
 
@@ -159,6 +162,9 @@ class Repository:
         self.metrics.lost_decode_threads = self._lost_decode_threads
         self._sample = sample
         self._teller = ThreadPool("metrics", 1, bound_s=_TELL_S)
+        self._told: asyncio.Future[bytes] | None = None  # metrics that are made, or were last
+        self._next_told: asyncio.Future[bytes] | None = None  # that will be
+        self._tell_at = 0.0  # loop time
         # By an engine's number, of all models' engines with it.
         self._turns: defaultdict[int, DeviceTurns] = defaultdict(DeviceTurns)
         self._measure_s = measure_s
@@ -370,8 +376,27 @@ class Repository:
 
     def exposition(self) -> "asyncio.Future[bytes]":
         """Return all metrics in Prometheus' text format, made in a thread because drivers may be
-        slow."""
-        return self._teller.run(Metrics.exposition, self.metrics)
+        slow.
+
+        Those who ask while it is made share the next, which waits a multiple of the time that one
+        takes: to write it takes the interpreter's lock for a large part of that.
+        """
+        if self._next_told is None:
+            self._next_told = asyncio.ensure_future(self._tell(self._told))
+        return asyncio.shield(self._next_told)
+
+    async def _tell(self, before: "asyncio.Future[bytes] | None") -> bytes:
+        if before is not None and not before.done():
+            await asyncio.wait([before])
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._tell_at - loop.time()))
+        self._told, self._next_told = self._next_told, None
+        began = loop.time()
+        try:
+            return await self._teller.run(Metrics.exposition, self.metrics)
+        finally:
+            ended = loop.time()
+            self._tell_at = ended + min(_TELL_PAUSES * (ended - began), _MOST_PAUSE_S)
 
     def busy_gpus(self) -> "asyncio.Future[list[float]]":
         """Return the share of its time that each GPU is busy, read in a thread, too."""

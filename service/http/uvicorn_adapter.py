@@ -25,6 +25,7 @@ from uvicorn.server import ServerState
 from service.edge.edge import Edge
 from service.errors import BadRequestError
 from service.hosting.admission import ByteRoom
+from service.http.call_turns import CallTurns
 from service.http.exchange import AnyEndpoint
 from service.http.parser import Head
 from service.telemetry.record import RequestRecord
@@ -51,6 +52,7 @@ class ConvoyConfig(Config):
         self.edge = edge
         self.room = room or ByteRoom(sys.maxsize)
         self.endpoints = {} if endpoints is None else endpoints
+        self.turns = CallTurns()
 
 
 class Peers:
@@ -112,7 +114,11 @@ class AsgiCall(RequestResponseCycle):
         return self.response_complete
 
     def begin(self) -> None:
-        """Start the application after the answers to earlier requests are written."""
+        """Start the application, in its client's turn, after the answers to earlier requests are
+        written."""
+        self._peers.config.turns.post(self._record.caller.name, self._begin)
+
+    def _begin(self) -> None:
         state = self._peers.state
         self.default_headers = [*state.default_headers, (b"x-request-id", self._record.id)]
         running = self.run_asgi(cast(Any, self._peers.config.loaded_app))

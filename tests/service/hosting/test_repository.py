@@ -1,6 +1,9 @@
 """A folder in which one model is broken: what each interface says of it."""
 
+import asyncio
 import shutil
+import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +16,9 @@ from service.errors import BrokenModelError, ModelNotFoundError
 from service.hosting.opening import add_models, make_repository
 from service.hosting.repository import Repository
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 from tests.support.servers.several_models import CHANNELS, SAMPLES, make_models
-from tests.support.service.client import AppClient, metric_in
+from tests.support.service.client import AppClient, metric_in, until
 from tests.support.service.fakes import make_repository as make_fakes
 
 pytestmark = pytest.mark.anyio
@@ -128,3 +132,43 @@ async def test_a_folder_of_one_model_has_it_as_its_default(tmp_path: Path) -> No
     repository = repository_of(tmp_path)
     assert repository.default is repository.models["mine"]
     await repository.close(5)
+
+
+async def test_who_asks_for_metrics_while_they_are_made_shares_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, made = threading.Event(), list[int]()
+
+    def exposition(_: Metrics) -> bytes:
+        made.append(len(made))
+        gate.wait(10)
+        time.sleep(0.02)
+        return b"%d" % made[-1]
+
+    monkeypatch.setattr(Metrics, "exposition", exposition)
+    fakes = make_fakes()
+    first = asyncio.ensure_future(fakes.exposition())
+    await until(lambda: made == [0])
+    asked = [fakes.exposition() for _ in range(20)]
+    left = asyncio.ensure_future(fakes.exposition())
+    left.cancel()
+    gate.set()
+    assert await first == b"0"
+    began = time.monotonic()
+    assert await asyncio.gather(*asked) == [b"1"] * 20
+    assert time.monotonic() - began > 4 * 0.02
+    assert await fakes.exposition() == b"2"
+    await fakes.close(5)
+
+
+async def test_metrics_are_made_again_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Metrics) -> bytes:
+        raise OSError("the driver is gone")
+
+    fakes = make_fakes()
+    with monkeypatch.context() as patched:
+        patched.setattr(Metrics, "exposition", fail)
+        with pytest.raises(OSError, match="driver"):
+            await fakes.exposition()
+    assert b"convoy_ready" in await fakes.exposition()
+    await fakes.close(5)
