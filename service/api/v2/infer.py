@@ -1,5 +1,6 @@
 """Implements a model's V2 endpoint, from a request's body to an answer with scores."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -153,5 +154,7 @@ def _tensor(output: Output, binary: list[bytes]) -> InferTensor:
     else:
         elements = output.elements
         listed = elements.tolist() if isinstance(elements, np.ndarray) else elements
-        tensor["data"] = json_list(listed)
+        # As Triton writes what JSON has not, to a client that sent NaN.
+        is_any = isinstance(elements, np.ndarray) and not np.isfinite(elements).all()
+        tensor["data"] = msgspec.Raw(json.dumps(listed).encode()) if is_any else json_list(listed)
     return tensor

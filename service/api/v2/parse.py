@@ -31,7 +31,7 @@ from service.api.v2.inference import (
     understand,
 )
 from service.api.v2.long_json import PIECE, Span, check_counts, cut
-from service.api.v2.tensors import BinaryElements, JsonElements
+from service.api.v2.tensors import NAN, BinaryElements, JsonElements
 from service.errors import BadRequestError, Code, PayloadTooLargeError
 from service.hosting.pipeline import ModelInfo
 from service.hosting.regions import Regions
@@ -173,9 +173,9 @@ def _read_head(
     body: bytes, end: int, max_images: int
 ) -> tuple[InferenceJson, Sequence[Span] | None]:
     """Return the JSON up to `end`, and separately its `data` lists if it is too long to parse
-    whole."""
+    whole, or has NaN, which is no JSON."""
     check_counts(body, end, max_images)
-    if end <= PIECE:
+    if end <= PIECE and NAN not in body[:end]:
         return read_json(_decode, body[:end]), None
     head, lists = cut(body, end)
     return read_json(_decode, head), lists

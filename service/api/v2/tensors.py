@@ -5,6 +5,7 @@ brackets and commas, to compare with the skeleton of the shape; without its brac
 list. All of it is read piece by piece, so that no call holds the interpreter's lock for long.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -21,14 +22,16 @@ Numbers = NDArray[np.uint8] | NDArray[np.float32]
 
 _SPACE = b" \t\r\n"
 _DIGITS = b"0123456789"
-_SIGNS = b"+-.eE"
+_SIGNS = b"+-.eEaN"  # and the letters of NaN
+
+NAN = b"NaN"
 
 # An array's numbers without their brackets, which are no part of them.
 _FLAT = bytes.maketrans(b"[]", b"  ")
 
 # Codes by which a bracket that opens after a number, and a number after one that closes, are
 # each one more than what is before them; no other neighbours are.
-_CODES = bytes.maketrans(_DIGITS + _SIGNS + b"[],", bytes([0] * 15 + [1, 255, 100]))
+_CODES = bytes.maketrans(_DIGITS + _SIGNS + b"[],", bytes([0] * 17 + [1, 255, 100]))
 _CLOSED = bytes([255])
 
 # The longest escape, of a character by its number, without its first character.
@@ -109,8 +112,10 @@ def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) ->
 def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
     if kind is np.uint8:
         return np.frombuffer(bytearray(_whole_numbers(flat)), np.uint8)  # refuses those above 255
+    # JSON has no NaN, but Triton takes it, and its perf_analyzer sends it.
+    fractions = json.loads(flat) if NAN in flat else _fractions(flat)
     with np.errstate(over="ignore"):
-        return np.array(_fractions(flat), np.float64).astype(np.float32)
+        return np.array(fractions, np.float64).astype(np.float32)
 
 
 def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytearray:

@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import gzip
+import json
+import math
 import zlib
 from pathlib import Path
 from typing import Any
@@ -173,6 +175,16 @@ def test_numbers_in_binary_may_be_any_as_perf_analyzers_are(
     assert not np.isfinite(scores[1]).all()
     with pytest.raises(InferenceServerException, match="not finite numbers for tensor 2"):
         client.infer(CHANNELS, [sent], outputs=[Wanted("amount", classes=1)])
+
+
+def test_nan_in_json_is_answered_by_nan_in_json_as_by_triton(address: str) -> None:
+    for first, expected in ((math.nan, [math.nan] * 3), (1.0, [1.0, 2.0, 2.0])):
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3, 4, 6]}
+        body = json.dumps({"inputs": [{**tensor, "data": [first] + [1.0] * 23 + [2.0] * 48}]})
+        answer = httpx.post(f"http://{address}/v2/models/{CHANNELS}/infer", content=body)
+        assert answer.status_code == 200, answer.text
+        scores = json.loads(answer.text)["outputs"][0]["data"]
+        assert scores == pytest.approx(expected, nan_ok=True)
 
 
 def test_requests_in_flight_together_keep_their_answers(client: TritonClient) -> None:

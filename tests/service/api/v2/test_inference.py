@@ -149,16 +149,16 @@ TOO_LARGE, NO_NUMBER = "'x' has a number that is too large for FP32", "JSON is m
         (-1e39, TOO_LARGE),
         (math.inf, NO_NUMBER),
         (-math.inf, NO_NUMBER),
-        (math.nan, NO_NUMBER),
+        (math.nan, ""),
     ],
 )
 def test_a_number_that_is_not_finite_is_taken_as_it_is_but_not_in_json(
     understood: Form, number: float, says: str
 ) -> None:
-    """Triton takes such numbers, which its perf_analyzer sends; JSON has none."""
+    """Triton takes such numbers; its perf_analyzer sends NaN in JSON, too, which has none."""
     numbers = [*FLOATS[1:], number]
     request = asked({**TENSOR, "data": numbers})
-    if understood is by_json:
+    if understood is by_json and not math.isnan(number):
         with pytest.raises(ServiceError, match=says) as refused:
             understood(request)
         assert refused.value.code == 400
