@@ -148,13 +148,14 @@ def _tensor(output: Output, binary: list[bytes]) -> InferTensor:
     if output.written:
         tensor["parameters"] = dict(output.written)
     elif output.as_bytes:
-        data = output.binary()
-        tensor["parameters"] = {"binary_data_size": len(data)}
-        binary.append(data)
+        raw = output.binary()
+        tensor["parameters"] = {"binary_data_size": len(raw)}
+        binary.append(raw)
     else:
         elements = output.elements
         listed = elements.tolist() if isinstance(elements, np.ndarray) else elements
         # As Triton writes what JSON has not, to a client that sent NaN.
         is_any = isinstance(elements, np.ndarray) and not np.isfinite(elements).all()
-        tensor["data"] = msgspec.Raw(json.dumps(listed).encode()) if is_any else json_list(listed)
+        data: Any = msgspec.Raw(json.dumps(listed).encode()) if is_any else json_list(listed)
+        tensor["data"] = data
     return tensor
