@@ -43,6 +43,7 @@ PASSING = {
     "DepthToSpace": 2,
     "Div": 3,
     "Dropout": 5,
+    "Einsum": 0,
     "Elu": 3,
     "Erf": 1,
     "Expand": 1,
