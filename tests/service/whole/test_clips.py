@@ -215,7 +215,7 @@ async def test_a_wrong_clip_is_refused_with_what_is_right() -> None:
         says = error_of(await client.post(f"{PATH}?explain=1", files=form_of(clip)), 422)
         assert "has no maps" in says
         broken = animated(clip, "GIF")[:-40]
-        assert "the GIF is broken" in error_of(await client.post(PATH, content=broken), 400)
+        assert "the GIF is truncated" in error_of(await client.post(PATH, content=broken), 400)
 
 
 async def test_a_hundred_malformed_clips_are_refused_and_the_next_good_one_is_answered() -> None:

@@ -543,6 +543,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     convoy: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
+    monkeypatch.delitem(sys.modules, "service.grpc.port", raising=False)
     status, _, error = convoy("serve", "digits", "--port", "0", "--grpc-port", "0")
     assert status == 2
     assert "grpc" in error
