@@ -1,7 +1,7 @@
 """Says whether this process is near a limit on its memory, beyond which the system would end it.
 
-control group: memory in use that cannot be given back, of `memory.max` process: its addresses, of
-those that `ulimit -v` or prlimit allows
+- Of the control group: the memory in use that cannot be given back, as a share of `memory.max`.
+- Of the process: its addresses, as a share of those that `ulimit -v` or prlimit allows.
 """
 
 import ctypes
@@ -19,6 +19,9 @@ is in use by then."""
 
 _EVERY_S = 0.25
 
+# The columns of /proc/self/statm.
+_ADDRESSES, _RESIDENT = 0, 1
+
 # Bytes: growth that is worth giving back, which takes milliseconds; and what little use is.
 _MUCH, _LITTLE = 2**23, 2**22
 
@@ -29,27 +32,28 @@ def address_share() -> float:
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
         return 0.0
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[0])
-    except OSError:  # not Linux
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / soft
+    return _bytes_of(_ADDRESSES) / soft
 
 
 def resident_bytes() -> int:
     """Return the memory that this process has of the system, or 0 where that is not known."""
+    return _bytes_of(_RESIDENT)
+
+
+def _bytes_of(column: int) -> int:
+    """Return a number of /proc/self/statm, which counts pages, in bytes; 0 where there is none."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[1])
+            pages = int(file.read().split()[column])
     except OSError:  # not Linux
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def give_back_free_memory() -> None:
-    """Give the memory that is free within this process back to the system. glibc keeps free memory
-    below any that is in use: 70 MB after a version of SqueezeNet.
+    """Give the memory that is free within this process back to the system.
+
+    glibc keeps free memory below any that is in use: 70 MB after a version of SqueezeNet.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries of C lack it
     if trim is not None:
