@@ -20,6 +20,7 @@ from PIL import Image
 
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from service.images.prepare import ImageLimits, prepare_image
+from tests.support import PATIENCE_S
 from tests.support.networks import SHARED, SQUEEZENET, needs_shared
 
 PHOTOGRAPHS = SHARED / "data/images"
@@ -207,7 +208,7 @@ def test_bad_input_is_refused_quickly_in_bounded_memory_and_the_next_is_answered
 ) -> None:
     request, status, words = BAD_INPUT[name]
     before = digits.peak_bytes()
-    response = httpx.post(f"{digits.url}/v1/classify", timeout=10, **request)
+    response = httpx.post(f"{digits.url}/v1/classify", timeout=PATIENCE_S, **request)
     assert response.status_code == status, response.text
     assert list(response.json()) == ["error"]
     assert words in response.json()["error"]

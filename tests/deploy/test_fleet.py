@@ -26,6 +26,7 @@ from models import BUILT_IN_MODEL
 from service.http.server import bind
 from service.settings import load_settings
 from tests.deploy.container_files import ROOT, compose_services
+from tests.support import PATIENCE_S
 from tests.support.servers.forked import CONVOY, Forked
 
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
@@ -211,7 +212,7 @@ class Load:
     def _ask(self) -> Counter[str]:
         ended: Counter[str] = Counter()
         due = time.monotonic()
-        with httpx.Client(timeout=30, trust_env=False) as client:
+        with httpx.Client(timeout=PATIENCE_S, trust_env=False) as client:
             for sample in itertools.cycle(SAMPLES):
                 if self._stop.is_set():
                     return ended
@@ -304,14 +305,14 @@ def test_only_what_was_refused_goes_to_another_server(
     tmp_path: Path, fault: int, size: int, status: int, computed: list[int]
 ) -> None:
     with faulty_servers(fault) as (ports, statuses), haproxy(tmp_path, ports) as url:
-        assert httpx.post(url, content=bytes(size), timeout=30).status_code == status
+        assert httpx.post(url, content=bytes(size), timeout=PATIENCE_S).status_code == status
         assert statuses == computed
 
 
 def get(url: str, path: str) -> int:
     """The status of a GET whose path is sent as it is written here."""
     host, _, port = url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         connection.sendall(head.encode())
         with connection.makefile("rb") as answer:

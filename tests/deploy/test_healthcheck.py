@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tests.deploy.container_files import ROOT
+from tests.support import PATIENCE_S
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def check(port: int, **environ: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
 
 

@@ -17,6 +17,7 @@ import yaml  # type: ignore[import-untyped]  # comes with pre-commit, its types 
 
 from models import BUILT_IN_MODEL
 from tests.deploy.container_files import ROOT, compose_services
+from tests.support import PATIENCE_S
 from tests.test_end_to_end import ServeProcess, served
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -221,7 +222,7 @@ def test_what_is_scraped_is_what_was_served(prometheus: Prometheus, server: Serv
     server.classify(SAMPLES[0].read_bytes())
     text = server.client.get("/metrics").text
     (count,) = re.findall(r'^convoy_images_total\{model="digits"\} (\S+)$', text, re.MULTILINE)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while float(value(prometheus.query("convoy_images_total"))) != float(count):
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -19,6 +19,7 @@ from loadtest.journal import NOT_SENT
 from loadtest.loops import Arrivals, arrivals
 from tests.loadtest.conftest import SHORT
 from tests.service.whole.test_server_process import Server, running
+from tests.support import PATIENCE_S
 from tests.support.command_line import Run
 from tests.support.servers.control import until
 from tests.support.servers.scripted_server import honest, scripted
@@ -132,12 +133,12 @@ def interrupted(images: Path, warmup: str) -> tuple[int, str, str]:
             env={**os.environ, "COLUMNS": "200"},
         )
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE_S
             while len(seen.bodies) < 30:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
-            out, error = process.communicate(timeout=10)
+            out, error = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
             process.communicate()

@@ -3,3 +3,4 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120  # for what takes a moment on an idle machine

@@ -31,6 +31,7 @@ from models import BUILT_IN_MODEL
 from service.http.server import bind
 from tests.deploy.container_files import ROOT, dockerfile_stages, environment, packages
 from tests.deploy.manifests.rendered import container_environment, needs_kubectl, pod_spec, rendered
+from tests.support import PATIENCE_S
 
 SAMPLE = BUILT_IN_MODEL.parent / "samples" / "3_ink_on_paper.jpg"
 CONVOY = "from service.cli import main; main()"
@@ -81,7 +82,7 @@ class Container:
         assert isinstance(probe, dict)
         try:
             return httpx.get(
-                self.url + probe["httpGet"]["path"], timeout=5, verify=False
+                self.url + probe["httpGet"]["path"], timeout=PATIENCE_S, verify=False
             ).status_code
         except httpx.ConnectError:
             return 0
@@ -238,7 +239,7 @@ def test_it_serves_confined_logs_json_and_drains_on_sigterm(code: Path) -> None:
                 answers.append((answer.status_code, label))
             return answers
 
-        clients = [httpx.Client(timeout=30, trust_env=False) for _ in range(8)]
+        clients = [httpx.Client(timeout=PATIENCE_S, trust_env=False) for _ in range(8)]
         asked = [pool.submit(classify, client) for client in clients]
         time.sleep(1)
         assert (
@@ -282,7 +283,7 @@ def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service(
             "CONVOY_NOTICE_S": "0",
         }
         with container("kserve", code, *arguments, **own) as running:
-            answer = httpx.get(f"{running.url}/v2/models/{name}", timeout=10)
+            answer = httpx.get(f"{running.url}/v2/models/{name}", timeout=PATIENCE_S)
             assert (answer.status_code, answer.json()["name"]) == (200, name)
             assert httpx.get(f"{running.url}/v2/models/{name}/ready").status_code == 200
             with closing(triton.InferenceServerClient(f"127.0.0.1:{grpc_port}")) as by_grpc:

@@ -15,6 +15,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi import checks
 
 from service.http.body import IMAGE_TYPES
+from tests.support import PATIENCE_S
 from tests.support.images.damage import damaged
 from tests.support.servers.several_models import SAMPLES, convoy_serve
 
@@ -155,7 +156,7 @@ def test_a_method_that_is_not_for_a_path_is_refused_with_those_that_are(api: Any
     for result in api.get_all_operations():
         operation = result.ok()
         url = operation.base_url.rstrip("/") + operation.path.format(model="digits", version=1)
-        response = requests.delete(url, timeout=10)
+        response = requests.delete(url, timeout=PATIENCE_S)
         assert response.status_code == 405, (operation.label, response.text)
         assert operation.method.upper() in response.headers["allow"]
         assert list(response.json()) == ["error"]

@@ -19,6 +19,7 @@ from service import cli
 from service.cli import serve as serving
 from service.http.server import ListenError, bind
 from service.settings import Settings, SettingsError
+from tests.support import PATIENCE_S
 from tests.support.command_line import Run
 from tests.support.servers.control import until
 from tests.support.servers.forked import CONVOY, Forked
@@ -340,7 +341,7 @@ def test_serve_says_where_it_serves_and_the_line_to_try_works() -> None:
         curl = re.fullmatch(rf"  curl -F file=@(\S+) http://127\.0\.0\.1:{port}(/\S+)\n", trying)
         assert curl, trying
         picture = Path(curl[1])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         began = time.monotonic()
         connection.request("POST", curl[2], picture.read_bytes())
         response = connection.getresponse()

@@ -23,6 +23,7 @@ from service.engine import process_pool
 from service.engine.process_pool import ProcessPool
 from service.errors import DecoderLostError, ImageError
 from service.images.prepare import ImageLimits, prepare_image
+from tests.support import PATIENCE_S
 from tests.support.images.files import encode, scene
 from tests.support.service.heartbeat import longest_hold_s
 
@@ -177,7 +178,7 @@ def test_killing_fails_the_call_that_is_made(processes: ProcessPool) -> None:
             time.sleep(0.01)
         processes.kill()
         with pytest.raises(DecoderLostError, match="was ended by signal 9"):
-            call.result(timeout=10)
+            call.result(timeout=PATIENCE_S)
 
 
 PARENT = """\
@@ -186,7 +187,7 @@ from service.engine import process_pool
 from service.engine.process_pool import ProcessPool
 processes = ProcessPool(RuntimeError)
 print(processes.run(os.getpid), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -196,7 +197,7 @@ def test_no_process_outlives_its_parent_that_is_killed() -> None:
         child = Path("/proc", parent.stdout.readline().decode().strip())
         assert child.exists()
         parent.kill()
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_S
     while child.exists() and time.monotonic() < until:
         time.sleep(0.01)
     assert not child.exists()

@@ -14,6 +14,7 @@ from service.edge.edge import Limits
 from service.grpc.connections import peer_of
 from service.grpc.messages import INFERENCE
 from tests.service.grpc.test_port import client, digit, digits_in, refused
+from tests.support import PATIENCE_S
 from tests.support.servers.served import run
 from tests.support.service.client import until
 
@@ -61,7 +62,7 @@ def alone(asking: Any) -> Any:
 async def live(asking: Any) -> bool:
     async with alone(asking) as channel:
         method = channel.unary_unary(f"/{INFERENCE}/ServerLive")
-        await method(b"", timeout=5)
+        await method(b"", timeout=PATIENCE_S)
     return True
 
 
@@ -108,11 +109,11 @@ async def test_beyond_the_limit_of_all_only_health_is_answered() -> None:
         await stream.write(digit(5))
         assert digits_in((await stream.read()).infer_response) == [5]
         async with alone(asking) as channel:
-            assert await channel.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=5)
+            assert await channel.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=PATIENCE_S)
             await asyncio.sleep(0.2)  # until it is counted
             async with refused(grpc.StatusCode.UNAVAILABLE, "connections of the server are in use"):
-                await channel.unary_unary(f"/{INFERENCE}/ServerMetadata")(b"", timeout=5)
-            assert await channel.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=5)
+                await channel.unary_unary(f"/{INFERENCE}/ServerMetadata")(b"", timeout=PATIENCE_S)
+            assert await channel.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=PATIENCE_S)
         await stream.done_writing()
         assert await stream.read() is grpc.aio.EOF
 

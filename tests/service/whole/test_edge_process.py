@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from models import BUILT_IN_MODEL
+from tests.support import PATIENCE_S
 from tests.support.command_line import Run
 from tests.support.servers.control import until
 from tests.support.servers.forked import CONVOY, Forked
@@ -32,7 +33,9 @@ class Serving:
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> tuple[int, dict[str, str]]:
         """Status and headers of an answer."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        ) as connection:
             connection.request(
                 method,
                 path,
@@ -45,7 +48,9 @@ class Serving:
 
     def read(self, path: str) -> str:
         """The body of an answer."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        ) as connection:
             connection.request("GET", path)
             return connection.getresponse().read().decode()
 
@@ -70,7 +75,7 @@ class Serving:
     def stop(self) -> list[str]:
         """What it wrote to its log, once it has left as it should."""
         self.process.terminate()
-        _, log = self.process.communicate(timeout=20)
+        _, log = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0, log
         return log.splitlines()
 
@@ -149,7 +154,9 @@ def test_the_log_can_do_without_requests() -> None:
 def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
     with serving() as server:
         path = "/" + "x" * 180
-        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as one:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+        ) as one:
             for _ in range(600):  # twice what the pipe takes
                 one.request("GET", path)
                 assert one.getresponse().read()

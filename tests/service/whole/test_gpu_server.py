@@ -12,6 +12,7 @@ from benchmarks.serving.served import logged
 from kernels.device.cuda_device import CudaDevice
 from models import DeviceKind, load_classifier, open_engine
 from service.images.prepare import ImageLimits, prepare_image
+from tests.support import PATIENCE_S
 from tests.support.kernels.gpu import open_gpu
 
 PHOTOGRAPHS = 10
@@ -43,9 +44,9 @@ def test_photographs_that_are_posted_get_onnxruntimes_labels_from_the_gpu(gpu: C
             request = urllib.request.Request(
                 f"{url}/v1/classify", body, {"Content-Type": "image/jpeg"}
             )
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 answered.append(json.load(answer)["results"][0]["predictions"][0]["index"])
-        with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_S) as answer:
             metrics = answer.read().decode()
     assert answered == expected
     assert f'device="{gpu.name}' in metrics

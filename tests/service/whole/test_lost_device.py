@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from models import BUILT_IN_MODEL
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 SAMPLE = (BUILT_IN_MODEL.parent / "samples" / "4_black_on_white.png").read_bytes()
 
@@ -30,7 +30,7 @@ def serving(lost: Path, device: str) -> Iterator[tuple[subprocess.Popen[str], ht
         assert process.stdout is not None
         url = re.search(r"http://\S+", process.stdout.readline())
         assert url is not None, process.communicate()[1]
-        with httpx.Client(base_url=url[0], timeout=30) as client:
+        with httpx.Client(base_url=url[0], timeout=PATIENCE_S) as client:
             yield process, client
     finally:
         process.kill()

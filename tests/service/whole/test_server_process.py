@@ -19,6 +19,7 @@ import pytest
 from service.api.v1 import CLASSIFY_PATH
 from service.edge.connections import KEPT_S
 from service.http.server import ListenError, bind
+from tests.support import PATIENCE_S
 from tests.support.servers.control import Control, until
 from tests.support.servers.forked import FAKE_SERVER, Forked
 from tests.support.service.client import metric_in
@@ -34,7 +35,9 @@ class Server:
 
     def exchange(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
         """The status and the body of one request on a connection of its own."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        ) as connection:
             connection.request(method, path, body)
             response = connection.getresponse()
             text = response.read().decode()
@@ -59,7 +62,7 @@ class Server:
 
     def raw(self, request: bytes) -> socket.socket:
         """A connection that has sent these bytes."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
         connection.sendall(request)
         return connection
 
@@ -303,7 +306,7 @@ def test_a_second_signal_gives_up_what_is_in_flight(tmp_path: Path) -> None:
 
 def test_an_engine_that_cannot_be_warmed_up_ends_the_process_with_its_reason() -> None:
     process = start("--cannot-warm-up")
-    out, error = process.communicate(timeout=20)
+    out, error = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert out == ""
     assert error.rstrip().endswith("EngineError: no memory")
@@ -337,7 +340,9 @@ def test_a_head_without_end_is_refused_in_bounded_memory(
     server: Server, request_head: bytes
 ) -> None:
     before = server.resident_bytes()
-    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=20)) as connection:
+    with closing(
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
+    ) as connection:
         with contextlib.suppress(ConnectionError):  # closed while this still sends
             connection.sendall(request_head)
         received = b""

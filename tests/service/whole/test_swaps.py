@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 from benchmarks.serving.swaps import NAME, Clients, scores_of, swapping, write_version
 from loadtest.images import SAMPLES, load_images
 from loadtest.journal import OK
+from tests.support import PATIENCE_S
 from tests.support.servers.forked import BUSY_SERVER
 from tests.support.servers.several_models import announced
 from tests.support.service.client import metric_in
@@ -27,7 +28,7 @@ SWAPS = 2  # one by each protocol, to a third version
 
 
 def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         text = answer.read().decode()
     return text if url.endswith("/metrics") else json.loads(text)
 
@@ -116,7 +117,7 @@ def test_changed_files_are_loaded_where_they_are_watched(tmp_path: Path) -> None
         wait_until(lambda: get(f"{url}/v2/models/{NAME}")["versions"] == ["2"])
         request = urllib.request.Request(f"{url}/v2/repository/models/{NAME}/load", method="POST")
         with pytest.raises(urllib.error.HTTPError, match="501"):
-            urllib.request.urlopen(request, timeout=20)
+            urllib.request.urlopen(request, timeout=PATIENCE_S)
 
 
 def wait_until(condition: Any, seconds: float = 120.0) -> None:

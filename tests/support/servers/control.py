@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from models import EngineError
+from tests.support import PATIENCE_S
 
 
 class Control:
@@ -53,7 +54,7 @@ def _present(file: Path) -> Iterator[None]:
         file.unlink()
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Wait until another process has made the condition true; a busy machine takes its time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from service.http.server import ListenError, bind
+from tests.support import PATIENCE_S
 from tests.support.servers.forked import FAKE_SERVER, Forked
 
 PATH = "/v1/classify"
@@ -33,7 +34,7 @@ class RestartableServer:
     def start(self) -> None:
         """Start the server, and wait until it is ready."""
         self._process = Forked(FAKE_SERVER, *self._arguments, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not self._is_ready():
             assert self._process.poll() is None
             assert time.monotonic() < deadline
@@ -52,7 +53,7 @@ class RestartableServer:
             self._process.wait()
 
     def _is_ready(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request("GET", "/v2/health/ready")
             return connection.getresponse().status == 200
@@ -157,7 +158,7 @@ class Client:
                 return self._connection
             self._close()
         for port in itertools.islice(self._ports, 4):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
             try:
                 connection.connect()
             except ConnectionRefusedError:

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.environments import Environment, NotInstalledError, environment
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 from tests.support.servers.several_models import CHANNELS, SAMPLES
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def example(name: str) -> Path:
     if not path.is_file():
         address = f"{EXAMPLES}/src/python/examples/{name}"
         try:
-            with urllib.request.urlopen(address, timeout=30) as answer:
+            with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
                 content = answer.read()
         except OSError as error:
             pytest.skip(f"{address} cannot be read here ({error}); or put the file at {path}")

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.service.whole.test_edge_process import Serving, serving
+from tests.support import PATIENCE_S
 
 DIGITS = "/v2/models/digits"
 HUGE = 3.4e38
@@ -31,7 +32,9 @@ def ask(server: Serving, tensor: NDArray[np.float32], **output: Any) -> tuple[in
     inputs = [{**own, "parameters": {"binary_data_size": len(data)}}]
     head = json.dumps({"inputs": inputs, **output}).encode()
     headers = {"Inference-Header-Content-Length": str(len(head))}
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
+    with closing(
+        http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+    ) as connection:
         connection.request("POST", f"{DIGITS}/infer", head + data, headers)
         response = connection.getresponse()
         return response.status, json.loads(response.read())

@@ -30,8 +30,8 @@ def _(rig: Rig) -> Counted:
     assert len(large) < 2000
     before = rig.resident_bytes()
     peak = before
-    with ThreadPoolExecutor(24) as pool:
-        asked = rig.many(pool, [large] * 24)
+    with ThreadPoolExecutor(12) as pool:
+        asked = rig.many(pool, [large] * 12)
         while not all(each.done() for each in asked):
             assert rig.classify(7) == (200, 7)
             peak = max(peak, rig.resident_bytes())

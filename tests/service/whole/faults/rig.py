@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from service.api.v1 import CLASSIFY_PATH
+from tests.support import PATIENCE_S
 from tests.support.servers.control import until
 from tests.support.servers.forked import FAKE_SERVER, Forked
 from tests.support.service.client import samples_in
@@ -44,7 +45,9 @@ class Rig:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Any]:
         """The status and the content of one request on a connection of its own."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        ) as connection:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
             data = response.read()
@@ -114,7 +117,7 @@ class Rig:
 
     def raw(self, *pieces: bytes) -> socket.socket:
         """A connection that has sent these bytes."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
         for piece in pieces:
             connection.sendall(piece)
         return connection
