@@ -58,8 +58,9 @@ def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -
     """Return the outputs that a request asks for; those in shared memory are written there.
 
     For a client's own tensor, binary scores may be NaN or infinite, as in Triton, and so may those
-    in JSON if the client sent NaN; otherwise they raise InvalidTensorError, and those of an image
-    EngineFailedError. Raises what `embeddings_of` and `RegionPart.write` raise, too.
+    in JSON if what the client sent has such numbers; otherwise they raise InvalidTensorError, and
+    those of an image EngineFailedError. Raises what `embeddings_of` and `RegionPart.write` raise,
+    too.
     """
     for number, row in enumerate(rows, 1):
         if not row.is_known_finite and not _may_be_any(asked, info):
@@ -97,14 +98,14 @@ def _output(wanted: WantedOutput, rows: Sequence[ScoreRow], info: ModelInfo) -> 
 
 def _may_be_any(asked: InferRequest, info: ModelInfo) -> bool:
     """Return whether scores may be NaN or infinite: those of the client's own numbers, sent in
-    binary, or in the JSON of a client that itself sent NaN."""
+    binary, or in JSON for a client that itself sent some that are."""
     own = asked.images
     if own is None or own.dtype != np.float32:
         return False
-    writes_nan = bool(np.isnan(own).any())
+    is_any = not np.isfinite(own).all()
     return all(
         output.name != info.scores
-        or (output.classes is None and (output.binary or output.shared is not None or writes_nan))
+        or (output.classes is None and (output.binary or output.shared is not None or is_any))
         for output in asked.outputs
     )
 
