@@ -73,6 +73,16 @@ def _decode(prepare: Callable[[Any], Decoding], file: bytes) -> None:
     prepare(file).run()
 
 
+def those_there_are(name: str, names: Sequence[str]) -> str:
+    """Return the end of a message about a name that no model has: the one that is nearly it, and
+    the first of those there are."""
+    near = get_close_matches(name[:_SHOWN_NAME], names[:_MOST_COMPARED], 1)
+    also = f"did you mean '{near[0]}'? " if near else ""
+    more = len(names) - _SHOWN
+    listed = ", ".join(names[:_SHOWN]) + (f" and {more} others" if more > 0 else "")
+    return f"{also}the models here: {listed or 'none'}"
+
+
 class LoadResult(TypedDict):
     """Says which version of a model is served, and how it compares with the previous one."""
 
@@ -339,12 +349,8 @@ class Repository:
         those that are."""
         if known := self.models.get(name):
             return f"'{name}' version {version} is not found; its version is {known.info.version}"
-        names = [*self.models, *self.broken]
-        near = get_close_matches(name[:_SHOWN_NAME], names[:_MOST_COMPARED], 1)
-        also = f"did you mean '{near[0]}'? " if near else ""
-        more = len(names) - _SHOWN
-        listed = ", ".join(names[:_SHOWN]) + (f" and {more} others" if more > 0 else "")
-        return f"'{name[:_SHOWN_NAME]}' is not found; {also}the models here: {listed or 'none'}"
+        others = those_there_are(name, [*self.models, *self.broken])
+        return f"'{name[:_SHOWN_NAME]}' is not found; {others}"
 
     @property
     def requests(self) -> int:

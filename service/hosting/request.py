@@ -117,8 +117,8 @@ class Request:
         max_body_bytes = self.pipeline.admission.max_body_bytes
         if length > max_body_bytes:
             raise PayloadTooLargeError(
-                f"at most {max_body_bytes} bytes are allowed in a body, and {what}; "
-                "send a smaller image, or fewer at once"
+                f"at most {max_body_bytes} bytes are allowed in a body (--max-body-mb), and"
+                f" {what}; send a smaller image, or fewer at once"
             )
         self._reservation.hold_bytes(length - self._held)
         self._held = length

@@ -51,7 +51,7 @@ from service.hosting.loading import (
 )
 from service.hosting.pipeline import FailedModel, Pipeline
 from service.hosting.recent import Example, Recent
-from service.hosting.repository import Changes, LoadResult, Repository
+from service.hosting.repository import Changes, LoadResult, Repository, those_there_are
 from service.hosting.trial import Trial, prepared, try_file
 from service.images.clip import Frames
 from service.settings import Settings, SettingsError
@@ -346,7 +346,8 @@ class Swaps(Changes):
             raise NotLoadedError(for_clients(error, self._settings)) from error
         if name not in found:
             raise ModelNotFoundError(
-                f"failed to load '{name}': there is no such model in the server's own repository"
+                f"failed to load '{name}': there is no such model in the server's own"
+                f" repository; {those_there_are(name, list(found))}"
             )
         return found[name], stamp_of(found[name])
 

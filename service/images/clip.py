@@ -30,6 +30,7 @@ from service.images.decode_pool import Cost, Decoding
 from service.images.file import ImageFile, ImageFormat, Weight
 from service.images.film import Animation, Film, StillFrames
 from service.images.gif import parse_gif
+from service.images.header import unread
 from service.images.mp4 import parse_mp4
 from service.images.png import parse_png
 from service.images.prepare import MAX_SIDE, ImageLimits, check_image, megapixels, plan
@@ -209,8 +210,10 @@ def _animation(data: bytes) -> tuple[ImageFile, str]:
         file = parse_webp(data, animated=True)
     elif kind is ImageFormat.GIF:
         file = _moving(*parse_gif(data), _ANIMATED)
+    elif kind is not None:
+        raise UnsupportedMediaTypeError(f"this is one still {kind.value}; {_HOW}")
     elif data:
-        raise UnsupportedMediaTypeError(f"unrecognised format of a clip; {_HOW}")
+        raise unread(data, _HOW)
     else:
         raise ImageError(f"the clip is empty; {_HOW}")
     return file._replace(weight=_ANIMATED, parts=[]), kind.name

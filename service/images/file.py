@@ -26,6 +26,12 @@ Marks = Mapping[int, bytes]
 """The bytes that a file has at some offsets."""
 
 
+def _also(brand: bytes) -> Sequence[Marks]:
+    """Return the marks of a HEIF file that names its kind not first, as some phones write, but as
+    one of the next three."""
+    return [{4: b"ftypmif1", at: brand} for at in (16, 20, 24)]
+
+
 @unique
 class ImageFormat(Enum):
     """Names a format like Pillow; the value is the name as people write it.
@@ -42,10 +48,13 @@ class ImageFormat(Enum):
     BMP = "BMP", [{0: b"BM", 6: bytes(4)}], "image/bmp", [".bmp", ".dib"]
     TIFF = "TIFF", [{0: b"II*\0"}, {0: b"MM\0*"}], "image/tiff", [".tif", ".tiff"]  # the first page
 
-    AVIF = "AVIF", [{4: b"ftypavif"}, {4: b"ftypavis"}], "image/avif", [".avif"]
+    AVIF = (
+        *("AVIF", [{4: b"ftypavif"}, {4: b"ftypavis"}, *_also(b"avif")]),
+        *("image/avif", [".avif"]),
+    )
     HEIF = (
-        *("HEIC", [{4: b"ftypheic"}, {4: b"ftypheix"}], "image/heic", [".heic", ".heif"]),
-        "pi_heif",
+        *("HEIC", [{4: b"ftypheic"}, {4: b"ftypheix"}, *_also(b"heic")]),
+        *("image/heic", [".heic", ".heif"], "pi_heif"),
     )
 
     marks: Sequence[Marks]

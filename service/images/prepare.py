@@ -124,7 +124,8 @@ def plan(
         raise PayloadTooLargeError(
             f"the image of {file.width}×{file.height} pixels becomes "
             f"{sketch.resized[0]}×{sketch.resized[1]} before it is cropped; with exact = true "
-            f"at most {limits.max_pixels} pixels are allowed; send it less oblong"
+            f"at most {megapixels(limits.max_pixels)} (--max-megapixels) are allowed; send it less"
+            " oblong"
         )
     return _cost(file, sketch), Drawing(sketch, file.parts)
 

@@ -25,6 +25,7 @@ _OTHERS = (
     Signature("a BigTIFF, a TIFF for more than 4 GB", {0: b"II+\0"}),
     Signature("a BigTIFF, a TIFF for more than 4 GB", {0: b"MM\0+"}),
     Signature("a HEIF", {4: b"ftypmif1"}),
+    Signature("an ICO", {0: b"\0\0\1\0"}),
     MP4,
     WEBM,
     Signature("a JPEG 2000", {0: b"\0\0\0\x0cjP  "}),
@@ -33,7 +34,7 @@ _OTHERS = (
     Signature("a PDF", {0: b"%PDF"}),
     Signature("an SVG", {0: b"<svg"}),
     Signature("XML", {0: b"<?xml"}),
-    Signature("text that looks like JSON", {0: b"{"}),
+    Signature("text that looks like JSON, whose Content-Type is application/json", {0: b"{"}),
 )
 
 

@@ -503,9 +503,8 @@ async def test_files_in_a_numbered_folder_do_not_change_under_the_same_number(
 async def test_only_models_of_the_servers_own_folder_are_loaded(
     folder: Folder, served: Served
 ) -> None:
-    assert "no such model in the server's own repository" in error_of(
-        await served.post("load", "other"), 404
-    )
+    error = error_of(await served.post("load", "other"), 404)
+    assert f"no such model in the server's own repository; the models here: {FAKE}" in error
     for parameters in ({"config": "{}"}, {"file:1/model.onnx": "AAAA"}):
         answer = await served.post("load", json={"parameters": parameters})
         assert "models come from the server's own folder" in error_of(answer, 501)

@@ -215,9 +215,9 @@ REFUSED: Mapping[str, tuple[Callable[[], bytes | Frames], type[ServiceError], st
         *(BadRequestError, "one still image is no clip"),
     ),
     "a GIF of one frame": (lambda: gif(gif_image()), BadRequestError, "one still image"),
-    "a still JPEG": (lambda: encode(level(1), "JPEG"), UnsupportedMediaTypeError, "unrecognised"),
+    "a still JPEG": (lambda: encode(level(1), "JPEG"), UnsupportedMediaTypeError, "one still JPEG"),
     "nothing": (lambda: b"", ServiceError, "the clip is empty"),
-    "text": (lambda: b"a clip", UnsupportedMediaTypeError, "unrecognised format of a clip"),
+    "text": (lambda: b"a clip", UnsupportedMediaTypeError, r"the text .a clip.; send the frames"),
     "a broken frame": (
         lambda: Frames([encode(level(1), "PNG"), b"no image"]),
         *(UnsupportedMediaTypeError, "frame 2: this is the text 'no image'"),

@@ -14,6 +14,8 @@ from service.cli.classify import IMAGE_SUFFIXES
 from service.http.body import IMAGE_TYPES
 from service.images.file import ImageFormat
 from service.images.header import parse_image_file
+from service.images.prepare import ImageLimits, prepare_image
+from tests.service.images.test_prepare import RGB
 from tests.support import ROOT
 from tests.support.images.files import encode, heic
 
@@ -31,10 +33,27 @@ def test_a_format_is_recognised_by_its_marks_and_read(kind: ImageFormat) -> None
     assert ImageFormat.of(data) is kind
     if kind.is_read:
         assert parse_image_file(data).format is kind
-    for marks in kind.marks:
+    found = [marks for marks in kind.marks if all(data.startswith(m, a) for a, m in marks.items())]
+    assert found
+    for marks in found:
         for at, mark in marks.items():
             other = bytes(255 - byte for byte in mark)
             assert ImageFormat.of(data[:at] + other + data[at + len(mark) :]) is not kind
+
+
+@pytest.mark.parametrize("kind", [ImageFormat.AVIF, ImageFormat.HEIF], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_a_heif_may_name_its_kind_after_the_general_one(kind: ImageFormat, others: int) -> None:
+    data = example(kind)
+    brand = data[8:12]
+    brands = b"mif1" + bytes(4) + b"miaf" * others + brand + b"MiHB" * (2 - others)
+    end = int.from_bytes(data[:4], "big")
+    # As long as before: where the coded bytes lie stays right.
+    general = data[:8] + brands[: end - 8].ljust(end - 8, b"\0") + data[end:]
+    assert ImageFormat.of(general) is kind
+    if kind.is_read:
+        (one, other) = (prepare_image(file, RGB, ImageLimits()).run() for file in (data, general))
+        assert (one == other).all()
 
 
 @EACH_FORMAT

@@ -211,7 +211,7 @@ async def test_a_wrong_clip_is_refused_with_what_is_right() -> None:
             await client.post(PATH, files=mixed), 400
         )
         says = error_of(await client.post(PATH, content=b"x" * 99), 415)
-        assert "unrecognised format of a clip" in says
+        assert "this is the text 'xxx" in says
         says = error_of(await client.post(f"{PATH}?explain=1", files=form_of(clip)), 422)
         assert "has no maps" in says
         broken = animated(clip, "GIF")[:-40]

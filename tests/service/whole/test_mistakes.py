@@ -119,7 +119,10 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
         *(400, "truncated", "save the image again"),
     ),
     "49 megapixels": (post(content=png_of(7000, 7000)), 413, "49 megapixels", "--max-megapixels"),
-    "30 MB": (post(content=b"\xff\xd8" + bytes(30_000_000)), 413, "30000002", "20000000"),
+    "30 MB": (
+        post(content=b"\xff\xd8" + bytes(30_000_000)),
+        *(413, "30000002", "20000000 bytes are allowed in a body (--max-body-mb)"),
+    ),
     "input for inputs": (post(V2, json={"input": []}), 400, "missing required field", "`inputs`"),
     "JSON with a comma too many": (
         post(V2, content=b'{"inputs": [],}', headers={"content-type": "application/json"}),
@@ -164,6 +167,11 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
         asked("explain=1"),
         *(422, "has no maps", "global average pooling"),
     ),
+    "JSON by curl -d, which does not say so": (
+        typed("application/x-www-form-urlencoded", b'{"input": "/9j/4AAQ"}'),
+        *(415, "looks like JSON", "Content-Type is application/json"),
+    ),
+    "a word that is base64, too": (post(json={"input": "zzzz"}), 415, "these 3 bytes", FORMATS),
     "no base64": (post(json={"input": "zz*z"}), 400, "base64", "data:image/jpeg;base64"),
     # New ones.
     "DELETE": (Request("DELETE", "/v1/classify", {}), 405, "does not support DELETE", "use POST"),
@@ -194,6 +202,14 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
         400,
         "no boundary",
         "let the HTTP client write",
+    ),
+    "a file by curl -d, which drops its line ends": (
+        typed("application/x-www-form-urlencoded", DIGIT.translate(None, b"\0\r\n")),
+        *(400, "curl drops", "--data-binary @cat.jpg"),
+    ),
+    "the name of a file by curl -d": (
+        typed("application/x-www-form-urlencoded", b"cat.jpg"),
+        *(415, "this is the text 'cat.jpg'", "--data-binary @cat.jpg"),
     ),
     "a form of no file": (
         post(files={"file": (None, "cat.jpg")}),
@@ -420,6 +436,7 @@ COMMANDS: dict[str, tuple[Sequence[str], int, str, str]] = {
     ),
     # New ones.
     "an argument too many": ((*SERVE, "digits", "extra"), 2, "(extra)", "serve [OPTIONS] [model]"),
+    "a plot that is no PNG": (("inspect", "digits", "--plot", "{}/x.jpg"), 2, "x.jpg", ".png"),
     "no megapixels": (("serve", "--max-megapixels", "-5"), 2, "-5", "--max-megapixels"),
     "a port of gRPC with a letter": (("serve", "--grpc-port", "80x"), 2, "80x", "whole number"),
     "a batch in words": (("serve", "--max-batch", "four"), 2, "four", "whole number"),
@@ -432,7 +449,7 @@ COMMANDS: dict[str, tuple[Sequence[str], int, str, str]] = {
     "text as an image": (
         ("classify", "digits", "{}/three.txt"),
         1,
-        "unrecognised image format",
+        "this is the text 'red'",
         FORMATS,
     ),
     "a folder without images": (("classify", "digits", "{}/empty"), 2, "{}/empty", ".jpeg, .jpg"),
