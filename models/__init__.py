@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         MOST_PHOTOGRAPHS,
         Photographs,
         QuantizationReport,
+        check_photograph_count,
         quantize,
     )
     from models.reports.plan_report import PlanReport, plan_report
@@ -98,7 +99,10 @@ _LATE = {
     "engines.original": ["Original"],
     "engines.timeline": ["measure_timeline"],
     "quantization.measure": ["Goal"],
-    "quantization.quantize": ["MOST_PHOTOGRAPHS", "Photographs", "QuantizationReport", "quantize"],
+    "quantization.quantize": [
+        *("MOST_PHOTOGRAPHS", "Photographs", "QuantizationReport"),
+        *("check_photograph_count", "quantize"),
+    ],
     "reports.plan_report": ["PlanReport", "plan_report"],
     "reports.report": ["NetworkReport", "NodeReport", "report"],
     "tuning.precompile": ["precompile"],
@@ -184,6 +188,7 @@ __all__ = [
     "WrittenImage",
     "__version__",
     "as_vectors",
+    "check_photograph_count",
     "classes_of",
     "contradiction",
     "descriptions_of",

@@ -95,9 +95,10 @@ class Settings(BaseModel):
     """Of a folder of models, serve all or none; otherwise one that cannot be opened is listed with
     its error, and the others are served."""
     preset: str | None = None
-    """Preprocessing, instead of the model's own: imagenet, caffe, inception, raw or digits."""
+    """Preprocessing, instead of the model's own, as imagenet, caffe or unit; docs/models.md lists
+    all."""
     labels: Path | None = None
-    """Text file with one label per line, instead of the model's own."""
+    """File of labels, instead of the model's own: one per line, or JSON, YAML or CSV."""
     beside: str | None = None
     """KEY=VALUE: serve the model twice, the second time with this key of model.toml. It may be
     preset=caffe or precision=fp16; the second's name ends in the value, and the page compares
@@ -105,10 +106,11 @@ class Settings(BaseModel):
     device: DeviceKind = DeviceKind.AUTO
     """Where the model runs."""
     precision: Precision | None = None
-    """How exactly a GPU computes. There are fp32; 3xtf32, on tensor cores with up to 1.7 times its
-    rounding error in a layer, 2.4 times in a network; tf32; fp16. int8 is a quantized model's,
-    which `convoy quantize` makes. The CPU computes as the file says, in int8 or fp32. [default: the
-    model's own, else int8 where it is quantized, fp16 where its weights are, else fp32]"""
+    """How exactly a GPU computes. There are fp32; 3xtf32, on tensor cores, with up to 1.7 times the
+    rounding error of fp32 in a layer and 2.4 times in a network; tf32; fp16. int8 is a quantized
+    model's, which `convoy quantize` makes. The CPU computes as the file says, in int8 or fp32.
+    [default: the model's own, else int8 where it is quantized, fp16 where its weights are, else
+    fp32]"""
     devices: str | None = None
     """Several engines for one queue, as cuda:0,cuda:1 or cpu:2, instead of --device. Others are
     cuda:all, for every GPU; cpu:2 is two engines with half the threads each."""
@@ -121,7 +123,8 @@ class Settings(BaseModel):
     max_batch: int = Field(default=8, ge=1, le=64)
     """Most images in a batch."""
     max_queue: int = Field(default=128, ge=1, le=100_000)
-    """Most images that wait; beyond it a request gets 429, of the client with the most of them."""
+    """Most images that wait. Where there would be more, a request of the client with the most of
+    them gets 429."""
     max_body_mb: float = Field(default=20, gt=0, le=1024)
     """Largest request body, in MB of 1,000,000 bytes."""
     max_megapixels: float = Field(default=25, gt=0, le=1000)
@@ -200,13 +203,14 @@ class Settings(BaseModel):
     access_log: bool = True
     """Log one line per request."""
     direct_path: bool = True
-    """Answer requests for models on the connection itself, past FastAPI's router; as quick as that
-    is, the answers are the same."""
+    """Answer requests for models without FastAPI's router, which takes less time. The answers are
+    the same."""
     otel: bool = False
     """Trace every request by OpenTelemetry, which its OTEL_ variables configure."""
     tuning: Path | None = Field(
         default=None,
-        description=f"Results of `convoy tune`, used on a GPU. [default: {DEFAULT_TUNING}]",
+        description=f"Results of `convoy tune`, used on a GPU. [default: {DEFAULT_TUNING.name} in"
+        " the folder --cache]",
     )
     catalogue: Path | None = None
     """TOML file with more models for `convoy pull`."""

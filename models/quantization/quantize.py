@@ -161,10 +161,15 @@ def _check(classifier: Classifier, images: int) -> None:
         raise UnsupportedModelError(
             f"{classifier.name} takes clips; only models of images can be quantized here"
         )
-    if images < FEWEST:
+    check_photograph_count(images)
+
+
+def check_photograph_count(photographs: int) -> None:
+    """Raise QuantizationError for fewer photographs than say anything about ranges and labels."""
+    if photographs < FEWEST:
         raise QuantizationError(
-            f"{images} photographs are too few to choose ranges on one half and judge labels on"
-            f" the other; give at least {FEWEST}, better some hundred"
+            f"{photographs} photographs are too few to choose ranges on one half and judge labels"
+            f" on the other; give at least {FEWEST}, better some hundred"
         )
 
 

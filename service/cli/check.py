@@ -29,7 +29,7 @@ from models import (
     kind_of,
     tolerance,
 )
-from service.cli.classify import read_image, with_folders
+from service.cli.classify import check_there, read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
 from service.cli.options import Expectations, number_from_0, with_settings
 from service.engine.ranking import DEFAULT_THRESHOLD, Prediction, ScoreRow, top_k
@@ -134,12 +134,12 @@ def check(
                 f"--precision: {settings.precision.value} is for a GPU; the CPU computes in fp32"
             )
         settings = settings.model_copy(update={"device": DeviceKind.CUDA})
+    check_there(images)
     source = find_model(settings)
-    classifier = load(settings, expectations, source)
-    classifier = replace(classifier, keeps_input=settings.takes >= Kind.DECODED)
+    loaded = load(settings, expectations, source)
+    classifier = replace(loaded, keeps_input=settings.takes >= Kind.DECODED)
     original = Original(original_file or source.path, classifier)
-    engine = open_classifier(classifier, settings, 1)
-    engine = engine.warm_up()
+    engine = open_classifier(classifier, settings, 1).warm_up()
     prepare = decoder(classifier.preprocessing, settings)
     kept = [classifier.input.name] if classifier.keeps_input else []
     compared: list[_ImageComparison] = []

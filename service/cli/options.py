@@ -83,15 +83,19 @@ def with_settings(
     return decorate
 
 
+def names_of_models(incomplete: str) -> list[str]:
+    """Return the names of models that complete a word."""
+    return [name for name in (BUILT_IN_NAME, *read_catalogue()) if name.startswith(incomplete)]
+
+
 def _models(incomplete: str) -> list[str]:
     """Return the completions of a model's argument: names of the catalogue, and files."""
-    names = [BUILT_IN_NAME, *read_catalogue()]
     folder, beginning = Path(incomplete).parent, Path(incomplete).name
     files = []
     if folder.is_dir() and not incomplete.endswith("://"):
         found = sorted(folder.glob(f"{escape(beginning)}*"))
         files = [str(path) for path in found if path.is_dir() or path.suffix == ".onnx"]
-    return [name for name in names if name.startswith(incomplete)] + files
+    return names_of_models(incomplete) + files
 
 
 def _works_now(command: str, by_variable: bool) -> str:

@@ -26,7 +26,10 @@ def times_of(timeline: Timeline) -> dict[str, float]:
 
 
 def plot_times(plan: PlanReport, file: Path) -> None:
-    """Plot one bar for each node to a PNG. Raises SettingsError without matplotlib."""
+    """Plot one bar for each node to a PNG. Raises SettingsError without matplotlib, and for
+    another suffix."""
+    if file.suffix != ".png":
+        raise SettingsError(f"--plot: {file} must end in .png")
     us = times_of(plan.timeline)
     figure = _figure("--plot", 8, 1 + 0.2 * len(us))
     panel = figure.add_subplot()

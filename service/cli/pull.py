@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from loadtest.tables import left, make_table, print_table, right
-from service.cli.options import with_settings
+from service.cli.options import names_of_models, with_settings
 from service.hosting.catalogue import find_entry, pull, pulled, read_catalogue
 from service.hosting.hub import parse_address
 from service.hosting.hub import pull as pull_address
@@ -20,7 +20,8 @@ def pull_model(
     settings: Settings,
     name: str = typer.Argument(
         help="A name that `convoy models` lists, or hf://ORG/NAME of Hugging Face's hub, as "
-        "hf://ORG/NAME@REVISION/FILE.onnx."
+        "hf://ORG/NAME@REVISION/FILE.onnx.",
+        autocompletion=names_of_models,
     ),
 ) -> None:
     """Download a model by name, to serve it as `convoy serve NAME`, also without a network.

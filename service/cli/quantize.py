@@ -14,7 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.text import Text
 
 from loadtest.tables import left, make_table, print_table, right
-from models import MOST_PHOTOGRAPHS, Classifier, Goal, Photographs, QuantizationReport
+from models import (
+    MOST_PHOTOGRAPHS,
+    Classifier,
+    Goal,
+    Photographs,
+    QuantizationReport,
+    check_photograph_count,
+)
 from models import quantize as make
 from service.cli.classify import check_there, read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
@@ -63,6 +70,7 @@ def quantize(
     ends: interrupt it, and run it again to go on.
     """
     configure_logging()
+    check_there(images)
     source = find_model(settings)
     if output.exists() and output.samefile(source.path):
         raise SettingsError(f"--output: {output} is the model itself; name another file")
@@ -78,7 +86,10 @@ def quantize(
         raise SettingsError(
             f"--output: {output} cannot be written ({error.strerror}); name another folder"
         ) from error
-    check_there(images)
+    files = list(with_folders(images))
+    if missing := next((file for file in files if not file.exists()), None):
+        raise SettingsError(f"there is no file {missing}; name photographs, or a folder of them")
+    check_photograph_count(len(files))
     journal = output.with_name(f"{output.name}.progress")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     try:
@@ -86,7 +97,7 @@ def quantize(
         with progress(*columns, TimeRemainingColumn()) as show:
             proto, report = make(
                 classifier,
-                _photographs(classifier, settings, images),
+                _photographs(classifier, settings, files),
                 goal=Goal(keep, margin),
                 threads=settings.engine_threads,
                 journal=journal,
@@ -118,7 +129,7 @@ def quantize(
     )
 
 
-def _photographs(classifier: Classifier, settings: Settings, images: Sequence[Path]) -> Photographs:
+def _photographs(classifier: Classifier, settings: Settings, given: Sequence[Path]) -> Photographs:
     """Read and decode the files, at most MOST_PHOTOGRAPHS; an unreadable one is an error."""
     prepare = decoder(classifier.preprocessing, settings)
     labels = classifier.preprocessing.labels
@@ -128,7 +139,6 @@ def _photographs(classifier: Classifier, settings: Settings, images: Sequence[Pa
         for name in label_names(label):
             classes.setdefault(name, set()).add(index)
     files, pixels, known = [], [], []
-    given = list(with_folders(images))
     if len(given) > MOST_PHOTOGRAPHS:  # evenly of all, so that no folder is left out
         indices = np.linspace(0, len(given) - 1, MOST_PHOTOGRAPHS).astype(int)
         given = [given[index] for index in indices]

@@ -87,7 +87,8 @@ def test_a_shell_completes_commands_flags_and_their_values(shell: str) -> None:
     assert re.search(r"\bcuda\b", values)
     assert not re.search(r"\bauto\b", values)
     assert "caffe" in _complete(shell, f"complete_{shell}", "serve --preset caf")
-    assert "squeezenet1.1" in _complete(shell, f"complete_{shell}", "serve squee")
+    for command in ("serve", "pull", "check"):
+        assert "squeezenet1.1" in _complete(shell, f"complete_{shell}", f"{command} squee")
 
 
 def _complete(shell: str, instruction: str, line: str) -> str:
@@ -439,13 +440,29 @@ def test_the_help_of_serve_has_two_lines_an_option_and_the_usual_ones_on_one_scr
         assert len(lines) <= (3 if not re.search(r"\S  +\S", lines[0]) else 2), option
 
 
-@pytest.mark.parametrize("command", ["classify", "quantize"])
+@pytest.mark.parametrize(
+    ("command", "images", "status", "says"),
+    [
+        *(
+            (command, ["nothere.png"], 2, "there is no file or folder nothere.png; name images")
+            for command in ("classify", "check", "quantize")
+        ),
+        ("quantize", [SAMPLES[0]], 1, "1 photographs are too few"),
+        ("quantize", [*SAMPLES, *SAMPLES, "no.png"], 2, "there is no file no.png"),
+    ],
+)
 def test_images_are_looked_for_before_a_model_is_loaded(
-    convoy: Run, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    convoy: Run,
+    command: str,
+    images: list[str | Path],
+    status: int,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     also = ["-o", str(tmp_path / "out.onnx")] if command == "quantize" else []
     module = import_module(f"service.cli.{command}")
     monkeypatch.setattr(module, "load", lambda *_: pytest.fail("a model is loaded"))
-    status, _, error = convoy(command, "digits", "nothere.png", *also)
-    assert status == 2
-    assert "there is no file or folder nothere.png; name images" in error
+    found, _, error = convoy(command, "digits", *images, *also)
+    assert found == status
+    assert says in error

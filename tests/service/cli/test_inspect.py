@@ -178,6 +178,9 @@ def test_the_time_by_layer_is_plotted(convoy: Run, tmp_path: Path) -> None:
     assert status == 0
     with Image.open(tmp_path / "digits.png") as image:
         assert image.width > 500
+    status, _, error = convoy("inspect", "digits", "--plot", tmp_path / "digits.jpg")
+    assert status == 2
+    assert "digits.jpg must end in .png" in error
 
 
 def test_long_names_keep_their_ends() -> None:
