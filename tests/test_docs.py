@@ -227,6 +227,14 @@ def test_the_settings_page_is_what_make_docs_writes() -> None:
     assert page.count("| `CONVOY_") == len(Settings.model_fields)
 
 
+def test_every_metric_of_a_server_is_documented(address: str) -> None:
+    text = httpx.get(f"http://{address}/metrics").text
+    names = re.findall(r"(?m)^# TYPE (convoy_\w+)", text)
+    assert len(names) > 15
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    assert [name for name in names if f"`{name}" not in page] == []
+
+
 def test_every_key_of_a_description_and_every_file_that_is_read_is_documented() -> None:
     text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
     assert [name for name in (*KEYS, *FILES) if f"`{name}`" not in text] == []

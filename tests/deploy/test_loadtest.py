@@ -1,12 +1,61 @@
-"""The profiles for other load generators: what can be tested without them."""
+"""Other load generators: their profiles, and where one is installed its line of the page."""
 
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT
+from tests.support.servers.several_models import convoy_serve
+
 PROFILES = Path(__file__).parent.parent.parent / "deploy" / "loadtest"
+PAGE = (PROFILES / "README.md").read_text(encoding="utf-8")
+
+# What each prints where all was answered, and where something was not.
+TOOLS = {
+    "ab": (r"Failed requests: +0\n", r"Non-2xx"),
+    "wrk": (r"not classified: 0\n", r"Non-2xx|Socket errors"),
+    "hey": (r"[200]\s+\d+ responses", r"[[^2]\d\d]|Error distribution"),
+    "k6": (r"checks_succeeded\.*: 100\.00%", r"checks_failed\.*: (?!0\.00%)"),
+    "autocannon": (r"\d+ requests in", r"non 2xx|\d+ errors"),
+    "locust": (r"POST +/v1/classify +\d+ +0\(0\.00%\)", r"Error report"),
+    "oha": (r"Success rate: +100\.00%", r"[[^2]\d\d]|Error distribution"),
+}
+
+
+def line_of(tool: str) -> str:
+    """Return the command of the page that runs a tool, which may go on in a second line."""
+    lines = re.findall(r"(?m)^    \$ ((?:.*\\n)*.*)$", PAGE)
+    (line,) = [line for line in lines if re.match(rf"(deploy/loadtest/)?{tool}\b(?!\.lua)", line)]
+    return str(line)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_load_generators_line_of_the_page_reports_no_failure(tool: str) -> None:
+    line = line_of(tool)
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+    with convoy_serve("digits", "--device", "cpu") as port:
+        address = f"127.0.0.1:{port}"
+        environ = {**os.environ, "URL": f"http://{address}"}
+        done = subprocess.run(
+            line.replace("127.0.0.1:8000", address),
+            shell=True,
+            cwd=ROOT,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    told = done.stdout + done.stderr
+    well, badly = TOOLS[tool]
+    assert done.returncode == 0, told
+    assert re.search(well, told), told
+    assert not re.search(badly, told), told
 
 
 @pytest.fixture

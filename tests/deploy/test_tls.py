@@ -5,16 +5,20 @@ import shutil
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+import tritonclient.grpc as triton_grpc
 
 from benchmarks.serving.http_client import free_port
 from models import BUILT_IN_MODEL
 from tests.support import ROOT
 from tests.support.servers.several_models import announced
+from tests.support.service.triton import files_input
 
 FOLDER = ROOT / "deploy" / "tls"
 PROGRAMS = {
@@ -35,29 +39,33 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=PROGRAMS)
-def client(
-    request: pytest.FixtureRequest, certificate: Path, tmp_path: Path
+@contextmanager
+def proxied(
+    proxy_name: str, certificate: Path, folder: Path, models: Path, added: Mapping[str, str]
 ) -> Iterator[httpx.Client]:
-    """A client of a proxy with its configuration, but for the ports and folders."""
-    name, port, arguments = PROGRAMS[request.param]
-    program = shutil.which(request.param)
+    """Yield a client of a proxy with its configuration, but for the ports and folders, and with
+    lines added before others."""
+    name, port, arguments = PROGRAMS[proxy_name]
+    program = shutil.which(proxy_name)
     if program is None or shutil.which("openssl") is None:
-        pytest.skip(f"{request.param} or openssl is not installed")
-    with announced(BUILT_IN_MODEL, "--grpc-port", "0") as line:
+        pytest.skip(f"{proxy_name} or openssl is not installed")
+    with announced(models, "--grpc-port", "0") as line:
         http, grpc = re.findall(r"127\.0\.0\.1:\d+", line)[:2]
         own = free_port()
         text = (FOLDER / name).read_text(encoding="utf-8")
+        for before, lines in added.items():
+            assert text.count(before) == 1
+            text = text.replace(before, lines + before)
         for old, new in (
             ("/etc/convoy", str(certificate)),
             ("127.0.0.1:8000", http),
             ("127.0.0.1:8001", grpc),
             (port, str(own)),
-            ("/tmp/convoy-nginx.pid", str(tmp_path / "nginx.pid")),
+            ("/tmp/convoy-nginx.pid", str(folder / "nginx.pid")),
         ):
             text = text.replace(old, new)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        proxy = subprocess.Popen([program, *arguments, str(tmp_path / name)], cwd=tmp_path)
+        (folder / name).write_text(text, encoding="utf-8")
+        proxy = subprocess.Popen([program, *arguments, str(folder / name)], cwd=folder)
         try:
             trusted = ssl.create_default_context(cafile=str(certificate / "tls.crt"))
             with httpx.Client(base_url=f"https://localhost:{own}", verify=trusted) as made:
@@ -66,6 +74,15 @@ def client(
         finally:
             proxy.terminate()
             proxy.wait(20)
+
+
+@pytest.fixture(params=PROGRAMS)
+def client(
+    request: pytest.FixtureRequest, certificate: Path, tmp_path: Path
+) -> Iterator[httpx.Client]:
+    """A client of each proxy in front of the built-in model."""
+    with proxied(request.param, certificate, tmp_path, BUILT_IN_MODEL, {}) as made:
+        yield made
 
 
 def _wait(client: httpx.Client) -> None:
@@ -84,3 +101,33 @@ def test_a_proxy_has_the_certificate_and_convoy_the_answers(client: httpx.Client
     assert answer.json()["results"][0]["predictions"][0]["label"] == "3"
     assert client.get("/metrics").status_code == 404
     assert client.post("/v1/classify", content=bytes(25_000_000)).status_code == 413
+
+
+def test_tritons_client_goes_through_a_proxy_by_grpc(
+    client: httpx.Client, certificate: Path
+) -> None:
+    address, trusted = f"localhost:{client.base_url.port}", str(certificate / "tls.crt")
+    with triton_grpc.InferenceServerClient(address, ssl=True, root_certificates=trusted) as triton:
+        answer = triton.infer("digits", [files_input(SAMPLE.read_bytes()).by("grpc")])
+    assert answer.as_numpy("logits").argmax() == 3
+
+
+def test_a_tenth_of_the_requests_goes_to_the_canary(certificate: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs/versions.md").read_text(encoding="utf-8")
+    found = re.search(r"(?m)^(    split_clients .*\n)((?:    .*\n)+)", page)
+    assert found
+    models = tmp_path / "models"
+    for name in ("flowers", "flowers-next"):
+        (models / name / "1").mkdir(parents=True)
+        for file in (BUILT_IN_MODEL, BUILT_IN_MODEL.with_suffix(".toml")):
+            shutil.copy(file, models / name / "1" / f"model{file.suffix}")
+        shutil.copy(BUILT_IN_MODEL.with_name("labels.txt"), models / name / "1")
+    added = {"    server {\n": found[1], "        location / {\n": found[2]}
+    sample, counts = SAMPLE.read_bytes(), Counter[str]()
+    with proxied("nginx", certificate, tmp_path, models, added) as client:
+        for _ in range(200):
+            answer = client.post("/v1/models/flowers/classify?top_k=2", content=sample).json()
+            assert len(answer["results"][0]["predictions"]) == 2
+            counts[answer["model"]] += 1
+    assert sum(counts.values()) == 200
+    assert 0 < counts["flowers-next"] < 60

@@ -1,7 +1,7 @@
-"""NVIDIA's perf_analyzer, unchanged, against a real server process, where it is installed.
+"""NVIDIA's perf_analyzer, unchanged and pinned, against a real server, where it is installed.
 
-Its wheel needs glibc 2.38: `pip install perf-analyzer` on Ubuntu 24.04 or Debian 13. Where that is
-older pip installs a placeholder of the same name, which is none.
+Its wheel needs glibc 2.38: `pip install perf-analyzer==2.60.0` on Ubuntu 24.04 or Debian 13. Where
+that is older pip installs a placeholder of the same name, which is none.
 """
 
 import csv
@@ -13,17 +13,19 @@ import pytest
 
 from tests.support.servers.several_models import CHANNELS
 
+VERSION = "2.60.0"
+
 
 def is_installed() -> bool:
-    """Whether there is a perf_analyzer, and a real one."""
+    """Whether there is a perf_analyzer, a real one of the version that is pinned."""
     program = shutil.which("perf_analyzer")
     if program is None:
         return False
     told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    return "Perf Analyzer Version" in told.stdout + told.stderr
+    return f"Perf Analyzer Version {VERSION}" in told.stdout + told.stderr
 
 
-pytestmark = pytest.mark.skipif(not is_installed(), reason="no perf_analyzer is installed")
+pytestmark = pytest.mark.skipif(not is_installed(), reason=f"no perf_analyzer {VERSION}")
 
 
 @pytest.mark.parametrize(
