@@ -22,7 +22,6 @@ TOOLS = {
     "k6": (r"checks_succeeded\.*: 100\.00%", r"checks_failed\.*: (?!0\.00%)"),
     "autocannon": (r"\d+ requests in", r"non 2xx|\d+ errors"),
     "locust": (r"POST +/v1/classify +\d+ +0\(0\.00%\)", r"Error report"),
-    "oha": (r"Success rate: +100\.00%", r"[[^2]\d\d]|Error distribution"),
 }
 
 
