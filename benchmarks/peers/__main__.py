@@ -28,9 +28,10 @@ from benchmarks.peers.catalogue import CONVOY, PEERS, SAME_AS_CONVOY, Peer, requ
 from benchmarks.peers.comparison import CONNECTIONS, Contender, Effort, Say, measure
 from benchmarks.peers.fairness import differences
 from benchmarks.peers.report import moved, page, readme_table, shown
-from benchmarks.peers.works import WORKS, MissingModelError, tasks
+from benchmarks.peers.works import WORKS, tasks
 from benchmarks.rows import RESULTS, ROOT, Row, add_record, append, commit, fill, read
 from benchmarks.serving.overhead import where
+from service.hosting.download import NotDownloadedError
 
 CACHE = Path.home() / ".cache" / "convoy" / "peers"
 RECORD = RESULTS / "peers.jsonl"
@@ -68,7 +69,7 @@ def compare(
         for work in works:
             try:
                 task = tasks([work], folder)[work]
-            except MissingModelError as error:
+            except NotDownloadedError as error:
                 say(f"{work}: {error}")
                 yield whole(
                     {"server": each.peer.name, "work": work, "connections": n, "error": str(error)}

@@ -25,8 +25,9 @@ from models import (
 )
 from models.engines.normalised import with_normalisation
 from service.engine.cores import available_cores
-from service.hosting.catalogue import pulled
+from service.hosting.catalogue import pull, pulled, read_catalogue
 from service.images.prepare import ImageLimits, prepare_image
+from service.progress import download_progress
 
 NOOP, DIGITS, SQUEEZENET, INT8 = "noop", "digits", "squeezenet", "int8"
 WORKS = {
@@ -38,12 +39,10 @@ WORKS = {
 
 PHOTOGRAPHS = ROOT / "service" / "api" / "page" / "photographs"
 
+TRAINED = "squeezenet1.1"  # its name in the catalogue
+
 # The images that are timed; all are checked.
 _TIMED = {"1_pencil_on_paper.jpg", "cat.jpg"}
-
-
-class MissingModelError(Exception):
-    """Says where a model was looked for."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Task:
 def tasks(works: Sequence[str], folder: Path) -> dict[str, Task]:
     """Return the works with the answers of Convoy's engine, and write their models below `folder`.
 
-    Raises MissingModelError.
+    Raises NotDownloadedError.
     """
     makers = {NOOP: _nothing, DIGITS: _digits, SQUEEZENET: _squeezenet, INT8: _int8}
     return {work: makers[work](folder) for work in works}
@@ -101,14 +100,17 @@ def _digits(folder: Path) -> Task:
 
 
 def squeezenet() -> tuple[Path, str]:
-    """Return the trained network's file and its preset. Raises MissingModelError."""
-    kept = pulled("squeezenet1.1")
-    if kept is not None:
-        return kept, "imagenet"
-    folder = data()
-    if folder is None:
-        raise MissingModelError("SqueezeNet is not here; get it by: convoy pull squeezenet1.1")
-    return folder / "squeezenet1.1-fp16.onnx", "caffe"
+    """Return the trained network's file, downloaded where it is not here yet, and its preset.
+
+    Raises NotDownloadedError.
+    """
+    kept, folder = pulled(TRAINED), data()
+    if kept is None and folder is not None:
+        return folder / "squeezenet1.1-fp16.onnx", "caffe"
+    if kept is None:
+        with download_progress() as show:
+            kept = pull(TRAINED, read_catalogue()[TRAINED], show)
+    return kept, "imagenet"
 
 
 def _squeezenet(folder: Path) -> Task:

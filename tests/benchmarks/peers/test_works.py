@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.gpu.carried import data
 from benchmarks.peers.comparison import settings_of
 from benchmarks.peers.servers.work import Model, answer
-from benchmarks.peers.works import DIGITS, INT8, SQUEEZENET, Task, squeezenet, tasks
-from benchmarks.peers.works import MissingModelError as Missing
+from benchmarks.peers.works import DIGITS, INT8, SQUEEZENET, TRAINED, Task, squeezenet, tasks
+from service.hosting.catalogue import Entry, pulled
 from service.images.prepare import ImageLimits, prepare_image
 
 
 def task_of(work: str, folder: Path) -> Task:
-    if work != DIGITS:
-        try:
-            squeezenet()
-        except Missing as error:
-            pytest.skip(str(error))
+    if work != DIGITS and pulled(TRAINED) is None and data() is None:
+        pytest.skip(f"needs SqueezeNet: convoy pull {TRAINED}")
     return tasks([work], folder)[work]
 
 
@@ -58,11 +56,16 @@ def test_a_crop_that_cannot_lie_in_the_middle_lies_where_convoys_does(tmp_path: 
     )
 
 
-def test_a_work_whose_model_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.peers.works.pulled", lambda _: None)
-    monkeypatch.setattr("benchmarks.peers.works.data", lambda: None)
-    with pytest.raises(Missing, match=r"get it by: convoy pull squeezenet1\.1"):
-        squeezenet()
+def test_a_model_that_is_not_here_is_downloaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def download(name: str, entry: Entry, _: object) -> Path:
+        assert (name, entry.preset) == (TRAINED, "imagenet")
+        return tmp_path
+
+    for name, found in {"pulled": lambda _: None, "data": lambda: None, "pull": download}.items():
+        monkeypatch.setattr(f"benchmarks.peers.works.{name}", found)
+    assert squeezenet() == (tmp_path, "imagenet")
 
 
 @pytest.mark.parametrize("logits", [True, False])
