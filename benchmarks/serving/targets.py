@@ -17,11 +17,12 @@ from benchmarks.rows import ROOT
 from models import PRESETS, Batch, Engine, Kind, OutputKind, Pixels, Precision, Results
 from service.api.app import create_app
 from service.engine.cores import available_cores
+from service.engine.lane import Cost
 from service.grpc import port_of
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.http.server import http_settings, run_server
-from service.images.decode_pool import Cost, Decoding
+from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image
 from service.processes import Options, prepare, run_workers
 from service.settings import Settings

@@ -11,12 +11,13 @@ import re
 import resource
 import secrets
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil
 from time import perf_counter
 
+from service.edge.call_turns import CallTurns
 from service.edge.connections import SPARE, Connection, Connections
 from service.edge.keys import Keys
 from service.edge.rate_limit import RateLimit
@@ -83,13 +84,18 @@ class Edge:
     """Checks the requests of all connections of a server; used from its event loop."""
 
     def __init__(
-        self, limits: Limits | None = None, keys: Keys | None = None, on_end: Collection[OnEnd] = ()
+        self,
+        limits: Limits | None = None,
+        keys: Keys | None = None,
+        on_end: Collection[OnEnd] = (),
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
         """Set `on_end`, functions to call with every request that was answered or whose client
-        left."""
+        left, and `is_busy`, which says whether models have requests."""
         self.limits = limits = limits or Limits()
         self.keys = keys
         self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
+        self.turns = CallTurns(is_busy)  # of calls that no model answers
         self._rates = RateLimit(limits.rate) if limits.rate else None
         self._on_end = tuple(on_end)
         self.inside: dict[str, int] = {}  # images by client, if they are limited

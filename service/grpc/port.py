@@ -5,8 +5,8 @@
 
 A message is received only once its client may send one: a bound on how many arrive at once keeps
 their memory bounded, and the newest message of the client with the most of them gives way. grpcio
-refuses messages that are too long before it has received them. The thread that reads long bodies
-inflates compressed ones, as over HTTP.
+refuses messages that are too long before it has received them. The threads that read long bodies
+inflate compressed ones, and calls that no model answers wait for their client's turn, as over HTTP.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ from service.errors import (
     RetryableError,
     ServiceError,
 )
+from service.fair_queue import Client
 from service.grpc.connections import PortConnections, peer_of
 from service.grpc.messages import (
     HEALTH,
@@ -260,10 +261,12 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _answer_one(self, path: str, context: Context) -> None:
         with self._admitted(path, context) as record:
+            if path != _INFER:
+                await self._edge.turns.wait(record.caller.name)
             data = await self._receive(record, context)
             record.bytes_in = len(data)
             if path == _INFER:
-                data = await self._inflated(data)
+                data = await self._inflated(data, record.caller)
             answer = await self._answer(path, record, data, context)
             record.bytes_out = len(answer)
             held = self._held(record, len(answer), asyncio.current_task())
@@ -301,13 +304,13 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 await self._write(context, data, held)
                 flow.changed.set()
 
-        async with self._opened(_STREAM, context):
+        async with self._opened(_STREAM, context) as caller:
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(write())
                     while (data := await self._next(context, flow)) is not grpc.aio.EOF:
                         length = len(data)
-                        data = await self._inflated_or_error(data)
+                        data = await self._inflated_or_error(data, caller)
                         flow.in_flight += 0 if isinstance(data, Exception) else len(data)
                         one = self._streamed(data, length, context, flow)
                         await answers.put(group.create_task(one))
@@ -318,17 +321,16 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             finally:
                 flow.release()
 
-    async def _inflated(self, data: bytes) -> bytes:
+    async def _inflated(self, data: bytes, caller: Client) -> bytes:
         """Return a message that may be compressed. Raises PayloadTooLargeError, BadRequestError."""
         coding, most = coding_of(data), self._repository.max_body_bytes
         if not coding:
             return data
-        read = partial(inflate, coding=coding, max_bytes=most)
-        return await self._repository.read_aside(read, data)
+        return await self._repository.read_aside(partial(inflate, data, coding, most), caller)
 
-    async def _inflated_or_error(self, data: bytes) -> bytes | ServiceError:
+    async def _inflated_or_error(self, data: bytes, caller: Client) -> bytes | ServiceError:
         try:
-            return await self._inflated(data)
+            return await self._inflated(data, caller)
         except ServiceError as error:
             return error.with_traceback(None)
 
@@ -407,7 +409,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                     status = {"status": "SERVICE_UNKNOWN"}
                 if status != said:
                     said = status
-                    await context.write(fill(_HealthAnswer, status))
+                    await self._write(context, fill(_HealthAnswer, status), None)
                 await asyncio.sleep(_LOOK_S)
 
     async def _reflect(self, messages: AsyncIterator[bytes], context: Context) -> None:
@@ -419,7 +421,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         async with self._opened(_REFLECTION, context):
             async for answer in self._reflection.ServerReflectionInfo(asked(), context):
-                await context.write(answer.SerializeToString())
+                await self._write(context, answer.SerializeToString(), None)
 
     async def _health(self, asked: Any) -> Mapping[str, Any]:
         """Return a service's health, which is that of the model it names, or of all models."""
@@ -472,13 +474,13 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._edge.leave(record)
 
     @asynccontextmanager
-    async def _opened(self, path: str, context: Context) -> AsyncIterator[None]:
-        """Count a stream as one arriving message for as long as it is open."""
+    async def _opened(self, path: str, context: Context) -> AsyncIterator[Client]:
+        """Count a stream as one arriving message while it is open, and yield who opened it."""
         try:
             with self._admitted(path, context) as record:
-                pass
+                await self._edge.turns.wait(record.caller.name)
             async with self._arriving(record, None):
-                yield
+                yield record.caller
             return
         except ServiceError as error:
             refusal = _refusal(error, context)

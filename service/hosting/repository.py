@@ -19,6 +19,7 @@ from models import DeviceLostError, Engine, EngineError
 from service.batching.company import Company
 from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
+from service.engine.lane import Lane
 from service.engine.memory import MemoryPressure, Slack, give_back_free_memory
 from service.engine.process_pool import ProcessPool
 from service.engine.runner import EngineRunner
@@ -26,9 +27,10 @@ from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
 from service.engine.watchdog import Bounds
 from service.errors import BrokenModelError, DecoderLostError, ModelNotFoundError, ShuttingDownError
+from service.fair_queue import Client
 from service.folders import without_folders
 from service.hosting.admission import Admission, ByteRoom
-from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
+from service.hosting.pipeline import READ, FailedModel, ModelInfo, Pipeline
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
 from service.images.decode_pool import DecodePool, Decoding, in_process
@@ -166,8 +168,10 @@ class Repository:
         self._decoders = DecodePool(
             decode_threads, decode_bytes, **pace, apart=in_process(self._processes)
         )
-        # One thread: parsing a body holds the GIL, so a second would gain nothing.
-        self._reader = ThreadPool("read", min(1, decode_threads), **pace)
+        # One client has one thread: parsing holds the GIL, so a second would gain it nothing. But
+        # what another sends is read beside that, not after it.
+        readers = min(2, decode_threads)
+        self._reader = Lane(ThreadPool("read", readers, **pace), readers, shared=True)
         self._decoders.jobs = lambda: sum(p.runner.decoding_jobs for p in self._every)
         self.metrics.lost_decode_threads = self._lost_decode_threads
         self._sample = sample
@@ -456,7 +460,7 @@ class Repository:
         closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self._every))
         self._decoders.close()
         self._processes.close()
-        self._reader.close()
+        self._reader.pool.close()
         self._teller.close()
         return all(closed)
 
@@ -466,7 +470,7 @@ class Repository:
 
     def _lost_decode_threads(self) -> int:
         jobs = sum(pipeline.runner.lost_to_decoders for pipeline in self._every)
-        return self._decoders.lost + self._reader.lost + jobs
+        return self._decoders.lost + self._reader.pool.lost + jobs
 
     def _give_back(self) -> None:
         """Give back resources that are only kept: recent images, idle processes, and free
@@ -477,9 +481,10 @@ class Repository:
                 pipeline.recent = Recent()
         self._teller.post(_shrink, self._processes, lambda _, __: None)
 
-    async def read_aside(self, read: Callable[[bytes], bytes], data: bytes) -> bytes:
-        """Return what a function that takes long makes of a body. Raises what it raises."""
-        return await self._reader.run(read, data)
+    async def read_aside(self, read: Callable[[], bytes], client: Client) -> bytes:
+        """Return what a client's function that takes long makes of a body, in the client's turn.
+        Raises what it raises."""
+        return await self._reader.run(READ, read, client)
 
     async def give_back_periodically(self) -> None:
         """Give memory back to the system soon after much was in use."""

@@ -24,10 +24,11 @@ from models import Array, Image, Kind, Serving, kind_of
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import BatchResult, OnOutcome
 from service.engine.ranking import ScoreRow
+from service.engine.threads import OnDone
 from service.engine.undecoded import NotHereError
 from service.errors import Code, ForbiddenError, PayloadTooLargeError, ServiceError
 from service.hosting.admission import Reservation
-from service.hosting.pipeline import Pipeline
+from service.hosting.pipeline import READ, Pipeline
 from service.images.clip import Frames
 from service.images.coded import Coded
 from service.images.decode_pool import Decoding, NotForDeviceError
@@ -146,9 +147,11 @@ class Request:
         self._received = perf_counter()
 
     def aside(self, work: Callable[[B], T], body: B, then: Callable[[T], None]) -> None:
-        """Call `work` with the body in a thread, and then `then` with its result."""
+        """Call `work` with the body in a thread in the client's turn, and then `then` with its
+        result; not if the request ends before."""
 
         def done(result: T, error: Exception | None) -> None:
+            self._under_way = []
             if self.ended:
                 return
             if error is not None:
@@ -159,7 +162,7 @@ class Request:
             except Exception as failure:  # noqa: BLE001  passed on
                 self.fail(failure)
 
-        self.pipeline.reader.post(work, body, done)
+        self._read_aside(partial(work, body), done)
 
     def infer(self, wanted: ImageRequest) -> None:
         """Score the images, and count them against their client's rate.
@@ -235,6 +238,10 @@ class Request:
         client = self._reservation.client
         self._wanted, self._awaits_scores = wanted, True
         if wanted.images is not None:
+            # Numbers of two bytes each, as JSON and FP16 have them, take four from now on.
+            more = sum(image.nbytes for image in wanted.images) - self._reservation.bytes
+            if more > 0:
+                self._reservation.hold_bytes(more)
             self._reservation.admit(len(wanted.images))
             self._score(wanted.images)
             return
@@ -255,10 +262,13 @@ class Request:
             else:
                 self._decode(_prepare(files, pipeline.prepare))
             return
-        prepare = partial(_prepare, prepare=self.pipeline.prepare)
-        job = self.pipeline.reader.post(prepare, files, self._prepared)
-        if job is not None:
-            self._under_way = [job]
+        self._read_aside(partial(_prepare, files, self.pipeline.prepare), self._prepared)
+
+    def _read_aside(self, read: Callable[[], T], then: OnDone[T]) -> None:
+        """Call `read` in a thread for what takes long, and then `then`."""
+        work = self.pipeline.reader.post(READ, read, then, self._reservation.client)
+        if work is not None:
+            self._under_way = [work]
 
     def _prepared(self, decodings: list[Decoding], error: Exception | None) -> None:
         """Continue after a thread has read the headers."""
@@ -274,6 +284,8 @@ class Request:
         """Decode all images, or none if one is refused."""
         decoders = self.pipeline.decoders
         client = self._reservation.client
+        if copied := sum(decoding.copied for decoding in decodings):
+            self._reservation.hold_bytes(copied)
         decoders.admit(*decodings, client=client)
         if self._wanted.views is not None:
             self._wanted.views.extend(map(view_of, decodings))

@@ -16,7 +16,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from math import ceil
 from typing import Any, Protocol
@@ -166,12 +166,14 @@ def http_settings(
     # Another port has as many connections, and again as many for a moment.
     port_files = 0 if settings.grpc_port is None else 2 * limits.connections
     direct = (endpoints or {}) if settings.direct_path else {}
+    # Without the direct path requests to models take turns with other calls, and none must wait.
+    held: Collection[object] = room.inside if room is not None and settings.direct_path else ()
     exposed = "inference-header-content-length, retry-after, x-request-id"
     origin = settings.cors_origin
     cors = {"access-control-allow-origin": origin, "access-control-expose-headers": exposed}
     return ConvoyConfig(
         app,
-        Edge(allowed(limits, port_files), keys, on_end),
+        Edge(allowed(limits, port_files), keys, on_end, lambda: bool(held)),
         direct,
         room,
         log_config=None,

@@ -22,10 +22,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
+from service.edge.call_turns import Turn
 from service.edge.edge import Edge
 from service.errors import BadRequestError
 from service.hosting.admission import ByteRoom
-from service.http.call_turns import CallTurns
 from service.http.exchange import AnyEndpoint
 from service.http.parser import Head
 from service.telemetry.record import RequestRecord
@@ -52,7 +52,6 @@ class ConvoyConfig(Config):
         self.edge = edge
         self.room = room or ByteRoom(sys.maxsize)
         self.endpoints = {} if endpoints is None else endpoints
-        self.turns = CallTurns()
 
 
 class Peers:
@@ -107,6 +106,7 @@ class AsgiCall(RequestResponseCycle):
         self._peers = peers
         self._record = record
         self._answers = answers
+        self._turn: Turn | None = None  # since `begin`
 
     @property
     def answered(self) -> bool:
@@ -116,7 +116,7 @@ class AsgiCall(RequestResponseCycle):
     def begin(self) -> None:
         """Start the application, in its client's turn, after the answers to earlier requests are
         written."""
-        self._peers.config.turns.post(self._record.caller.name, self._begin)
+        self._turn = self._peers.config.edge.turns.post(self._record.caller.name, self._begin)
 
     def _begin(self) -> None:
         state = self._peers.state
@@ -142,7 +142,10 @@ class AsgiCall(RequestResponseCycle):
         self.message_event.set()
 
     def abandon(self) -> None:
-        """Tell the application, when it next calls `receive`, that the client has left."""
+        """Tell the application, when it next calls `receive`, that the client has left; do not
+        start it if it has not begun."""
+        if self._turn is not None:
+            self._turn.withdraw()
         self.disconnected = True
         self.message_event.set()
 

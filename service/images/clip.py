@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from math import prod
 
 from models import Preprocessing
+from service.engine.lane import Cost
 from service.errors import (
     BadRequestError,
     ImageError,
@@ -26,7 +27,7 @@ from service.errors import (
     UnsupportedMediaTypeError,
 )
 from service.images.decode import Drawing, Sketch
-from service.images.decode_pool import Cost, Decoding
+from service.images.decode_pool import Decoding
 from service.images.file import ImageFile, ImageFormat, Weight
 from service.images.film import Animation, Film, StillFrames
 from service.images.gif import parse_gif
@@ -190,7 +191,7 @@ def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) ->
     cost = _in_time(cost._replace(seconds=seconds), limits)
     longest_s = max(_LEAST_S, _HASTE * cost.seconds)
     film = Film(video.decoder, video.setup, video.packets, chosen, sketch, longest_s)
-    return Decoding(cost, film, apart=True)
+    return Decoding(cost, film, apart=True, copied=coded_bytes)
 
 
 def _moving(
@@ -269,7 +270,8 @@ def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> D
             f"the ZIP archive cannot be read ({str(error)[:_MOST_REASON]}): it is truncated or"
             " broken; make it again"
         ) from error
-    return _of_stills(files, preprocessing, limits)
+    copied = sum(map(len, files))
+    return _of_stills(files, preprocessing, limits)._replace(copied=copied)
 
 
 def _check_directory(data: bytes) -> None:

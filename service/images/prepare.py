@@ -29,10 +29,11 @@ from models import (
     UnsuitableError,
     read_jpeg,
 )
+from service.engine.lane import Cost
 from service.errors import PayloadTooLargeError
 from service.images import turbo
 from service.images.decode import Drawing, How, Sketch
-from service.images.decode_pool import Cost, Decoding, NotForDeviceError
+from service.images.decode_pool import Decoding, NotForDeviceError
 from service.images.file import ImageFile, ImageFormat, Reorientation
 from service.images.header import parse_image_file
 

@@ -735,6 +735,52 @@ async def test_a_stream_that_is_cancelled_leaves_its_connection_to_others() -> N
 
 
 @run
+async def test_an_answer_that_is_written_after_its_client_left_ends_only_its_call(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cancellation may come while the answer is being written: grpcio says so by an error."""
+    write, late = GrpcPort._write, list[str]()
+
+    async def written_late(port: GrpcPort, context: Any, answer: bytes, held: Any) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        late.append("answer")
+        await write(port, context, answer, held)
+
+    async with client() as asking:
+        other = asking.call("ModelStreamInfer")()
+        await other.write(digit(1))
+        assert digits_in((await other.read()).infer_response) == [1]
+        monkeypatch.setattr(GrpcPort, "_write", written_late)
+        leaving = asking.call(INFER)(digit(2))
+        await until(lambda: asking.pipeline.metrics.counts.sum().requests[200] == 2)
+        leaving.cancel()
+        await until(lambda: late == ["answer"])
+        monkeypatch.undo()
+        await other.write(digit(3))
+        assert digits_in((await other.read()).infer_response) == [3]
+        await other.done_writing()
+        assert await other.read() is grpc.aio.EOF
+    assert not [line for line in caplog.records if line.levelname in ("ERROR", "WARNING")]
+
+
+@run
+async def test_calls_that_no_model_answers_wait_for_their_turn_and_others_do_not() -> None:
+    async with client() as asking:
+        turns = asking.edge.turns
+        turns._paused = True  # as after a call that has just begun
+        live = asyncio.create_task(asking.ask(b"", "ServerLive"))
+        stream = asking.call("ModelStreamInfer")(iter([digit(4)]))
+        await until(lambda: sum(map(len, turns._waiting.values())) == 2)
+        assert await asking.digits(3) == [3]
+        assert not live.done()
+        turns._next()
+        assert (await live).live
+        (answer,) = [each async for each in stream]
+        assert digits_in(answer.infer_response) == [4]
+
+
+@run
 async def test_a_single_answer_that_is_not_read_ends_too() -> None:
     async with client(wide(), limits=Limits(answer_s=0.5)) as asking:
         room = asking.pipeline.admission.room

@@ -2,26 +2,33 @@
 
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 
-from models import Serving
+from models import Pixels, Serving
 from service.batching.policy import DEFAULT_PRIORITY, NO_HURRY, Urgency
+from service.engine.lane import Cost
 from service.errors import (
     Code,
     EngineFailedError,
     ForbiddenError,
     PayloadTooLargeError,
+    QueueFullError,
     ServiceError,
 )
 from service.fair_queue import ANYONE, Client
 from service.hosting.pipeline import Pipeline
 from service.hosting.request import ImageRequest, Outcome, Request
+from service.images.decode_pool import Decoding
 from service.telemetry.record import RequestRecord
-from tests.support.service.fakes import FakeEngine, make_repository
+from tests.support.service.client import until
+from tests.support.service.fakes import FakeEngine, decode_digit, make_repository
 
 pytestmark = pytest.mark.anyio
 
@@ -191,3 +198,92 @@ async def test_a_models_own_priority_is_nothing_that_a_client_must_be_allowed() 
             except ForbiddenError as error:
                 call.fail(error)
                 assert refused
+
+
+async def test_what_another_client_has_to_read_is_not_read_first() -> None:
+    gate, read = threading.Event(), list[str]()
+
+    def slowly(name: str) -> str:
+        gate.wait(60)
+        return name
+
+    async with pipeline_of(FakeEngine()) as pipeline:
+        hostile = [opened(pipeline, lambda _: None, Client("hostile")) for _ in range(5)]
+        honest = opened(pipeline, lambda _: None, Client("honest"))
+        try:
+            for call in hostile:
+                call.aside(slowly, "hostile", read.append)
+            honest.aside(str.upper, "honest", read.append)
+            await until(lambda: read == ["HONEST"])
+        finally:
+            gate.set()
+        await until(lambda: len(read) == 6)
+        for call in (*hostile, honest):
+            call.abandon(Code.CLIENT_LEFT)
+
+
+async def test_what_a_client_that_left_sent_is_not_read() -> None:
+    gate, begun = threading.Event(), list[str]()
+
+    def slowly(name: str) -> None:
+        begun.append(name)
+        gate.wait(60)
+
+    async with pipeline_of(FakeEngine()) as pipeline:
+        first, left, last = (opened(pipeline, lambda _: None) for _ in range(3))
+        ended: list[None] = []
+        try:
+            first.aside(slowly, "first", ended.append)
+            left.aside(slowly, "left", ended.append)
+            last.aside(slowly, "last", ended.append)
+            left.abandon(Code.CLIENT_LEFT)
+        finally:
+            gate.set()
+        await until(lambda: len(ended) == 2)
+        assert begun == ["first", "last"]
+        for call in (first, last):
+            call.abandon(Code.CLIENT_LEFT)
+
+
+async def test_what_is_read_counts_in_full_where_it_is_more_than_the_body() -> None:
+    gate = threading.Event()
+    async with pipeline_of(FakeEngine(gate=gate)) as pipeline:
+        room = pipeline.admission.room
+        for images, counted in ((2, 64), (8, 128)):
+            call = opened(pipeline, lambda _: None)
+            call.hold(64, "")
+            call.infer(ImageRequest([], [np.zeros((4, 1, 1), np.float32)] * images))
+            assert room.taken == counted
+            call.abandon(Code.CLIENT_LEFT)
+        call = opened(pipeline, lambda _: None)
+        with pytest.raises(QueueFullError):
+            call.infer(ImageRequest([], [np.zeros((room.max_bytes,), np.uint8)] * 2))
+        call.abandon(Code.CLIENT_LEFT)
+        gate.set()
+
+
+async def test_what_a_file_is_copied_to_counts_beside_it() -> None:
+    gate = threading.Event()
+
+    def slowly(file: bytes) -> Pixels:
+        gate.wait(60)
+        return decode_digit(file)
+
+    def prepared(file: bytes) -> Decoding:
+        return Decoding(Cost(), partial(slowly, file), copied=1000)
+
+    repository = make_repository(FakeEngine(), prepare=prepared)
+    await repository.warm_up()
+    (pipeline,) = repository.models.values()
+    room, ended = repository.room, list[Outcome]()
+    try:
+        call = opened(pipeline, ended.append)
+        call.hold(1, "")
+        call.infer(ImageRequest([b"7"], None))
+        assert room.taken == 1001
+    finally:
+        gate.set()
+    await until(lambda: len(ended) == 1)
+    call.end()
+    assert room.taken == 0
+    assert await repository.close(5)

@@ -5,10 +5,14 @@ import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from service.http.server import SWITCH_S, Server, turn_away
+from service.fair_queue import ANYONE
+from service.hosting.admission import ByteRoom, Held
+from service.http.server import SWITCH_S, Server, http_settings, turn_away
+from service.settings import Settings
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux filters the packets of a socket")
@@ -43,3 +47,18 @@ def test_threads_give_up_the_interpreters_lock_sooner_while_a_server_runs() -> N
     asyncio.run(run(Server.__new__(Server)))
     assert found == [pytest.approx(SWITCH_S, abs=1e-6)]
     assert sys.getswitchinterval() == before > SWITCH_S
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_calls_pause_while_models_have_requests_unless_those_take_turns_too(direct: bool) -> None:
+    room, settings = ByteRoom(1000), Settings(direct_path=direct)
+    turns = http_settings(_nothing, settings, room=room).edge.turns
+    assert not turns.is_busy()
+    held = Held(room, ANYONE, lambda _: None)
+    assert turns.is_busy() == direct
+    held.release()
+    assert not turns.is_busy()
+
+
+async def _nothing(*_: Any) -> None:
+    """An application."""

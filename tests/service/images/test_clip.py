@@ -293,6 +293,19 @@ def test_a_malformed_clip_is_refused_with_a_reason(case: str) -> None:
     assert len(str(refused.value)) < 400
 
 
+def test_what_is_copied_from_a_file_to_decode_it_is_counted() -> None:
+    stills = [encode(image, "BMP") for image in images(4)]
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
+        for number, still in enumerate(stills):
+            opened.writestr(f"{number}.bmp", still)
+    inflated = prepare_clip(file.getvalue(), GREY, LIMITS).copied
+    assert inflated == sum(map(len, stills)) > len(file.getvalue())
+    film = video(images(4))
+    assert 0 < prepare_clip(film, GREY, LIMITS).copied < len(film)
+    assert prepare_clip(animated(images(4), "GIF"), GREY, LIMITS).copied == 0
+
+
 def test_all_frames_together_have_a_limit_of_pixels() -> None:
     few = ImageLimits(max_pixels=100, max_passes=3)
     for make in FORMS.values():

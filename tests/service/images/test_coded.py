@@ -10,12 +10,13 @@ import pytest
 
 from models import BUILT_IN_MODEL, Pixels, load_classifier
 from service.batching.policy import SHORT_WITH_DECODING_S
+from service.engine.lane import Cost
 from service.engine.watchdog import Bounds
 from service.errors import ImageError
 from service.hosting.loading import decoder
 from service.hosting.presets import PHOTOGRAPHS
 from service.images.coded import Coded
-from service.images.decode_pool import Cost, Decoding
+from service.images.decode_pool import Decoding
 from service.images.jpeg import jpeg_size, parse_jpeg
 from service.settings import Settings
 from service.telemetry.counts import PHASES

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.preprocessing import ChannelOrder, CropMode, Preprocessing
+from service.engine.lane import Cost
 from service.errors import ServiceError
-from service.images.decode_pool import Cost
 from service.images.prepare import ImageLimits, prepare_image
 from tests.service.images.test_prepare import GREY, RGB
 from tests.support.images.damage import damaged, good_files, pretended

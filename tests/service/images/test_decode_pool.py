@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from models import Kind, Pixels
+from service.engine.lane import Cost
 from service.errors import DecodersBusyError, PayloadTooLargeError, ThreadLostError
 from service.fair_queue import ANYONE, Client
-from service.images.decode_pool import Cost, DecodePool, Decoding
+from service.images.decode_pool import DecodePool, Decoding
 from tests.support.service.client import until
 
 MB = 2**20

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from models.preprocessing import PRESETS, CropMode, Preprocessing
-from service.images.decode_pool import Cost, Decoding
+from service.engine.lane import Cost
+from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image
 from service.images.view import View, overlay, view_of
 from tests.support.images.files import encode, exif

@@ -27,11 +27,12 @@ from models import (
     Scores,
     kind_of,
 )
+from service.engine.lane import Cost
 from service.engine.watchdog import Bounds
 from service.errors import ImageError
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
-from service.images.decode_pool import Cost, Decoding, NotForDeviceError
+from service.images.decode_pool import Decoding, NotForDeviceError
 
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

@@ -1,0 +1,81 @@
+"""Begins calls that no model answers, one in each turn of the event loop, whatever their protocol.
+
+Such a call takes up to a millisecond of the loop. Those of sixteen connections, all begun in one
+turn, would hold up a request to a model by sixteen at each of its steps. And while a model has
+requests, a loop that does nothing but such calls would keep the interpreter's lock from the threads
+that decode and run them: so a pause follows each call then.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Begin = Callable[[], object]
+
+PAUSE_S = 0.004
+"""Seconds between two calls while models have requests: calls get a sixth of the loop then."""
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """Holds a call that waits for its turn."""
+
+    begin: Begin | None  # None once it has begun, or is withdrawn
+
+    def withdraw(self) -> None:
+        """Do not begin the call, if it has not begun."""
+        self.begin = None
+
+
+class CallTurns:
+    """Queues calls by client; clients take turns. Used from one event loop."""
+
+    def __init__(self, is_busy: Callable[[], bool] = lambda: False) -> None:
+        """Set `is_busy`, which says whether models have requests."""
+        self.is_busy = is_busy
+        self._waiting: dict[str, deque[Turn]] = {}  # the client that goes next first
+        self._paused = False
+
+    def post(self, client: str, begin: Begin) -> Turn:
+        """Call `begin` in the client's turn, now if no other call waits or has just begun."""
+        turn = Turn(begin)
+        self._waiting.setdefault(client, deque()).append(turn)
+        if not self._paused:
+            self._next()
+        return turn
+
+    async def wait(self, client: str) -> None:
+        """Wait for the client's turn."""
+        come = asyncio.Event()
+        turn = self.post(client, come.set)
+        try:
+            await come.wait()
+        finally:
+            turn.withdraw()
+
+    def _next(self) -> None:
+        begin = self._take()
+        self._paused = begin is not None
+        if begin is None:
+            return
+        loop = asyncio.get_running_loop()
+        if self.is_busy():
+            loop.call_later(PAUSE_S, self._next)
+        else:
+            loop.call_soon(self._next)
+        begin()
+
+    def _take(self) -> Begin | None:
+        """Return how the next call begins, or None if none waits; forget those withdrawn."""
+        while self._waiting:
+            client, calls = next(iter(self._waiting.items()))
+            turn = calls.popleft()
+            begin, turn.begin = turn.begin, None
+            if begin is not None or not calls:
+                del self._waiting[client]
+            if begin is not None:
+                if calls:
+                    self._waiting[client] = calls  # behind those of other clients
+                return begin
+        return None

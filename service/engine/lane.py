@@ -1,0 +1,183 @@
+"""Queues work for one kind of thread; clients take turns.
+
+    post ── its client's line ── its turn, and room ── a thread ── then
+
+A turn is counted by the seconds that work is expected to take. The work of one client begins in the
+order in which it comes (`service/fair_queue.py`).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from operator import call
+from typing import Any, NamedTuple, TypeVar
+
+from service.engine.threads import OnDone, ThreadPool
+from service.fair_queue import ANYONE, Client, FairQueue
+
+R = TypeVar("R")
+
+# What work costs at least, in turns.
+_LEAST_S = 0.0001
+
+
+class Cost(NamedTuple):
+    """Estimates the most memory and time that work takes, such as decoding an image; without the
+    bytes that it is given."""
+
+    bytes: int = 0
+    seconds: float = 0.0  # of one core
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """Holds work that waits for a thread or is being done."""
+
+    lane: "Lane"
+    client: Client
+    cost: Cost
+    function: Callable[[], Any]
+    then: OnDone[Any] | None  # None once it is withdrawn
+    begun: bool = False  # or out of its line
+
+    def withdraw(self) -> None:
+        """Discard the result, and do not begin if that is still possible."""
+        self.then = None
+        if not self.begun:
+            self.begun = True
+            self.lane.leave(self)
+
+    def run(self) -> Any:
+        """Do the work in a thread, unless it is withdrawn."""
+        if self.then is None:
+            return None
+        return self.lane.call(self.function, self.cost.bytes)
+
+
+Call = Callable[[Callable[[], Any], int], Any]
+"""Does work by a function that takes at most so many bytes of memory."""
+
+
+def here(function: Callable[[], Any], _: int) -> Any:
+    """Do work in the thread that was told to."""
+    return function()
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """Queues work for the threads of a pool; used from one event loop."""
+
+    pool: ThreadPool
+    threads: int  # of the pool
+    has_room: Callable[[Cost], bool] | None = None  # for work that costs so much; None: a thread
+    call: Call = here  # how a thread does the work
+    patience_s: float = inf
+    shared: bool = False  # one client leaves a thread to others
+    on_end: Callable[[], None] = lambda: None  # something may have room now
+    clients: Counter[str] = field(default_factory=Counter)  # whose work runs
+    waiting: FairQueue[Work] = field(default_factory=FairQueue)
+    running: int = 0
+    bytes: float = 0  # of what runs
+    seconds: float = 0.0
+
+    def post(
+        self, cost: Cost, function: Callable[[], R], then: OnDone[R], client: Client = ANYONE
+    ) -> Work | None:
+        """Call the function in a thread when the client's turn comes, then `then` with the outcome
+        in the event loop; return None if both calls have been made, as there are no threads."""
+        if not self.threads:
+            self.pool.post(call, function, then)
+            return None
+        work = Work(self, client, cost, function, then)
+        if not self.waiting and self._may_begin(work):
+            self._begin(work)
+            return work
+        line = self.waiting.line(client)
+        line.entries.append(work)
+        line.size += cost.seconds
+        if len(line.entries) == 1:
+            self.waiting.place(line)
+            self.go_on()
+        return work
+
+    def run(self, cost: Cost, function: Callable[[], R], client: Client) -> "asyncio.Future[R]":
+        """Post like `post`, but return a future; cancelling it withdraws the work."""
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+        def settle(result: R, error: Exception | None) -> None:
+            if future.done():  # cancelled in this iteration of the event loop
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        work = self.post(cost, function, settle, client)
+        if work is not None:
+            future.add_done_callback(lambda ended: work.withdraw() if ended.cancelled() else None)
+        return future
+
+    def leave(self, work: Work) -> None:
+        """Remove work from its line."""
+        line = self.waiting.line(work.client)
+        line.entries.remove(work)
+        line.size -= work.cost.seconds
+        self.waiting.place(line)
+        self.go_on()
+
+    def ahead_s(self, client: Client) -> float:
+        """Return the expected seconds on one core of the work before this client's next."""
+        own = self.waiting.size(client)
+        others = sum(
+            min(line.size, share + line.entries[0].cost.seconds)
+            for line, share in self.waiting.ahead(client, own)
+        )
+        return self.seconds + own + others
+
+    def go_on(self) -> None:
+        """Begin the work whose turn has come, as far as there is room."""
+        while self.waiting:
+            line, _ = self.waiting.next()
+            if not self._may_begin(line.entries[0]):
+                others = [one for one in self.waiting.lines() if not self.clients[one.client.name]]
+                line = min(others, key=lambda one: one.service, default=line)
+            work = line.entries[0]
+            if not self._may_begin(work):
+                return
+            del line.entries[0]
+            line.size -= work.cost.seconds
+            self.waiting.served(line, max(work.cost.seconds, _LEAST_S))
+            self.waiting.place(line)
+            self._begin(work)
+
+    def _may_begin(self, work: Work) -> bool:
+        if self.shared and self.clients[work.client.name] >= max(1, self.threads - 1):
+            return False
+        return self.running < self.threads if self.has_room is None else self.has_room(work.cost)
+
+    def _begin(self, work: Work) -> None:
+        cost = work.cost
+        work.begun = True
+        self.running += 1
+        self.clients[work.client.name] += 1
+        self.bytes += cost.bytes
+        self.seconds += cost.seconds
+        self.pool.post(Work.run, work, partial(self._ended, work))
+
+    def _ended(self, work: Work, result: Any, error: Exception | None) -> None:
+        cost = work.cost
+        self.running -= 1
+        self.clients[work.client.name] -= 1
+        self.clients += Counter()  # forgets those that have none
+        self.bytes -= cost.bytes
+        self.seconds = self.seconds - cost.seconds if self.running else 0.0
+        then, work.then = work.then, None
+        try:
+            if then is not None:
+                then(result, error)
+        finally:
+            self.on_end()
+            self.go_on()
