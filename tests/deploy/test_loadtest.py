@@ -17,8 +17,8 @@ PAGE = (PROFILES / "README.md").read_text(encoding="utf-8")
 # What each prints where all was answered, and where something was not.
 TOOLS = {
     "ab": (r"Failed requests: +0\n", r"Non-2xx"),
-    "wrk": (r"not classified: 0\n", r"Non-2xx|Socket errors"),
-    "hey": (r"[200]\s+\d+ responses", r"[[^2]\d\d]|Error distribution"),
+    "wrk": (r"not classified: 0\n", r"Non-2xx|(connect|read|write) [1-9]"),
+    "hey": (r"\[200\]\s+\d+ responses", r"\[[^2]\d\d\]\s+\d+ responses|Error distribution"),
     "k6": (r"checks_succeeded\.*: 100\.00%", r"checks_failed\.*: (?!0\.00%)"),
     "autocannon": (r"\d+ requests in", r"non 2xx|\d+ errors"),
     "locust": (r"POST +/v1/classify +\d+ +0\(0\.00%\)", r"Error report"),
@@ -27,7 +27,7 @@ TOOLS = {
 
 def line_of(tool: str) -> str:
     """Return the command of the page that runs a tool, which may go on in a second line."""
-    lines = re.findall(r"(?m)^    \$ ((?:.*\\n)*.*)$", PAGE)
+    lines = re.findall(r"(?m)^    \$ ((?:.*\\\n)*.*)$", PAGE)
     (line,) = [line for line in lines if re.match(rf"(deploy/loadtest/)?{tool}\b(?!\.lua)", line)]
     return str(line)
 
