@@ -13,19 +13,17 @@ import pytest
 
 from tests.support.servers.several_models import CHANNELS
 
-VERSION = "2.60.0"
-
 
 def is_installed() -> bool:
-    """Whether there is a perf_analyzer, a real one of the version that is pinned."""
+    """Whether there is a perf_analyzer, and a real one; it does not say its version."""
     program = shutil.which("perf_analyzer")
     if program is None:
         return False
     told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    return f"Perf Analyzer Version {VERSION}" in told.stdout + told.stderr
+    return "Perf Analyzer Version" in told.stdout + told.stderr
 
 
-pytestmark = pytest.mark.skipif(not is_installed(), reason=f"no perf_analyzer {VERSION}")
+pytestmark = pytest.mark.skipif(not is_installed(), reason="no perf_analyzer is installed")
 
 
 @pytest.mark.parametrize(
