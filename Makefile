@@ -47,14 +47,14 @@ serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a
 	$(BIN)/convoy serve $(SERVE_FLAGS) $(if $(MODEL),"$(MODEL)")
 
 test: $(VENV)/dev.stamp  ## the test suite
-	$(BIN)/pytest -m "not slow" --spare-proved -n auto
+	$(BIN)/pytest -m "not slow" --spare-proved -n auto --dist worksteal
 
 prove: $(VENV)/dev.stamp  ## all tests whose results depend on sources alone, most of which `make test` then spares until they change
-	$(BIN)/pytest -m "not slow" -n auto $$($(BIN)/python -m tests.support.proved --tests)
+	$(BIN)/pytest -m "not slow" -n auto --dist worksteal $$($(BIN)/python -m tests.support.proved --tests)
 	$(BIN)/python -m tests.support.proved
 
 test-all: $(VENV)/long.stamp  ## the suite with its longer sweeps, and once with the newest of every package
-	HYPOTHESIS_PROFILE=search $(BIN)/pytest -n auto
+	HYPOTHESIS_PROFILE=search $(BIN)/pytest -n auto --dist worksteal
 	$(BIN)/python -m tests.support.newest
 
 test-newest: $(VENV)/dev.stamp  ## the suite with the newest of every package: what breaks

@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,11 +52,18 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 _LEFT = pytest.StashKey[Counter[str]]()
+_HOLDING = pytest.StashKey[list[proved.Proof]]()
+_RUN = pytest.StashKey[str]()
+
+_WAITING = ("tests/service/whole/", "tests/deploy/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin to count what is left out, by folder."""
+    """Begin to count what is left out, by folder, and look which proofs hold."""
     config.stash[_LEFT] = Counter()
+    spare = config.getoption("--spare-proved")
+    config.stash[_HOLDING] = [proof for proof in proved.PROOFS if proof.holds()] if spare else []
+    config.stash[_RUN] = getattr(config, "workerinput", {}).get("testrunuid") or secrets.token_hex()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--spare-proved",
         action="store_true",
-        help="run one in 32 tests of what passed with the same sources (support/proved.py)",
+        help="run one in 64 tests of what passed with the same sources (support/proved.py)",
     )
     parser.addoption(
         "--write-golden", action="store_true", help="write what service/cli/golden should contain"
@@ -83,16 +91,17 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     try:
         worker = getattr(session.config, "workerinput", None)
         if worker is not None and session.config.args == session.config.getini("testpaths"):
-            _import_tests(int(worker["workerid"][2:]) / worker["workercount"])
+            _import_tests(session.config, int(worker["workerid"][2:]) / worker["workercount"])
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
 
 
-def _import_tests(begin: float) -> None:
-    """Import the test files, from this part of them on."""
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
+def _import_tests(config: pytest.Config, begin: float) -> None:
+    """Import the test files that are collected, from this part of them on."""
+    every = sorted((ROOT / "tests").rglob("test_*.py"))
+    files = [file for file in every if not _is_left(config, file)]
     first = int(begin * len(files))
     for file in files[first:] + files[:first]:
         name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
@@ -101,26 +110,45 @@ def _import_tests(begin: float) -> None:
             importlib.import_module(name)
 
 
+def _is_left(config: pytest.Config, file: Path) -> bool:
+    """Tell whether no test of a file is in this run."""
+    holding, run = config.stash[_HOLDING], config.stash[_RUN]
+    return any(proof.proves(file) and not proof.kept(file, run) for proof in holding)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files all of whose cases are spared."""
+    is_test = collection_path.match("test_*.py")
+    if not is_test or not _is_left(config, collection_path):
+        return None
+    config.stash[_LEFT][f"files of {_folder(collection_path)}"] += 1
+    return True
+
+
 @pytest.hookimpl(trylast=True)  # of the cases that markers leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases that are spared."""
-    if config.getoption("--spare-proved"):
-        holding = [proof for proof in proved.PROOFS if proof.holds()]
-        run = getattr(config, "workerinput", {}).get("testrunuid") or secrets.token_hex()
-        spared = [item for proof in holding for item in proof.spared(items, run)]
-        left = set(map(id, spared))
-        items[:] = [item for item in items if id(item) not in left]
-        for item in spared:
-            item.add_marker("spared")
-        config.hook.pytest_deselected(items=spared)
+    """Leave out the cases that are spared, and begin with those that wait for servers: the rest can
+    then be computed beside them.
+    """
+    holding, run = config.stash[_HOLDING], config.stash[_RUN]
+    spared = [item for proof in holding for item in proof.spared(items, run)]
+    left = set(map(id, spared))
+    items[:] = [item for item in items if id(item) not in left]
+    items.sort(key=lambda item: not item.nodeid.startswith(_WAITING))
+    for item in spared:
+        item.add_marker("spared")
+    config.hook.pytest_deselected(items=spared)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Count what is left to `make test-all`, by folder."""
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("spared"):
-            folder = "/".join(item.nodeid.split("/")[:2])
-            item.config.stash[_LEFT][folder] += 1
+            item.config.stash[_LEFT][f"tests of {_folder(item.path)}"] += 1
+
+
+def _folder(file: Path) -> str:
+    return "/".join(file.relative_to(ROOT).parts[:2])
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -146,6 +174,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                     terminalreporter.section(report.nodeid)
                     terminalreporter.write_line(str(text))
     if left := terminalreporter.config.stash[_LEFT]:
-        parts = ", ".join(f"{count} of {folder}" for folder, count in sorted(left.items()))
+        parts = ", ".join(f"{count} {what}" for what, count in sorted(left.items()))
         terminalreporter.section("left to `make test-all`")
         terminalreporter.write_line(parts)

@@ -10,8 +10,9 @@ import pytest
 from tests.support import ROOT, proved
 from tests.support.proved import PROOFS, Proof
 
-KERNELS, NETWORKS, FIGURES, BATCHING, IMAGES = PROOFS
-CASES = ROOT / "tests" / "kernels" / "whole" / "test_kernels.py"
+KERNELS, NETWORKS, FIGURES, PAPERS, BATCHING, IMAGES = PROOFS
+CASES = ROOT / "tests/kernels/whole/test_kernels.py"
+SMALL = CASES.with_name("test_bounds.py")
 
 
 def _items(file: Path, *tests: tuple[str, int]) -> list[pytest.Item]:
@@ -23,29 +24,34 @@ def _items(file: Path, *tests: tuple[str, int]) -> list[pytest.Item]:
     ]
 
 
-@pytest.mark.parametrize(("tests", "files", "step"), [(300, 1, 32), (96, 4, 8), (3, 4, 8)])
-def test_one_test_in_32_is_left_and_over_runs_each_is(tests: int, files: int, step: int) -> None:
-    items = _items(CASES, ("of_many", tests - 1), ("of_one", 1))
+@pytest.mark.parametrize(
+    ("file", "tests", "files", "step"), [(CASES, 300, 1, 64), (SMALL, 96, 8, 8), (SMALL, 3, 8, 8)]
+)
+def test_one_test_in_64_is_left_and_over_runs_each_is(
+    file: Path, tests: int, files: int, step: int
+) -> None:
+    items = _items(file, ("of_many", tests - 1), ("of_one", 1))
     chosen, kept, ran = 0, 0, set()
-    for run in range(600):
-        spared = KERNELS.spared(items, f"run {run}")
-        assert spared == KERNELS.spared(items, f"run {run}")  # as in another worker
-        left = [index for index, item in enumerate(items) if item not in spared]
+    for run in range(1200):
+        spared = set(map(id, KERNELS.spared(items, f"run {run}")))
+        assert spared == set(map(id, KERNELS.spared(items, f"run {run}")))  # as in another worker
+        left = [index for index, item in enumerate(items) if id(item) not in spared]
         assert {after - before for before, after in pairwise(left)} <= {step}
+        assert not left or KERNELS.kept(file, f"run {run}"), "it would not be collected"
         chosen += bool(left)
         kept += len(left)
         ran |= set(left)
     assert ran == set(range(tests))
-    assert 0.6 * tests < kept * 32 / 600 < 1.4 * tests
-    assert chosen <= 600 / files * 1.3
+    assert 0.6 * tests < kept * 64 / 1200 < 1.4 * tests
+    assert chosen <= 1200 / files * 1.3
 
 
 def test_files_of_a_proof_have_their_turns_apart() -> None:
-    items = _items(CASES, ("of_many", 96)) + _items(
-        CASES.with_name("test_cubins.py"), ("other", 96)
+    items = _items(SMALL, ("of_many", 96)) + _items(
+        SMALL.with_name("test_cubins.py"), ("other", 96)
     )
     seen = set()
-    for run in range(100):
+    for run in range(400):
         spared = KERNELS.spared(items, f"run {run}")
         left = {item.path for item in items if item not in spared}
         seen.add(frozenset(path.name for path in left))
@@ -58,9 +64,11 @@ def test_files_of_a_proof_have_their_turns_apart() -> None:
         (KERNELS, "tests/service/api/test_app.py"),
         (KERNELS, "tests/models/test_plan.py"),
         (KERNELS, "tests/kernels/convolution/test_algorithms_toy.py"),
+        (KERNELS, "tests/kernels/test_reference.py"),
         (NETWORKS, "tests/service/api/test_app.py"),
         (NETWORKS, "tests/kernels/whole/test_kernels.py"),
         (FIGURES, "tests/benchmarks/peers/test_catalogue.py"),
+        (PAPERS, "tests/benchmarks/papers/test_errors_page.py"),
         (BATCHING, "tests/service/batching/test_policy_urgency.py"),
         (IMAGES, "tests/service/images/test_file.py"),
     ],

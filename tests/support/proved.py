@@ -4,7 +4,7 @@ To simulate and compile every kernel and network, to compute figures of them, an
 batching policy hours of requests in virtual time takes most of the suite's time, and gives the same
 result until a source, a case, a library or a compiler changes. `make prove` runs all of it, and
 then writes the digest of all that each proof depends on to tests/proved.txt. While a proof's digest
-holds, `make test` runs one test in 32, each run others than the one before, for
+holds, `make test` runs one test in 64, each run others than the one before, for
 what a digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
 
     python -m tests.support.proved            # writes the digests: `make prove`, where all passed
@@ -15,7 +15,6 @@ import hashlib
 import re
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -29,12 +28,12 @@ from tests.support import ROOT
 
 PROVED = ROOT / "tests" / "proved.txt"
 
-ONE_IN = 32
+ONE_IN = 64
 
-# Of files with few tests one in so many has tests in a run, and so many times as many of them: what
-# a file needs once, such as a build of the simulator, is seldom made for a single test.
-FILES = 4
-MANY = 256
+# Of most files one in so many has tests in a run, and so many times as many of them: the others are
+# not even imported, and what a file needs once, such as a build of the simulator, is seldom made
+# for a single test.
+FILES = 8
 
 _IMPORT = re.compile(
     r"^\s*(?:from|import) ((?:benchmarks|loadtest|models|service|tests)\b[\w.]*)"
@@ -50,6 +49,7 @@ class Proof:
     tests: tuple[str, ...]
     sources: tuple[str, ...]  # except for test files that `reads_more` names
     libraries: tuple[str, ...]
+    large: tuple[str, ...] = ()  # files of so many tests that each run takes some of them
 
     def files(self) -> Iterator[Path]:
         """Yield the files of the sources, in order."""
@@ -61,9 +61,8 @@ class Proof:
     def digest(self) -> str:
         """Return the digest of the sources, the libraries' versions and the compilers."""
         whole = hashlib.sha256()
-        gpp = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=False)
         libraries = [f"{library} {version(library)}" for library in self.libraries]
-        whole.update("\n".join([compiler(), gpp.stdout, *libraries, ""]).encode())
+        whole.update("\n".join([compiler(), _gpp(), *libraries, ""]).encode())
         for path in self.files():
             whole.update(f"{path.relative_to(ROOT)}\n".encode())
             whole.update(hashlib.sha256(path.read_bytes()).digest())
@@ -83,24 +82,39 @@ class Proof:
             for name in _imports(file)
         )
 
-    def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
-        """Return the tests that need not run again while it holds: 31 in 32.
+    def proves(self, file: Path) -> bool:
+        """Tell whether the results of a file's tests depend only on what the digest is of."""
+        where = file.relative_to(ROOT).as_posix()
+        return where.startswith(self.tests) and not self.reads_more(file)
 
-        Which they are depends on the run's name alone, for all its workers to spare the same.
+    def kept(self, file: Path, run: str) -> range:
+        """Return which tests of a file that it proves a run takes, by their places in the file.
+
+        They depend on the run's name alone, for all its workers to take the same.
         """
+        where = file.relative_to(ROOT).as_posix()
+        files = 1 if where in self.large else FILES
+        step = ONE_IN // files
+        turn = int(hashlib.sha256(f"{where} {run}".encode()).hexdigest()[:8], 16)
+        return range(turn // files % step, sys.maxsize, step) if turn % files == 0 else range(0)
+
+    def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
+        """Return the tests that need not run again while it holds: 63 in 64."""
         by_file: dict[Path, list[pytest.Item]] = {}
         for item in items:
             by_file.setdefault(item.path, []).append(item)
         spared: list[pytest.Item] = []
         for path, tests in by_file.items():
-            where = path.relative_to(ROOT).as_posix()
-            if where.startswith(self.tests) and not self.reads_more(path):
-                files = FILES if len(tests) < MANY else 1
-                step, turn = ONE_IN // files, zlib.crc32(f"{where} {run}".encode())
-                first = turn // files % step if turn % files == 0 else len(tests)
-                kept = set(range(first, len(tests), step))
+            if self.proves(path):
+                kept = self.kept(path, run)
                 spared += [test for place, test in enumerate(tests) if place not in kept]
         return spared
+
+
+@cache
+def _gpp() -> str:
+    command = ["g++", "--version"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 @cache
@@ -134,6 +148,12 @@ _KERNELS = Proof(
         "tests/support/tolerance.py",
     ),
     libraries=("numpy",),
+    large=("tests/kernels/whole/test_kernels.py",),
+)
+
+# These compare the reference with ONNX Runtime, which no kernel needs.
+_REFERENCE = tuple(
+    f"tests/kernels/test_reference{of}.py" for of in ("", "_elementwise", "_onnx_backend")
 )
 
 _SERVICE = (
@@ -146,13 +166,14 @@ _SERVICE = (
 
 _NETWORKS = Proof(
     "networks",
-    tests=("tests/models",),
+    tests=("tests/models", *_REFERENCE),
     sources=(
         *_KERNELS.sources,
         "tests/models",
         "models",
         "benchmarks/networks",
         "benchmarks/families",
+        "tests/support/images",
         "tests/support/models",
         "tests/support/networks.py",
         "tests/support/onnx_models.py",
@@ -166,53 +187,74 @@ _NETWORKS = Proof(
         "service/engine/undecoded.py",
         "service/images",
     ),
-    libraries=("numpy", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "pillow"),
+    libraries=(
+        "hypothesis",
+        "numpy",
+        "onnx",
+        "onnx-ir",
+        "onnxruntime",
+        "onnxscript",
+        "pillow",
+        "scikit-learn",
+    ),
+)
+
+# What is computed of both: errors, costs, estimates, the steps of a page; and what measures
+# kernels and networks, on the simulator.
+_FIGURES = Proof(
+    "figures",
+    tests=(
+        "tests/benchmarks/gpu/test_decoding.py",
+        "tests/benchmarks/gpu/test_measure.py",
+        "tests/benchmarks/gpu/test_report.py",
+        "tests/benchmarks/kernels/test_accuracy.py",
+        "tests/benchmarks/kernels/test_costs.py",
+        "tests/benchmarks/kernels/test_report.py",
+        "tests/benchmarks/kernels/test_suites.py",
+        "tests/benchmarks/networks",
+    ),
+    sources=(
+        *_NETWORKS.sources,
+        "benchmarks/__init__.py",
+        "benchmarks/gpu",
+        "benchmarks/serving/__init__.py",
+        "benchmarks/serving/http_client.py",
+        "benchmarks/serving/served.py",
+        "tests/benchmarks/conftest.py",
+        "tests/benchmarks/gpu",
+        "tests/benchmarks/kernels",
+        "tests/benchmarks/networks",
+        "tests/support/benchmarks/__init__.py",
+        "tests/support/benchmarks/made_up.py",
+    ),
+    libraries=(*_NETWORKS.libraries, "matplotlib"),
+)
+
+_PAPERS = (
+    *("blur", "complexity", "errors", "ladder", "larger_tiles"),
+    *("launches", "memory", "papers", "pipeline"),
 )
 
 PROOFS = (
     _KERNELS,
     _NETWORKS,
-    # What is computed of both: errors, costs, estimates, the steps of a page; and what measures
-    # kernels and networks, on the simulator.
+    _FIGURES,
+    # What stands beside the papers' numbers.
     Proof(
-        "figures",
-        tests=(
-            "tests/benchmarks/gpu/test_decoding.py",
-            "tests/benchmarks/gpu/test_measure.py",
-            "tests/benchmarks/gpu/test_report.py",
-            "tests/benchmarks/kernels/test_accuracy.py",
-            "tests/benchmarks/kernels/test_costs.py",
-            "tests/benchmarks/kernels/test_report.py",
-            "tests/benchmarks/kernels/test_suites.py",
-            "tests/benchmarks/networks",
-            "tests/benchmarks/papers/test_errors.py",
-            "tests/benchmarks/papers/test_ladder.py",
-        ),
+        "papers",
+        tests=tuple(f"tests/benchmarks/papers/test_{of}.py" for of in _PAPERS),
         sources=(
-            *_NETWORKS.sources,
-            "benchmarks/__init__.py",
-            "benchmarks/gpu",
-            "benchmarks/papers/__init__.py",
-            "benchmarks/papers/errors.py",
-            "benchmarks/papers/ladder.py",
-            "benchmarks/papers/result.py",
+            *_FIGURES.sources,
+            "benchmarks/papers",
             "benchmarks/results/accuracy.jsonl",
-            "benchmarks/serving/__init__.py",
-            "benchmarks/serving/http_client.py",
-            "benchmarks/serving/served.py",
+            "benchmarks/results/gpu.jsonl",
+            "docs/blur.png",
             "docs/ladder",
             "docs/ladder.md",
-            "tests/benchmarks/conftest.py",
-            "tests/benchmarks/gpu",
-            "tests/benchmarks/kernels",
-            "tests/benchmarks/networks",
-            "tests/benchmarks/papers/test_errors.py",
-            "tests/benchmarks/papers/test_ladder.py",
-            "tests/support/benchmarks/__init__.py",
-            "tests/support/benchmarks/made_up.py",
-            "tests/support/images",
+            "docs/papers.md",
+            "tests/benchmarks/papers",
         ),
-        libraries=(*_NETWORKS.libraries, "matplotlib"),
+        libraries=_FIGURES.libraries,
     ),
     # Requests in virtual time.
     Proof(
@@ -245,7 +287,7 @@ PROOFS = (
             "tests/support/service/running.py",
             "tests/support/service/virtual_time.py",
         ),
-        libraries=(*_NETWORKS.libraries, "hypothesis", "matplotlib"),
+        libraries=(*_NETWORKS.libraries, "matplotlib"),
     ),
     # What decoding takes, and what becomes of damaged files.
     Proof(
@@ -259,9 +301,8 @@ PROOFS = (
             "tests/service/images",
             "tests/support/clips/__init__.py",
             "tests/support/clips/videos.py",
-            "tests/support/images",
         ),
-        libraries=(*_NETWORKS.libraries, "av", "hypothesis", "pi-heif", "simplejpeg"),
+        libraries=(*_NETWORKS.libraries, "av", "pi-heif", "simplejpeg"),
     ),
 )
 
