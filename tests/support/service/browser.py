@@ -21,6 +21,8 @@ _PLAYWRIGHT: Any = None
 with suppress(ImportError):
     _PLAYWRIGHT = importlib.import_module("playwright.sync_api")
 expect: Any = getattr(_PLAYWRIGHT, "expect", None)
+if expect is not None:
+    expect.set_options(timeout=30_000)  # ms: what a busy machine takes is no fault
 
 SAMPLES = BUILT_IN_MODEL.parent / "samples"
 SEVEN = SAMPLES / "7_faint_on_grey.jpg"

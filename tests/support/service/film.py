@@ -64,7 +64,7 @@ def batches_grow(page: "Page") -> None:
 
 def where_it_looked(page: "Page") -> None:
     """One click draws what the label rests on."""
-    page.get_by_role("button", name="Where it looked").click()
+    page.get_by_role("button", name="Map by covering").click()
     expect(page.locator("#looked")).to_contain_text("rests on it", timeout=60_000)
     expect(page.locator("#batches-run .done")).to_have_count(7)
 

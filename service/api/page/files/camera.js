@@ -5,6 +5,13 @@ import { $, complain, percent } from "./dom.js";
 
 const SIDE = 480; // pixels of the longer side that are sent
 
+// In place of the browser's words, by the error's name.
+const REASONS = {
+  NotFoundError: "this machine has none; choose an image instead",
+  NotAllowedError: "the browser does not let this page use it; allow it beside the address",
+  NotReadableError: "another program uses it; close that one",
+};
+
 let video;
 let closed;
 
@@ -70,7 +77,7 @@ export function start(path, count, { shown, hidden, seen }) {
       video.srcObject = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
       await video.play();
     } catch (error) {
-      complain(`camera: ${error.message}`);
+      complain(`camera: ${REASONS[error.name] ?? error.message}`);
       return;
     }
     shown();

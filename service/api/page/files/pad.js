@@ -4,8 +4,9 @@ const PEN = 22; // pixels of 280: the stroke width of the digits in the training
 const STEP = 10;
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/** Pass the drawing on `canvas` to `take` as a PNG file while it is drawn; returns {show, clear}. */
-export function drawingPad(canvas, take) {
+/** Pass the drawing on `canvas` to `take` as a PNG file while it is drawn, and call `emptied` when a key clears it;
+    returns {show, clear}. */
+export function drawingPad(canvas, take, emptied) {
   const ink = canvas.getContext("2d");
   let at = { x: canvas.width / 2, y: canvas.height / 2 };
   let down = false;
@@ -95,6 +96,7 @@ export function drawingPad(canvas, take) {
       labelPen();
     } else if (event.key === "Escape") {
       clear();
+      emptied();
     } else {
       return;
     }

@@ -2,7 +2,7 @@
 
 import { fill } from "./answer.js";
 import * as api from "./api.js";
-import { ask, askForKey } from "./ask.js";
+import { ask, askForKey, hasKey } from "./ask.js";
 import * as burst from "./burst.js";
 import * as camera from "./camera.js";
 import { UNREACHABLE, bodyOf, classify, fitting, known, modelsAreKnown, pathOf, post, refusal } from "./classify.js";
@@ -82,6 +82,7 @@ function stage(answer, drawn = false) {
   if (current?.own) URL.revokeObjectURL(current.url);
   current = answer;
   turns += 1;
+  broken = false;
   if (!clip.takesClips(chosen())) $("image").src = answer.url;
   $("image").alt = answer.name;
   $("invitation").hidden = true;
@@ -102,7 +103,7 @@ function showAnswer() {
   share.remember(chosen()?.name ?? "", current.example);
   if (best || current.error) compare();
   if (best && !$("heat").hidden && lookedAt !== current) view(seeing);
-  if (best && clip.takesClips(chosen()) && seeing !== "crop") view("crop");
+  if (best && seeing === "image") view("image"); // in place of which may be another
 }
 
 /** Answer what is on the stage by a second model, too. */
@@ -127,14 +128,20 @@ async function compare() {
 let looking = 0;
 let lookedAt = null; // the answer that the map is of
 let seeing = "image";
-async function view(kind) {
+let broken = false; // what the browser made of it
+/** Whether the browser shows what is on the stage: it shows no clip, no TIFF, and most no HEIC. */
+const isShown = () => !clip.takesClips(chosen()) && !broken;
+
+async function view(asked) {
   const turn = (looking += 1);
+  const instead = current?.predictions && $("draw").hidden && !isShown();
+  const kind = asked === "image" && instead ? "crop" : asked;
   seeing = kind;
   for (const button of $("views").children) button.setAttribute("aria-pressed", button.dataset.view === kind);
   const drawn = !$("draw").hidden && kind === "image";
   $("pad").hidden = !drawn;
   const clips = clip.takesClips(chosen());
-  $("image").hidden = !current || drawn || kind === "crop" || clips;
+  $("image").hidden = !current || drawn || kind === "crop" || !isShown();
   $("crop").hidden = kind !== "crop";
   clip.stop($("crop"));
   $("heat").hidden = $("looking").hidden = !["heat", "exact"].includes(kind);
@@ -150,6 +157,9 @@ async function view(kind) {
       URL.revokeObjectURL($("crop").src);
       $("crop").src = URL.createObjectURL(blob);
       if (clips) clip.play($("crop"), model.image);
+    } else if (!isShown()) {
+      $("heat").hidden = true;
+      $("looked").textContent = "a map lies over the image, which this browser does not show: send it as a JPEG or PNG";
     } else if (answer.predictions) {
       lookedAt = answer;
       $("heat").getContext("2d").clearRect(0, 0, $("heat").width, $("heat").height);
@@ -157,9 +167,9 @@ async function view(kind) {
       const [best] = answer.predictions;
       if (kind === "exact") {
         await lookExactly($("image"), path(), best, answer.files[0], alive);
-        if (alive()) $("looked").textContent = `The score of "${best.label}", position by position`;
+        if (alive()) $("looked").textContent = `By the network's last layer: what each place adds to the score of "${best.label}"`;
       } else if (await look($("image"), path(chosen(), chosen().classes), best, alive)) {
-        $("looked").textContent = `The warmer, the more "${best.label}" rests on it`;
+        $("looked").textContent = `By covering parts, one by one: the warmer, the more "${best.label}" rests on it`;
       }
     }
   } catch (error) {
@@ -186,8 +196,10 @@ function takeImages() {
   });
   addEventListener("paste", (event) => send([...event.clipboardData.files]));
   for (const button of $("views").children) button.addEventListener("click", () => view(button.dataset.view));
-  // The browser shows no TIFF, and most no HEIC; the answer is there all the same.
-  $("image").addEventListener("error", () => ($("image").hidden = true));
+  $("image").addEventListener("error", () => {
+    broken = true;
+    if (seeing === "image") view("image");
+  });
   const fade = () => ($("heat").style.opacity = $("strength").value / 100);
   $("strength").addEventListener("input", fade);
   fade();
@@ -219,7 +231,7 @@ async function listModels() {
   if (models.some(({ name, error }) => name === beside && !error)) $("beside").value = beside;
   $("models").hidden = $("beside-label").hidden = models.length < 2;
   // What is wrong with the models, known before anything is sent.
-  const wrong = models.map(({ name, error, warning }) => (error ? `${name} is not served: ${error}` : warning));
+  const wrong = models.map(({ name, error, warning }) => error && !error.includes("is not served") ? `${name} is not served: ${error}` : error || warning);
   $("warnings").replaceChildren(...wrong.filter((text) => text).map((text) => element("li", text)));
 }
 
@@ -327,7 +339,8 @@ async function connect() {
     modelsAreKnown();
     await askAgain();
   } catch (error) {
-    $("state").textContent = error.message;
+    const wanted = hasKey() ? "this API key is not known: enter another" : "enter the server's API key";
+    $("state").textContent = $("entry").hidden ? error.message : wanted;
     $("state").dataset.state = "waiting";
   }
 }
@@ -337,6 +350,7 @@ async function connectAgain() {
   const before = $("model").value;
   await listModels();
   if ($("model").value !== before) return askAgain();
+  for (const item of $("errors").querySelectorAll("li")) if (item.textContent.endsWith(UNREACHABLE)) item.remove();
   queue(sheet.failed(UNREACHABLE));
   if (current?.error === UNREACHABLE && !current.item) {
     await askFor(current);
@@ -349,20 +363,26 @@ async function start() {
   sheet.start((answer) => stage(answer));
   api.start();
   clip.start();
-  share.start(() => current, () => (clip.takesClips(chosen()) ? clip.still($("crop")) : $("image")));
-  pad = drawingPad($("pad"), async (drawing) => {
+  share.start(() => current, () => (clip.takesClips(chosen()) ? clip.still($("crop")) : isShown() ? $("image") : $("crop")));
+  const draw = async (drawing) => {
+    const turn = (turns += 1);
     const answer = { files: [drawing], name: "drawing.png", url: URL.createObjectURL(drawing), own: true };
     await askFor(answer);
-    stage(answer, true);
-  });
+    if (turn === turns) stage(answer, true); // else the pad was emptied, or another image chosen
+  };
+  const emptied = () => {
+    turns += 1;
+    current = null; // what was answered is not what is drawn
+    fill(mainArticle, { name: "drawing", hint: "draw a digit" });
+    otherArticle.hidden = $("agreement").hidden = true;
+  };
+  pad = drawingPad($("pad"), draw, emptied);
   $("clear-pad").addEventListener("click", () => {
     camera.stop();
     $("draw").hidden = $("pad-keys").hidden = false;
     view("image");
     pad.clear();
-    current = null; // what was answered is not what is drawn
-    fill(mainArticle, { name: "drawing", hint: "draw a digit" });
-    otherArticle.hidden = $("agreement").hidden = true;
+    emptied();
     $("pad").focus();
   });
   camera.start(path, () => (clip.takesClips(chosen()) ? chosen().image[0] : 1), {
@@ -378,6 +398,7 @@ async function start() {
   $("top-k").addEventListener("change", askAgain);
   $("beside").addEventListener("change", showAnswer);
   for (const id of ["open-drawer", "code"]) $(id).addEventListener("click", () => $("drawer").showModal());
+  $("code").addEventListener("click", () => $("api-title").scrollIntoView());
   $("close-drawer").addEventListener("click", () => $("drawer").close());
   askForKey($("entry"), connect);
   examples = await (await fetch("page/examples.json")).json();

@@ -8,10 +8,14 @@ const HEIGHT = 520;
 /** What the address asks for: {model, example}. */
 export const asked = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 
-/** Put model and example into the address. */
+let says = ""; // of the button: an image of one's own is in no link
+
+/** Put model and example into the address, and say on the button that they are what is copied. */
 export function remember(model, example) {
   const kept = new URLSearchParams({ model, ...(example && { example }) });
   history.replaceState(null, "", `#${kept}`);
+  says = `Copy link to ${example ? "example" : "model"}`;
+  $("link").textContent = says;
 }
 
 async function drawing(image, { name, predictions }, time) {
@@ -52,7 +56,7 @@ export function start(current, image) {
       // Browsers deny the clipboard to pages over plain HTTP from another host.
       $("link").textContent = "It is in the address bar";
     }
-    setTimeout(() => ($("link").textContent = "Copy link"), 2000);
+    setTimeout(() => ($("link").textContent = says), 2000);
   });
   $("png").addEventListener("click", async () => {
     const answer = current();

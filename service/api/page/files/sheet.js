@@ -153,7 +153,7 @@ function asCsv() {
 }
 
 function asJson() {
-  const kept = shown().map(({ name, predictions, timing, error }) => ({ name, predictions, timing, error }));
+  const kept = shown().map(({ name, predictions, timing, error }) => ({ name, predictions, timing_ms: timing, error }));
   return JSON.stringify(kept, null, 2);
 }
 

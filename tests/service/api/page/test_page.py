@@ -157,7 +157,9 @@ def test_the_first_example_is_answered_without_a_click(page: "Page") -> None:
         re.compile(r"^[\d.]+ ms: decode [\d.]+, wait [\d.]+, model [\d.]+$")
     )
     expect(page.locator("#drawer")).to_be_hidden()
-    expect(page.get_by_role("button", name="Exact map")).to_be_hidden()  # its network has none
+    expect(
+        page.get_by_role("button", name="Map by last layer")
+    ).to_be_hidden()  # its network has none
 
 
 @IN_A_BROWSER
@@ -200,9 +202,9 @@ def test_where_it_looked_takes_seven_batches_of_seven(page: "Page") -> None:
         "request", lambda request: asked.append(request.url) if request.method == "POST" else None
     )
     before = _images(page)
-    page.get_by_role("button", name="Where it looked").click()
+    page.get_by_role("button", name="Map by covering").click()
     expect(page.locator("#looked")).to_have_text(
-        'The warmer, the more "7" rests on it', timeout=30_000
+        'By covering parts, one by one: the warmer, the more "7" rests on it', timeout=30_000
     )
     expect(page.locator("#batches-run .done")).to_have_count(7)
     assert len(asked) == 7
@@ -241,7 +243,7 @@ def test_batches_grow_where_images_arrive_together(page: "Page") -> None:
 @IN_A_BROWSER
 def test_what_is_no_image_is_refused_by_name_and_the_next_one_taken(page: "Page") -> None:
     page.get_by_label("Choose images").set_input_files(BUILT_IN_MODEL)
-    expect(page.get_by_role("alert")).to_contain_text("digits.onnx: unrecognised image format")
+    expect(page.get_by_role("alert")).to_contain_text("digits.onnx: these")
     page.get_by_label("Choose images").set_input_files(SEVEN)
     expect(page.locator(".answer .label").first).to_have_text("7")
     expect(page.locator("#errors")).to_be_empty()
@@ -318,6 +320,8 @@ def test_a_digit_is_drawn_with_the_keyboard_alone(page: "Page") -> None:
     expect(page.locator(".answer .label").first).to_have_text("1")
     page.keyboard.press("Escape")
     assert _ink(page) == 0
+    expect(page.locator(".answer .label").first).to_have_text("…")
+    expect(page.locator(".answer .time").first).to_have_text("draw a digit")
 
 
 def _ink(page: "Page") -> int:
@@ -366,12 +370,13 @@ def test_with_the_interface_let_in_by_a_key_its_files_need_none(keys: Path) -> N
 @IN_A_BROWSER
 def test_a_server_that_wants_a_key_is_given_it_once_a_tab(browser: "Browser", keys: Path) -> None:
     with convoy_at("--api-key-file", keys) as address, opened(browser, address) as page:
-        expect(page.locator("#state")).to_contain_text("API key")
+        expect(page.locator("#state")).to_have_text("enter the server's API key")
         field = page.get_by_label("API key")
         field.fill("wrong-key")
         field.press("Enter")
         expect(field).to_have_value("")
         expect(field).to_be_visible()  # wanted again
+        expect(page.locator("#state")).to_have_text("this API key is not known: enter another")
         expect(page.get_by_label("Drawing pad")).to_be_hidden()
         field.fill("right-key")
         page.get_by_role("button", name="Use", exact=True).click()
