@@ -9,21 +9,16 @@ ONNX defines them, in floats (`in_floats`): ONNX Runtime's own round half a step
 grows to 12% of the largest score in a deep network, and may overflow.
 """
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# ONNX Runtime's Linux wheels switch telemetry on when they are imported: they write an identifier
-# into the home directory and send it away. Its own off switch is read at that moment only.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251  set, not read
-
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from models.errors import EngineError
+from models.session import open_session
 
 Tensors = NDArray[np.float32]  # n images as the network takes them
 
@@ -132,37 +127,6 @@ class GivenModel:
             raise EngineError(f"ONNX Runtime fails on the file: {_in_a_line(error)}") from error
         rows = (np.ravel(value)[: np.size(value) // self._batch] for value in found)
         return {name: row.astype(np.float32) for name, row in zip(self._outputs, rows, strict=True)}
-
-
-def open_session(model: bytes, threads: int, *, exact: bool = False) -> ort.InferenceSession:
-    """Return a session on the CPU; with `threads` = 0 ONNX Runtime chooses their number."""
-    options = session_options(model, threads, exact=exact)
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-# Operators as a file has them, each with its field's number and its length.
-_PAD, _MAX_POOL = b'"\x03Pad', b'"\x07MaxPool'
-
-
-def session_options(model: bytes, threads: int, *, exact: bool = False) -> ort.SessionOptions:
-    """Return the options of a session for a model on the CPU.
-
-    An `exact` one computes node by node, so that quantized layers are computed in float: their sums
-    of 8-bit products may overflow where a processor has no instruction for them.
-    """
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # its errors are raised, too
-    # Threads that spin between runs would take cores from decoding.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if exact:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if _PAD in model and _MAX_POOL in model:
-        # It takes the zeros around an image out of a window's largest: another result where all
-        # others are below 0, as in Keras' ResNet50V2.
-        options.add_session_config_entry("optimization.disable_specified_optimizers", "Pad_Fusion")
-    return options
 
 
 def in_floats(proto: ModelProto) -> ModelProto:

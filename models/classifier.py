@@ -15,11 +15,11 @@ from onnx import ModelProto
 from kernels.problems.precision import Precision
 from models import imagenet
 from models.as_given import AsGiven, GivenFile
-from models.description import Serving, load_description
+from models.description import load_description
 from models.errors import NoKernelsError, NotScoresError, UnsupportedModelError
 from models.graph import Shape
-from models.inner import UNSOUGHT, Absent, Inner, find_embedding, in_onnx, origin, why_shut
-from models.maps import Maps, find_maps
+from models.inner import find_embedding, in_onnx, origin, why_shut
+from models.maps import find_maps
 from models.onnx_loader import (
     FileLimits,
     LoadedModel,
@@ -46,6 +46,7 @@ from models.rewrite import (
     rewrite,
 )
 from models.scores import Meaning, OutputKind, classes_of, meaning_of
+from models.served import UNSOUGHT, Absent, Inner, Maps, Serving
 
 _log = logging.getLogger(__name__)
 

@@ -67,6 +67,7 @@ from models.readers import (
 from models.readers.metadata import read_metadata
 from models.readers.reading import read_text
 from models.scores import OutputKind
+from models.served import Serving
 
 _log = logging.getLogger(__name__)
 
@@ -76,15 +77,6 @@ _Path = TypeVar("_Path", bound=PurePath)
 
 _NORMALISING = ("scale", "mean", "std")
 _OF_SERVING = ("max_batch", "timeout_ms", "priority")
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """Holds how one model's requests are served where its files differ from the settings."""
-
-    max_batch: int | None = None  # beside --max-batch
-    timeout_ms: float | None = None  # deadline of requests that set none, or a later one
-    priority: int = 0  # of requests that set none; 0: the default
 
 
 @dataclass(frozen=True, slots=True)

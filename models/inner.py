@@ -7,11 +7,6 @@ The embedding is what the last linear layer reads, found from the scores back:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import prod
-
-import numpy as np
-from numpy.typing import NDArray
 
 from models.errors import UnsupportedModelError
 from models.graph import (
@@ -28,11 +23,11 @@ from models.graph import (
     Reduce,
     Reshape,
     ScaleShift,
-    Shape,
     Softmax,
     Transpose,
 )
 from models.onnx_loader import LoadedModel
+from models.served import Absent, Inner
 
 NONE = "none"
 
@@ -40,50 +35,6 @@ _LISTED = 8  # names in a message
 
 _IN_BYTES = "it is computed in int8, and the values inside it are bytes"
 _AS_IT_IS = "ONNX Runtime runs it as it is, and Convoy does not look inside"
-
-
-@dataclass(frozen=True, slots=True)
-class Inner:
-    """Names a value inside a network that an engine can return with the scores.
-
-    The name is the same in the graph as loaded and in its ONNX form.
-    """
-
-    name: str
-    shape: Shape  # one image's
-
-    @property
-    def size(self) -> int:
-        """Return the length of the vector that `as_vectors` makes of this value."""
-        return self.shape[_axis(self.shape)]
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """Says why a network has no value of the kind that was looked for."""
-
-    reason: str
-
-
-UNSOUGHT = Absent("none was looked for")
-
-
-def as_vectors(value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return n vectors from a value of n images; a value with positions is averaged over them.
-
-    C×H×W has positions, and so have T tokens of C channels, T×C.
-    """
-    axis = 1 + _axis(value.shape[1:])
-    others = tuple(other for other in range(1, value.ndim) if other != axis)
-    if prod(value.shape[other] for other in others) == 1:
-        return value.reshape(len(value), -1)
-    means: NDArray[np.float32] = value.mean(axis=others, dtype=np.float32)
-    return means
-
-
-def _axis(shape: Shape) -> int:
-    """Return the index of the value's channel axis."""
-    return 1 if len(shape) == 2 and shape[1] > 1 else 0
 
 
 def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Absent:

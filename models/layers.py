@@ -1,31 +1,8 @@
 """Counts the layers of a quantized model that are computed on integers, and names the others."""
 
-from dataclasses import dataclass
-
-from typing_extensions import override
-
 from models.graph import Conv, Gemm, Graph
 from models.integers import is_quantized
-
-_SHOWN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """Holds how many convolutions and fully connected layers are on integers, and the others'
-    names."""
-
-    on_integers: int
-    in_float: tuple[str, ...]
-
-    @override
-    def __str__(self) -> str:
-        count = self.on_integers + len(self.in_float)
-        if not self.in_float:
-            return f"{count} of {count} layers on integers"
-        more = len(self.in_float) - _SHOWN
-        names = ", ".join(self.in_float[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        return f"{self.on_integers} of {count} layers on integers; in float: {names}"
+from models.served import Layers
 
 
 def layers_of(graph: Graph) -> Layers:

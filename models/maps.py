@@ -8,8 +8,7 @@ A map says how much each position adds to the score of a class (Zhou et al. 2016
 Either way the score, before any softmax, is the mean of the map plus what remains.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from math import prod
 
@@ -31,10 +30,11 @@ from models.graph import (
     Reshape,
     Softmax,
 )
-from models.inner import Absent, Inner, from_scores, in_onnx, is_of_one_position, why_shut
+from models.inner import from_scores, in_onnx, is_of_one_position, why_shut
 from models.onnx_loader import LoadedModel
 from models.rewrite import rewrite
 from models.rewrite.global_pool import global_pool
+from models.served import Absent, Inner, Maps
 
 _Array = NDArray[np.float32]
 
@@ -46,26 +46,6 @@ _NEEDS = (
     "its scores are not one linear layer of averages over an image's positions, as those of a"
     " network that ends in convolution, global average pooling and one linear layer are"
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Maps:
-    """Makes class activation maps from the value `features`, C×H×W."""
-
-    features: Inner
-    weight: _Array  # classes×C
-    inside: _Array  # added at each position, one per class
-    rectified: bool  # negative sums count as 0
-    beside: _Array  # added to the mean over the positions, one per class
-
-    def of(self, features: _Array, classes: Sequence[int]) -> _Array:
-        """Return the maps of the given classes, classes×H×W."""
-        channels, *positions = features.shape
-        kept = list(classes)
-        maps = self.weight[kept] @ features.reshape(channels, -1) + self.inside[kept, np.newaxis]
-        if self.rectified:
-            maps = np.maximum(maps, 0)
-        return maps.reshape(len(kept), *positions)
 
 
 def find_maps(network: LoadedModel) -> Maps | Absent:

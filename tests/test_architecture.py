@@ -41,7 +41,7 @@ ORDER = {
         "tuning",
     ],
     "models": [
-        "errors graph arena imagenet scores",
+        "errors graph arena imagenet scores session served",
         "integers",
         "preprocessing open_gpu cost precision onnx_loader rewrite schedule layers",
         "readers torchvision inner as_given",
@@ -208,8 +208,8 @@ def test_only_the_settings_read_the_environment() -> None:
         if package_of(file) in PACKAGES and (found := environment_readers(parse(file)))
     }
     # The engine sets one variable, ONNX Runtime's switch against telemetry, and reads none.
-    assert sorted(readers) == ["models/as_given.py", "service/settings.py"]
-    assert len(readers["models/as_given.py"]) == 1
+    assert sorted(readers) == ["models/session.py", "service/settings.py"]
+    assert len(readers["models/session.py"]) == 1
 
 
 def test_cupy_is_never_imported_when_a_module_is() -> None:

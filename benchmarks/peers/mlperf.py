@@ -33,7 +33,7 @@ from benchmarks.rows import RESULTS, ROOT, Row, add_record, append, commit, fill
 from benchmarks.serving.http_client import Connection
 from benchmarks.serving.overhead import where
 from models import DeviceKind, open_engine
-from models.as_given import open_session
+from models.session import open_session
 from service.engine.cores import available_cores
 from service.images.prepare import ImageLimits, prepare_image
 

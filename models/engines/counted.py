@@ -7,7 +7,7 @@ import onnx
 import onnxruntime as ort
 from onnx import ModelProto
 
-from models.layers import Layers
+from models.served import Layers
 
 _IN_FLOAT = frozenset(
     {"Conv", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul", "NhwcFusedConv"}

@@ -4,11 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from models.inner import Inner
 from models.preprocessing import Layout, Preprocessing, normalisation
-
-PIXELS = "convoy/pixels"  # uint8, N×H×W×C
-TENSORS = "convoy/tensors"  # float32, M×C×H×W or M×H×W×C, as the model takes them
+from models.served import Inner
+from models.session import PIXELS, TENSORS
 
 
 def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:

@@ -1,10 +1,14 @@
-"""Implements the engine for machines without a GPU, by ONNX Runtime on the loader's normal form."""
+"""Implements the engine for machines without a GPU, by ONNX Runtime on the loader's normal form.
+
+What reads ONNX is imported where it is needed: a server that got a SessionModel needs none of it.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime as ort
@@ -12,9 +16,6 @@ from numpy.typing import NDArray
 
 from kernels.image.place import Kind
 from kernels.problems.precision import Precision
-from models.as_given import open_session, session_options
-from models.classifier import Classifier
-from models.engines.counted import open_counted
 from models.engines.engine import (
     Batch,
     Engine,
@@ -26,14 +27,13 @@ from models.engines.engine import (
     batch_size,
     unproved,
 )
-from models.engines.normalised import PIXELS, TENSORS, with_either_input
-from models.engines.saturation import pairs_saturate
-from models.engines.unsigned import on_integers
 from models.errors import EngineError
-from models.inner import Inner
-from models.layers import Layers
-from models.onnx_loader import Opaque
 from models.preprocessing import Preprocessing
+from models.served import Inner, Layers
+from models.session import PIXELS, TENSORS, open_session, session_options
+
+if TYPE_CHECKING:
+    from models.classifier import Classifier
 
 # How much faster parallel images must be, and in how many tries.
 _CLEARLY = 0.97
@@ -57,8 +57,12 @@ class SessionModel:
     one_by_one: bool  # nothing shows whether images of a batch stay apart
 
     @staticmethod
-    def of(classifier: Classifier) -> "SessionModel":
+    def of(classifier: "Classifier") -> "SessionModel":
         """Return a classifier in the form that ONNX Runtime loads."""
+        from models.engines.normalised import with_either_input  # noqa: PLC0415
+        from models.engines.saturation import pairs_saturate  # noqa: PLC0415
+        from models.engines.unsigned import on_integers  # noqa: PLC0415
+
         proto = classifier.network.proto
         if classifier.network.quantized:
             proto = on_integers(proto, pairs_saturate=pairs_saturate())
@@ -165,6 +169,8 @@ class OnnxRuntimeEngine:
         self._scores_name, self._inner = model.scores, model.inner
         try:
             if model.precision is Precision.INT8 and layers is None:
+                from models.engines.counted import open_counted  # noqa: PLC0415
+
                 self._session, layers = open_counted(
                     model.data, session_options(model.data, inside, exact=exact)
                 )
@@ -380,11 +386,13 @@ def _joined(parts: Sequence[_Arrays]) -> _Arrays:
     return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
-def _precision(classifier: Classifier) -> Precision:
+def _precision(classifier: "Classifier") -> Precision:
     """Return the precision in which the file computes; the precision set for GPUs has no effect
     here."""
     if classifier.network.quantized:
         return Precision.INT8
+    from models.onnx_loader import Opaque  # noqa: PLC0415
+
     # The loader turns a model's float16 into float32, but of one that is served as it is.
     halves = any(isinstance(n, Opaque) and n.halves for n in classifier.network.graph.nodes)
     return Precision.FP16 if halves else Precision.FP32

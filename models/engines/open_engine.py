@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -11,31 +10,16 @@ from kernels.device.driver import has_driver
 from kernels.image.place import Kind
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
+from models.engines.choice import NO_DRIVER, NO_GPU, DeviceChoice
 from models.engines.compare import compare
 from models.engines.engine import DeviceKind, Engine, Fallback, Progress
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel, WarmUpResult
 from models.engines.prove import prove
 from models.errors import EngineError, NoGpuError, NoKernelsError
-from models.open_gpu import count_gpus, open_gpu
+from models.open_gpu import open_gpu
 from models.precision import beyond_half
 
-_NO_DRIVER = "this machine has no NVIDIA driver"
-_NO_GPU = "Use --device cpu where there is no GPU"
-
 _log = logging.getLogger("convoy")
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceChoice:
-    """Names the device of one engine."""
-
-    kind: DeviceKind
-    number: int = 0  # of the GPU
-
-
-def every_gpu() -> Sequence[DeviceChoice]:
-    """Return the choices of all GPUs. Raises EngineError where there is none."""
-    return [DeviceChoice(DeviceKind.CUDA, number) for number in range(count_gpus(_NO_GPU))]
 
 
 def open_engines(
@@ -120,13 +104,13 @@ def _open(
         return on_cpu(str(failure))
 
     def on_gpu(fallback: Fallback | None) -> Engine:
-        opened = None if beside else open_gpu(_NO_GPU, choice.number)
+        opened = None if beside else open_gpu(NO_GPU, choice.number)
         # What plans and launches takes 0.2 s to import.
         from models.engines.cuda_engine import CudaEngine  # noqa: PLC0415
         from models.tuning.measured import choose_for  # noqa: PLC0415
 
         sharing = beside if isinstance(beside, CudaEngine) else None
-        gpu = sharing.gpu if sharing else opened or open_gpu(_NO_GPU, choice.number)
+        gpu = sharing.gpu if sharing else opened or open_gpu(NO_GPU, choice.number)
         check_architecture(gpu, classifier.precision)
         if classifier.precision is Precision.FP16:
             for node, reason in beyond_half(classifier.rewritten.graph).items():
@@ -156,8 +140,8 @@ def _open(
     except NoGpuError as failure:
         if has_driver():
             return fall_back(failure)
-        _log.info("%s runs on the CPU: %s", classifier.name, _NO_DRIVER)
-        return on_cpu(_NO_DRIVER)
+        _log.info("%s runs on the CPU: %s", classifier.name, NO_DRIVER)
+        return on_cpu(NO_DRIVER)
     except EngineError as failure:
         return fall_back(failure)
 
@@ -174,11 +158,13 @@ def try_on_cpu(
     if not has_driver():
         automatic = [choice.kind is DeviceKind.AUTO for choice in choices]
         reasons = [
-            _NO_DRIVER if reason is None and auto else reason
+            NO_DRIVER if reason is None and auto else reason
             for reason, auto in zip(reasons, automatic, strict=True)
         ]
     if None in reasons:
         return None
+    if NO_DRIVER in reasons:
+        _log.info("%s runs on the CPU: %s", classifier.name, NO_DRIVER)
     model = SessionModel.of(classifier)
     engine = OnnxRuntimeEngine(
         model,

@@ -23,11 +23,11 @@ from kernels.device.cache_folder import placed
 
 T = TypeVar("T")
 
-FOLDER = CACHE_FOLDER / "translated"
+TRANSLATED = CACHE_FOLDER / "translated"
 
-# Of a model, and how many are kept: those that were written last.
+# Of a model, and how many are kept, with how many bytes in all: those that were written last.
 _MOST_BYTES = 2**28
-_MOST_FILES = 16
+_MOST_FILES, _MOST_BYTES_IN_ALL = 16, 2**30
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _ROOT = Path(__file__).parents[2]
@@ -79,24 +79,29 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and delete the oldest of too many. Raises OSError."""
+    """Write a file whole or not at all, and delete the oldest where there are too many or too much.
+    Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, prefix=_UNFINISHED, delete=False) as file:
         file.write(hashlib.sha256(data).digest())
         file.write(data)
     Path(file.name).replace(path)
-    for old in sorted(_files(path.parent), reverse=True)[_MOST_FILES:]:
-        old[-1].unlink(missing_ok=True)
+    left = _MOST_BYTES_IN_ALL
+    for number, (_, size, kept) in enumerate(sorted(_files(path.parent), reverse=True)):
+        left -= size
+        if number >= _MOST_FILES or left < 0:
+            kept.unlink(missing_ok=True)
 
 
 _UNFINISHED = "."
 
 
-def _files(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yield when each file in a folder was written, and the file."""
+def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
+    """Yield when each file in a folder was written, its bytes, and the file."""
     for path in folder.iterdir():
         try:
-            yield path.stat().st_mtime_ns, path
+            status = path.stat()
+            yield status.st_mtime_ns, status.st_size, path
         except OSError:  # another process has deleted it
             continue
 

@@ -22,7 +22,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from models.as_given import open_session
+from models.session import open_session
 
 Ranges = Mapping[str, tuple[float, float]]
 """The smallest and the largest number of each tensor that 8 bits have to represent."""

@@ -10,11 +10,11 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from models.as_given import open_session
 from models.engines.saturation import pairs_saturate
 from models.engines.unsigned import on_integers
 from models.errors import EngineError
 from models.scores import OutputKind, probabilities_of
+from models.session import open_session
 
 Tensors = NDArray[np.float32]
 Probabilities = NDArray[np.float64]

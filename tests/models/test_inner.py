@@ -29,10 +29,11 @@ from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error
 from models.errors import UnsupportedModelError
 from models.graph import GlobalPool, Graph
-from models.inner import Absent, Inner, as_vectors, find_embedding
+from models.inner import find_embedding
 from models.onnx_loader import LoadedModel, load_proto
 from models.plan import build_plan
 from models.preprocessing import normalised
+from models.served import Absent, Inner, as_vectors
 from tests.support import ROOT
 from tests.support.models.engines import classifier_of, opened, pixels
 from tests.support.models.graphs import GraphBuilder

@@ -28,11 +28,11 @@ from models.engines.engine import Results
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error
 from models.graph import Gemm, Graph, Reduce, Softmax
-from models.inner import Absent
-from models.maps import Maps, find_maps
+from models.maps import find_maps
 from models.onnx_loader import load_proto
 from models.plan import build_plan
 from models.preprocessing import normalised
+from models.served import Absent, Maps
 from tests.models.test_inner import FOLDER, averaged, loaded
 from tests.support.models.engines import classifier_of, opened, pixels
 from tests.support.models.graphs import GraphBuilder

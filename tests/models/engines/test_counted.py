@@ -13,8 +13,9 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from kernels.problems.precision import Precision
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
-from models.layers import Layers, layers_of
+from models.layers import layers_of
 from models.rewrite import RULES_OF_INTEGERS, rewrite
+from models.served import Layers
 from tests.support.models.quantized import quantized, quietly
 
 DIGITS = {"preset": "digits"}
@@ -132,7 +133,7 @@ def test_engines_beside_or_after_another_count_no_more(
     def never(*_: object) -> None:
         raise AssertionError("it was counted before")
 
-    monkeypatch.setattr("models.engines.onnxruntime_engine.open_counted", never)
+    monkeypatch.setattr("models.engines.counted.open_counted", never)
     beside = OnnxRuntimeEngine(model, max_batch=1, threads=1, beside=first)
     after = proved.open()
     assert first.layers == beside.layers == after.layers == "8 of 8 layers on integers"

@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from models import BUILT_IN_MODEL, load_classifier
-from models.as_given import open_session
-from models.engines.normalised import PIXELS, with_normalisation
+from models.engines.normalised import with_normalisation
 from models.preprocessing import ChannelOrder, Layout, Preprocessing, normalised
+from models.session import PIXELS, open_session
 
 _RGB: dict[str, Any] = {
     "channels": ChannelOrder.RGB,

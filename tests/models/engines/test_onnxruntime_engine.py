@@ -22,11 +22,11 @@ from models import (
     load_classifier,
     open_engine,
 )
-from models.as_given import open_session
 from models.engines import onnxruntime_engine
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.errors import ModelError
 from models.preprocessing import normalised
+from models.session import open_session
 from tests.support.onnx_models import run_onnxruntime
 
 RNG = np.random.default_rng(3)

@@ -19,10 +19,10 @@ from models import (
     open_engine,
     open_engines,
 )
-from models.as_given import open_session
 from models.graph import Graph
 from models.rewrite import RULES, RewriteResult, rewrite
 from models.rewrite.rule import Rule
+from models.session import open_session
 
 
 @pytest.mark.parametrize(("kind", "times"), [(DeviceKind.CUDA, 1), (DeviceKind.CPU, 0)])

@@ -92,10 +92,17 @@ def test_what_is_not_whole_or_not_certainly_ours_is_not_read(
     assert kept.translated(proto, (), lambda: make(made), tmp_path) == [1]
 
 
+@pytest.mark.parametrize("bound", ["files", "bytes"])
 def test_only_the_last_few_are_kept(
-    tmp_path: Path, proto: ModelProto, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, proto: ModelProto, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    monkeypatch.setattr(kept, "_MOST_FILES", 2)
+    if bound == "files":
+        monkeypatch.setattr(kept, "_MOST_FILES", 2)
+    else:
+        kept.translated(proto, 9, lambda: make([]), tmp_path)
+        one = only(tmp_path).stat().st_size
+        only(tmp_path).unlink()
+        monkeypatch.setattr(kept, "_MOST_BYTES_IN_ALL", 2 * one)
     made: list[int] = []
     for question in range(4):
         kept.translated(proto, question, lambda: make(made), tmp_path)

@@ -7,8 +7,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 
 from models import load_classifier
-from models.description import Serving, load_description
+from models.description import load_description
 from models.errors import PreprocessingError
+from models.served import Serving
 
 CONFIG = """
 name: "flowers"  # as its folder

@@ -1,0 +1,30 @@
+"""Names the device of each engine, and says which of them are certain to be the CPU."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernels.device.driver import has_driver
+from models.engines.engine import DeviceKind
+from models.open_gpu import count_gpus
+
+NO_DRIVER = "this machine has no NVIDIA driver"
+NO_GPU = "Use --device cpu where there is no GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """Names the device of one engine."""
+
+    kind: DeviceKind
+    number: int = 0  # of the GPU
+
+
+def every_gpu() -> Sequence[DeviceChoice]:
+    """Return the choices of all GPUs. Raises EngineError where there is none."""
+    return [DeviceChoice(DeviceKind.CUDA, number) for number in range(count_gpus(NO_GPU))]
+
+
+def all_on_cpu(choices: Sequence[DeviceChoice]) -> bool:
+    """Return whether all these choices lead to the CPU, whatever the model is."""
+    kinds = {choice.kind for choice in choices}
+    return DeviceKind.CUDA not in kinds and (DeviceKind.AUTO not in kinds or not has_driver())

@@ -1,0 +1,107 @@
+"""Defines what a server knows of a model that another process may have read.
+
+It imports neither graphs nor what reads files: a server need not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+_Array = NDArray[np.float32]
+
+_SHOWN = 8  # layers
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Holds how one model's requests are served where its files differ from the settings."""
+
+    max_batch: int | None = None  # beside --max-batch
+    timeout_ms: float | None = None  # deadline of requests that set none, or a later one
+    priority: int = 0  # of requests that set none; 0: the default
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Names a value inside a network that an engine can return with the scores.
+
+    The name is the same in the graph as loaded and in its ONNX form.
+    """
+
+    name: str
+    shape: tuple[int, ...]  # one image's
+
+    @property
+    def size(self) -> int:
+        """Return the length of the vector that `as_vectors` makes of this value."""
+        return self.shape[_axis(self.shape)]
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Says why a network has no value of the kind that was looked for."""
+
+    reason: str
+
+
+UNSOUGHT = Absent("none was looked for")
+
+
+def as_vectors(value: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return n vectors from a value of n images; a value with positions is averaged over them.
+
+    C×H×W has positions, and so have T tokens of C channels, T×C.
+    """
+    axis = 1 + _axis(value.shape[1:])
+    others = tuple(other for other in range(1, value.ndim) if other != axis)
+    if prod(value.shape[other] for other in others) == 1:
+        return value.reshape(len(value), -1)
+    means: NDArray[np.float32] = value.mean(axis=others, dtype=np.float32)
+    return means
+
+
+def _axis(shape: tuple[int, ...]) -> int:
+    """Return the index of the value's channel axis."""
+    return 1 if len(shape) == 2 and shape[1] > 1 else 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Maps:
+    """Makes class activation maps from the value `features`, C×H×W."""
+
+    features: Inner
+    weight: _Array  # classes×C
+    inside: _Array  # added at each position, one per class
+    rectified: bool  # negative sums count as 0
+    beside: _Array  # added to the mean over the positions, one per class
+
+    def of(self, features: _Array, classes: Sequence[int]) -> _Array:
+        """Return the maps of the given classes, classes×H×W."""
+        channels, *positions = features.shape
+        kept = list(classes)
+        maps = self.weight[kept] @ features.reshape(channels, -1) + self.inside[kept, np.newaxis]
+        if self.rectified:
+            maps = np.maximum(maps, 0)
+        return maps.reshape(len(kept), *positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Holds how many convolutions and fully connected layers are on integers, and the others'
+    names."""
+
+    on_integers: int
+    in_float: tuple[str, ...]
+
+    @override
+    def __str__(self) -> str:
+        count = self.on_integers + len(self.in_float)
+        if not self.in_float:
+            return f"{count} of {count} layers on integers"
+        more = len(self.in_float) - _SHOWN
+        names = ", ".join(self.in_float[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        return f"{self.on_integers} of {count} layers on integers; in float: {names}"

@@ -1,0 +1,45 @@
+"""Opens sessions of ONNX Runtime on the CPU, and names the inputs of those that serve.
+
+It imports no ONNX: a server need not, once another process has read its models.
+"""
+
+import os
+
+# ONNX Runtime's Linux wheels switch telemetry on when they are imported: they write an identifier
+# into the home directory and send it away. Its own off switch is read at that moment only.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251  set, not read
+
+import onnxruntime as ort
+
+PIXELS = "convoy/pixels"  # uint8, N×H×W×C
+TENSORS = "convoy/tensors"  # float32, M×C×H×W or M×H×W×C, as the model takes them
+
+# Operators as a file has them, each with its field's number and its length.
+_PAD, _MAX_POOL = b'"\x03Pad', b'"\x07MaxPool'
+
+
+def open_session(model: bytes, threads: int, *, exact: bool = False) -> ort.InferenceSession:
+    """Return a session on the CPU; with `threads` = 0 ONNX Runtime chooses their number."""
+    options = session_options(model, threads, exact=exact)
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def session_options(model: bytes, threads: int, *, exact: bool = False) -> ort.SessionOptions:
+    """Return the options of a session for a model on the CPU.
+
+    An `exact` one computes node by node, so that quantized layers are computed in float: their sums
+    of 8-bit products may overflow where a processor has no instruction for them.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # its errors are raised, too
+    # Threads that spin between runs would take cores from decoding.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if exact:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if _PAD in model and _MAX_POOL in model:
+        # It takes the zeros around an image out of a window's largest: another result where all
+        # others are below 0, as in Keras' ResNet50V2.
+        options.add_session_config_entry("optimization.disable_specified_optimizers", "Pad_Fusion")
+    return options
