@@ -41,6 +41,8 @@ from service.telemetry.logs import LogFormat, LogLevel
 
 PREFIX = "CONVOY_"
 
+BUILT_IN_NAME = "digits"  # of the model that is served where none is named
+
 # GPUs by number, every GPU, or engines on the CPU.
 _PLACES = re.compile(r"cuda:\d{1,3}(,cuda:\d{1,3}){0,63}|cuda:all|cpu:([1-9]|[1-5]\d|6[0-4])")
 

@@ -53,7 +53,7 @@ from models import (
     open_engine,
 )
 from service.grpc.messages import INFERENCE, message_class
-from service.hosting.loading import image_reader
+from service.hosting.finding import image_reader
 from service.settings import Settings
 
 RECORD = RESULTS / "service.jsonl"

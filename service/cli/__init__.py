@@ -16,6 +16,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
+from service.cli.collector import importing
+
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("serve:serve", "Serve models over HTTP until SIGTERM or Ctrl-C."),
     "demo": ("serve:demo", "Serve one model, and open its page in a browser."),
@@ -72,7 +74,9 @@ def _imported(name: str) -> Any:
     module, function = _COMMANDS[name][0].split(":")
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
     kind = _Grouped if name == "serve" else TyperCommand
-    one.command(name, cls=kind)(getattr(import_module(f".{module}", __package__), function))
+    with importing():
+        command = getattr(import_module(f".{module}", __package__), function)
+    one.command(name, cls=kind)(command)
     return typer.main.get_command(one)
 
 

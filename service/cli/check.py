@@ -34,14 +34,9 @@ from service.cli.named import expected_of, names_of_labels
 from service.cli.options import Expectations, number_from_0, with_settings
 from service.engine.ranking import DEFAULT_THRESHOLD, Prediction, ScoreRow, top_k
 from service.errors import ServiceError
-from service.hosting.loading import (
-    decoder,
-    find_model,
-    image_reader,
-    load,
-    open_classifier,
-)
+from service.hosting.finding import decoder, find_model, image_reader
 from service.hosting.presets import PresetTrial, try_presets
+from service.hosting.reading import load, open_classifier
 from service.images.decode_pool import Decoding, NotForDeviceError
 from service.images.file import FORMATS
 from service.settings import Settings, SettingsError

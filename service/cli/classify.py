@@ -14,7 +14,8 @@ from models import classes_of
 from service.cli.options import Expectations, with_settings
 from service.engine.ranking import rank, top_k
 from service.errors import ServiceError
-from service.hosting.loading import decoder, load, open_classifier
+from service.hosting.finding import decoder
+from service.hosting.reading import load, open_classifier
 from service.images.file import FORMATS, ImageFormat
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging

@@ -7,7 +7,7 @@ import typer
 
 from models import ARCHITECTURES, precompile
 from service.cli.options import Expectations, with_settings
-from service.hosting.loading import load
+from service.hosting.reading import load
 from service.progress import progress
 from service.settings import Settings
 from service.telemetry.logs import configure_logging

@@ -27,7 +27,7 @@ from models import (
 )
 from service.cli.options import Expectations, with_settings
 from service.cli.plots import plot_timeline, plot_times, shortened
-from service.hosting.loading import load
+from service.hosting.reading import load
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging
 

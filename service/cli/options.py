@@ -12,10 +12,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from models import PRESETS, ModelFileError
-from service.hosting.catalogue import read_catalogue
-from service.hosting.download import NotDownloadedError
-from service.hosting.loading import BUILT_IN_NAME
-from service.settings import Settings, called_by_make, load_settings
+from service.settings import BUILT_IN_NAME, Settings, called_by_make, load_settings
 
 Expectations = Annotated[
     list[str] | None,
@@ -72,7 +69,11 @@ def with_settings(
             settings = load_settings(flags)
             try:
                 command(settings, **given)
-            except NotDownloadedError as error:
+            except ModelFileError as error:
+                from service.hosting.download import NotDownloadedError  # noqa: PLC0415
+
+                if not isinstance(error, NotDownloadedError):
+                    raise
                 by_variable = flags.get("model") is None and settings.model is not None
                 advice = _works_now(command.__name__, by_variable)
                 raise ModelFileError(f"{error}. {advice}") from error
@@ -85,6 +86,8 @@ def with_settings(
 
 def names_of_models(incomplete: str) -> list[str]:
     """Return the names of models that complete a word."""
+    from service.hosting.catalogue import read_catalogue  # noqa: PLC0415
+
     return [name for name in (BUILT_IN_NAME, *read_catalogue()) if name.startswith(incomplete)]
 
 

@@ -9,9 +9,8 @@ from service.cli.options import names_of_models, with_settings
 from service.hosting.catalogue import find_entry, pull, pulled, read_catalogue
 from service.hosting.hub import parse_address
 from service.hosting.hub import pull as pull_address
-from service.hosting.loading import BUILT_IN_NAME
 from service.progress import download_progress
-from service.settings import Settings, hub_access
+from service.settings import BUILT_IN_NAME, Settings, hub_access
 from service.telemetry.logs import configure_logging
 
 

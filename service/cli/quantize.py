@@ -28,8 +28,9 @@ from service.cli.named import expected_of, names_of_labels
 from service.cli.options import Expectations, number_from_0_to_1, with_settings
 from service.cli.plots import shortened
 from service.errors import ServiceError
-from service.hosting.loading import decoder, find_model, load
+from service.hosting.finding import decoder, find_model
 from service.hosting.presets import label_names
+from service.hosting.reading import load
 from service.images.file import FORMATS
 from service.progress import progress
 from service.settings import Settings, SettingsError

@@ -13,7 +13,7 @@ from loadtest.tables import left, make_table, print_table, right
 from models import DEFAULT_TUNING, TOP_CANDIDATES, ProblemReport, TuningReport
 from models import tune as measure
 from service.cli.options import Expectations, with_settings
-from service.hosting.loading import load
+from service.hosting.reading import load
 from service.progress import progress
 from service.settings import Settings
 from service.telemetry.logs import configure_logging

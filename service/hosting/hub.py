@@ -20,11 +20,7 @@ import msgspec
 
 from models import (
     CACHE_FOLDER,
-    FileLimits,
     ModelFileError,
-    descriptions_of,
-    external_files,
-    files_beside,
     placed,
 )
 from service.hosting.download import DownloadError, NotDownloadedError, Source, fetch, read
@@ -121,6 +117,9 @@ def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -
     NotDownloadedError where the repository or a file of it cannot be had or is not what the hub
     says.
     """
+    # They bring all that reads such files, and ONNX.
+    from models import descriptions_of, external_files, files_beside  # noqa: PLC0415
+
     home = placed(cache) / address.org / address.name
     listing = _listing(address, access, home)
     files = {_checked(address, file.rfilename): file for file in listing.siblings}
@@ -254,6 +253,8 @@ def _named(
 
 
 def _check_room(address: Address, files: Collection[_File]) -> None:
+    from models import FileLimits  # noqa: PLC0415  it brings ONNX
+
     total, most = sum(_source("", file).bytes for file in files), FileLimits().max_bytes
     if total > most:
         raise ModelFileError(f"{address} has {total:,} bytes; a model may have {most:,} at most")

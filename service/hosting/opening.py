@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from service.engine.watchdog import Bounds
+from service.hosting.finding import decoder, find_models
 from service.hosting.hub import parse_address
-from service.hosting.loading import decoder, find_models, open_models
+from service.hosting.loading import open_models
 from service.hosting.pipeline import FailedModel
 from service.hosting.presets import PHOTOGRAPHS
+from service.hosting.reads import Reads
 from service.hosting.repository import Repository
 from service.hosting.swaps import Swaps
 from service.settings import Settings, SettingsError
@@ -50,9 +52,14 @@ def _default(settings: Settings) -> str | None:
 
 
 def add_models(
-    repository: Repository, settings: Settings, expectations: Sequence[str] | None = None
+    repository: Repository,
+    settings: Settings,
+    expectations: Sequence[str] | None = None,
+    reads: Reads | None = None,
 ) -> None:
     """Open the models and add them to the repository; those that fail are added as broken.
+
+    `reads` is what `begin_reading` returned, if it was called.
 
     Raises ModelError or SettingsError where `open_models` does not yield a broken model instead.
     Where the settings let the models change, `repository.changes` does that.
@@ -60,7 +67,7 @@ def add_models(
     if settings.watch and settings.model is not None and parse_address(settings.model):
         raise SettingsError("--watch: a hub's files do not change here; watch a folder or a file")
     stamps = {}
-    for opened in open_models(settings, expectations):
+    for opened in open_models(settings, expectations, reads):
         if isinstance(opened, FailedModel):
             repository.add_broken(opened)
             continue

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, log
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,6 @@ from numpy.typing import NDArray
 from models import (
     OF_OWN_NORMALISATION,
     PRESETS,
-    Classifier,
     Engine,
     OutputKind,
     Pixels,
@@ -50,6 +50,9 @@ from models import (
 )
 from service.engine.ranking import probabilities
 from service.errors import EngineFailedError
+
+if TYPE_CHECKING:  # it brings all that reads ONNX
+    from models import Classifier
 
 _log = logging.getLogger("convoy")
 
@@ -96,7 +99,7 @@ class PresetTrial:
     correct: tuple[bool, ...] = ()  # for each image whether it is among `right`
 
 
-def judged(classifier: Classifier, engine: Engine, decode: Decode) -> Classifier:
+def judged(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classifier":
     """Return a model with the kind of its scores and its preset as the photographs show them, and
     with a warning where they show only that its guessed preset is wrong.
 
@@ -135,7 +138,7 @@ def judged(classifier: Classifier, engine: Engine, decode: Decode) -> Classifier
 # --- what the scores are -------------------------------------------------------------------------
 
 
-def _with_kind(classifier: Classifier, engine: Engine, decode: Decode) -> Classifier:
+def _with_kind(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classifier":
     """Return a model whose scores are of the kind that the photographs and images of one colour
     show."""
     meaning = classifier.preprocessing
@@ -168,7 +171,7 @@ def _with_kind(classifier: Classifier, engine: Engine, decode: Decode) -> Classi
 
 
 def try_presets(
-    classifier: Classifier,
+    classifier: "Classifier",
     engine: Engine,
     images: Mapping[Path, Iterable[str]],
     decode: Decode,
@@ -288,8 +291,8 @@ def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
 
 
 def _by_names(
-    classifier: Classifier, guessed: PresetTrial, trials: Sequence[PresetTrial]
-) -> Classifier:
+    classifier: "Classifier", guessed: PresetTrial, trials: Sequence[PresetTrial]
+) -> "Classifier":
     """Return a model whose kind and preset are as the trials show; its labels name the objects in
     the photographs."""
     likeliest = max(trials, key=lambda trial: (trial.right, trial.likelihood))
@@ -335,7 +338,7 @@ def _by_names(
     return replace(classifier, warning=said)
 
 
-def _with_preset(classifier: Classifier, name: str) -> Classifier:
+def _with_preset(classifier: "Classifier", name: str) -> "Classifier":
     """Return a model whose pixels are a preset's; their size and crop stay as they are."""
     preset, meaning = PRESETS[name], classifier.preprocessing
     pixels = replace(

@@ -492,7 +492,11 @@ class Repository:
         while True:
             await asyncio.sleep(_GIVE_BACK_S)
             if slack.is_worth_it(self.room.most_taken()):
-                await self._teller.run(lambda _: give_back_free_memory(), None)
+                await self.give_back()
+
+    async def give_back(self) -> None:
+        """Give free memory back to the system, in a thread, since it may take milliseconds."""
+        await self._teller.run(lambda _: give_back_free_memory(), None)
 
     def _fail(self, failure: EngineError) -> None:
         self._failure = self._failure or failure

@@ -38,17 +38,8 @@ from service.errors import (
     ShuttingDownError,
 )
 from service.hosting.comparison import compare, relabelled
-from service.hosting.loading import (
-    ModelFile,
-    OpenModel,
-    ReadModel,
-    Stamp,
-    check_models,
-    decoder,
-    for_clients,
-    open_read,
-    stamp_of,
-)
+from service.hosting.finding import ModelFile, ReadModel, Stamp, check_models, decoder, stamp_of
+from service.hosting.loading import OpenModel, for_clients, open_read
 from service.hosting.pipeline import FailedModel, Pipeline
 from service.hosting.recent import Example, Recent
 from service.hosting.repository import Changes, LoadResult, Repository, those_there_are

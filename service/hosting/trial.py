@@ -17,18 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import Array, DeviceChoice, Engine, Image, WarmUpResult, try_on_cpu
+from models import Array, Engine, Image
 from service.batching.latency import Latency, measure
 from service.errors import ServiceError
-from service.hosting.loading import (
-    ModelFile,
-    ReadModel,
-    decoder,
-    info_of,
-    load_unchanged,
-    max_batch_of,
-    read_as_it_is,
-)
+from service.hosting.finding import ModelFile, ReadModel, decoder
 from service.hosting.pipeline import ModelInfo
 from service.images.clip import Frames
 from service.images.decode_pool import Decoding
@@ -55,21 +47,22 @@ def try_file(
     images: Sequence[bytes | Frames | Array],
 ) -> Trial:
     """Try a version on images that the old one answered. Raises ModelError."""
-    classifier, stamp = load_unchanged(file, settings, expectations)
-    tried = try_on_cpu(
-        classifier,
-        settings.device_choices,
-        max_batch=max_batch_of(classifier, settings),
-        threads=settings.engine_threads,
+    # It brings all that reads ONNX, which the server need not have.
+    from service.hosting.reading import (  # noqa: PLC0415
+        load_unchanged,
+        proved_on_cpu,
+        read_as_it_is,
     )
+
+    classifier, stamp = load_unchanged(file, settings, expectations)
+    tried = proved_on_cpu(classifier, stamp, file, settings)
     if tried is None:
         _ = classifier.network.no_kernels or classifier.rewritten  # goes with it
         if classifier.given is not None:
             classifier.given.scores()  # so does it, instead of the file
         return Trial(read_as_it_is(classifier, stamp, file, settings))
-    engine, proved = tried
-    meaning = classifier.preprocessing
-    info = info_of(classifier, file.version)
+    read, engine = tried
+    meaning, info = read.preprocessing, read.info
     scores: list[NDArray[np.float32] | None] = []
     if old is not None:
         prepare = decoder(meaning, settings)
@@ -78,20 +71,7 @@ def try_file(
             scores.append(None if taken is None else engine.run([taken]).scores[0])
     latency = _measured(engine, np.zeros(meaning.image_shape, np.uint8))
     engine.close()
-    return Trial(ReadModel(info, meaning, _Opening(proved), stamp), latency, scores)
-
-
-@dataclass(frozen=True)
-class _Opening:
-    """Opens engines that share the proof of one of them."""
-
-    proved: WarmUpResult
-
-    def __call__(self, places: Sequence[DeviceChoice]) -> Sequence[Engine]:
-        engines = [self.proved.open()]
-        for _ in places[1:]:
-            engines.append(self.proved.open(engines[-1]))
-        return engines
+    return Trial(read, latency, scores)
 
 
 def _measured(engine: Engine, blank: NDArray[np.uint8]) -> Latency:

@@ -321,6 +321,7 @@ class Server(uvicorn.Server):
         except Exception as error:  # noqa: BLE001  `outcome_of` raises it again
             self._fail(error)
             return
+        await self._repository.give_back()
         if self._repository.ready:
             await self._tell_ready()
 

@@ -16,7 +16,7 @@ from PIL import Image
 from benchmarks.networks.c3d import C3D, c3d
 from models import BUILT_IN_MODEL, EngineError, ModelFileError
 from service import cli
-from service.cli import serve as serving
+from service.cli import listen as serving
 from service.http.server import ListenError, bind
 from service.settings import Settings, SettingsError
 from tests.support import PATIENCE_S

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as triton
 
-from service.cli.serve import _with_grpc_port
+from service.cli.listen import _with_grpc_port
 from service.settings import Settings, SettingsError
 from tests.support.command_line import Run
 from tests.support.servers.several_models import announced

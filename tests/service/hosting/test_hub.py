@@ -14,8 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models import BUILT_IN_MODEL, ModelFileError
 from service.hosting import download, hub
+from service.hosting.finding import find_models
 from service.hosting.hub import Address, parse_address, pull
-from service.hosting.loading import OpenModel, find_models, load, open_models
+from service.hosting.loading import OpenModel, open_models
+from service.hosting.reading import load
 from service.settings import HubAccess, Settings, SettingsError, hub_access
 from tests.support.servers.answering import answering, send_part
 from tests.support.servers.fake_hub import COMMIT, REPOSITORY, Answer, FakeHub, fake_hub, send

@@ -19,9 +19,11 @@ from models import (
     PreprocessingError,
     load_classifier,
 )
-from service.hosting import loading
-from service.hosting.loading import ModelFile, OpenModel, find_models, load, open_models
+from service.hosting import reading
+from service.hosting.finding import ModelFile, find_models
+from service.hosting.loading import OpenModel, open_models
 from service.hosting.pipeline import FailedModel
+from service.hosting.reading import load
 from service.settings import Settings, SettingsError
 from tests.support.models.quantized import quantized
 from tests.support.servers.several_models import CHANNELS, make_models
@@ -156,7 +158,7 @@ def test_a_lost_device_is_no_models_fault(tmp_path: Path, monkeypatch: pytest.Mo
     def lose(*_: object) -> None:
         raise DeviceLostError("gone")
 
-    monkeypatch.setattr(loading, "open_on_devices", lose)
+    monkeypatch.setattr(reading, "open_on_devices", lose)
     with pytest.raises(DeviceLostError):
         list(open_models(models_in(make_models(tmp_path)), None))
 
@@ -189,7 +191,7 @@ def test_a_slip_in_a_name_gets_near_names(asked: str, says: str) -> None:
 def test_a_default_model_that_is_not_served_is_refused_before_any_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "load_classifier", None)
+    monkeypatch.setattr(reading, "load_classifier", None)
     for settings in (models_in(make_models(tmp_path)), models_in(BUILT_IN_MODEL)):
         with pytest.raises(SettingsError, match=r"other is not served; there are .*digits"):
             list(open_models(settings.model_copy(update={"default_model": "other"}), None))
@@ -367,4 +369,4 @@ def test_clients_learn_what_a_models_own_input_holds(tmp_path: Path, kind: str, 
     )
     path = tmp_path / "m.onnx"
     path.write_bytes(graph.SerializeToString())
-    assert loading.info_of(load_classifier(path), "1").tensor_type == named
+    assert reading.info_of(load_classifier(path), "1").tensor_type == named

@@ -19,12 +19,13 @@ from models import (
     imagenet,
     open_engines,
 )
-from service.hosting.loading import image_reader, load
+from service.hosting.finding import image_reader
 from service.hosting.presets import (
     PHOTOGRAPHS,
     label_names,
     try_presets,
 )
+from service.hosting.reading import load
 from service.settings import Settings
 from tests.support.networks import SQUEEZENET, needs_shared
 

@@ -31,7 +31,8 @@ from service.errors import (
     ShuttingDownError,
 )
 from service.hosting import swaps
-from service.hosting.loading import ModelFile, OpenModel, ReadModel
+from service.hosting.finding import ModelFile, ReadModel
+from service.hosting.loading import OpenModel
 from service.hosting.repository import Repository
 from service.hosting.swaps import Swaps
 from service.hosting.trial import Trial

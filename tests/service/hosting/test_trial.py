@@ -12,7 +12,9 @@ from models import BUILT_IN_MODEL, DeviceChoice, DeviceKind, ModelFileError
 from service.engine.process_pool import ProcessPool
 from service.errors import NotTriedError
 from service.hosting import kept, trial
-from service.hosting.loading import ModelFile, OpenModel, find_models, open_file, open_read
+from service.hosting.finding import ModelFile, find_models
+from service.hosting.loading import OpenModel, open_read
+from service.hosting.reading import read_file
 from service.hosting.trial import Trial, prepared, try_file
 from service.settings import Settings
 from tests.support.images.files import encode, scene
@@ -44,6 +46,10 @@ def file_of(settings: Settings) -> ModelFile:
     return file
 
 
+def open_file(file: ModelFile, settings: Settings) -> OpenModel:
+    return open_read(read_file(file, settings, None), file, settings, None)
+
+
 def images_of(opened: OpenModel, n: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
     generator = np.random.default_rng(7)
     return generator.integers(0, 256, (n, *opened.info.image_shape)).astype(np.uint8)
@@ -51,7 +57,7 @@ def images_of(opened: OpenModel, n: int) -> "np.ndarray[tuple[int, ...], np.dtyp
 
 def test_the_engine_that_serves_has_the_scores_that_were_shown(settings: Settings) -> None:
     file = file_of(settings)
-    old = open_file(file, settings, None)
+    old = open_file(file, settings)
     pixels = images_of(old, 3)
     photograph = encode(scene(300, 200), "PNG")
     processes = ProcessPool(NotTriedError)
@@ -112,7 +118,7 @@ def test_what_is_for_a_gpu_is_only_read_there(
 
 def test_a_served_version_is_opened_again_whatever_its_files_are_now(settings: Settings) -> None:
     file = file_of(settings)
-    opened = open_file(file, settings, None)
+    opened = open_file(file, settings)
     expected = opened.engines[0].warm_up().run(images_of(opened, 1)).scores
     file.path.write_bytes(b"a new version, which is refused")
     again = opened.reopen(0).warm_up()
@@ -122,7 +128,7 @@ def test_a_served_version_is_opened_again_whatever_its_files_are_now(settings: S
 
 
 def test_an_image_is_taken_as_the_new_version_takes_it(settings: Settings) -> None:
-    info = open_file(file_of(settings), settings, None).info
+    info = open_file(file_of(settings), settings).info
 
     def prepare(_: object) -> object:
         raise AssertionError

@@ -13,7 +13,7 @@ from service.batching.policy import SHORT_WITH_DECODING_S
 from service.engine.lane import Cost
 from service.engine.watchdog import Bounds
 from service.errors import ImageError
-from service.hosting.loading import decoder
+from service.hosting.finding import decoder
 from service.hosting.presets import PHOTOGRAPHS
 from service.images.coded import Coded
 from service.images.decode_pool import Decoding

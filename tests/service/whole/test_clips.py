@@ -29,7 +29,7 @@ from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error
 from models.preprocessing import normalised
 from service.api.app import create_app
-from service.hosting.loading import info_of
+from service.hosting.reading import info_of
 from service.hosting.repository import Repository
 from service.http.body import IMAGE_TYPES
 from service.images.clip import CLIP_TYPES, prepare_clip

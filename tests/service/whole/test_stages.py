@@ -13,7 +13,8 @@ import pytest
 
 from models import BUILT_IN_MODEL, DeviceKind
 from service.api.app import create_app
-from service.hosting.loading import OpenModel, decoder, open_models
+from service.hosting.finding import decoder
+from service.hosting.loading import OpenModel, open_models
 from service.hosting.presets import PHOTOGRAPHS
 from service.hosting.repository import Repository
 from service.settings import Settings

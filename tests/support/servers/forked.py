@@ -25,7 +25,7 @@ FAKE_SERVER = "tests.support.servers.fake_server"
 FAKE_WORKERS = "tests.support.servers.fake_workers"
 
 _FORKS = get_context("forkserver")
-_FORKS.set_forkserver_preload([CONVOY, "service.cli.serve", FAKE_SERVER, FAKE_WORKERS])
+_FORKS.set_forkserver_preload([CONVOY, "service.cli.listen", FAKE_SERVER, FAKE_WORKERS])
 
 
 class Forked:

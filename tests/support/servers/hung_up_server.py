@@ -5,16 +5,16 @@ import signal
 from typing import Any
 
 from service import cli
-from service.cli import serve
+from service.cli import listen
 
 
 def main() -> None:
     """Serve until a signal."""
-    opened = vars(serve)["add_models"]
+    opened = vars(listen)["add_models"]
 
     def add_models(*arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGHUP)
         return opened(*arguments)
 
-    vars(serve)["add_models"] = add_models
+    vars(listen)["add_models"] = add_models
     cli.main()

@@ -1,0 +1,148 @@
+"""Runs the server of `convoy serve` and `convoy demo`."""
+
+import logging
+import os
+import webbrowser
+from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
+from threading import Thread
+
+import typer
+
+from models import how_to_install
+from service.api.app import create_app
+from service.api.page import example_for
+from service.api.v1 import CLASSIFY_PATH, model_path
+from service.edge.keys import Keys
+from service.grpc import port_of
+from service.hosting.opening import add_models, make_repository
+from service.hosting.reads import Reads
+from service.hosting.repository import Repository
+from service.http.metrics_port import metrics_port
+from service.http.server import bind, ended_by_sigterm, run_server
+from service.processes import Options, prepare, run_workers
+from service.settings import Settings, SettingsError
+from service.telemetry.logs import configure_logging
+
+_log = logging.getLogger("convoy")
+
+
+def listen(
+    settings: Settings,
+    expectations: list[str] | None,
+    reads: Reads,
+    *,
+    verbose: bool,
+    browse: bool,
+) -> None:
+    """Serve what `begin_reading` reads until a signal; with `browse`, open the page in a browser
+    once the server is ready."""
+    configure = partial(
+        configure_logging,
+        verbose=verbose,
+        log_format=settings.log_format,
+        level=settings.log_level,
+    )
+    configure()
+    keys = _keys(settings)
+    with ExitStack() as stack:
+        stack.enter_context(ended_by_sigterm())
+        # Before the models, which may take long to open: an address in use fails at once.
+        listener = stack.enter_context(bind(settings.host, settings.port))
+        if settings.workers:
+            if not hasattr(os, "memfd_create"):
+                raise SettingsError("--workers: only Linux has the shared memory that it needs")
+            prepare([__name__])
+        make = partial(make_repository, settings)
+        repository = make(decode_threads=0 if settings.workers else settings.thread_count)
+        if settings.metrics_port is not None:
+            exposition = repository.metrics.exposition
+            scraped = metrics_port(settings.host, settings.metrics_port, exposition)
+            port = stack.enter_context(scraped)
+            settings = settings.model_copy(update={"metrics_port": port})
+            _log.info("metrics are at port %d", port)
+        settings = _with_grpc_port(settings)
+        add_models(repository, settings, expectations, reads)
+        announce = partial(
+            _announce, settings, listener.getsockname()[1], repository, browse=browse
+        )
+        if not settings.workers:
+            app = create_app(repository, metrics_port=settings.metrics_port)
+            all_answered = run_server(
+                app,
+                app.endpoints,
+                repository,
+                listener,
+                settings,
+                keys,
+                announce,
+                port_of(repository, settings),
+            )
+        else:
+            make_for_worker = partial(
+                make,
+                decode_threads=max(1, settings.thread_count // settings.workers),
+                decode_bytes=settings.decode_bytes // settings.workers,
+            )
+            options = Options(settings, keys, make_for_worker, configure)
+            all_answered = run_workers(repository, listener, options, announce)
+    if not all_answered:
+        raise typer.Exit(1)
+
+
+def _with_grpc_port(settings: Settings) -> Settings:
+    """Return the settings with a free port for gRPC. Raises ListenError, or SettingsError without
+    grpcio.
+    """
+    if settings.grpc_port is None:
+        return settings
+    try:
+        import_module("..grpc.port", __package__)
+    except ImportError as error:
+        raise SettingsError(
+            f"--grpc-port: grpcio is not installed; {how_to_install('grpc')}"
+        ) from error
+    # Only to see that it is free: grpcio has no way to take a socket.
+    with bind(settings.host, settings.grpc_port, "--host and --grpc-port") as free:
+        port = free.getsockname()[1]
+    return settings.model_copy(update={"grpc_port": port})
+
+
+def _keys(settings: Settings) -> Keys | None:
+    """Return the API keys. Raises SettingsError for a bad file of keys, or without
+    OpenTelemetry.
+    """
+    if settings.otel:
+        try:
+            import_module("..telemetry.tracing", __package__)
+        except ImportError as error:
+            raise SettingsError(
+                f"--otel: OpenTelemetry is not installed; {how_to_install('otel')}"
+            ) from error
+    return Keys(settings.api_key_file) if settings.api_key_file is not None else None
+
+
+def _announce(settings: Settings, port: int, repository: Repository, *, browse: bool) -> None:
+    """Print the server's addresses and a first request to try, or open its page."""
+    host = settings.host
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  compared
+    host = f"[{host}]" if ":" in host else host
+    url = f"http://{host}:{port}"
+    grpc = f" and by gRPC at {host}:{settings.grpc_port}" if settings.grpc_port else ""
+    first = repository.default or next(iter(repository.models.values()))
+    path = CLASSIFY_PATH if repository.default else model_path(first.info.name)
+    image = os.path.relpath(example_for(first.info.image_shape))
+    typer.echo(
+        f"Convoy serves {', '.join(repository.models)} at {url}{grpc} on {first.runner.device}, "
+        f"in batches of up to {first.runner.max_batch}. Open {url}/ in a browser, or try:\n"
+        f"  curl -F file=@{image} {url}{path}"
+    )
+    if browse:
+        # In a thread: a browser in a terminal returns when it is closed.
+        Thread(target=_open_browser, args=(f"{url}/",), daemon=True).start()
+
+
+def _open_browser(url: str) -> None:
+    if not webbrowser.open(url):
+        typer.echo(f"No browser was found here: open {url} in one")

@@ -1,0 +1,277 @@
+"""Finds the models to serve, given a file, a folder of one model or of several, or a
+name.
+
+models/                      convoy serve models, models/digits or models/flowers
+    digits/
+        model.onnx           or the only file *.onnx; with model.toml, labels.txt, ... beside it
+    flowers/
+        1/model.onnx         or with versions, as in Triton: the highest is served
+    birds/
+        onnx/model.onnx      or as optimum's exports are published
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from models import (
+    BUILT_IN_MODEL,
+    DeviceChoice,
+    Engine,
+    ModelFileError,
+    Pixels,
+    Preprocessing,
+    WarmUpResult,
+)
+from service.hosting.catalogue import check_name, near_names, pull, pulled, read_catalogue
+from service.hosting.hub import parse_address
+from service.hosting.hub import pull as pull_address
+from service.hosting.onnx_files import FILE, model_files, onnx_files_in
+from service.hosting.pipeline import ModelInfo
+from service.images.clip import prepare_clip
+from service.images.decode_pool import Decoding
+from service.images.prepare import ImageLimits, prepare_image
+from service.progress import download_progress
+from service.settings import BUILT_IN_NAME, Settings, SettingsError, hub_access, parse_assignments
+
+_log = logging.getLogger("convoy")
+
+
+@dataclass(frozen=True)
+class ReadModel:
+    """Holds everything from a model's files that serving it needs. Picklable."""
+
+    info: ModelInfo
+    preprocessing: Preprocessing
+    open: Callable[[Sequence[DeviceChoice]], Sequence[Engine]]  # raises EngineError
+    stamp: "Stamp"
+
+
+@dataclass(frozen=True)
+class ProvedModel:
+    """Opens engines that share the proof of one of them. Picklable."""
+
+    proved: WarmUpResult
+
+    def __call__(self, places: Sequence[DeviceChoice]) -> Sequence[Engine]:
+        """Return an engine for each place. Raises EngineError."""
+        engines = [self.proved.open()]
+        for _ in places[1:]:
+            engines.append(self.proved.open(engines[-1]))
+        return engines
+
+
+Stamp = Sequence[tuple[str, int, int, int]]
+"""Distinguishes the present files of a model from earlier ones."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """Locates a model to serve; a missing file is reported when the model is opened."""
+
+    name: str
+    version: str
+    path: Path
+    error: str = ""  # why it is not clear which file it is
+    overrides: Mapping[str, object] = field(default_factory=dict)  # keys of model.toml
+    numbered: bool = False  # the version is the folder's name
+
+
+def check_models(settings: Settings, expectations: Sequence[str] | None) -> "list[ModelFile]":
+    """Return the models that the settings name. Raises SettingsError like `open_models`."""
+    files = find_models(settings)
+    names = [file.name for file in files]
+    if settings.default_model not in (None, *names):
+        raise SettingsError(
+            f"--default-model: {settings.default_model} is not served; there are {', '.join(names)}"
+        )
+    set_by_flags = expectations or settings.preset is not None or settings.labels is not None
+    if len({file.path for file in files}) > 1 and set_by_flags:
+        raise SettingsError(
+            "--preset, --labels and --set apply to a single model; describe each model in "
+            f"{settings.model} in a model.toml beside it"
+        )
+    return files
+
+
+def find_models(settings: Settings) -> list[ModelFile]:
+    """Return the models, by name, that the settings name: one file, or each folder in a folder.
+
+    With `beside` the only model is returned twice. Raises ModelFileError where there is no model,
+    or a name cannot be part of a URL; in a folder of folders that is logged, and the folder left
+    out, unless `strict` is set. Raises SettingsError for several where a flag applies to one.
+    """
+    found = _find_models(settings)
+    if (name := settings.model_name) is not None:
+        check_name(name, "--model-name")
+        found = [replace(_single(found, "--model-name"), name=name)]
+    if settings.beside is not None:
+        found += [_beside(_single(found, "--beside"), settings.beside)]
+    return found
+
+
+def _single(found: list[ModelFile], flag: str) -> ModelFile:
+    """Return the only model, ignoring folders without one. Raises SettingsError for several."""
+    whole = [file for file in found if file.path.is_file()]
+    if len(whole) > 1:
+        names = ", ".join(file.name for file in whole)
+        raise SettingsError(f"{flag} applies to a single model; there are {names}")
+    return (whole or found)[0]
+
+
+def _beside(file: ModelFile, assignment: str) -> ModelFile:
+    """Return the same model with another name and with one key set as `assignment` says."""
+    overrides = parse_assignments([assignment], "--beside")
+    value = re.sub(r"[^\w.-]+", "-", assignment.partition("=")[2], flags=re.ASCII)
+    return replace(file, name=f"{file.name}-{value.strip('-')}", overrides=overrides)
+
+
+def _find_models(settings: Settings) -> list[ModelFile]:
+    folder = settings.model
+    if folder is not None and (address := parse_address(folder)) is not None:
+        if settings.model_name is None:
+            check_name(address.name, address)
+        with download_progress() as show:
+            return [ModelFile(address.name, "1", pull_address(address, hub_access(), show))]
+    if folder is None or not folder.is_dir():
+        path = _model_file(settings)
+        if path in (folder, BUILT_IN_MODEL):
+            return [ModelFile(path.stem, "1", path)]
+        return [ModelFile(_folder_name(path.parent, settings), "1", path)]
+    found = []
+    every = (place for place in folder.iterdir() if place.is_dir())
+    places = sorted(place for place in every if not place.name.startswith("."))
+    if (own := _model_in(folder)) is not None:
+        others = [place for place in places if _highest(place).path.is_file()]
+        if others and own.name != FILE:
+            raise ModelFileError(
+                f"{folder} may be the model {own.name}, or a folder of models, such as "
+                f"{others[0].name}; name the one to serve, or put each model in a folder of its own"
+            )
+        return [ModelFile(_folder_name(folder, settings), "1", own)]
+    if places and all(place.name.isdecimal() for place in places):  # versions of one model
+        return [replace(_highest(folder), name=_folder_name(folder, settings))]
+    for place in places:
+        try:
+            check_name(place.name, place)
+        except ModelFileError as error:
+            if settings.strict:
+                raise
+            _log.error("not served: %s", error)
+            continue
+        found.append(_highest(place))
+    if not found:
+        raise ModelFileError(f"{folder} has no models; put each in a folder, as NAME/{FILE}")
+    return found
+
+
+def _folder_name(folder: Path, settings: Settings) -> str:
+    """Return a folder's name. Raises ModelFileError if it is no valid model name and none is
+    set."""
+    folder = folder.resolve()
+    if settings.model_name is None:
+        check_name(folder.name, folder)
+    return folder.name
+
+
+def find_model(settings: Settings) -> ModelFile:
+    """Return the only model that the settings name. Raises ModelFileError if there are several."""
+    first, *others = find_models(settings)
+    if others:
+        names = ", ".join(file.name for file in (first, *others))
+        raise ModelFileError(
+            f"{settings.model} has several models ({names}); name one of them, as "
+            f"{first.path.parent}"
+        )
+    return first
+
+
+def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
+    """Return a function that reads an image file, or a clip, for a model with the given
+    preprocessing.
+    """
+    limits = _limits(settings)
+    return lambda file, meaning: _preparing(meaning)(file.read_bytes(), meaning, limits).run()
+
+
+def decoder(meaning: Preprocessing, settings: Settings) -> Callable[[Any], Decoding]:
+    """Return a function that prepares an image file, or a clip, for decoding to the input of a
+    model with the given preprocessing.
+    """
+    return partial(
+        _preparing(meaning),
+        preprocessing=meaning,
+        limits=_limits(settings),
+    )
+
+
+def _limits(settings: Settings) -> ImageLimits:
+    return ImageLimits(settings.max_body_bytes, settings.max_pixels, max_clip_s=settings.max_clip_s)
+
+
+def _preparing(meaning: Preprocessing) -> Callable[..., Decoding]:
+    return prepare_image if meaning.frames is None else prepare_clip
+
+
+def _model_file(settings: Settings) -> Path:
+    """Return the file of the only model; a model of the catalogue is downloaded first."""
+    path = settings.model
+    if path is None or path == Path(BUILT_IN_NAME):
+        return BUILT_IN_MODEL
+    if not path.exists() and path.name == str(path):
+        if (found := pulled(path.name)) is not None:
+            return found
+        entries = read_catalogue(settings.catalogue)
+        if (entry := entries.get(path.name)) is not None:
+            with download_progress() as show:
+                return pull(path.name, entry, show)
+        raise ModelFileError(
+            f"there is no file or folder {path}, and no model of that name; "
+            f"{near_names(path.name, [*entries, BUILT_IN_NAME])}"
+        )
+    return path
+
+
+def _highest(place: Path) -> ModelFile:
+    """Return a folder's own model file, or that of the version with the highest number."""
+    versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
+    version = str(max(versions, default=1))
+    try:
+        if (own := _model_in(place)) is not None:
+            return ModelFile(place.name, "1", own)
+        path = _model_in(place / version) or place / version / FILE
+    except ModelFileError as error:
+        return ModelFile(place.name, version, place / FILE, str(error))
+    return ModelFile(place.name, version, path, numbered=bool(versions))
+
+
+def _model_in(folder: Path) -> Path | None:
+    """Return a folder's model, which is model.onnx or the only *.onnx, perhaps in a folder `onnx`
+    in it.
+
+    Raises ModelFileError where there are several.
+    """
+    found = model_files(onnx_files_in(folder))
+    if found[1:]:
+        raise ModelFileError(
+            f"the model of {folder} may be {' or '.join(map(str, found))}; name the one to serve, "
+            f"as {folder / found[0]}"
+        )
+    return folder / found[0] if found else None
+
+
+def stamp_of(file: ModelFile) -> Stamp:
+    """Return a stamp that changes with the files that a model is read from."""
+    from models import files_of  # noqa: PLC0415  it brings all that reads such files
+
+    stamps = []
+    for path in dict.fromkeys(files_of(file.path)):
+        with suppress(OSError):  # it is not there
+            status = path.stat()
+            stamps.append((str(path), status.st_mtime_ns, status.st_size, status.st_ino))
+    return stamps
