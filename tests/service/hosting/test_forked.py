@@ -100,7 +100,7 @@ def is_running(pid: int) -> bool:
 
 def endless() -> Iterator[object]:
     yield os.getpid()
-    time.sleep(PATIENCE_S)
+    time.sleep(10 * PATIENCE_S)
 
 
 def test_what_is_not_awaited_is_ended() -> None:
@@ -115,17 +115,19 @@ def test_what_is_not_awaited_is_ended() -> None:
 PARENT = """
 import os, signal
 from tests.service.hosting.test_forked import begin, endless
-print(next(begin(endless)), flush=True)
+made = begin(endless)
+print(next(made), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_it_ends_with_its_parent_however_that_ends() -> None:
-    parent = subprocess.run(
-        [sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
-    )
-    assert parent.returncode == -signal.SIGKILL
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())  # not to the end, which the copy has open, too
+        assert parent.wait() == -signal.SIGKILL
     deadline = time.monotonic() + PATIENCE_S
-    while is_running(int(parent.stdout)):
+    while is_running(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
