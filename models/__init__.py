@@ -6,19 +6,20 @@ Imports `kernels`, never `service`, and works without a GPU or a driver.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kernels.device.cache_folder import FOLDER as CACHE_FOLDER
+from kernels.device.cache_folder import keep_below, placed
+from kernels.device.gpus import ARCHITECTURES, GPUS
+from kernels.image.decoded import PLACE_BYTES, DecodedImage, Resize, WrittenImage
+from kernels.image.jpeg import Flag, JpegImage, Reason, UnsuitableError, read_jpeg
+from kernels.image.place import Kind, kind_of, kind_of_batch
+from kernels.image.place import write as write_image
+from kernels.installation import how_to_install
+from kernels.problems.interpolation import Interpolation
+from kernels.problems.precision import Precision
+from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
+
 if TYPE_CHECKING:
-    from kernels.device.cache_folder import FOLDER as CACHE_FOLDER
-    from kernels.device.cache_folder import keep_below, placed
-    from kernels.device.gpus import ARCHITECTURES, GPUS
-    from kernels.image.decoded import PLACE_BYTES, DecodedImage, Resize, WrittenImage
-    from kernels.image.jpeg import Flag, JpegImage, Reason, UnsuitableError, read_jpeg
-    from kernels.image.place import Kind, kind_of, kind_of_batch
-    from kernels.image.place import write as write_image
-    from kernels.installation import how_to_install
-    from kernels.problems.interpolation import Interpolation
-    from kernels.problems.precision import Precision
     from kernels.tuning.autotune import TOP_CANDIDATES
-    from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
     from models.classifier import Classifier, load_classifier
     from models.description import descriptions_of, files_of
     from models.digits import MODEL_PATH as BUILT_IN_MODEL
@@ -89,22 +90,12 @@ if TYPE_CHECKING:
     from models.tuning.tune import ProblemReport, TuningReport, tune
 
 _NAMES = {
-    "kernels.device.cache_folder": ["FOLDER as CACHE_FOLDER", "keep_below", "placed"],
-    "kernels.device.gpus": ["ARCHITECTURES", "GPUS"],
-    "kernels.image.decoded": ["PLACE_BYTES", "DecodedImage", "Resize", "WrittenImage"],
-    "kernels.image.jpeg": ["Flag", "JpegImage", "Reason", "UnsuitableError", "read_jpeg"],
-    "kernels.image.place": ["Kind", "kind_of", "kind_of_batch", "write as write_image"],
-    "kernels.installation": ["how_to_install"],
-    "kernels.problems.interpolation": ["Interpolation"],
-    "kernels.problems.precision": ["Precision"],
-    "kernels.tuning.autotune": ["TOP_CANDIDATES"],
-    "kernels.tuning.store": ["DEFAULT_STORE as DEFAULT_TUNING"],
-    "models.classifier": ["Classifier", "load_classifier"],
-    "models.description": ["descriptions_of", "files_of"],
-    "models.digits": ["MODEL_PATH as BUILT_IN_MODEL"],
-    "models.engines.choice": ["DeviceChoice", "all_on_cpu", "every_gpu"],
-    "models.engines.compare": ["tolerance"],
-    "models.engines.engine": [
+    "classifier": ["Classifier", "load_classifier"],
+    "description": ["descriptions_of", "files_of"],
+    "digits": ["MODEL_PATH as BUILT_IN_MODEL"],
+    "engines.choice": ["DeviceChoice", "all_on_cpu", "every_gpu"],
+    "engines.compare": ["tolerance"],
+    "engines.engine": [
         "Array",
         "Batch",
         "DeviceKind",
@@ -116,11 +107,11 @@ _NAMES = {
         "Scores",
         "TopClasses",
     ],
-    "models.engines.onnxruntime_engine": ["WarmUpResult"],
-    "models.engines.open_engine": ["open_engine", "open_engines", "try_on_cpu"],
-    "models.engines.original": ["Original"],
-    "models.engines.timeline": ["measure_timeline"],
-    "models.errors": [
+    "engines.onnxruntime_engine": ["WarmUpResult"],
+    "engines.open_engine": ["open_engine", "open_engines", "try_on_cpu"],
+    "engines.original": ["Original"],
+    "engines.timeline": ["measure_timeline"],
+    "errors": [
         "DeviceLostError",
         "EngineError",
         "ModelError",
@@ -129,9 +120,9 @@ _NAMES = {
         "QuantizationError",
         "UnsupportedModelError",
     ],
-    "models.onnx_loader": ["FileLimits", "external_files"],
-    "models.onnx_loader.kept": ["TRANSLATED"],
-    "models.preprocessing": [
+    "onnx_loader": ["FileLimits", "external_files"],
+    "onnx_loader.kept": ["TRANSLATED"],
+    "preprocessing": [
         "OF_OWN_NORMALISATION",
         "PRESETS",
         "ChannelOrder",
@@ -142,19 +133,19 @@ _NAMES = {
         "each_preset",
         "normalised",
     ],
-    "models.quantization.measure": ["Goal"],
-    "models.quantization.quantize": [
+    "quantization.measure": ["Goal"],
+    "quantization.quantize": [
         "MOST_PHOTOGRAPHS",
         "Photographs",
         "QuantizationReport",
         "check_photograph_count",
         "quantize",
     ],
-    "models.readers": ["files_beside"],
-    "models.reports.plan_report": ["PlanReport", "plan_report"],
-    "models.reports.report": ["NetworkReport", "NodeReport", "report"],
-    "models.schedule.timeline": ["Timeline"],
-    "models.scores": [
+    "readers": ["files_beside"],
+    "reports.plan_report": ["PlanReport", "plan_report"],
+    "reports.report": ["NetworkReport", "NodeReport", "report"],
+    "schedule.timeline": ["Timeline"],
+    "scores": [
         "OutputKind",
         "classes_of",
         "contradiction",
@@ -164,11 +155,11 @@ _NAMES = {
         "probabilities_of",
         "shown_by",
     ],
-    "models.served": ["Absent", "Inner", "Maps", "Serving", "as_vectors"],
-    "models.tuning.precompile": ["precompile"],
-    "models.tuning.tune": ["ProblemReport", "TuningReport", "tune"],
+    "served": ["Absent", "Inner", "Maps", "Serving", "as_vectors"],
+    "tuning.precompile": ["precompile"],
+    "tuning.tune": ["TOP_CANDIDATES", "ProblemReport", "TuningReport", "tune"],
 }
-"""The names of each module, as in an import. A module is imported when one of its names is asked
+"""The names of each module here, as in an import. It is imported when one of its names is asked
 for: a server needs only a part of them, once another process has read its models."""
 
 _MODULES = {
@@ -184,7 +175,7 @@ if not TYPE_CHECKING:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, own = _MODULES[name]
-        return getattr(import_module(module), own)
+        return getattr(import_module(f"{__name__}.{module}"), own)
 
 
 __version__ = "0.1.0"
