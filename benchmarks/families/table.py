@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks.families.export import FAMILIES, SIZE
 from benchmarks.rows import Row
 
-_HEAD = f"""\
+_HEAD = """\
 # Families of classifiers
 
-One small member of each of {len(FAMILIES)} families of timm, random weights, {SIZE}×{SIZE} pixels
-(of DINOv2 112×112), exported by both of PyTorch's exporters for batch 1 and for any: four files
-each. Written by `python -m benchmarks.families table` from `families.jsonl`, whose rows
+One small member of each of {families} families of timm, random weights, {size}×{size} pixels, or
+the size that timm makes it for, exported by both of PyTorch's exporters for batch 1 and for any:
+four files each. Written by `python -m benchmarks.families table` from `families.jsonl`, whose rows
 `python -m benchmarks.families check` appends.
 
 An error is the largest of a score, relative to the image's largest score, against PyTorch: of ONNX
@@ -40,7 +40,8 @@ def table(rows: Iterable[Row]) -> str:
             lines.append(_line(family, found, simulated))
     refused = {family for (family, *_), row in newest.items() if not row["loads"]}
     loading = len(lines) - len(refused)
-    return f"{_HEAD}{''.join(lines)}\n{loading} of {len(lines)} families load.\n"
+    head = _HEAD.format(families=len(lines), size=SIZE)
+    return f"{head}{''.join(lines)}\n{loading} of {len(lines)} families load.\n"
 
 
 def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> str:

@@ -23,6 +23,7 @@ def test_a_family_is_a_line_of_its_newest_rows() -> None:
     line = "| convnext_atto | 2 of 2 | 70 | 60 to 61 | 3.0e-07 | 5.0e-07 | 12 (3) |  |"
     assert line in text
     assert "1 of 1 families load." in text
+    assert "One small member of each of 1 families of timm" in text, "those that have rows"
 
 
 def test_a_refused_file_is_a_family_that_does_not_load() -> None:
