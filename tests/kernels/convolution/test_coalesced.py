@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels.suites import CUCONV
@@ -23,8 +22,9 @@ from tests.support.cases.coalesced import COALESCED
 from tests.support.cases.conv import conv_case
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
-from tests.support.kernels.kernel_case import launch, run
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
+from tests.support.kernels.kernel_case import launch
+from tests.support.kernels.rig import of_drawn
+from tests.support.kernels.windows import conv_problem, window
 
 _3x3 = conv_problem(1, 40, 36, window((6, 7), (3, 3), pads=(1,) * 4))
 _1x1 = conv_problem(1, 40, 36, window((6, 7), (1, 1)))
@@ -47,21 +47,9 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(COALESCED, config)
 
 
-@settings(ON_A_DEVICE, max_examples=25)
-@given(chosen())
-def test_any_layer_is_its_reference_in_any_way(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=500)
-@given(chosen())
-def test_very_many_layers_are_their_reference(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
+test_any_layer_is_its_reference_in_any_way, test_very_many_layers_are_their_reference = of_drawn(
+    conv_case, chosen(), few=25, many=500
+)
 
 
 @pytest.mark.parametrize("layer", CUCONV, ids=lambda layer: layer.name)

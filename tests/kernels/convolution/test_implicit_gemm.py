@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cusim.device import CusimDevice
@@ -35,7 +35,8 @@ from tests.support.kernels.conv_layers import (
     within,
 )
 from tests.support.kernels.kernel_case import run
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window, windows
+from tests.support.kernels.rig import of_drawn
+from tests.support.kernels.windows import conv_problem, window, windows
 
 _3x3 = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
 _RESNET_7 = conv_problem(1, 512, 512, window((7, 7), (3, 3), pads=(1, 1, 1, 1)))
@@ -63,12 +64,9 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, choice
 
 
-@settings(ON_A_DEVICE, max_examples=20)
-@given(chosen())
-def test_any_layer_is_its_reference_by_any_choice(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
+test_any_layer_is_its_reference_by_any_choice, test_very_many_layers_are_their_reference = of_drawn(
+    conv_case, chosen(), few=20, many=3000
+)
 
 
 @st.composite
@@ -90,21 +88,9 @@ def normalised(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(GEMM, config)
 
 
-@settings(ON_A_DEVICE, max_examples=20)
-@given(normalised())
-def test_any_layer_after_a_prologue_is_its_reference(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=3000)
-@given(chosen())
-def test_very_many_layers_are_their_reference(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
+test_any_layer_after_a_prologue_is_its_reference, test_very_many_after_a_prologue_are = of_drawn(
+    conv_case, normalised(), few=20, many=1000
+)
 
 
 @pytest.mark.slow

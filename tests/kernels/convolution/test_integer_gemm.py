@@ -6,18 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cusim.build import ORDERED, PLAIN, Build
-from cusim.device import CusimDevice, Order
+from cusim.build import ORDERED, PLAIN
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import candidates
 from kernels.convolution.integer import requantization
 from kernels.convolution.integer_gemm import IntegerConv
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TensorTile
 from kernels.device.compile import compile_all
-from kernels.device.device import FaultError
 from kernels.device.gpus import H200
 from kernels.device.machine_code import disassemble
 from kernels.layout.operands import ConvTensors
@@ -49,7 +47,8 @@ from tests.support.kernels.conv_layers import (
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
 from tests.support.kernels.resources import CACHE
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
+from tests.support.kernels.rig import notices, of_drawn
+from tests.support.kernels.windows import conv_problem, window
 
 _1x1 = replace(conv_problem(1, 8, 12, window((4, 4), (1, 1))), precision=Precision.INT8)
 
@@ -62,21 +61,10 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, TileConfig[TensorTile], int]:
     return layer, TileConfig(tile, draw(st.integers(1, 8))), draw(st.integers(0, 99))
 
 
-@settings(ON_A_DEVICE, max_examples=20)
-@given(chosen())
-def test_any_layer_is_its_reference_to_the_bit_by_any_tile(
-    device: CusimDevice, drawn: tuple[Layer, TileConfig[TensorTile], int]
-) -> None:
-    run(integer_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=3000)
-@given(chosen())
-def test_very_many_layers_are_their_reference_to_the_bit(
-    device: CusimDevice, drawn: tuple[Layer, TileConfig[TensorTile], int]
-) -> None:
-    run(integer_case(*drawn), device)
+(
+    test_any_layer_is_its_reference_to_the_bit_by_any_tile,
+    test_very_many_layers_are_their_reference_to_the_bit,
+) = of_drawn(integer_case, chosen(), few=20, many=3000)
 
 
 def test_every_split_of_a_layer_has_the_same_bytes(device: CusimDevice) -> None:
@@ -146,11 +134,9 @@ DEFECTS = {
 
 @pytest.mark.parametrize("edit", DEFECTS.values(), ids=DEFECTS)
 def test_a_defect_of_the_depthwise_kernel_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
-    device = CusimDevice(source_root=replaced(tmp_path, "depthwise.cu", *edit))
     layer = in_bytes(DEPTHWISE_LAYERS[0], 1)
-    with pytest.raises((AssertionError, FaultError)):
-        run(integer_case(layer, INTEGER_DEPTHWISE.configs(layer.problem)[0]), device)
-    device.close()
+    case = integer_case(layer, INTEGER_DEPTHWISE.configs(layer.problem)[0])
+    assert notices(replaced(tmp_path, "depthwise.cu", *edit), [case])
 
 
 OF_WARPGROUPS = {
@@ -186,27 +172,13 @@ OF_WARPGROUPS = {
 @pytest.mark.parametrize("edit", OF_WARPGROUPS.values(), ids=OF_WARPGROUPS)
 def test_a_defect_of_warpgroups_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
     """In one of two builds, of which one sees plain stores."""
-    root = replaced(tmp_path, "integer_gemm.cu", *edit)
-
-    def fails(build: Build, channels: int, split: int) -> bool:
+    cases = []
+    # Of 6 chunks, whose channels are copied one by one; and of fewer chunks than parts.
+    for channels, split in ((70, 1), (12, 4)):
         problem = conv_problem(1, channels, 40, window((9, 15), (3, 3), pads=(1, 1, 1, 1)))
         layer = in_bytes(Layer("of a defect", problem, dense(channels), dense(40)))
-        device = CusimDevice(build, Order.RANDOM, source_root=root)
-        try:
-            tile = tiles_of(INTEGER_WARPGROUPS)[1]
-            run(integer_case(layer, TileConfig(tile, split)), device)
-        except (AssertionError, FaultError):
-            return True
-        finally:
-            device.close()
-        return False
-
-    # Of 6 chunks, whose channels are copied one by one; and of fewer chunks than parts.
-    assert any(
-        fails(build, channels, split)
-        for build in (PLAIN, ORDERED)
-        for channels, split in ((70, 1), (12, 4))
-    )
+        cases.append(integer_case(layer, TileConfig(tiles_of(INTEGER_WARPGROUPS)[1], split)))
+    assert notices(replaced(tmp_path, "integer_gemm.cu", *edit), cases, (PLAIN, ORDERED))
 
 
 @pytest.mark.parametrize("tile", tiles_of(INTEGER_WARPGROUPS), ids=str)

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
-from cusim.device import CusimDevice, Order
+from cusim.device import CusimDevice
 from kernels.convolution.integer_patch import INTEGER_PATCH_TILES
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_patch import PatchTile
-from kernels.device.device import FaultError
 from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.precision import BYTE, Precision
@@ -24,7 +23,8 @@ from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import Layer, dense
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
+from tests.support.kernels.rig import notices, of_drawn
+from tests.support.kernels.windows import conv_problem, window
 
 _SLICED = in_bytes(
     Layer(
@@ -48,21 +48,10 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, TileConfig[PatchTile], int]:
     return layer, config, draw(st.integers(0, 99))
 
 
-@settings(ON_A_DEVICE, max_examples=20)
-@given(chosen())
-def test_any_layer_is_its_reference_to_the_bit_by_any_tile(
-    device: CusimDevice, drawn: tuple[Layer, TileConfig[PatchTile], int]
-) -> None:
-    run(integer_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=3000)
-@given(chosen())
-def test_very_many_layers_are_their_reference_to_the_bit(
-    device: CusimDevice, drawn: tuple[Layer, TileConfig[PatchTile], int]
-) -> None:
-    run(integer_case(*drawn), device)
+(
+    test_any_layer_is_its_reference_to_the_bit_by_any_tile,
+    test_very_many_layers_are_their_reference_to_the_bit,
+) = of_drawn(integer_case, chosen(), few=20, many=3000)
 
 
 def test_every_split_of_a_layer_has_the_same_bytes(device: CusimDevice) -> None:
@@ -142,7 +131,5 @@ DEFECTS = {
 
 @pytest.mark.parametrize("edit", DEFECTS.values(), ids=DEFECTS)
 def test_a_defect_is_noticed(edit: tuple[str, str, str], tmp_path: Path) -> None:
-    device = CusimDevice(order=Order.RANDOM, source_root=replaced(tmp_path, *edit))
-    with pytest.raises((AssertionError, FaultError)):
-        run(integer_case(_SLICED, TileConfig(INTEGER_PATCH_TILES[3], 2)), device)
-    device.close()
+    case = integer_case(_SLICED, TileConfig(INTEGER_PATCH_TILES[3], 2))
+    assert notices(replaced(tmp_path, *edit), [case])

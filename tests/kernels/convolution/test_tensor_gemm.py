@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy
@@ -34,8 +33,8 @@ from tests.support.kernels.conv_layers import (
     odd,
     within,
 )
-from tests.support.kernels.kernel_case import run
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
+from tests.support.kernels.rig import of_drawn
+from tests.support.kernels.windows import conv_problem, window
 
 EVERY_PRECISION = pytest.mark.parametrize("precision", PRECISIONS, ids=lambda each: each.value)
 
@@ -66,21 +65,9 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(TENSOR, TileConfig(tile, draw(st.integers(1, 8))))
 
 
-@settings(ON_A_DEVICE, max_examples=20)
-@given(chosen())
-def test_any_layer_is_its_reference_by_any_tile(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=3000)
-@given(chosen())
-def test_very_many_layers_are_their_reference(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
+test_any_layer_is_its_reference_by_any_tile, test_very_many_layers_are_their_reference = of_drawn(
+    conv_case, chosen(), few=20, many=3000
+)
 
 
 SUMS_OF = {"positive": (0.0, 1.0), "of either sign": (-1.0, 1.0)}

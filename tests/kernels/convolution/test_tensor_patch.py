@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cusim.device import CusimDevice, Order
@@ -17,7 +17,6 @@ from kernels.convolution.tensor_patch import (
     PATCH_TILES,
     PatchTile,
 )
-from kernels.device.device import FaultError
 from kernels.layout.operands import ConvTensors
 from kernels.layout.patches import paired, patch_of
 from kernels.layout.pixels import Pixels
@@ -33,7 +32,8 @@ from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import Layer, drawn_layer
 from tests.support.kernels.kernel_case import run, view
 from tests.support.kernels.mutations import replaced
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window, windows
+from tests.support.kernels.rig import notices, of_drawn
+from tests.support.kernels.windows import conv_problem, window, windows
 
 EVERY_TILE = pytest.mark.parametrize("tile", PATCH_TILES, ids=str)
 
@@ -63,19 +63,9 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(PATCH, draw(st.sampled_from(PATCH.configs(problem))))
 
 
-@settings(ON_A_DEVICE, max_examples=20)
-@given(drawn_cases())
-def test_any_layer_is_its_reference(device: CusimDevice, drawn: tuple[Layer, ConvChoice]) -> None:
-    run(conv_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=3000)
-@given(drawn_cases())
-def test_very_many_layers_are_their_reference(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
+test_any_layer_is_its_reference, test_very_many_layers_are_their_reference = of_drawn(
+    conv_case, drawn_cases(), few=20, many=3000
+)
 
 
 def test_every_configuration_is_among_the_cases() -> None:
@@ -213,21 +203,14 @@ DEFECTS = {
 
 @pytest.mark.parametrize("edit", DEFECTS.values(), ids=DEFECTS)
 def test_a_defect_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
-    root = replaced(tmp_path, "tensor_patch.cu", *edit)
-    device = CusimDevice(order=Order.RANDOM, source_root=root)
     seen = window((9, 20), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
     layer = Layer("of several slices", half(1, 270, 72, seen), halves(270), halves(72))
-    tile = PATCH_TILES[3]
-    with pytest.raises((AssertionError, FaultError)):
-        run(conv_case(layer, ConvChoice(PATCH, TileConfig(tile, 2))), device)
-    device.close()
+    case = conv_case(layer, ConvChoice(PATCH, TileConfig(PATCH_TILES[3], 2)))
+    assert notices(replaced(tmp_path, "tensor_patch.cu", *edit), [case])
 
 
 def test_a_pair_that_ends_beyond_the_window_is_masked(tmp_path: Path) -> None:
     """A weight of 0 would not hide a NaN there."""
     root = replaced(tmp_path, "tensor_patch.cu", "lane % 4 >= 2", "lane % 4 >= 4")
-    device = CusimDevice(order=Order.RANDOM, source_root=root)
     layer = next(each for each in LAYERS if each.nan and paired(each.problem))
-    with pytest.raises(AssertionError):
-        run(conv_case(layer, ConvChoice(PATCH, TileConfig(PATCH_TILES[1]))), device)
-    device.close()
+    assert notices(root, [conv_case(layer, ConvChoice(PATCH, TileConfig(PATCH_TILES[1])))])

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy, suites
-from cusim.device import CusimDevice, Order
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.split_sum import WinogradConfig
 from kernels.convolution.tensor_gemm import to_tf32
@@ -21,7 +21,6 @@ from kernels.convolution.tensor_winograd import (
     TensorWinogradTile,
     region_of,
 )
-from kernels.device.device import FaultError
 from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
@@ -38,7 +37,8 @@ from tests.support.kernels.arrays import Array, normal
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
+from tests.support.kernels.rig import notices, of_drawn
+from tests.support.kernels.windows import conv_problem, window
 
 EVERY_TILE = pytest.mark.parametrize("tile", TENSOR_WINOGRAD_TILES, ids=str)
 
@@ -68,19 +68,9 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return at_precision(layer, Precision.FP16), ConvChoice(F2, config)
 
 
-@settings(ON_A_DEVICE, max_examples=15)
-@given(drawn_cases())
-def test_any_layer_is_its_reference(device: CusimDevice, drawn: tuple[Layer, ConvChoice]) -> None:
-    run(conv_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=1000)
-@given(drawn_cases())
-def test_very_many_layers_are_their_reference(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
+test_any_layer_is_its_reference, test_very_many_layers_are_their_reference = of_drawn(
+    conv_case, drawn_cases(), few=15, many=1000
+)
 
 
 @EVERY_TILE
@@ -311,10 +301,7 @@ DEFECTS = {
 
 @pytest.mark.parametrize("edit", DEFECTS.values(), ids=DEFECTS)
 def test_a_defect_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
-    root = replaced(tmp_path, "tensor_winograd.cu", *edit)
-    device = CusimDevice(order=Order.RANDOM, source_root=root)
     layer = Layer("of several chunks and rows", same(70, 40, 8, 10), halves(70), halves(40))
     config = WinogradConfig(Points.INTEGER, TENSOR_WINOGRAD_TILES[1], 2)
-    with pytest.raises((AssertionError, FaultError)):
-        run(conv_case(layer, ConvChoice(F2, config)), device)
-    device.close()
+    case = conv_case(layer, ConvChoice(F2, config))
+    assert notices(replaced(tmp_path, "tensor_winograd.cu", *edit), [case])

@@ -1,23 +1,20 @@
 """Convolution by tensor copies and wgmma: any layer by any tile, its defects, its machine code."""
 
 from collections import Counter
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cusim.build import ORDERED, PLAIN
-from cusim.device import CusimDevice, Order
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.split_sum import MAX_CLUSTER, MIN_CHUNKS, TileConfig
 from kernels.convolution.tma_gemm import TMA_TILES, has_filter_rows
 from kernels.convolution.warpgroup_gemm import WARPGROUP_TILES
 from kernels.device import nvrtc
 from kernels.device.compile import FLAGS, compile_all
-from kernels.device.device import SOURCE_ROOT, DeviceError, Instantiation
+from kernels.device.device import SOURCE_ROOT, Instantiation
 from kernels.device.machine_code import disassemble
 from kernels.device.tensor_map import TensorMap
 from kernels.layout.operands import ConvTensors
@@ -31,10 +28,10 @@ from tests.support.cases.conv import conv_case
 from tests.support.cases.tensor_gemm import at_precision
 from tests.support.cases.tma_gemm import PRECISIONS, TMA, TOGETHER, at_16_bytes
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer, odd, within
-from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
 from tests.support.kernels.resources import ARCHITECTURES, CACHE
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window, windows
+from tests.support.kernels.rig import notices, of_drawn
+from tests.support.kernels.windows import conv_problem, window, windows
 
 KERNELS = [each for each in INSTANTIATIONS if each.kernel == "conv_tensor_tma"]
 
@@ -62,21 +59,9 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(TMA, config)
 
 
-@settings(ON_A_DEVICE, max_examples=50)
-@given(chosen())
-def test_any_layer_is_its_reference_by_any_tile(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=2000)
-@given(chosen())
-def test_very_many_layers_are_their_reference(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
+test_any_layer_is_its_reference_by_any_tile, test_very_many_layers_are_their_reference = of_drawn(
+    conv_case, chosen(), few=50, many=2000
+)
 
 
 _RELEASE = "release(i - PENDING, PENDING == 0 ? stage : (stage == 0 ? STAGES : stage) - 1);"
@@ -302,17 +287,12 @@ def _notices(
     tried = [(_layer(channels, precision, filters), split) for channels, filters, split in parts]
     if projecting:
         tried = [(_projecting(precision), split) for split in (1, 3)]
-    for build in (PLAIN, ORDERED):
-        for layer, split in tried:
-            for tile in TMA.blocks_of(layer.problem)[tiles]:
-                device = CusimDevice(build, Order.RANDOM, source_root=root, timeout_s=60)
-                with closing(device):
-                    try:
-                        config = TileConfig(tile, split, cluster, together)
-                        run(conv_case(layer, ConvChoice(TMA, config)), device)
-                    except (AssertionError, DeviceError):
-                        return True
-    return False
+    cases = [
+        conv_case(layer, ConvChoice(TMA, TileConfig(tile, split, cluster, together)))
+        for layer, split in tried
+        for tile in TMA.blocks_of(layer.problem)[tiles]
+    ]
+    return notices(root, cases, (PLAIN, ORDERED))
 
 
 @pytest.mark.parametrize("defect", DEFECTS)

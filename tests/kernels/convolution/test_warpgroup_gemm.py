@@ -1,17 +1,15 @@
 """Convolution by wgmma: any layer by any tile, its defects, and its machine code."""
 
 from collections import Counter
-from contextlib import closing
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cusim.build import ORDERED, PLAIN, Build
-from cusim.device import CusimDevice, Order
+from cusim.build import ORDERED, PLAIN
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.implicit_gemm import inner_size
 from kernels.convolution.split_sum import MAX_CLUSTER, MIN_CHUNKS, TileConfig
@@ -19,7 +17,7 @@ from kernels.convolution.tensor_gemm import ROW_BYTES, STEP_BYTES
 from kernels.convolution.warpgroup_gemm import WARPGROUP_TILES
 from kernels.device import nvrtc
 from kernels.device.compile import FLAGS, compile_all
-from kernels.device.device import SOURCE_ROOT, DeviceError, FaultError, Instantiation
+from kernels.device.device import SOURCE_ROOT, Instantiation
 from kernels.device.gpus import ARCHITECTURES
 from kernels.device.machine_code import disassemble
 from kernels.layout.operands import ConvTensors
@@ -33,7 +31,8 @@ from tests.support.kernels.conv_layers import Layer, dense
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
 from tests.support.kernels.resources import CACHE
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
+from tests.support.kernels.rig import notices, of_drawn
+from tests.support.kernels.windows import conv_problem, window
 
 OF_WARPGROUPS = [
     each
@@ -54,21 +53,9 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(WARPGROUPS, config)
 
 
-@settings(ON_A_DEVICE, max_examples=20)
-@given(chosen())
-def test_any_layer_is_its_reference_by_any_tile(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=2000)
-@given(chosen())
-def test_very_many_layers_are_their_reference(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
+test_any_layer_is_its_reference_by_any_tile, test_very_many_layers_are_their_reference = of_drawn(
+    conv_case, chosen(), few=20, many=2000
+)
 
 
 _LOOP = """    if constexpr (WARPGROUPS) fence_proxy_async();
@@ -180,18 +167,11 @@ OF_CLUSTERS = {
 
 @pytest.mark.parametrize("edit", OF_CLUSTERS.values(), ids=OF_CLUSTERS)
 def test_a_defect_of_clusters_is_noticed(edit: tuple[str, str, str], tmp_path: Path) -> None:
-    root = replaced(tmp_path, *edit)
     layer = _layer(35, Precision.FP16)
     tile = WARPGROUPS.blocks_of(layer.problem)[1]
-    device = CusimDevice(PLAIN, Order.RANDOM, source_root=root, timeout_s=60)
-
-    def in_clusters() -> None:
-        for split in (3, 5):
-            config = TileConfig(tile, split, cluster=True)
-            run(conv_case(layer, ConvChoice(WARPGROUPS, config)), device)
-
-    with closing(device), pytest.raises((AssertionError, DeviceError)):
-        in_clusters()
+    configs = (TileConfig(tile, split, cluster=True) for split in (3, 5))
+    cases = [conv_case(layer, ConvChoice(WARPGROUPS, config)) for config in configs]
+    assert notices(replaced(tmp_path, *edit), cases)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -304,26 +284,13 @@ def test_a_defect_is_noticed(
     precision: Precision, edit: tuple[str, str, str], tmp_path: Path
 ) -> None:
     """In one of two builds, of which one sees plain stores."""
-    root = replaced(tmp_path, *edit)
-
-    def fails(build: Build, channels: int, split: int) -> bool:
-        layer = _layer(channels, precision)
-        tile = WARPGROUPS.blocks_of(layer.problem)[1]
-        device = CusimDevice(build, Order.RANDOM, source_root=root)
-        try:
-            run(conv_case(layer, ConvChoice(WARPGROUPS, TileConfig(tile, split))), device)
-        except (AssertionError, FaultError):
-            return True
-        finally:
-            device.close()
-        return False
-
+    cases = []
     # Of 6 chunks, whose channels are copied one by one; and of fewer chunks than parts.
-    assert any(
-        fails(build, channels, split)
-        for build in (PLAIN, ORDERED)
-        for channels, split in ((35, 1), (12, 4))
-    )
+    for channels, split in ((35, 1), (12, 4)):
+        layer = _layer(channels, precision)
+        config = TileConfig(WARPGROUPS.blocks_of(layer.problem)[1], split)
+        cases.append(conv_case(layer, ConvChoice(WARPGROUPS, config)))
+    assert notices(replaced(tmp_path, *edit), cases, (PLAIN, ORDERED))
 
 
 def test_every_tile_is_among_the_cases() -> None:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels.accuracy import convolve
@@ -20,7 +19,8 @@ from tests.support.kernels import reference, resources
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import run
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
+from tests.support.kernels.rig import of_drawn
+from tests.support.kernels.windows import conv_problem, window
 
 ALGORITHMS = (F2, F4, F2_5, F2_3D)
 EVERY_TILE = pytest.mark.parametrize(
@@ -57,19 +57,9 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(algorithm, config)
 
 
-@settings(ON_A_DEVICE, max_examples=20)
-@given(drawn_cases())
-def test_any_layer_is_its_reference(device: CusimDevice, drawn: tuple[Layer, ConvChoice]) -> None:
-    run(conv_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=2000)
-@given(drawn_cases())
-def test_very_many_layers_are_their_reference(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
+test_any_layer_is_its_reference, test_very_many_layers_are_their_reference = of_drawn(
+    conv_case, drawn_cases(), few=20, many=2000
+)
 
 
 @EVERY_TILE

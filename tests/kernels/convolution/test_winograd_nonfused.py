@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy, suites
@@ -32,7 +31,8 @@ from tests.support.kernels import reference, resources
 from tests.support.kernels.arrays import FLOATING, Array, normal
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import run
-from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
+from tests.support.kernels.rig import of_drawn
+from tests.support.kernels.windows import conv_problem, window
 
 ALGORITHMS = (F2, F4, F2_3D)
 
@@ -100,21 +100,12 @@ def tiles(algorithm: NonfusedWinogradConv, problem: ConvProblem) -> int:
     return problem.n * prod(-(-p // algorithm.m) for p in problem.window.output)
 
 
-@settings(ON_A_DEVICE, max_examples=15)  # most have kernels of their own to compile
-@given(drawn_cases())
-def test_any_layer_is_its_reference_in_any_chunks(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=500)
-@given(drawn_cases())
-def test_very_many_layers_are_their_reference(
-    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
-) -> None:
-    run(conv_case(*drawn), device)
+test_any_layer_is_its_reference_in_any_chunks, test_very_many_layers_are_their_reference = of_drawn(
+    conv_case,
+    drawn_cases(),
+    few=15,
+    many=500,  # most have kernels of their own to compile
+)
 
 
 @pytest.mark.slow

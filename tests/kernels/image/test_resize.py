@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cusim.device import CusimDevice
-from kernels.device.device import FaultError
 from kernels.image.resize import second_axis_launch
 from tests.support.cases.resize import RESIZE_CASES
-from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
+from tests.support.kernels.rig import notices
 
 DEFECTS = {
     "rounding down": ("int sum = 1 << (WEIGHT_BITS - 1);", "int sum = 0;"),
@@ -36,16 +34,7 @@ DEFECTS = {
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_in_the_kernels_is_noticed(defect: str, tmp_path: Path) -> None:
     old, new = DEFECTS[defect]
-    device = CusimDevice(source_root=replaced(tmp_path, "resize.cu", old, new))
-    failed = []
-    for case in RESIZE_CASES:
-        try:
-            run(case, device)
-        except (AssertionError, FaultError) as error:
-            failed.append(error)
-            break
-    device.close()
-    assert failed
+    assert notices(replaced(tmp_path, "resize.cu", old, new), RESIZE_CASES)
 
 
 def test_more_pixels_than_a_place_has_room_for_are_refused() -> None:

@@ -6,21 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cusim.build import PLAIN
 from cusim.device import CusimDevice, Order
-from kernels.device.device import DeviceError
 from kernels.layout.strided import StridedTensor
 from kernels.operations.attention import attention_launch
 from kernels.problems.precision import HALF, Precision
 from tests.support.cases.attention import WINDOWS, attention_case, qkv, rows
 from tests.support.kernels import ptx, resources
 from tests.support.kernels.arrays import FLOATING
-from tests.support.kernels.kernel_case import KernelCase, run
+from tests.support.kernels.kernel_case import KernelCase
 from tests.support.kernels.mutations import replaced
-from tests.support.kernels.windows import ON_A_DEVICE
+from tests.support.kernels.rig import notices, of_drawn
 
 FP32, TF32, TF32X3, FP16 = FLOATING
 
@@ -99,30 +96,16 @@ def drawn_cases(draw: st.DrawFn) -> KernelCase:
     return attention_case("drawn", q, k, v, y, bias, scale=depth**-0.5, precision=precision)
 
 
-@settings(ON_A_DEVICE, max_examples=20)
-@given(drawn_cases())
-def test_any_attention_is_its_reference(device: CusimDevice, case: KernelCase) -> None:
-    run(case, device)
-
-
-@pytest.mark.slow
-@settings(ON_A_DEVICE, max_examples=1000)
-@given(drawn_cases())
-def test_very_many_attentions_are_their_reference(device: CusimDevice, case: KernelCase) -> None:
-    run(case, device)
+test_any_attention_is_its_reference, test_very_many_attentions_are_their_reference = of_drawn(
+    lambda case: case, st.tuples(drawn_cases()), few=20, many=1000
+)
 
 
 def noticed(root: Path, precision: Precision, shift: float = -300.0) -> bool:
     """Whether a small case, whose exponentials would all vanish, fails with these sources."""
-    case = attention_case("planted", *WINDOWS, scale=0.5, shift=shift, precision=precision)
-    device = CusimDevice(PLAIN, Order.RANDOM, source_root=root, timeout_s=60)
-    try:
-        run(case, device)
-    except (AssertionError, DeviceError):
-        return True
-    finally:
-        device.close()
-    return False
+    return notices(
+        root, [attention_case("planted", *WINDOWS, scale=0.5, shift=shift, precision=precision)]
+    )
 
 
 @pytest.mark.parametrize("defect", IN_FLOAT)

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from cusim.device import CusimDevice
-from kernels.device.device import FaultError
 from kernels.layout.pixels import Pixels
 from kernels.operations.preprocess import Places, to_bytes_launch, to_floats_launch
 from tests.support.cases.resize import RESIZE_CASES
-from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
+from tests.support.kernels.rig import notices
 
 DEFECTS = {
     "tensors taken for pixels": ("if (entry.kind != TENSOR) {", "if (true) {"),
@@ -34,16 +32,7 @@ DEFECTS = {
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_in_the_kernels_is_noticed(defect: str, tmp_path: Path) -> None:
     old, new = DEFECTS[defect]
-    device = CusimDevice(source_root=replaced(tmp_path, "preprocess.cu", old, new))
-    failed = []
-    for case in RESIZE_CASES:
-        try:
-            run(case, device)
-        except (AssertionError, FaultError) as error:
-            failed.append(error)
-            break
-    device.close()
-    assert failed
+    assert notices(replaced(tmp_path, "preprocess.cu", old, new), RESIZE_CASES)
 
 
 def test_what_does_not_fit_the_output_is_refused() -> None:
