@@ -15,6 +15,7 @@ from benchmarks.gpu import proof
 from benchmarks.gpu.outcomes import BEGAN, PASSED, WAITS, ends_of
 from benchmarks.rows import ROOT, read
 from kernels.device.device import FaultError
+from tests.support import PATIENCE_S
 
 # Without the plugins that are installed: they take longer than the tests.
 OPTIONS = ("-q", "-p", "no:cacheprovider", "--disable-plugin-autoload", "--rootdir")
@@ -134,7 +135,7 @@ def test_what_had_passed_outlives_the_proof_itself(tmp_path: Path) -> None:
         f"prove({{'made up': sys.argv[1:]}}, 60, 'abc', Path({str(tmp_path)!r}))"
     )
     process = subprocess.Popen([sys.executable, "-c", program, *tests], cwd=ROOT)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while Counter(ends(tmp_path))[BEGAN] == 0 or ends(tmp_path).count(PASSED) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -110,7 +110,7 @@ def test_a_run_ends_in_time_with_what_it_was_at_left_for_the_next(
     monkeypatch.setattr(runs, "seconds_of", lambda _: {("layer", "convoy"): 0.5})
     began = time.monotonic()
     run(tmp_path, 3, "0", UNITS[:3], lambda *_: worker("time.sleep(60)"))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
     assert lines_of(tmp_path) == []
 
 

@@ -4,7 +4,6 @@ import io
 import random
 import struct
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -406,7 +405,6 @@ def fuzz(processes: ProcessPool, rounds: int, seed: int) -> Mapping[str, int]:
     for number in range(rounds):
         for kind in KINDS:
             data = (hurt_index if number % 2 else hurt)(file_of(kind), rng)
-            began = time.perf_counter()
             try:
                 decoding = prepare_clip(data, MEANING, limits)
                 pixels = in_process(processes)(decoding.run, decoding.cost.bytes)
@@ -416,7 +414,6 @@ def fuzz(processes: ProcessPool, rounds: int, seed: int) -> Mapping[str, int]:
                 assert 400 <= error.code < 500, (kind, error)  # noqa: PT017
                 assert len(str(error)) < 400  # noqa: PT017
                 outcomes[type(error).__name__] += 1
-            assert time.perf_counter() - began < 10
     return outcomes
 
 
