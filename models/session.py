@@ -16,6 +16,7 @@ TENSORS = "convoy/tensors"  # float32, M×C×H×W or M×H×W×C, as the model ta
 
 # Operators as a file has them, each with its field's number and its length.
 _PAD, _MAX_POOL = b'"\x03Pad', b'"\x07MaxPool'
+_DEQUANTIZE = b'"\x10DequantizeLinear'
 
 
 def open_session(model: bytes, threads: int, *, exact: bool = False) -> ort.InferenceSession:
@@ -38,8 +39,16 @@ def session_options(model: bytes, threads: int, *, exact: bool = False) -> ort.S
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if exact:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    disabled = []
     if _PAD in model and _MAX_POOL in model:
         # It takes the zeros around an image out of a window's largest: another result where all
         # others are below 0, as in Keras' ResNet50V2.
-        options.add_session_config_entry("optimization.disable_specified_optimizers", "Pad_Fusion")
+        disabled.append("Pad_Fusion")
+    if _DEQUANTIZE in model:
+        # It makes whole numbers of a filter that is left in float between quantizers, by a scale of
+        # its own for the whole filter.
+        disabled.append("WeightBiasQuantization")
+    if disabled:
+        key = "optimization.disable_specified_optimizers"
+        options.add_session_config_entry(key, ";".join(disabled))
     return options

@@ -2,10 +2,12 @@
 
 import os
 import re
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import onnx
 import onnxruntime as ort
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from models.served import Layers
 
@@ -25,15 +27,36 @@ _ON_INTEGERS = frozenset(
 )
 # What ONNX Runtime appends to the names of nodes that it moves to channels-last.
 _MOVED = re.compile(r"_token_\d+$")
+# And to a result's name, which names the node, where it moves channels in blocks.
+_IN_BLOCKS = "_nchwc"
 
 
-def layers_in(optimised: ModelProto) -> Layers:
-    """Return the layers of a graph that ONNX Runtime has optimised."""
+def layers_in(optimised: ModelProto, model: Callable[[], ModelProto]) -> Layers:
+    """Return the layers of a graph that ONNX Runtime has made of a model, which is read where only
+    its nodes have their names."""
     nodes = optimised.graph.node
-    floats = tuple(
+    floats = [
         _MOVED.sub("", node.name) or node.output[0] for node in nodes if node.op_type in _IN_FLOAT
-    )
-    return Layers(sum(node.op_type in _ON_INTEGERS for node in nodes), floats)
+    ]
+    if any(name.endswith(_IN_BLOCKS) for name in floats):
+        makers = {name: node for node in model().graph.node for name in node.output}
+        floats = [_layer(makers, name.removesuffix(_IN_BLOCKS)) or name for name in floats]
+    return Layers(sum(node.op_type in _ON_INTEGERS for node in nodes), tuple(floats))
+
+
+def _layer(makers: Mapping[str, NodeProto], name: str) -> str:
+    """Return the name of the convolution whose result, perhaps with what was joined with it, is the
+    value of that name; empty if there is none."""
+    waiting, seen = [name], {name}
+    while waiting:
+        node = makers.get(waiting.pop(0))
+        if node is None or node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+            continue
+        if node.op_type == "Conv":
+            return str(node.name or node.output[0])
+        waiting += [each for each in node.input if each not in seen]
+        seen.update(node.input)
+    return ""
 
 
 def open_counted(model: bytes, options: ort.SessionOptions) -> tuple[ort.InferenceSession, Layers]:
@@ -48,6 +71,7 @@ def open_counted(model: bytes, options: ort.SessionOptions) -> tuple[ort.Inferen
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         with os.fdopen(os.dup(file), "rb") as written:
             written.seek(0)
-            return session, layers_in(onnx.load_model_from_string(written.read()))
+            optimised = onnx.load_model_from_string(written.read())
+        return session, layers_in(optimised, partial(onnx.load_model_from_string, model))
     finally:
         os.close(file)

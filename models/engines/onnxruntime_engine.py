@@ -63,10 +63,9 @@ class SessionModel:
         from models.engines.saturation import pairs_saturate  # noqa: PLC0415
         from models.engines.unsigned import on_integers  # noqa: PLC0415
 
-        proto = classifier.network.proto
-        if classifier.network.quantized:
-            proto = on_integers(proto, pairs_saturate=pairs_saturate())
-        inner = classifier.inner
+        proto, inner = classifier.network.proto, classifier.inner
+        if any(node.op_type == "DequantizeLinear" for node in proto.graph.node):
+            proto = on_integers(proto, pairs_saturate=pairs_saturate(), kept=inner)
         return SessionModel(
             classifier.name,
             with_either_input(proto, classifier.preprocessing, inner.values()).SerializeToString(),

@@ -21,22 +21,16 @@ beyond them, and 127 · 256, of codes behind a Relu of int8, is not. So there a 
 if two neighbours in it may pass the bound, which ONNX Runtime then adds in 32 bits, and slower.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import (
-    AttributeProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    helper,
-    numpy_helper,
-)
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from models.engines.proto_graph import ProtoGraph
+from models.engines.settled_products import settle_products
 
 _SHIFT = 128
 _HIGHEST = 255
@@ -52,62 +46,30 @@ _MOVES = frozenset(
 )
 
 
-def on_integers(model: ModelProto, *, pairs_saturate: bool = False) -> ModelProto:
+def on_integers(
+    model: ModelProto, *, pairs_saturate: bool = False, kept: Collection[str] = ()
+) -> ModelProto:
     """Return a copy in which the results of QuantizeLinear are uint8 wherever they may be.
 
     Every number keeps its meaning to the bit. A value stays as it is where a node that reads it
-    gives codes a meaning of its own, and so do all values that are joined with it. Where
-    `pairs_saturate`, filters whose products may are uint8, too: ONNX Runtime then adds them in 32
-    bits.
+    gives codes a meaning of its own, and so do all values that are joined with it; the values
+    `kept` are read from outside. Where `pairs_saturate`, filters whose products may are uint8, too:
+    ONNX Runtime then adds them in 32 bits.
     """
     result = ModelProto()
     result.CopyFrom(model)
     # A graph inside a node may read any value.
     if any(p.type == AttributeProto.GRAPH for node in model.graph.node for p in node.attribute):
         return result
-    graph = _Graph.of(result.graph)
+    graph = ProtoGraph.of(result.graph, kept)
     changed = [change for joined in _joined(graph) if (change := _change(graph, joined))]
     for change in changed:
         _apply(graph, change)
-    _drop_unread(result.graph)
+    _drop_unread(graph)
     if pairs_saturate:
         _widen_filters(graph, {name: c.highest for c in changed for name in c.joined.names})
+    settle_products(result, frozenset(kept))
     return result
-
-
-@dataclass(frozen=True)
-class _Graph:
-    """A graph with its edges."""
-
-    proto: GraphProto
-    constants: dict[str, TensorProto]
-    makers: Mapping[str, NodeProto]
-    readers: Mapping[str, list[NodeProto]]
-
-    @staticmethod
-    def of(proto: GraphProto) -> "_Graph":
-        readers: dict[str, list[NodeProto]] = defaultdict(list)
-        for node in proto.node:
-            for name in node.input:
-                readers[name].append(node)
-        return _Graph(
-            proto,
-            {tensor.name: tensor for tensor in proto.initializer},
-            {name: node for node in proto.node for name in node.output},
-            readers,
-        )
-
-    def array(self, name: str) -> NDArray[np.generic] | None:
-        """Return a constant's numbers, or None for a computed value."""
-        tensor = self.constants.get(name)
-        return None if tensor is None else numpy_helper.to_array(tensor)
-
-    def add(self, name: str, array: NDArray[np.generic]) -> str:
-        """Add a constant unless there is one of that name, and return its name."""
-        if name not in self.constants:
-            self.proto.initializer.append(numpy_helper.from_array(array, name))
-            self.constants[name] = self.proto.initializer[-1]
-        return name
 
 
 @dataclass(frozen=True)
@@ -120,9 +82,8 @@ class _Joined:
     dequantize: list[NodeProto]
 
 
-def _joined(graph: _Graph) -> Iterator[_Joined]:
+def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
     """Yield the values that QuantizeLinear makes, and only moves and DequantizeLinear read."""
-    outputs = {output.name for output in graph.proto.output}
     seen: set[str] = set()
     for first in graph.proto.node:
         if first.op_type != "QuantizeLinear" or first.output[0] in seen:
@@ -135,7 +96,7 @@ def _joined(graph: _Graph) -> Iterator[_Joined]:
                 continue
             found.names.add(name)
             maker = graph.makers.get(name)
-            whole &= name not in outputs
+            whole &= name not in graph.outputs
             if maker is not None and maker.op_type == "QuantizeLinear":
                 found.quantize.append(maker)
             elif maker is not None and maker.op_type in _MOVES and len(maker.output) == 1:
@@ -172,7 +133,7 @@ class _Change:
         return max((most for _, most in self.behind.values()), default=_HIGHEST)
 
 
-def _change(graph: _Graph, joined: _Joined) -> _Change | None:
+def _change(graph: ProtoGraph, joined: _Joined) -> _Change | None:
     """Return how values are to be changed, or None if they stay."""
     ends = [*joined.quantize, *joined.dequantize]
     tensors = [graph.constants.get(end.input[2]) if len(end.input) > 2 else None for end in ends]
@@ -200,7 +161,7 @@ def _change(graph: _Graph, joined: _Joined) -> _Change | None:
     return _Change(joined, _SHIFT, {}) if kind == TensorProto.INT8 else None
 
 
-def _bound(graph: _Graph, quantize: NodeProto, highest: int) -> tuple[str, int] | None:
+def _bound(graph: ProtoGraph, quantize: NodeProto, highest: int) -> tuple[str, int] | None:
     """Return the input of an activation ahead of a QuantizeLinear, and the largest code that the
     activation leaves, less the zero point; None for activations other than clip(x, 0, c)."""
     activation = graph.makers.get(quantize.input[0])
@@ -224,7 +185,7 @@ def _bound(graph: _Graph, quantize: NodeProto, highest: int) -> tuple[str, int] 
     return activation.input[0], int(min(code, highest))
 
 
-def _apply(graph: _Graph, change: _Change) -> None:
+def _apply(graph: ProtoGraph, change: _Change) -> None:
     for end in (*change.joined.quantize, *change.joined.dequantize):
         end.input[2] = _shifted(graph, end.input[2], change.shift)
         # From opset 21 on it may say the type of the zero point once more.
@@ -246,23 +207,23 @@ def _apply(graph: _Graph, change: _Change) -> None:
             graph.proto.node.insert(list(graph.proto.node).index(quantize) + 1, least)
 
 
-def _drop_unread(graph: GraphProto) -> None:
+def _drop_unread(graph: ProtoGraph) -> None:
     """Drop activations that nothing reads any more: a convolution whose result they read would be
     computed in float."""
-    read = {name for node in graph.node for name in node.input}
-    read.update(output.name for output in graph.output)
-    for node in list(graph.node):
+    nodes = graph.proto.node
+    read = {name for node in nodes for name in node.input} | graph.outputs
+    for node in list(nodes):
         if node.op_type in ("Clip", "Relu") and node.output[0] not in read:
-            graph.node.remove(node)
+            nodes.remove(node)
 
 
-def _shifted(graph: _Graph, name: str, shift: int) -> str:
+def _shifted(graph: ProtoGraph, name: str, shift: int) -> str:
     """Return the name of integers of uint8 that are `shift` more, which are added unless there."""
     shifted = numpy_helper.to_array(graph.constants[name]).astype(np.int16) + shift
     return graph.add(f"{name}/{shift:+}", shifted.astype(np.uint8))
 
 
-def _widen_filters(graph: _Graph, highest: Mapping[str, int]) -> None:
+def _widen_filters(graph: ProtoGraph, highest: Mapping[str, int]) -> None:
     """Make filters of int8 whose sums may saturate uint8; `highest` has the largest codes of
     values."""
     for product in graph.proto.node:

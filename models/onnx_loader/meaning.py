@@ -21,6 +21,8 @@ from models.scores import Meaning, OutputKind, set_key
 # Values that are followed back. What decides is behind few nodes, and others are of no interest.
 _MOST_VALUES = 96
 
+_OVER_IMAGES = "a softmax over the images of a batch"
+
 # How far sums may be from 1, as Clip and label smoothing leave them.
 _NEAR = 1e-3
 
@@ -74,6 +76,12 @@ def range_of(value: ir.Value) -> Range:
 
 
 def _meaning(found: Range, classes: int, name: str) -> Meaning:
+    if found.by == _OVER_IMAGES:
+        refusal = (
+            f'its output "{name}" is a softmax over the images of a batch, so that every score is 1'
+            " for an image alone; export the model with the softmax over its classes (dim=1)"
+        )
+        return Meaning(None, "", refusal)
     by = f"{found.by} bounds its output" if found.by else ""
     if found.size == classes and found.total is not None:
         if classes == 1:
@@ -113,7 +121,9 @@ def _meaning(found: Range, classes: int, name: str) -> Meaning:
     # them may rank the classes wrong, and makes all nearly as likely.
     is_loss = found.low >= 0 and found.high == inf
     is_around_0 = found.is_each and -inf < found.low < 0 < found.high < inf
-    if found.by and (is_loss or is_around_0):
+    # So would a second softmax of a first one's numbers, shifted.
+    is_shifted = found.by not in ("", "Clip") and -inf < found.low and found.high < inf
+    if (found.by and is_loss) or is_around_0 or is_shifted:
         return Meaning(None, by, around_0=is_around_0)
     return Meaning(OutputKind.LOGITS, by)
 
@@ -293,8 +303,10 @@ def _softmax(node: OnnxNode, *, is_log: bool) -> Range:
     low, high = (-inf, 0.0) if is_log else (0.0, 1.0)
     if not shape:
         return Range(low, high, is_known=False, by=by)
-    size = shape[node.integer("axis", -1)]
-    return Range(low, high, 1, size, is_log=is_log, by=by)
+    axis = node.integer("axis", -1)
+    if axis % len(shape) == 0 < len(shape) - 1:
+        return Range(low, high, is_known=False, by=_OVER_IMAGES)
+    return Range(low, high, 1, shape[axis], is_log=is_log, by=by)
 
 
 def _moved(seen: Range, value: ir.Value) -> Range:
@@ -410,9 +422,13 @@ def _mean(node: OnnxNode, inputs: list[Range], value: ir.Value) -> Range:
     return _times(_add(node, inputs, value), 1 / len(inputs))
 
 
-def _sub(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
+def _sub(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
     a, b = inputs
-    return _mixed(inputs, a.low - b.high, a.high - b.low)
+    made = _mixed(inputs, a.low - b.high, a.high - b.low)
+    number = _scalar(node, 1)
+    if number is None or a.total is None or a.is_log:
+        return made
+    return replace(made, total=a.total - number * a.size, size=a.size)
 
 
 def _times(seen: Range, factor: float) -> Range:

@@ -26,6 +26,7 @@ LABEL_KEYS = (
     *("id2label", "names", "class_names", "classnames", "label_names", "labels", "classes"),
     *("class_labels", "categories", "idx_to_class", "index_to_class", "idx2label"),
     *("class_to_idx", "class_to_index", "class_indices", "label2id", "label"),
+    "vocab",  # fastai's
 )
 """The keys under which programs write labels, in lower case."""
 

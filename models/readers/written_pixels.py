@@ -9,7 +9,7 @@ Their numbers say which pixels they are meant for:
     0 and 1                                   0 to 1, or by OpenVINO's keys 0 to 255
     123.675 and 0.229                         not known, and not used
 
-A key such as `rescale_factor` says it instead.
+A key such as `rescale_factor` says it instead, unless no pixel times that reaches the mean.
 """
 
 import re
@@ -194,6 +194,12 @@ def _normalisation(one: Mapping[str, object], channels: int, *, of_bytes: bool) 
         return WrittenPixels({}, (doubt,))
     mean, std = mean or (0.0,), std or (1.0,)
     scale, doubt = _scale(one.get("scale"), mean, std, of_bytes=of_bytes)
+    if scale is not None and not of_bytes and max(map(abs, mean)) > _BYTE * scale:
+        # As in Caffe and OpenCV: the mean is subtracted first, of pixels from 0 to 255.
+        if _given(one.get("std")):
+            scale, doubt = None, f"and its scale is {scale:g}, by which no pixel reaches that mean"
+        else:
+            scale, std = 1.0, (1 / scale,)
     if scale is None:
         return WrittenPixels({}, (f"{shown}, {doubt}",))
     count = 1 if grey else 3

@@ -286,7 +286,14 @@ def test_other_activations_stay(activation: onnx.NodeProto, zero: NDArray[Any]) 
         scales = np.full(C, 0.02, np.float32)
         (scale,) = (t for t in model.graph.initializer if t.name == "scale")
         scale.CopyFrom(numpy_helper.from_array(scales, "scale"))
-    assert on_integers(model) == model
+    other = on_integers(model)
+    assert _types(other) == _types(model)
+    assert {"r", "q"} <= {name for node in other.graph.node for name in node.output}
+
+
+def _types(model: ModelProto) -> list[tuple[str, str]]:
+    """Return the operators of activations with their zero points."""
+    return [(n.op_type, n.input[2]) for n in model.graph.node if n.name in ("q", "d")]
 
 
 def test_an_activation_that_others_read_stays_for_them() -> None:

@@ -98,7 +98,10 @@ P = OutputKind.PROBABILITIES
         ("n = Neg(z) s = Softplus(n) y = Neg(s)", OutputKind.INDEPENDENT_LOG),
         # A part of what adds up to 1, as without TensorFlow's class for everything else.
         ("p = Softmax<axis=-1>(z) y = Slice(p, last, ends, last)", P),
+        ("p = Softmax<axis=-1>(z) d = Sub(p, lo) y = Identity(d)", P),
         # Of these the numbers have to be seen.
+        ("p = Softmax<axis=-1>(z) d = Mul(p, two) y = Sub(d, one)", None),
+        ("p = Softmax<axis=-1>(z) n = Neg(z) q = Softmax<axis=-1>(n) y = Sub(p, q)", None),
         ("y = Clip(z, zero, one)", None),
         ("y = Tanh(z)", None),
         ("p = Sigmoid(z) d = Mul(p, two) y = Sub(d, one)", None),
@@ -139,6 +142,14 @@ def test_a_softmax_of_one_score_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(network("y = Softmax<axis=-1>(z)", classes=1).SerializeToString())
     with pytest.raises(UnsupportedModelError, match="one score behind Softmax, so that it is 1"):
+        load_classifier(path, overrides={"preset": "unit"})
+
+
+def test_a_softmax_over_the_batch_is_refused(tmp_path: Path) -> None:
+    """As by `nn.Softmax(dim=0)`: every score of an image alone is 1."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(network("y = Softmax<axis=0>(z)").SerializeToString())
+    with pytest.raises(UnsupportedModelError, match="over its classes"):
         load_classifier(path, overrides={"preset": "unit"})
 
 

@@ -1,0 +1,84 @@
+"""Holds the graph of a ModelProto with its edges, for what is rewritten for ONNX Runtime alone."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+
+@dataclass(frozen=True)
+class QuantizedWeights:
+    """Holds the constants of a DequantizeLinear whose scales, if several, are those of axis 0."""
+
+    integers: NDArray[np.generic]
+    scale: NDArray[np.float32]  # of one number, or one an entry of axis 0
+    zero: NDArray[np.generic]  # as many
+
+    @property
+    def floats(self) -> NDArray[np.float32]:
+        """Return the numbers as one product in float32, like ONNX Runtime."""
+        along = (-1, *[1] * (self.integers.ndim - 1))
+        numbers = self.integers.astype(np.int64) - self.zero.astype(np.int64).reshape(along)
+        floats: NDArray[np.float32] = numbers.astype(np.float32) * self.scale.reshape(along)
+        return floats
+
+
+@dataclass(frozen=True)
+class ProtoGraph:
+    """A graph with its edges."""
+
+    proto: GraphProto
+    constants: dict[str, TensorProto]
+    makers: Mapping[str, NodeProto]
+    readers: Mapping[str, list[NodeProto]]
+    outputs: AbstractSet[str]
+
+    @staticmethod
+    def of(proto: GraphProto, kept: Collection[str] = ()) -> "ProtoGraph":
+        """Return the graph with the edges that it has now; the values `kept` are outputs, too."""
+        readers: dict[str, list[NodeProto]] = defaultdict(list)
+        for node in proto.node:
+            for name in node.input:
+                readers[name].append(node)
+        return ProtoGraph(
+            proto,
+            {tensor.name: tensor for tensor in proto.initializer},
+            {name: node for node in proto.node for name in node.output},
+            readers,
+            {*kept, *(output.name for output in proto.output)},
+        )
+
+    def array(self, name: str) -> NDArray[np.generic] | None:
+        """Return a constant's numbers, or None for a computed value."""
+        tensor = self.constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+    def weights(self, name: str) -> QuantizedWeights | None:
+        """Return the constants that a value dequantizes, or None for any other value."""
+        node = self.makers.get(name)
+        if node is None or node.op_type != "DequantizeLinear" or node.domain:
+            return None
+        integers, scale, *zeros = map(self.array, node.input)
+        zero = zeros[0] if zeros else None
+        if integers is None or scale is None or (zeros and zero is None):
+            return None
+        axis = next((helper.get_attribute_value(p) for p in node.attribute if p.name == "axis"), 1)
+        several = scale.size > 1
+        if several and (axis % max(1, integers.ndim) or scale.shape != integers.shape[:1]):
+            return None
+        if zero is None:
+            zero = np.zeros(scale.shape, integers.dtype)
+        if zero.size != scale.size or scale.dtype != np.float32:
+            return None
+        return QuantizedWeights(integers, scale.astype(np.float32).reshape(-1), zero.reshape(-1))
+
+    def add(self, name: str, array: NDArray[np.generic]) -> str:
+        """Add a constant unless there is one of that name, and return its name."""
+        if name not in self.constants:
+            self.proto.initializer.append(numpy_helper.from_array(array, name))
+            self.constants[name] = self.proto.initializer[-1]
+        return name

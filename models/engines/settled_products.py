@@ -1,0 +1,187 @@
+"""Settles for each convolution of a quantized model whether ONNX Runtime uses integers for it.
+
+It joins a convolution with the nodes that quantize before and behind it, if its bias is of whole
+numbers. Where a sum with a shortcut is quantized instead, as quantizers for TensorRT write it, it
+would compute in float, by a filter made of integers anew in every run, for which it has no fast
+kernel. It gathers a window's pixels one by one, which of few channels takes longer than to compute
+a large window in float.
+
+    conv(s (x - z), t (w - v)) + b = s t (x - z)·(w - v) + b   1×1: a product of bytes, by pixels
+    conv(x, t (w - v))             = conv(x, filter)           other results that are not quantized,
+                                                               and large windows: constant floats
+    b                              ~ s t round(b / (s t))      those that are joined
+"""
+
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, helper
+
+from models.engines.proto_graph import ProtoGraph, QuantizedWeights
+
+_CONTRIB = "com.microsoft"
+# Windows of so many pixels and so few channels are quicker in float.
+_LARGE, _FEW = 25, 4
+
+
+def settle_products(model: ModelProto, kept: AbstractSet[str] = frozenset()) -> None:
+    """Edit `model`, in which activations are uint8 wherever they may be; the values `kept` stay."""
+    graph = ProtoGraph.of(model.graph, kept)
+    unread: set[str] = set()
+    for node in list(graph.proto.node):
+        if node.op_type not in ("Conv", "Gemm") or node.domain:
+            continue
+        x, weights = graph.makers.get(node.input[0]), graph.weights(node.input[1])
+        is_joined = x is not None and x.op_type == "DequantizeLinear"
+        is_joined = is_joined and _is_quantized(graph, node.output[0])
+        if x is not None and is_joined and not _is_slow(node, weights):
+            _quantize_bias(graph, node, x)
+        elif node.op_type == "Conv" and weights is not None:
+            unread.update(node.input)
+            if is_joined or not (x and _reads_bytes(graph, x) and _is_pointwise(node, weights)):
+                _as_floats(graph, node, weights)
+            elif _as_product(graph, node, x, weights):
+                _import_contrib(model)
+    _drop(graph, unread)
+
+
+def _import_contrib(model: ModelProto) -> None:
+    if all(opset.domain != _CONTRIB for opset in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(_CONTRIB, 1))
+
+
+def _is_quantized(graph: ProtoGraph, name: str) -> bool:
+    """Return whether all that reads a value quantizes it, perhaps behind a bound."""
+    readers = graph.readers[name] if name not in graph.outputs else []
+    return bool(readers) and all(
+        reader.op_type == "QuantizeLinear"
+        or (reader.op_type in ("Clip", "Relu") and _is_quantized(graph, reader.output[0]))
+        for reader in readers
+    )
+
+
+def _is_slow(node: NodeProto, weights: QuantizedWeights | None) -> bool:
+    if node.op_type != "Conv" or weights is None:
+        return False
+    _filters, channels, *window = weights.integers.shape
+    return int(np.prod(window)) >= _LARGE and channels <= _FEW and _part(node, "group", 1) == 1
+
+
+def _part(node: NodeProto, name: str, default: Any) -> Any:
+    found = (helper.get_attribute_value(p) for p in node.attribute if p.name == name)
+    return next(found, default)
+
+
+def _reads_bytes(graph: ProtoGraph, x: NodeProto) -> bool:
+    """Return whether a node dequantizes unsigned bytes by one scale."""
+    if x.op_type != "DequantizeLinear" or len(x.input) < 3:
+        return False
+    scale, zero = graph.array(x.input[1]), graph.array(x.input[2])
+    if scale is None or zero is None:
+        return False
+    return scale.size == zero.size == 1 and zero.dtype == np.uint8
+
+
+def _is_pointwise(conv: NodeProto, weights: QuantizedWeights) -> bool:
+    """Return whether a convolution of images multiplies each pixel by the same matrix."""
+    steps = {*_part(conv, "strides", ()), _part(conv, "group", 1)}
+    return (
+        weights.integers.shape[2:] == (1, 1) and steps == {1} and not any(_part(conv, "pads", ()))
+    )
+
+
+def _as_product(
+    graph: ProtoGraph, conv: NodeProto, x: NodeProto, weights: QuantizedWeights
+) -> bool:
+    """Replace a convolution by a product of the pixels' bytes and the filter's, and return whether
+    that is possible."""
+    (y,), stem = conv.output, f"convoy/{conv.output[0]}/product"
+    filters = len(weights.integers)
+    bias = _bias(graph, conv, filters)
+    if bias is None:
+        return False
+    matrix = weights.integers.reshape(filters, -1).T
+    # One number is quicker than many alike.
+    zero = weights.zero if np.ptp(weights.zero) else weights.zero[0]
+    operands = [
+        f"{stem}/pixels",
+        graph.add(f"{stem}/filter", np.ascontiguousarray(matrix)),
+        x.input[1],
+        graph.add(f"{stem}/scale", np.resize(weights.scale, filters)),
+        x.input[2],
+        graph.add(f"{stem}/zero", np.asarray(zero)),
+        graph.add(f"{stem}/bias", bias),
+    ]
+    made = [
+        helper.make_node(
+            "Transpose", [x.input[0]], operands[:1], f"{stem}/pixels", perm=[0, 2, 3, 1]
+        ),
+        helper.make_node("MatMulIntegerToFloat", operands, [stem], conv.name, domain=_CONTRIB),
+        helper.make_node("Transpose", [stem], [y], f"{stem}/planes", perm=[0, 3, 1, 2]),
+    ]
+    at = list(graph.proto.node).index(conv)
+    graph.proto.node.remove(conv)
+    for index, node in enumerate(made, at):
+        graph.proto.node.insert(index, node)
+    return True
+
+
+def _bias(graph: ProtoGraph, conv: NodeProto, filters: int) -> NDArray[np.float32] | None:
+    """Return a convolution's bias, zeros if it has none, or None if it is computed."""
+    if len(conv.input) < 3 or not conv.input[2]:
+        return np.zeros(filters, np.float32)
+    if (weights := graph.weights(conv.input[2])) is not None:
+        return weights.floats
+    floats = graph.array(conv.input[2])
+    return None if floats is None else floats.astype(np.float32)
+
+
+def _as_floats(graph: ProtoGraph, conv: NodeProto, weights: QuantizedWeights) -> None:
+    conv.input[1] = graph.add(f"convoy/{conv.input[1]}/floats", weights.floats)
+    if len(conv.input) > 2 and (bias := graph.weights(conv.input[2])) is not None:
+        conv.input[2] = graph.add(f"convoy/{conv.input[2]}/floats", bias.floats)
+
+
+def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
+    """Make a float bias whole numbers in steps of both scales' product, if 32 bits hold them."""
+    bias = graph.array(node.input[2]) if len(node.input) > 2 else None
+    filter_ = graph.makers.get(node.input[1])
+    if bias is None or filter_ is None or filter_.op_type != "DequantizeLinear":
+        return
+    scales = [graph.array(each.input[1]) for each in (x, filter_)]
+    if _part(node, "alpha", 1.0) != 1 or _part(node, "beta", 1.0) != 1:
+        return
+    ahead, own = scales
+    if ahead is None or own is None or ahead.size > 1 or own.size not in (1, bias.size):
+        return
+    step = np.resize(ahead.astype(np.float32) * own.astype(np.float32), bias.size)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of a filter of zeros
+        numbers = np.rint(np.where(bias == 0, 0, bias.reshape(-1).astype(np.float64) / step))
+    if not (np.abs(numbers) < 2**31).all():
+        return
+    stem = f"convoy/{node.output[0]}/bias"
+    operands = [
+        graph.add(f"{stem}/numbers", numbers.astype(np.int32)),
+        graph.add(f"{stem}/step", step),
+    ]
+    made = helper.make_node("DequantizeLinear", operands, [stem], stem, axis=0)
+    graph.proto.node.insert(list(graph.proto.node).index(node), made)
+    node.input[2] = stem
+
+
+def _drop(graph: ProtoGraph, unread: set[str]) -> None:
+    """Drop the nodes that dequantize these values, with their constants, where nothing reads them
+    any more."""
+    nodes = graph.proto.node
+    made = [graph.makers[name] for name in unread if name in graph.makers]
+    read = {name for node in nodes for name in node.input} | graph.outputs
+    for node in made:
+        if node.op_type == "DequantizeLinear" and node.output[0] not in read:
+            nodes.remove(node)
+            unread.update(node.input)
+    read = {name for node in nodes for name in node.input}
+    for name in unread - read:
+        if name in graph.constants:
+            graph.proto.initializer.remove(graph.constants[name])
