@@ -19,7 +19,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test prove test-all test-newest test-gpu lint check format bench bench-peers bench-mlperf bench-workers bench-gpu soak soak-swapped soak-attacked attacks \
+.PHONY: help serve test prove test-all test-newest test-gpu lint check format bench bench-peers bench-mlperf bench-gpu soak soak-swapped soak-attacked attacks \
 	docs papers protocol train clean lock wheel image release-dry
 
 help:  ## this list
@@ -83,9 +83,6 @@ bench-peers: $(VENV)/dev.stamp  ## the same work on Triton, mosec, LitServe, Ben
 
 bench-mlperf: $(VENV)/dev.stamp  ## MLPerf's load generator asks Convoy, in process and by HTTP, and ONNX Runtime alone
 	$(BIN)/python -m benchmarks.peers.mlperf
-
-bench-workers: $(VENV)/dev.stamp  ## measure --workers on this machine
-	$(BIN)/python -m benchmarks.serving.workers
 
 soak: $(VENV)/dev.stamp  ## ten minutes of load with aborting clients and noise: nothing lost, mixed up or leaked
 	$(BIN)/python -m benchmarks.serving.soak

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         Scores,
         TopClasses,
     )
-    from models.engines.onnxruntime_engine import WarmUpResult
+    from models.engines.onnxruntime_engine import WarmUpResult, elsewhere
     from models.engines.open_engine import open_engine, open_engines, try_on_cpu
     from models.engines.original import Original
     from models.engines.timeline import measure_timeline
@@ -107,7 +107,7 @@ _NAMES = {
         "Scores",
         "TopClasses",
     ],
-    "engines.onnxruntime_engine": ["WarmUpResult"],
+    "engines.onnxruntime_engine": ["WarmUpResult", "elsewhere"],
     "engines.open_engine": ["open_engine", "open_engines", "try_on_cpu"],
     "engines.original": ["Original"],
     "engines.timeline": ["measure_timeline"],
@@ -252,6 +252,7 @@ __all__ = [
     "descriptions_of",
     "each_preset",
     "each_probability",
+    "elsewhere",
     "every_gpu",
     "external_files",
     "files_beside",

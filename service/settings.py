@@ -71,6 +71,10 @@ class DecodedBy(Enum):
     GPU = "gpu"
 
 
+# More would wait for the one thread that receives and answers.
+_MOST_PROCESSES = 8
+
+
 class Settings(BaseModel):
     """Lists every setting: names are the flags and the variables, docstrings are the flags'
     help.
@@ -138,9 +142,6 @@ class Settings(BaseModel):
     container's or machine's memory."""
     threads: int = Field(default=0, ge=0, le=1024)
     """Threads that decode, of an engine on the CPU, and that compile kernels; 0: one per core."""
-    workers: int = Field(default=0, ge=0, le=64)
-    """Processes for HTTP and decoding, besides the engine process; 0: one process does
-    everything."""
     resize: ResizedBy = ResizedBy.CPU
     """Where decoded images are resized, to the same pixels. cpu: the decode threads do it. gpu: the
     GPU, in one graph with the network, which takes that work from the decode threads, and 10 MB of
@@ -169,12 +170,11 @@ class Settings(BaseModel):
     --max-connections."""
     max_rate: float = Field(default=0, ge=0, le=1_000_000)
     """Most images per second of one client, identified as for --max-per-client; a request counts as
-    one at least; requests beyond it get 429; each of --workers allows as many; 0: no
-    limit."""
+    one at least; requests beyond it get 429; 0: no limit."""
     max_per_client: int = Field(default=0, ge=0, le=100_000)
     """Most images of one client that are in progress. It is identified by API key or else by IPv4
     address or IPv6 /64 network, which behind a proxy is the proxy's; a request counts as one at
-    least; each of --workers allows as many; 0: no limit."""
+    least; 0: no limit."""
     api_key_file: Path | None = None
     """Text file with one API key per line; if given, requests need a key. After a key may follow
     weight=N, its share compared with others (1), priority=1, which lets it use that priority,
@@ -241,23 +241,6 @@ class Settings(BaseModel):
             raise ValueError("needs a GPU, and this server's engine is to run on the CPU")
         return by
 
-    @field_validator("shared_memory")
-    @classmethod
-    def _is_of_one_process(cls, shared_memory: bool, info: ValidationInfo) -> bool:
-        if shared_memory and info.data.get("workers"):
-            raise ValueError("is for a server without --workers: a region is one process's")
-        return shared_memory
-
-    @field_validator("repository_api", "watch")
-    @classmethod
-    def _swaps_in_one_process(cls, swaps: bool, info: ValidationInfo) -> bool:
-        if swaps and info.data.get("workers"):
-            raise ValueError(
-                "is for a server without --workers, whose processes share the models that they "
-                "start with; restart those servers one by one instead"
-            )
-        return swaps
-
     @field_validator("cors_origin")
     @classmethod
     def _is_origin(cls, origin: str | None) -> str | None:
@@ -313,6 +296,12 @@ class Settings(BaseModel):
         return self.thread_count // engines
 
     @property
+    def processes(self) -> int:
+        """Return how many processes may decode and run a model's images: one for each thread of an
+        engine that has several, up to a bound."""
+        return min(self.thread_count, _MOST_PROCESSES) if self.thread_count > 1 else 0
+
+    @property
     def listens_locally(self) -> bool:
         """Return whether only this machine's clients reach the server."""
         try:
@@ -354,7 +343,7 @@ class Settings(BaseModel):
 GROUPS: Mapping[str, Sequence[str]] = {
     "Often used": (
         *("model", "host", "port", "grpc_port", "device", "preset", "labels", "max_batch"),
-        *("workers", "api_key_file"),
+        "api_key_file",
     ),
     "Models": (
         *("model_name", "default_model", "strict", "beside", "watch", "agreement"),

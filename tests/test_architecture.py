@@ -67,7 +67,6 @@ ORDER = {
         "http",
         "api",
         "grpc ray",
-        "processes",
         "cli",
     ],
     "benchmarks": [

@@ -4,7 +4,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +13,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from benchmarks.rows import ROOT
-from models import PRESETS, Batch, Engine, Kind, OutputKind, Pixels, Precision, Results
+from models import Batch, Engine, Kind, OutputKind, Pixels, Precision, Results
 from service.api.app import create_app
-from service.engine.cores import available_cores
 from service.engine.lane import Cost
 from service.grpc import port_of
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.http.server import http_settings, run_server
 from service.images.decode_pool import Decoding
-from service.images.prepare import ImageLimits, prepare_image
-from service.processes import Options, prepare, run_workers
 from service.settings import Settings
 
 CONVOY, BESIDE = "Convoy", "Convoy, another checkout"
@@ -117,58 +113,31 @@ def _no_decoder(_: bytes) -> Decoding:
     return _NOTHING
 
 
-def _decoder(data: bytes) -> Decoding:
-    """Check an image, and return how to decode it for most models of ImageNet."""
-    return prepare_image(data, _IMAGENET, ImageLimits(20_000_000, 50_000_000))
-
-
-_IMAGENET = PRESETS["imagenet"].at(_SIDE, _SIDE)
-
-
-def serve_nothing(
-    read: Callable[[bytes], Decoding],
-    decode_threads: int,
-    workers: int,
-    listener: socket.socket,
-    grpc_port: int | None = None,
-) -> None:
-    """Serve the real application with a no-op engine; workers share the decode threads."""
-    settings = _QUIET.model_copy(update={"workers": workers, "grpc_port": grpc_port})
-    if workers:
-        prepare(["benchmarks.serving.targets"])
+def no_op(listener: socket.socket, grpc_port: int | None = None) -> None:
+    """Serve the real application with a decoder and an engine that do nothing."""
+    settings = _QUIET.model_copy(update={"grpc_port": grpc_port})
     engine = _NoEngine()
     info = ModelInfo("no-op", "1", _BLANK.shape, "scores", OutputKind.LOGITS, labels=())
-    make = partial(Repository, max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000)
-    shared_memory = grpc_port is not None  # `protocols` measures it
-    repository = make(decode_threads=0 if workers else decode_threads, shared_memory=shared_memory)
-    repository.add(info, [engine], read)
-    if not workers:
-        app = create_app(repository)
-        port = port_of(repository, settings)
-        run_server(app, app.endpoints, repository, listener, settings, None, _say_nothing, port)
-        return
-    made = partial(make, decode_threads=-(-decode_threads // workers))
-    options = Options(settings, None, made, configure=_say_nothing)
-    run_workers(repository, listener, options, announce=_say_nothing)
+    repository = Repository(
+        max_batch=engine.max_batch,
+        max_queue=128,
+        max_body_bytes=20_000_000,
+        decode_threads=0,
+        shared_memory=grpc_port is not None,  # `protocols` measures it
+    )
+    repository.add(info, [engine], _no_decoder)
+    app = create_app(repository)
+    port = port_of(repository, settings)
+    run_server(app, app.endpoints, repository, listener, settings, None, _say_nothing, port)
 
 
 def _say_nothing() -> None:
     pass
 
 
-def no_op(workers: int) -> Callable[[socket.socket], None]:
-    """Return a Convoy server whose decoder and engine do nothing."""
-    return partial(serve_nothing, _no_decoder, 0, workers)
-
-
 def both_protocols(grpc_port: int, listener: socket.socket) -> None:
     """Serve the same no-op application over HTTP and gRPC."""
-    serve_nothing(_no_decoder, 0, 0, listener, grpc_port)
-
-
-def decoding(workers: int) -> Callable[[socket.socket], None]:
-    """Return a Convoy server that decodes images in one thread for each core."""
-    return partial(serve_nothing, _decoder, available_cores(), workers)
+    no_op(listener, grpc_port)
 
 
 def serve_checkout(checkout: Path, listener: socket.socket) -> None:
@@ -189,6 +158,5 @@ TARGETS: dict[str, Callable[[socket.socket], None]] = {
     "ASGI, Convoy's HTTP": asgi_route,
     "FastAPI, Convoy's HTTP": fastapi_route,
     UVICORN: stock_uvicorn,
-    CONVOY: no_op(0),
-    "Convoy, 2 workers": no_op(2),
+    CONVOY: no_op,
 }

@@ -5,7 +5,7 @@ What reads ONNX is imported where it is needed: a server that got a SessionModel
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -150,6 +150,7 @@ class OnnxRuntimeEngine:
         p = model.preprocessing
         self.fallback_reason = fallback_reason
         self._prove = prove
+        self._model: SessionModel | None = model  # while it may be opened elsewhere
         self._settled, self._one_thread = side_by_side, one_thread
         inside = 1 if one_thread else threads  # the session
         self.max_batch = max_batch
@@ -219,6 +220,14 @@ class OnnxRuntimeEngine:
             self._layers,
         )
 
+    def elsewhere(self) -> Callable[[], Engine] | None:
+        """Return a picklable function that opens this engine, which is warm, in another process;
+        None unless one thread computes its batches, there as here."""
+        if self._model is None:
+            return None
+        found = replace(self.proved(self._model), threads=1, side_by_side=False)
+        return found.open
+
     def warm_up(self) -> Engine:
         """Measure whether one thread is as fast as several, and whether images in parallel are
         faster, unless that is known, and prove the engine."""
@@ -237,6 +246,8 @@ class OnnxRuntimeEngine:
             if self._one_by_one:
                 self.max_batch = 1  # an image would only wait for others
         self.max_batch = self._prove(self)
+        if not self._one_thread:
+            self._model = None
         return self
 
     def _is_as_fast_alone(self, single: ort.InferenceSession) -> bool:
@@ -401,3 +412,9 @@ def _seconds(run: Callable[[], object]) -> float:
     started = perf_counter()
     run()
     return perf_counter() - started
+
+
+def elsewhere(engine: Engine) -> Callable[[], Engine] | None:
+    """Return a picklable function that opens a warm engine in another process, to compute the same
+    with one thread; None where it is no such engine."""
+    return engine.elsewhere() if isinstance(engine, OnnxRuntimeEngine) else None

@@ -75,6 +75,8 @@ class Batcher(Generic[T, R]):
         self._consumers = [Consumer(number, run) for number, run in enumerate(runs)]
         for consumer, device_turns in zip(self._consumers, turns, strict=False):
             consumer.turn = device_turns.join(consumer.changed.set, weight)
+        self._weight = weight
+        self._elsewhere = False  # other processes run batches
         self._idle: list[Consumer[T, R]] = []  # those that wait for a change, the longest first
         self._working = 0  # tasks that have not ended
         self._on_batch = on_batch
@@ -112,6 +114,20 @@ class Batcher(Generic[T, R]):
         wait."""
         self._dispatcher.short_s = short_s
         self._dispatcher.learn(latency, engine)
+
+    def spread(self, turns: Sequence[DeviceTurns]) -> None:
+        """Let the only engine run a further batch at a time for each of `turns`, elsewhere.
+
+        Called before the first item arrives. Such batches have numbers like those of engines.
+        """
+        if self._working or len(self._consumers) > 1:
+            raise RuntimeError("batches can be spread once, before they begin")
+        first, self._elsewhere = self._consumers[0], True
+        for number, device_turns in enumerate(turns, 1):
+            consumer = Consumer(number, first.run)
+            consumer.turn = device_turns.join(consumer.changed.set, self._weight)
+            self._consumers.append(consumer)
+            self._dispatcher.add(self._dispatcher.latency())
 
     def serve(self, engine: int, *, serves: bool) -> None:
         """Let an engine take batches, or else none after the one that it runs."""
@@ -235,10 +251,12 @@ class Batcher(Generic[T, R]):
 
     async def _work(self, consumer: Consumer[T, R]) -> None:
         """Run batches until the batcher is closed and the queue empty."""
+        ahead = False
         # `run` may have swallowed a cancellation, so check for one.
         while not consumer.cancelled:
-            if self._dispatcher.short:
-                await self._gather(self.latency(consumer.number).max_batch)
+            if self._dispatcher.short and not ahead:
+                await self._gather(consumer.number)
+            ahead = False
             # No await between here and the wait, so no change is missed.
             consumer.changed.clear()
             now = self._clock()
@@ -250,7 +268,7 @@ class Batcher(Generic[T, R]):
             if size:
                 items, parts = self._waiting.take(size, now)
                 if items:
-                    await self._carry(consumer, Batch(now, items, parts))
+                    ahead = await self._carry(consumer, Batch(now, items, parts))
                 del items, parts  # while it waits it would keep its last batch
             elif self._closing and not self._waiting:
                 return
@@ -261,17 +279,23 @@ class Batcher(Generic[T, R]):
                 if consumer in self._idle:
                     del self._idle[self._idle.index(consumer)]
 
-    async def _gather(self, limit: int) -> None:
-        """Let the event loop read what has arrived before a batch of fewer than `limit` items
-        begins.
+    async def _gather(self, engine: int) -> None:
+        """Let the event loop read what has arrived before an engine begins a batch that is not as
+        large as it may be.
 
         During the batch it would compete with the engine's thread for the GIL, at a multiple of the
         cost. It runs at least once: short batches may otherwise leave the event loop no turn. Where
         requests follow each other in steps, it runs until none has arrived for a few turns.
         """
-        depth, expected = 0, limit if self._company.look() else 0
+        most = self.latency(engine).max_batch
+        depth, expected = 0, most if self._company.look() else 0
         patience = _TURNS
-        while depth < min(self.depth, limit) or (0 < self.depth < expected and patience):
+        several = len(self._consumers) > 1
+        while True:
+            limit = self._dispatcher.share(self.depth, engine) if several else most
+            awaited = 0 < self.depth < expected and patience
+            if depth >= min(self.depth, limit) and not awaited:
+                return
             patience = patience - 1 if depth == self.depth else _TURNS
             depth = self.depth
             await asyncio.sleep(0)
@@ -339,8 +363,8 @@ class Batcher(Generic[T, R]):
         if self._idle:
             self._idle[0].changed.set()
 
-    async def _carry(self, consumer: Consumer[T, R], batch: Batch[T, R]) -> None:
-        """Run one batch and deliver its outcome."""
+    async def _carry(self, consumer: Consumer[T, R], batch: Batch[T, R]) -> bool:
+        """Run one batch and deliver its outcome; return whether the next may begin at once."""
         consumer.batch = batch
         clients = (request.client.name for request, _, _ in batch.parts)
         self._dispatcher.dispatched(batch.dispatched, len(batch.items), consumer.number, clients)
@@ -370,9 +394,12 @@ class Batcher(Generic[T, R]):
         self._dispatcher.answered(now, self._waiting.depth, consumer.number, failed=failed)
         if consumer.turn:
             consumer.turn.spent(compute_s)
+        short, ahead = self._dispatcher.short, False
         if error is None:
             self._undelivered.append((batch, results, compute_s))
-            if self._dispatcher.short:
+            if short and self._elsewhere:
+                ahead = self.depth >= self._dispatcher.share(self.depth + size, consumer.number)
+            if short and not ahead:
                 self._deliver()
             else:  # start the next batch before answers are made of this one
                 asyncio.get_running_loop().call_soon(self._deliver)
@@ -380,6 +407,7 @@ class Batcher(Generic[T, R]):
             self._fail_all(batch, error)
             error = None  # its traceback has this frame, and so the batch's items: a cycle
         call_safely(self._on_batch, BatchRecord(size, compute_s, failed))
+        return ahead
 
     def _deliver(self) -> None:
         """Deliver results to their requests, in the order in which the batches ended."""

@@ -17,6 +17,7 @@ from service.batching.policy import (
     completion,
     decide,
     seconds_of,
+    share,
 )
 from service.batching.rivalry import Rivalry
 from service.batching.traffic import Traffic
@@ -104,10 +105,24 @@ class Dispatcher:
     def learn(self, latency: Latency, engine: int = 0) -> None:
         """Replace what is known of an engine's latency."""
         if self._engines[engine].learn(latency, self.short_s):
-            short = all(state.short for state in self._engines)
+            # All run the same model: the shortest time decides among them, too.
+            short = any(state.short for state in self._engines)
             if short and not self._short:
                 self._traffic = Traffic(len(self._engines))  # not updated from now on
             self._short = short
+
+    def add(self, latency: Latency) -> None:
+        """Add an engine, before any item arrives."""
+        self._engines.append(_Engine(latency))
+        self._traffic = Traffic(len(self._engines))
+        self.learn(latency, len(self._engines) - 1)
+
+    def share(self, inside: int, engine: int) -> int:
+        """Return the most items of this engine's next batch, if batches are short; `inside` are
+        those that the others do not run."""
+        state, most = self._engines[engine], self._engines[engine].latency.max_batch
+        others = [other for _, other in self._counted() if other is not state]
+        return min(most, share(inside + sum(other.items for other in others), 1 + len(others)))
 
     def serve(self, engine: int, *, serves: bool) -> None:
         """Note whether an engine takes batches; one that restarts does not."""
@@ -180,7 +195,9 @@ class Dispatcher:
             if not depth or state.items or state.held is not None:
                 return _NOTHING
             if self._short:
-                return Decision(min(depth, state.latency.max_batch))
+                if len(self._engines) == 1:
+                    return Decision(min(depth, state.latency.max_batch))
+                return Decision(min(depth, self.share(depth, engine)))
             if depth == 1 and not self._traffic.expecting(engine):
                 return _ONE
             if depth < state.pause.enough and now < state.pause.look_again:

@@ -173,6 +173,15 @@ def completion(view: View, ahead: int, items: int) -> float:
     return _free(view) + seconds_of(view.slots, ahead + items)
 
 
+def share(inside: int, engines: int) -> int:
+    """Return the most items of a short batch, where so many wait or run on so many engines.
+
+    A larger batch would leave another engine without work: clients that wait for its answers send
+    nothing meanwhile.
+    """
+    return -(-inside // engines)
+
+
 def seconds_of(slots: Sequence[Slot], items: int) -> float:
     """Return the seconds until `items` are done, counted from when the first of `slots` is free.
 

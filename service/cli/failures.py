@@ -4,18 +4,9 @@ from loadtest import LoadTestError, OptionsError
 from models import DeviceLostError, ModelError
 from service.errors import ServiceError
 from service.http.server import DEVICE_LOST, ListenError
-from service.processes import WorkersError
 from service.settings import SettingsError
 
-_EXPECTED = (
-    ModelError,
-    ServiceError,
-    ListenError,
-    WorkersError,
-    LoadTestError,
-    SettingsError,
-    OSError,
-)
+_EXPECTED = (ModelError, ServiceError, ListenError, LoadTestError, SettingsError, OSError)
 
 
 def status_of(error: Exception) -> int | None:

@@ -15,13 +15,13 @@ from service.api.app import create_app
 from service.api.page import example_for
 from service.api.v1 import CLASSIFY_PATH, model_path
 from service.edge.keys import Keys
+from service.engine.job_processes import JobParent
 from service.grpc import port_of
 from service.hosting.opening import add_models, make_repository
 from service.hosting.reads import Reads
 from service.hosting.repository import Repository
 from service.http.metrics_port import metrics_port
 from service.http.server import bind, ended_by_sigterm, run_server
-from service.processes import Options, prepare, run_workers
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging
 
@@ -38,24 +38,17 @@ def listen(
 ) -> None:
     """Serve what `begin_reading` reads until a signal; with `browse`, open the page in a browser
     once the server is ready."""
-    configure = partial(
-        configure_logging,
-        verbose=verbose,
-        log_format=settings.log_format,
-        level=settings.log_level,
-    )
-    configure()
+    configure_logging(verbose=verbose, log_format=settings.log_format, level=settings.log_level)
     keys = _keys(settings)
     with ExitStack() as stack:
+        # First: it has no threads yet, and no sockets.
+        parent = JobParent.fork() if settings.processes else None
+        if parent is not None:
+            stack.callback(parent.close)
         stack.enter_context(ended_by_sigterm())
         # Before the models, which may take long to open: an address in use fails at once.
         listener = stack.enter_context(bind(settings.host, settings.port))
-        if settings.workers:
-            if not hasattr(os, "memfd_create"):
-                raise SettingsError("--workers: only Linux has the shared memory that it needs")
-            prepare([__name__])
-        make = partial(make_repository, settings)
-        repository = make(decode_threads=0 if settings.workers else settings.thread_count)
+        repository = make_repository(settings, parent)
         if settings.metrics_port is not None:
             exposition = repository.metrics.exposition
             scraped = metrics_port(settings.host, settings.metrics_port, exposition)
@@ -67,26 +60,17 @@ def listen(
         announce = partial(
             _announce, settings, listener.getsockname()[1], repository, browse=browse
         )
-        if not settings.workers:
-            app = create_app(repository, metrics_port=settings.metrics_port)
-            all_answered = run_server(
-                app,
-                app.endpoints,
-                repository,
-                listener,
-                settings,
-                keys,
-                announce,
-                port_of(repository, settings),
-            )
-        else:
-            make_for_worker = partial(
-                make,
-                decode_threads=max(1, settings.thread_count // settings.workers),
-                decode_bytes=settings.decode_bytes // settings.workers,
-            )
-            options = Options(settings, keys, make_for_worker, configure)
-            all_answered = run_workers(repository, listener, options, announce)
+        app = create_app(repository, metrics_port=settings.metrics_port)
+        all_answered = run_server(
+            app,
+            app.endpoints,
+            repository,
+            listener,
+            settings,
+            keys,
+            announce,
+            port_of(repository, settings),
+        )
     if not all_answered:
         raise typer.Exit(1)
 

@@ -26,7 +26,7 @@ from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, SHORT_S, SHORT_WITH_DECODING_S, Urgency
 from service.batching.queue import OnOutcome, Posted
 from service.engine.ranking import ScoreRow
-from service.engine.supervised_engine import Item, Probe, State, SupervisedEngine
+from service.engine.supervised_engine import Item, Jobs, Probe, State, SupervisedEngine
 from service.engine.undecoded import Sample, Undecoded
 from service.engine.watchdog import Bounds
 from service.errors import NotReadyError, ServiceError, ShuttingDownError
@@ -59,6 +59,13 @@ def layers_of(engines: Sequence[EngineStatus]) -> str:
     return ". ".join(dict.fromkeys(engine.layers for engine in engines if engine.layers))
 
 
+class Elsewhere(NamedTuple):
+    """Says how an engine's jobs may run in other processes, too."""
+
+    start: Callable[[Engine], Jobs | None]  # of a warm engine; None: it cannot
+    turns: Sequence[DeviceTurns]  # of each further batch that runs at a time
+
+
 class EngineRunner:
     """Batches requests for the engines of one model, and restarts these."""
 
@@ -76,12 +83,14 @@ class EngineRunner:
         sample: Sample | None = None,
         bounds: Bounds | None = None,
         reopen: Callable[[int], Engine] | None = None,
+        elsewhere: Elsewhere | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
         """Take the `turns` of each engine's device, which all models on it share.
 
         `measure_s`, `known`, `sample` and `bounds` as in SupervisedEngine; `reopen` takes the
-        number of the engine to replace. `on_failure` is called when the runner is FAILED.
+        number of the engine to replace. Where one engine's jobs decode, they may run `elsewhere`.
+        `on_failure` is called when the runner is FAILED.
         """
         self.classes = engines[0].classes
         self.state = State.WARMING
@@ -105,6 +114,9 @@ class EngineRunner:
             for number, engine in enumerate(engines)
         ]
         self._serving = len(engines)
+        self._elsewhere = elsewhere
+        # By engine, the numbers that the batcher has for the batches that it runs at a time.
+        self._numbers = [[number] for number in range(len(engines))]
         self._on_failure = on_failure
         self.batcher = Batcher(
             *(engine.run for engine in self._engines),
@@ -141,13 +153,14 @@ class EngineRunner:
 
     @property
     def decoding_jobs(self) -> int:
-        """Return how many of its threads may decode an image at a time."""
-        return len(self._engines) if self.decodes else 0
+        """Return how many images its threads and processes may decode at a time."""
+        return sum(map(len, self._numbers)) if self.decodes else 0
 
     @property
     def lost_to_decoders(self) -> int:
-        """Return how many of its threads were given up so far because a decoder hung."""
-        return sum(engine.lost_to_decoders for engine in self._engines)
+        """Return how many of its threads and processes were lost so far, mostly by a decoder."""
+        jobs = (engine.jobs.lost for engine in self._engines if engine.jobs is not None)
+        return sum(engine.lost_to_decoders for engine in self._engines) + sum(jobs)
 
     @property
     def engines(self) -> Sequence[EngineStatus]:
@@ -161,10 +174,17 @@ class EngineRunner:
                 engine.state is State.READY,
                 engine.engine.max_batch,
                 engine.restarts,
-                *self.batcher.ran(number),
+                *self._ran(number),
             )
             for number, engine in enumerate(self._engines)
         ]
+
+    def _ran(self, number: int) -> tuple[int, int, float]:
+        """Return how many batches an engine ended, of how many images, and their seconds over how
+        many it runs at a time."""
+        numbers = self._numbers[number]
+        batches, images, seconds = zip(*map(self.batcher.ran, numbers), strict=True)
+        return sum(batches), sum(images), sum(seconds) / len(numbers)
 
     def post(
         self,
@@ -203,10 +223,21 @@ class EngineRunner:
                 raise
         # Else decoding the next batch while one runs gains more.
         self.decodes = all(engine.decode_s >= engine.run_s > 0 for engine in self._engines)
+        if self.decodes and len(self._engines) == 1:
+            self._spread(self._engines[0])
         for number in range(len(self._engines)):
             self._learn(number)
         if self.state is State.WARMING:  # draining may have begun
             self.state = State.READY
+
+    def _spread(self, engine: SupervisedEngine) -> None:
+        """Let other processes run the engine's batches, too."""
+        where = self._elsewhere
+        if where is None or not where.turns or (jobs := where.start(engine.engine)) is None:
+            return
+        engine.jobs = jobs
+        self.batcher.spread(where.turns)
+        self._numbers = [[*range(1 + len(where.turns))]]
 
     def refuse(self) -> None:
         """Refuse new requests."""
@@ -238,11 +269,11 @@ class EngineRunner:
     def _learn(self, number: int) -> None:
         """Expect batches to take what an engine's warm-up measured."""
         engine = self._engines[number]
+        latency, short_s = engine.measured, SHORT_S
         if self.decodes:
-            latency = engine.measured.after(engine.decode_s)
-            self.batcher.learn(latency, number, SHORT_WITH_DECODING_S)
-        else:
-            self.batcher.learn(engine.measured, number, SHORT_S)
+            latency, short_s = latency.after(engine.decode_s), SHORT_WITH_DECODING_S
+        for each in self._numbers[number]:
+            self.batcher.learn(latency, each, short_s)
 
     def _latency(self, number: int) -> Latency:
         return self.batcher.latency(number)
@@ -257,7 +288,8 @@ class EngineRunner:
         number = self._engines.index(engine)
         if ready:
             self._learn(number)
-        self.batcher.serve(number, serves=ready)
+        for each in self._numbers[number]:
+            self.batcher.serve(each, serves=ready)
         states = [member.state for member in self._engines]
         self._serving = states.count(State.READY)
         final = all(state is State.FAILED for state in states)

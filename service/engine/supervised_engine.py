@@ -23,7 +23,7 @@ from math import inf
 from operator import call
 from threading import Lock
 from time import monotonic, perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,13 @@ from service.engine.ranking import ScoreRow, rank, unscored
 from service.engine.threads import ThreadPool, outcome_of
 from service.engine.undecoded import NotHereError, Sample, Undecoded
 from service.engine.watchdog import Bounds, Restarts
-from service.errors import NotReadyError, ServiceError, ShuttingDownError, ThreadLostError
+from service.errors import (
+    DecoderLostError,
+    NotReadyError,
+    ServiceError,
+    ShuttingDownError,
+    ThreadLostError,
+)
 
 T = TypeVar("T")
 
@@ -69,6 +75,41 @@ class Probe(NamedTuple):
 
 Item = Image | Undecoded | Probe
 """One item of a batch."""
+
+
+class JobResult(NamedTuple):
+    """Holds what a job made of a batch."""
+
+    results: Results | None  # of the images that were decoded; None: there is none
+    failures: Mapping[int, Exception]  # of the others, by their place in the batch
+    decode_s: float
+
+
+class JobLostError(Exception):
+    """Says that a process was lost with its job."""
+
+    def __init__(self, how: str, index: int | None) -> None:
+        """Take `how` it ended, such as "ended", and which of the batch's images it was decoding, or
+        None."""
+        super().__init__(f"the process that ran the batch {how}")
+        self.how, self.index = how, index
+
+
+class Jobs(Protocol):
+    """Runs an engine's batches in other processes (`service/engine/job_processes.py`)."""
+
+    lost: int
+    """How many processes were lost so far."""
+
+    def post(self, items: Sequence[Item], bound_s: float) -> "asyncio.Future[JobResult] | None":
+        """Run a batch elsewhere, or return None where it is to run here. The future may have
+        JobLostError."""
+
+    def renew(self) -> None:
+        """End all processes, because their engines fail."""
+
+    def close(self) -> None:
+        """End all processes."""
 
 
 @unique
@@ -124,6 +165,8 @@ class SupervisedEngine:
         self.failure: EngineError | None = None  # why it is FAILED
         self.warm_up_s = 0.0
         self.lost_to_decoders = 0  # threads so far
+        self.jobs: Jobs | None = None  # set where other processes run its batches, too
+        self._running = 0  # batches
         self.given_up = False  # set where a failure is not to be followed by a restart
         self._probe = np.random.default_rng(0).integers(0, 256, image_shape, np.uint8)
         self._output = output
@@ -161,17 +204,45 @@ class SupervisedEngine:
         self.state = State.READY
 
     async def run(self, images: Sequence[Item]) -> Sequence[ScoreRow]:
-        """Return a batch's scores, with the inner values that any of its images asks for."""
+        """Return a batch's scores, with the inner values that any of its images asks for.
+
+        An image that is alone here is run by the thread, which takes less time to hand it to.
+        """
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
+        alone = len(images) == 1 and not self._running
+        bound_s = self._bounds.batch(self._latency(), len(images))
+        self._running += 1
+        try:
+            job = None if alone or self.jobs is None else self.jobs.post(images, bound_s)
+            if job is None:
+                rows = await self._run_here(images, bound_s)
+            else:
+                rows = await self._run_elsewhere(job, images, bound_s)
+        finally:
+            self._running -= 1
+        self._failures = 0
+        if (now := monotonic()) >= self._look:
+            self._look = now + _LOOK_S
+            self._odd = 0 if any(map(_may_be_right, rows)) else self._odd + 1
+            if self._odd >= _FAILURES and self._examining is None:
+                if self.jobs is not None:
+                    self.jobs.renew()
+                self._examining = asyncio.create_task(self._examine(self._thread))
+        return rows
+
+    async def _run_here(self, images: Sequence[Item], bound_s: float) -> Sequence[ScoreRow]:
         thread, size = self._thread, len(images)
-        bound_s = self._bounds.batch(self._latency(), size)
         patience_s = _PATIENCE_S if thread.took_s < _QUICK_S else 0.0
         try:
-            rows = await thread.pool.run(thread.run, images, bound_s, patience_s)
+            return await thread.pool.run(thread.run, images, bound_s, patience_s)
         except ThreadLostError:
             if thread is self._thread and (left := thread.leave_decoder()) is not None:
-                return self._without(thread, *left, size, bound_s)
+                engine, index = left
+                self._leave(thread, engine)
+                error = f"the image was not decoded within {bound_s:.1f} s; it may be the cause"
+                lost = ThreadLostError(f"given up: {error}")
+                return await self._without_one(images, index, lost, bound_s)
             self._replace(thread, f"it did not end a batch of {size} within {bound_s:.1f} s")
             raise
         except DeviceLostError as error:
@@ -182,30 +253,46 @@ class SupervisedEngine:
             if self._failures == _FAILURES and self._reopen is not None:
                 self._replace(thread, f"it failed on {_FAILURES} batches in a row: {error}")
             raise
-        self._failures = 0
-        if (now := monotonic()) >= self._look:
-            self._look = now + _LOOK_S
-            self._odd = 0 if any(map(_may_be_right, rows)) else self._odd + 1
-            if self._odd >= _FAILURES and self._examining is None:
-                self._examining = asyncio.create_task(self._examine(thread))
-        return rows
 
-    def _without(
-        self, stuck: "_Thread", engine: Engine, index: int, size: int, bound_s: float
+    async def _run_elsewhere(
+        self, job: "asyncio.Future[JobResult]", images: Sequence[Item], bound_s: float
     ) -> Sequence[ScoreRow]:
-        """Go on with another thread after a decoder hung on a batch's image `index`. Return the
-        batch's rows: an error for that image, and the others left to the decode pool."""
+        try:
+            return _rows(await job, self._output)
+        except JobLostError as lost:
+            if lost.index is None:
+                raise
+            error = DecoderLostError(lost.how)
+            return await self._without_one(images, lost.index, error, bound_s)
+        except Exception as failure:
+            _log.exception("the engine of another process failed on a batch of %d", len(images))
+            self._failures += 1
+            if self._failures == _FAILURES and self.jobs is not None:
+                self._failures = 0
+                _log.error("it failed on %d batches in a row: %s", _FAILURES, failure)
+                self.jobs.renew()
+            raise
+
+    def _leave(self, stuck: "_Thread", engine: Engine) -> None:
+        """Go on with another thread after a decoder hung in one."""
         stuck.close()
         self._thread = _Thread(self._output, engine)
         self._threads = [other for other in self._threads if other is not stuck] + [self._thread]
         self.lost_to_decoders += 1
         _log.error("%s left a decoder that hung, and goes on in another thread", self._name)
-        rows = [unscored(NotHereError()) for _ in range(size)]
-        rows[index] = unscored(
-            ThreadLostError(
-                f"given up: the image was not decoded within {bound_s:.1f} s; it may be the cause"
-            )
-        )
+
+    async def _without_one(
+        self, images: Sequence[Item], index: int, error: Exception, bound_s: float
+    ) -> Sequence[ScoreRow]:
+        """Return the rows of a batch whose image `index` has an error: the other files are left to
+        the decode pool, and what is no file is run."""
+        rows = [unscored(NotHereError()) for _ in images]
+        rows[index] = unscored(error)
+        others = [place for place, image in enumerate(images) if _undecoded(image) is None]
+        if others:
+            ran = await self._run_here([images[place] for place in others], bound_s)
+            for place, row in zip(others, ran, strict=True):
+                rows[place] = row
         return rows
 
     async def _examine(self, thread: "_Thread") -> None:
@@ -222,6 +309,8 @@ class SupervisedEngine:
 
     def close(self) -> "list[asyncio.Future[None]]":
         """Close the engine, and abandoned engines when they return from their calls."""
+        if self.jobs is not None:
+            self.jobs.close()
         for task in (self._restarting, self._examining):
             if task is not None:
                 task.cancel()
@@ -284,6 +373,14 @@ class SupervisedEngine:
     def _become(self, state: State) -> None:
         self.state = state
         self._on_change(self)
+
+
+def _rows(done: JobResult, output: OutputKind) -> Sequence[ScoreRow]:
+    """Return the rows of all images of a job."""
+    rows = [] if done.results is None else rank(done.results, output, done.decode_s)
+    for index, failure in sorted(done.failures.items()):
+        rows.insert(index, unscored(failure))
+    return rows
 
 
 def _is_finite(row: ScoreRow) -> bool:
@@ -361,34 +458,29 @@ class _Thread:
         """Return the rows of a batch; a row of an image that was not decoded has its error. Raises
         what the engine raises."""
         started = perf_counter()
-        failures: dict[int, Exception] = {}
-        decode_s = 0.0
-        if any(map(_undecoded, items)):
-            items, failures = self._decoded(items)
-            decode_s = perf_counter() - started
-        with self._handover:
-            self._decoding = None
-            engine, n = self._engine, len(items)
-        if engine is None:
-            raise EngineError("the engine is not open")
-        rows: list[ScoreRow] = []
         try:
-            if items:
-                results = _run(engine, items)
-                shape = results.scores.shape
-                if shape != (n, engine.classes):
-                    raise EngineError(
-                        f"scores of shape {shape} for {n} images of {engine.classes} classes"
-                    )
-                rows = rank(results, self._output, decode_s)
+            done = do_job(items, self._begin, self._begin_running)
+            rows = _rows(done, self._output)
         except Exception:
             self.took_s = inf
-            _log.exception("the engine failed on a batch of %d", n)
+            if self._engine is not None:  # it was not taken away
+                _log.exception("the engine failed on a batch of %d", len(items))
             raise
         self.took_s = perf_counter() - started
-        for index, failure in sorted(failures.items()):
-            rows.insert(index, unscored(failure))
         return rows
+
+    def _begin(self, index: int) -> bool:
+        """Note which image is decoded next; return False once the engine was taken away."""
+        self._decoding = index
+        return self._engine is not None
+
+    def _begin_running(self) -> Engine:
+        with self._handover:
+            self._decoding = None
+            engine = self._engine
+        if engine is None:
+            raise EngineError("the engine is not open")
+        return engine
 
     def leave_decoder(self) -> tuple[Engine, int] | None:
         """Take the engine away while the thread decodes; return it and the image's place in its
@@ -399,40 +491,6 @@ class _Thread:
                 return None
             self._engine = None
         return engine, index
-
-    def _decoded(self, items: Sequence[Item]) -> tuple[list[Item], dict[int, Exception]]:
-        """Return the items whose images were decoded, and the errors of all others by their index.
-
-        All headers are read first: for all but the first of them the code that does it is in the
-        processor's cache, and takes a quarter of the time.
-        """
-        failures: dict[int, Exception] = {}
-        files = {index: file for index, item in enumerate(items) if (file := _undecoded(item))}
-        decoders = self._each({index: file.read for index, file in files.items()}, failures)
-        pixels = self._each(decoders, failures)
-        decoded = [
-            _with(item, pixels[index]) if index in pixels else item
-            for index, item in enumerate(items)
-            if index in pixels or index not in files
-        ]
-        return decoded, failures
-
-    def _each(
-        self, calls: Mapping[int, Callable[[], T]], failures: dict[int, Exception]
-    ) -> dict[int, T]:
-        """Return the results of calls, by their images' index, and add to `failures` what they
-        raise; stop when the engine is taken away, as a call took too long."""
-        results = {}
-        for index, function in calls.items():
-            if self._engine is None:
-                break
-            self._decoding = index
-            result, error = outcome_of(call, function)
-            if error is None:
-                results[index] = result
-            else:
-                failures[index] = error
-        return results
 
     def close(self) -> "asyncio.Future[None]":
         """Close the engine and end the thread, once it is free."""
@@ -452,6 +510,60 @@ class _Thread:
                 self._engine.close()
         except Exception:  # noqa: BLE001  an engine that failed may fail to close, too
             _log.exception("the engine could not be closed")
+
+
+def do_job(
+    items: Sequence[Item], begin: Callable[[int], bool], begin_running: Callable[[], Engine]
+) -> JobResult:
+    """Decode the files of a batch, and run it.
+
+    `begin` is told which image is decoded next, and says whether to go on; `begin_running` returns
+    the engine. Raises what these and the engine raise.
+
+    All headers are read first: for all but the first of them the code that does it is in the
+    processor's cache, and takes a quarter of the time.
+    """
+    started = perf_counter()
+    failures: dict[int, Exception] = {}
+    decode_s = 0.0
+    files = {index: file for index, item in enumerate(items) if (file := _undecoded(item))}
+    if files:
+        decoders = _each({index: file.read for index, file in files.items()}, failures, begin)
+        pixels = _each(decoders, failures, begin)
+        items = [
+            _with(item, pixels[index]) if index in pixels else item
+            for index, item in enumerate(items)
+            if index in pixels or index not in files
+        ]
+        decode_s = perf_counter() - started
+    engine = begin_running()
+    if not items:
+        return JobResult(None, failures, decode_s)
+    results, n = _run(engine, items), len(items)
+    if results.scores.shape != (n, engine.classes):
+        raise EngineError(
+            f"scores of shape {results.scores.shape} for {n} images of {engine.classes} classes"
+        )
+    return JobResult(results, failures, decode_s)
+
+
+def _each(
+    calls: Mapping[int, Callable[[], T]],
+    failures: dict[int, Exception],
+    begin: Callable[[int], bool],
+) -> dict[int, T]:
+    """Return the results of calls, by their images' index, and add to `failures` what they raise;
+    stop where `begin` says so, as a call took too long."""
+    results = {}
+    for index, function in calls.items():
+        if not begin(index):
+            break
+        result, error = outcome_of(call, function)
+        if error is None:
+            results[index] = result
+        else:
+            failures[index] = error
+    return results
 
 
 def _undecoded(item: Item) -> Undecoded | None:

@@ -12,6 +12,9 @@ from models import Pixels
 class Undecoded:
     """An image that is still a file."""
 
+    file: bytes
+    """What another process can make it of again."""
+
     expected_s: float
     """The estimated seconds of one core that decoding it takes."""
 

@@ -18,7 +18,7 @@ _RESTART_LEAST_S = 120.0
 
 # So many restarts within so many seconds are one too many.
 _TOO_MANY = 3
-_WITHIN_S = 300.0
+WITHIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Restarts:
     def another(self, now: float) -> bool:
         """Return whether to restart once more now, and count the restart if so."""
         times = self._times
-        if len(times) == times.maxlen and now - times[0] <= _WITHIN_S:
+        if len(times) == times.maxlen and now - times[0] <= WITHIN_S:
             return False
         times.append(now)
         return True

@@ -19,18 +19,15 @@ def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
         return None
     from service.grpc.port import GrpcPort  # noqa: PLC0415  needs the extra `grpc`
 
-    shared = bool(settings.workers)
-    return GrpcPort(
-        settings.host, settings.grpc_port, repository, max_arriving(settings), shared=shared
-    )
+    return GrpcPort(settings.host, settings.grpc_port, repository, max_arriving(settings))
 
 
 def max_arriving(settings: Settings) -> int:
-    """Return how many messages may arrive at once in one process.
+    """Return how many messages may arrive at once.
 
     The number is at most that of images that may wait. grpcio does not say how long a message will
     be, so each counts as one of the greatest length, and all together may take a share of the
     memory.
     """
-    room = available_memory() // (settings.workers or 1) // _SHARE
+    room = available_memory() // _SHARE
     return max(1, min(settings.max_queue + settings.max_batch, room // settings.max_body_bytes))

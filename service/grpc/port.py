@@ -154,13 +154,9 @@ class _Flow:
 class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Serves a repository's models at an address."""
 
-    def __init__(
-        self, host: str, port: int, repository: Repository, max_arriving: int, *, shared: bool
-    ) -> None:
-        """Let at most `max_arriving` messages arrive at once; `shared` means other processes listen
-        too."""
+    def __init__(self, host: str, port: int, repository: Repository, max_arriving: int) -> None:
+        """Let at most `max_arriving` messages arrive at once."""
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._shared = shared
         self._stopping = False
         self.number = port  # once it listens
         self._repository = repository
@@ -180,7 +176,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Listen; `edge` admits requests. Raises OSError if the address is in use."""
         self._edge = edge
         options = {
-            "grpc.so_reuseport": int(self._shared),
+            "grpc.so_reuseport": 0,
             "grpc.max_receive_message_length": self._repository.max_body_bytes,
             "grpc.per_message_decompression": 0,  # it would be in the event loop
             "grpc.max_send_message_length": -1,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from service.engine.job_processes import JobParent
 from service.engine.watchdog import Bounds
 from service.hosting.finding import decoder, find_models
 from service.hosting.hub import parse_address
@@ -14,25 +15,22 @@ from service.hosting.swaps import Swaps
 from service.settings import Settings, SettingsError
 
 
-def make_repository(
-    settings: Settings, *, decode_threads: int, decode_bytes: int | None = None
-) -> Repository:
-    """Return a repository without models; `decode_bytes` overrides the settings.
-
-    Without `decode_threads` other processes decode.
-    """
+def make_repository(settings: Settings, parent: JobParent | None = None) -> Repository:
+    """Return a repository without models; `parent` forks processes for their jobs."""
     return Repository(
         max_batch=settings.max_batch,
         max_queue=settings.max_queue,
         max_body_bytes=settings.max_body_bytes,
         max_pixels=settings.max_pixels,
-        decode_threads=decode_threads,
-        decode_bytes=settings.decode_bytes if decode_bytes is None else decode_bytes,
-        sample=PHOTOGRAPHS[0].read_bytes() if decode_threads else None,
+        decode_threads=settings.thread_count,
+        decode_bytes=settings.decode_bytes,
+        sample=PHOTOGRAPHS[0].read_bytes(),
         default=_default(settings),
         strict=settings.strict,
         shared_memory=settings.shared_memory,
         swaps=settings.may_change,
+        parent=parent,
+        processes=settings.processes,
         bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
     )
 

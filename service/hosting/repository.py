@@ -19,10 +19,11 @@ from models import DeviceLostError, Engine, EngineError
 from service.batching.company import Company
 from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
+from service.engine.job_processes import JobParent, JobProcesses
 from service.engine.lane import Lane
 from service.engine.memory import MemoryPressure, Slack, give_back_free_memory
 from service.engine.process_pool import ProcessPool
-from service.engine.runner import EngineRunner
+from service.engine.runner import Elsewhere, EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
 from service.engine.watchdog import Bounds
@@ -33,6 +34,7 @@ from service.hosting.admission import Admission, ByteRoom
 from service.hosting.pipeline import READ, FailedModel, ModelInfo, Pipeline
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
+from service.images.coded import Coded
 from service.images.decode_pool import DecodePool, Decoding, in_process
 from service.telemetry.metrics import Metrics, ModelMetrics
 
@@ -139,11 +141,14 @@ class Repository:
         decode_s: float = _DECODE_S,
         shared_memory: bool = False,
         swaps: bool = False,
+        parent: JobParent | None = None,
+        processes: int = 0,
     ) -> None:
         """Set limits for each model; the limits on bytes and decode threads are shared by all.
 
         `max_queue` is in images. Where decoding the `sample`, an image, takes no less time than
-        running it on a CPU, a model's jobs decode the images that they run. `default` names the
+        running it on a CPU, a model's jobs decode the images that they run, in up to `processes`
+        processes that the `parent` forks, if there is one. `default` names the
         model of `/v1/classify`. With `strict` warming up raises the first error, not only where no
         model can be served; it times batches for `measure_s`. `bounds` are the engines' timeouts,
         and `decode_s` is that of one image. With `swaps` recent images are kept, to compare new
@@ -175,6 +180,7 @@ class Repository:
         self._decoders.jobs = lambda: sum(p.runner.decoding_jobs for p in self._every)
         self.metrics.lost_decode_threads = self._lost_decode_threads
         self._sample = sample
+        self._parent, self._most_processes = parent, processes if parent is not None else 0
         self._teller = ThreadPool("metrics", 1, bound_s=_TELL_S)
         self._told: asyncio.Future[bytes] | None = None  # metrics that are made, or were last
         self._next_told: asyncio.Future[bytes] | None = None  # that will be
@@ -230,11 +236,26 @@ class Repository:
             else partial(_decode, prepare, self._sample),
             bounds=self._bounds,
             reopen=reopen,
+            elsewhere=Elsewhere(
+                partial(self._jobs_of, prepare),
+                # One batch more, in place of one that this process runs.
+                [self._turns[number] for number in range(1, self._most_processes)],
+            ),
             on_failure=self._fail,
         )
         pipeline = self._pipeline(info, runner, prepare, metrics)
         self._aside.add(pipeline)
         return pipeline
+
+    def _jobs_of(self, prepare: Callable[[bytes], Decoding], engine: Engine) -> JobProcesses | None:
+        """Return the processes that may run an engine's batches, if they can."""
+        from models import elsewhere  # noqa: PLC0415  with the library that the engine has brought
+
+        opened = elsewhere(engine)
+        if self._parent is None or opened is None:
+            return None
+        coded = partial(Coded, prepare=prepare, fits=self._decoders.fits_in_job)
+        return JobProcesses(self._parent, (opened, coded), self._most_processes)
 
     def install(self, new: Pipeline) -> None:
         """Serve a model from now on, in place of its old version if there is one."""
@@ -289,17 +310,6 @@ class Repository:
         """Return all models with engines, whether or not they are served."""
         yield from self.models.values()
         yield from tuple(self._aside)
-
-    def join(
-        self,
-        info: ModelInfo,
-        runner: EngineRunner,
-        prepare: Callable[[Any], Decoding],
-        metrics: ModelMetrics,
-    ) -> Pipeline:
-        """Add a model that runs in another process, which exports its metrics."""
-        self.models[info.name] = self._pipeline(info, runner, prepare, metrics)
-        return self.models[info.name]
 
     def _pipeline(
         self,

@@ -18,7 +18,6 @@ import struct
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from math import ceil
 from typing import Any, Protocol
 
 import uvicorn
@@ -152,10 +151,9 @@ def http_settings(
         from service.telemetry.tracing import Traces  # noqa: PLC0415  needs the extra `otel`
 
         on_end.append(Traces())
-    servers = settings.workers or 1  # each takes its share of the connections
     limits = Limits(
-        connections=ceil(settings.max_connections / servers),
-        per_address=ceil(settings.connections_per_address / servers),
+        connections=settings.max_connections,
+        per_address=settings.connections_per_address,
         per_client=settings.max_per_client,
         rate=settings.max_rate,
         # Behind a proxy on this machine every client comes from a loopback address.

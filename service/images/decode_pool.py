@@ -10,6 +10,7 @@ ones have threads of their own, one of which each client leaves to others, and h
 """
 
 from collections.abc import Callable, Collection
+from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -87,6 +88,12 @@ def in_process(processes: ProcessPool) -> Call:
     return decode_there
 
 
+def _fits_in_job(quick_bytes: int, decoding: Decoding) -> bool:
+    cost = decoding.cost
+    quick = cost.seconds <= _IN_JOB_S and cost.bytes <= quick_bytes
+    return quick and not decoding.apart
+
+
 class DecodePool:
     """Decodes images in threads; used from one event loop."""
 
@@ -108,6 +115,8 @@ class DecodePool:
         self._large_threads = max(min(1, threads), threads // 2)
         self.quick_bytes = min(_QUICK_BYTES, budget_bytes // (_SHARE * max(1, threads)))
         self._budget_bytes = budget_bytes
+        # Whether an image may be decoded in the job that runs it; any thread or process may ask.
+        self.fits_in_job: Callable[[Decoding], bool] = partial(_fits_in_job, self.quick_bytes)
         self.jobs: Callable[[], int] = int  # of engines, in each of which a quick one is decoded
         quick = ThreadPool("decode", threads, bound_s=bound_s, nice=nice)
         slow = ThreadPool("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)
@@ -135,13 +144,6 @@ class DecodePool:
     def lost(self) -> int:
         """Return how many threads were given up so far because they hung."""
         return sum(lane.pool.lost for lane in (self._quick, self._large, self._long))
-
-    def fits_in_job(self, decoding: Decoding) -> bool:
-        """Return whether an image may be decoded in the job that runs it; any thread may call
-        this."""
-        cost = decoding.cost
-        quick = cost.seconds <= _IN_JOB_S and cost.bytes <= self.quick_bytes
-        return quick and not decoding.apart
 
     def admit(self, *decodings: Decoding, client: Client = ANYONE) -> None:
         """Raise PayloadTooLargeError if an image exceeds the budget, DecodersBusyError if it would

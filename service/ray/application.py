@@ -24,7 +24,7 @@ from service.settings import Settings, SettingsError
 # would only seem to protect the service.
 _OF_THE_SERVER = (
     *("api_key_file", "cors_origin", "grpc_port", "max_per_client", "max_rate", "otel"),
-    *("shared_memory", "workers"),
+    "shared_memory",
 )
 
 
@@ -68,7 +68,7 @@ def build(settings: Settings) -> App:
     if not settings.threads:
         assigned = ray.get_runtime_context().get_assigned_resources()
         settings = settings.model_copy(update={"threads": max(1, int(assigned.get("CPU", 1)))})
-    repository = make_repository(settings, decode_threads=settings.thread_count)
+    repository = make_repository(settings)
     add_models(repository, settings)
     return create_app(repository, metrics=False, lifespan=partial(_lifespan, repository, settings))
 

@@ -186,20 +186,6 @@ def test_device_and_devices_exclude_each_other() -> None:
     assert load_settings({"device": "cpu"}, {"CONVOY_DEVICES": ""}).devices is None
 
 
-@pytest.mark.parametrize("name", ["repository_api", "watch"])
-def test_models_change_in_one_process_only(name: str) -> None:
-    with pytest.raises(SettingsError, match=r"without --workers, whose processes share the models"):
-        load_settings({name: True, "workers": 1}, {})
-    assert getattr(load_settings({name: True}, {}), name)
-
-
-def test_shared_memory_is_of_one_process() -> None:
-    with pytest.raises(SettingsError, match=r"--shared-memory: .*without --workers"):
-        load_settings({"shared_memory": True, "workers": 1}, {})
-    assert load_settings({"shared_memory": True, "workers": 0}, {}).shared_memory
-    assert load_settings({"workers": 1}, {}).workers == 1
-
-
 @pytest.mark.parametrize(
     ("others", "why"),
     [
@@ -213,7 +199,7 @@ def test_a_gpu_resizes_where_there_may_be_one(others: dict[str, object], why: st
     with pytest.raises(SettingsError, match=why.replace("resize", "decode")):
         load_settings({"decode": "gpu", **others}, {})
     assert load_settings({"resize": "cpu", **others}, {}).resize is ResizedBy.CPU
-    for device in ({}, {"device": "cuda"}, {"devices": "cuda:0,cuda:1"}, {"workers": 1}):
+    for device in ({}, {"device": "cuda"}, {"devices": "cuda:0,cuda:1"}):
         assert load_settings({"resize": "gpu", **device}, {}).resize is ResizedBy.GPU
 
 
@@ -226,7 +212,6 @@ def test_a_gpu_resizes_where_there_may_be_one(others: dict[str, object], why: st
         ({"resize": "gpu"}, Kind.DECODED),
         ({"resize": "gpu", "decode": "cpu"}, Kind.DECODED),
         ({"decode": "gpu"}, Kind.JPEG),
-        ({"decode": "gpu", "workers": 2}, Kind.JPEG),
     ],
 )
 def test_what_a_gpu_takes_follows_from_what_it_is_to_do(

@@ -9,7 +9,7 @@ from benchmarks.serving.targets import no_op
 def main() -> None:
     """Serve until terminated."""
     with socket.create_server(("127.0.0.1", settings_given().port)) as listener:
-        no_op(0)(listener)
+        no_op(listener)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ async def client(
         await repository.warm_up()
     ended: list[RequestRecord] = []
     edge = Edge(limits, keys, [ended.append])
-    port = GrpcPort("127.0.0.1", 0, repository, max_arriving, shared=False)
+    port = GrpcPort("127.0.0.1", 0, repository, max_arriving)
     await port.start(edge)
     (pipeline,) = repository.models.values()
     try:
@@ -634,7 +634,7 @@ async def test_requests_inside_are_answered_after_the_port_stops() -> None:
 @run
 async def test_an_address_in_use_is_an_error() -> None:
     async with client() as asking:
-        again = GrpcPort("127.0.0.1", asking.port.number, asking.port._repository, 8, shared=False)
+        again = GrpcPort("127.0.0.1", asking.port.number, asking.port._repository, 8)
         with pytest.raises(OSError, match="gRPC at 127"):
             await again.start(Edge())
 

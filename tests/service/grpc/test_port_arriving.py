@@ -15,7 +15,6 @@ GB = 10**9
         (64 * GB, {}, 136),  # --max-queue and --max-batch
         (64 * GB, {"max_queue": 8}, 16),
         (2 * GB, {}, 25),  # of 20 MB in a quarter
-        (2 * GB, {"workers": 4}, 6),
         (2 * GB, {"max_body_mb": 1}, 136),
         (2 * GB, {"max_body_mb": 1000}, 1),
     ],
@@ -26,4 +25,4 @@ def test_as_many_arrive_as_a_quarter_of_the_memory_holds_of_the_longest(
     monkeypatch.setattr(service.grpc, "available_memory", lambda: memory)
     settings = Settings.model_validate(options)
     assert max_arriving(settings) == most
-    assert most == 1 or most * (settings.workers or 1) * settings.max_body_bytes <= memory / 4
+    assert most == 1 or most * settings.max_body_bytes <= memory / 4

@@ -1,50 +1,13 @@
 """`convoy serve --grpc-port` in processes of its own."""
 
-import re
 import socket
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
-from pathlib import Path
 
 import pytest
-import tritonclient.grpc as triton
 
 from service.cli.listen import _with_grpc_port
 from service.settings import Settings, SettingsError
 from tests.support.command_line import Run
-from tests.support.servers.several_models import announced
-from tests.support.service.triton import files
-
-
-def listeners(port: int) -> set[str]:
-    """The processes that listen at a port."""
-    wanted = re.compile(rf":{port:04X} [0:]+ 0A ")
-    entries = Path("/proc/net/tcp").read_text("ascii") + Path("/proc/net/tcp6").read_text("ascii")
-    inodes = {entry.split()[9] for entry in entries.splitlines() if wanted.search(entry)}
-    found = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # it has ended, or another's
-            if link.readlink().name.removeprefix("socket:[").rstrip("]") in inodes:
-                found.add(link.parts[2])
-    return found
-
-
-def test_every_worker_listens_at_the_one_port() -> None:
-    with announced("--workers", "2", "--grpc-port", "0") as line:
-        port = re.search(r" by gRPC at (127\.0\.0\.1:\d+) ", line)
-        assert port, line
-
-        def ask(digit: int) -> int:
-            own = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
-            with closing(triton.InferenceServerClient(port[1], channel_args=own)) as client:
-                inputs = [tensor.by("grpc") for tensor in files(digit)]
-                return int(client.infer("digits", inputs).as_numpy("logits").argmax())
-
-        sent = [number % 10 for number in range(40)]
-        with ThreadPoolExecutor(8) as pool:
-            assert list(pool.map(ask, sent)) == sent
-        assert len(listeners(int(port[1].rpartition(":")[2]))) == 2
 
 
 def test_a_port_in_use_ends_with_one_line_and_status_1(convoy: Run) -> None:

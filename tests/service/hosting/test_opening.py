@@ -20,7 +20,7 @@ SETTINGS = Settings(device=DeviceKind.CPU, threads=1, max_batch=2, max_queue=3)
 
 
 async def test_the_settings_bound_the_repository() -> None:
-    repository = make_repository(SETTINGS, decode_threads=1)
+    repository = make_repository(SETTINGS)
     add_models(repository, SETTINGS)
     (pipeline,) = repository.models.values()
     assert pipeline.runner.max_batch == 2
@@ -31,7 +31,7 @@ async def test_the_settings_bound_the_repository() -> None:
 
 async def test_a_default_model_that_is_not_served_is_refused() -> None:
     settings = SETTINGS.model_copy(update={"default_model": "other"})
-    repository = make_repository(settings, decode_threads=1)
+    repository = make_repository(settings)
     with pytest.raises(SettingsError, match="other is not served; there are digits"):
         add_models(repository, settings)
     await repository.close(1)
@@ -46,14 +46,14 @@ async def test_a_model_of_a_hub_is_the_default_beside_itself_without_asking_the_
         (hub, "rose"),
         (hub.model_copy(update={"model_name": "mine"}), "mine"),
     ):
-        repository = make_repository(settings, decode_threads=1)
+        repository = make_repository(settings)
         assert repository._default == name
         await repository.close(1)
 
 
 async def test_the_first_of_a_model_beside_itself_is_the_default() -> None:
     settings = SETTINGS.model_copy(update={"beside": "resize=40"})
-    repository = make_repository(settings, decode_threads=1)
+    repository = make_repository(settings)
     add_models(repository, settings)
     assert list(repository.models) == ["digits", "digits-40"]
     assert repository.default is repository.models["digits"]
@@ -61,7 +61,7 @@ async def test_the_first_of_a_model_beside_itself_is_the_default() -> None:
 
 
 async def test_another_asgi_server_runs_the_application_within_its_lifespan() -> None:
-    repository = make_repository(SETTINGS, decode_threads=1)
+    repository = make_repository(SETTINGS)
     add_models(repository, SETTINGS)
 
     @asynccontextmanager

@@ -31,7 +31,7 @@ def repository_of(folder: Path, default: str | None = None) -> Repository:
     settings = Settings(
         model=folder, default_model=default, device=DeviceKind.CPU, threads=1, max_batch=1
     )
-    repository = make_repository(settings, decode_threads=1)
+    repository = make_repository(settings)
     add_models(repository, settings)
     return repository
 

@@ -135,7 +135,7 @@ def test_waiting_images_add_a_replica_and_one_that_leaves_answers_what_it_has() 
     [
         pytest.param(Settings(api_key_file=Path("keys")), id="api_key_file"),
         pytest.param(Settings(max_rate=10), id="max_rate"),
-        pytest.param(Settings(workers=2), id="workers"),
+        pytest.param(Settings(shared_memory=True), id="shared_memory"),
     ],
 )
 def test_settings_of_convoys_own_server_are_refused(

@@ -14,14 +14,12 @@ ORIGIN = "https://example.org"
 SAMPLE = BUILT_IN_MODEL.parent / "samples/7_faint_on_grey.jpg"
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["one process", "workers"])
-def client(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[httpx.Client]:
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("secret-key\n")
     keys.chmod(0o600)
-    arguments = ("--cors-origin", ORIGIN, "--api-key-file", keys, "--workers", request.param)
+    arguments = ("--cors-origin", ORIGIN, "--api-key-file", keys)
     with (
         convoy_serve("digits", "--device", "cpu", *arguments) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,

@@ -213,9 +213,8 @@ def test_a_hangup_while_models_are_loaded_ends_nothing() -> None:
         server.stop()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_metrics_may_have_a_port_of_their_own(keys: Path, workers: int) -> None:
-    flags = ("--metrics-port", "0", "--api-key-file", keys, "--workers", workers)
+def test_metrics_may_have_a_port_of_their_own(keys: Path) -> None:
+    flags = ("--metrics-port", "0", "--api-key-file", keys)
     with serving(*flags) as server:
         assert server.ask("POST", "/v1/classify", _SAMPLE, X_API_Key="first")[0] == 200
         assert server.ask("GET", "/metrics", X_API_Key="first")[0] == 404

@@ -22,10 +22,9 @@ from tests.support import ROOT
 CONVOY = "service.cli"
 BUSY_SERVER = "tests.support.servers.busy_server"
 FAKE_SERVER = "tests.support.servers.fake_server"
-FAKE_WORKERS = "tests.support.servers.fake_workers"
 
 _FORKS = get_context("forkserver")
-_FORKS.set_forkserver_preload([CONVOY, "service.cli.listen", FAKE_SERVER, FAKE_WORKERS])
+_FORKS.set_forkserver_preload([CONVOY, "service.cli.listen", FAKE_SERVER])
 
 
 class Forked:

@@ -230,7 +230,7 @@ async def asking(name: str, **limits: Any) -> AsyncIterator[Surface]:
         server = await stack.enter_async_context(
             listening(app, endpoints=app.endpoints, limits=edge, room=repository.room)
         )
-        port = GrpcPort("127.0.0.1", 0, repository, 4, shared=False)
+        port = GrpcPort("127.0.0.1", 0, repository, 4)
         stack.push_async_callback(port.stop, 0.5)
         await port.start(server.edge)
         stack.enter_context(region(repository.regions))

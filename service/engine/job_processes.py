@@ -1,0 +1,460 @@
+"""Decodes and runs a model's batches in other processes, each with an engine and an interpreter's
+lock of its own.
+
+    event loop ─┬─ files and arrays, in memory that both have ─┬─ a job process: decodes, runs
+                └─ what else is asked, and the results ─ socket ┘
+                └─ start one, end one ─ the parent of all, which forks them
+
+The parent is this program as it was before it had threads or models, so that all of them share the
+pages of its code and libraries: a further process takes few megabytes. It ends with the server, for
+whatever reason, and so do they.
+
+A process starts when a batch finds none idle, and serves from then on. One that crashes, or does
+not answer within its batch's bound, is ended; it has noted which image it was decoding.
+"""
+
+import asyncio
+import gc
+import logging
+import mmap
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import accumulate, count, pairwise
+from time import monotonic
+from typing import Any, NoReturn
+
+import numpy as np
+
+from models import Engine
+from service.engine.supervised_engine import Item, JobLostError, JobResult, Probe, do_job
+from service.engine.threads import StrayError
+from service.engine.undecoded import NotHereError, Undecoded
+from service.engine.watchdog import WITHIN_S, Restarts
+from service.errors import ServiceError
+
+# Of one batch: bytes of files and arrays, and of what is said about them. A larger one is run by
+# the server itself. And bytes of an answer, which are scores and values inside the network.
+_ROOM, _MOST_ASKED, _MOST_ANSWER = 2**21, 2**16, 2**28
+
+# How long a process may take to open its engine; and in how many parts a bound is waited for, so
+# that a server that was suspended does not take a process for stuck.
+_START_S = 60.0
+_LOOKS = 8
+
+_READ_BYTES = 2**18
+
+# The image that a process decodes, by its place in the batch, is the first number in its memory.
+_NONE = -1
+_FIRST = 64
+
+_NUMBER = struct.Struct("=I")
+_ASKED = struct.Struct("=II")  # bytes of a pickle, and the number of its buffers
+_LENGTH = struct.Struct("=Q")
+
+# Ctrl-C and init systems send them to a group of processes; the server follows them, and finishes
+# what it has accepted.
+_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_log = logging.getLogger("convoy")
+
+Setup = tuple[Callable[[], Engine], Callable[[bytes], Undecoded]]
+"""Opens a warm-up's engine, and makes of a file what the job decodes; both are picklable."""
+
+
+class JobParent:
+    """Forks and ends processes for the server, which is its own parent."""
+
+    def __init__(self, control: socket.socket, process: int) -> None:
+        self._control, self.process = control, process
+        self._numbers = count()
+
+    @staticmethod
+    def fork() -> "JobParent | None":
+        """Fork the parent of job processes, while this process has neither threads nor models.
+
+        None where that is not Linux, which alone has all that is needed.
+        """
+        if sys.platform != "linux":
+            return None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        gc.disable()  # the collector would write to, and so copy, what they share
+        if (process := os.fork()) == 0:
+            ours.close()
+            _fork_on_demand(theirs)
+        gc.enable()
+        theirs.close()
+        return JobParent(ours, process)
+
+    def start(self, connection: socket.socket, memory: int, setup: int) -> int:
+        """Fork a process that has these files, and return its number. Raises OSError."""
+        number = next(self._numbers)
+        files = [connection.fileno(), memory, setup]
+        socket.send_fds(self._control, [_NUMBER.pack(number)], files)
+        return number
+
+    def end(self, number: int) -> None:
+        """Kill a process, if it is there."""
+        try:
+            self._control.send(_NUMBER.pack(number))
+        except OSError as error:  # and with it all that it forked
+            _log.error("the parent of job processes is gone: %s", error.strerror)
+
+    def close(self) -> None:
+        """End the parent and all that it forked."""
+        self._control.close()
+
+
+class JobProcesses:
+    """Runs one model's batches in up to `most` processes; used from one event loop."""
+
+    def __init__(self, parent: JobParent, setup: Setup, most: int) -> None:
+        self.lost = 0  # processes so far
+        self._parent, self._most = parent, most
+        self._setup: Setup | int = setup  # or the file with it
+        self._all: set[_JobProcess] = set()
+        self._idle: list[_JobProcess] = []
+        self._recent = Restarts()
+        self._start_at = 0.0  # not before
+        self._closed = False
+
+    def post(self, items: Sequence[Item], bound_s: float) -> "asyncio.Future[JobResult] | None":
+        """Run a batch in a process that is idle; return None where there is none, or where the
+        batch is too large for one.
+
+        Where the process is lost, or takes longer than `bound_s`, the future has JobLostError, else
+        what the job raised.
+        """
+        if not self._idle:
+            self._start()
+            return None
+        asked = _packed(items)
+        return None if asked is None else self._idle.pop().ask(*asked, bound_s)
+
+    def renew(self) -> None:
+        """End all processes, because their engines fail; others take their place."""
+        for process in tuple(self._all):
+            process.lose("was ended, as its engine failed")
+
+    def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        for process in tuple(self._all):
+            process.lose("was ended")
+        if isinstance(self._setup, int):
+            os.close(self._setup)
+            self._setup = _CLOSED
+
+    def _start(self) -> None:
+        """Start another process, unless there are enough or too many were lost lately."""
+        if self._closed or len(self._all) >= self._most or monotonic() < self._start_at:
+            return
+        try:
+            if not isinstance(self._setup, int):
+                self._setup = _file_of(self._setup)
+            self._all.add(_JobProcess(self._parent, self._setup, self._free, self._forget))
+        except OSError as error:
+            _log.error("no job process can be started: %s", error.strerror)
+            self._start_at = monotonic() + WITHIN_S
+
+    def _free(self, process: "_JobProcess") -> None:
+        self._idle.append(process)
+
+    def _forget(self, process: "_JobProcess", how: str) -> None:
+        self._all.discard(process)
+        if process in self._idle:
+            self._idle.remove(process)
+        if self._closed:
+            return
+        self.lost += 1
+        now = monotonic()
+        if self._recent.another(now):
+            _log.error("a job process %s; another takes its place", how)
+        else:
+            _log.error("a job process %s; for %.0f s there is one less", how, WITHIN_S)
+            self._start_at = now + WITHIN_S
+
+
+class _JobProcess:
+    """Asks one process, which answers one batch at a time."""
+
+    def __init__(
+        self,
+        parent: JobParent,
+        setup: int,
+        on_free: Callable[["_JobProcess"], None],
+        on_lost: Callable[["_JobProcess", str], None],
+    ) -> None:
+        """Start the process; `on_free` is called whenever it can take a batch, and `on_lost` once,
+        with how it ended. Raises OSError."""
+        self._parent, self._on_free, self._on_lost = parent, on_free, on_lost
+        self._loop = asyncio.get_running_loop()
+        self._connection, theirs = socket.socketpair()
+        self._connection.setblocking(False)
+        memory = os.memfd_create("convoy")
+        try:
+            os.ftruncate(memory, _FIRST + _ROOM)
+            self._memory = memoryview(mmap.mmap(memory, _FIRST + _ROOM))
+            self._number = parent.start(theirs, memory, setup)
+        except OSError:
+            self._connection.close()
+            raise
+        finally:
+            os.close(memory)  # what is mapped stays mapped
+            theirs.close()
+        self._decoding = self._memory[:8].cast("q")
+        self._decoding[0] = _NONE
+        self._answer: asyncio.Future[JobResult] | None = None
+        self._received = bytearray()
+        self._lost = False
+        self._loop.add_reader(self._connection, self._on_readable)
+        self._await(_START_S)
+
+    def ask(
+        self, data: bytes, buffers: Sequence[memoryview], bound_s: float
+    ) -> "asyncio.Future[JobResult]":
+        """Have a batch run."""
+        self._answer = answer = self._loop.create_future()
+        end = _FIRST
+        for buffer in buffers:
+            begin, end = end, end + buffer.nbytes
+            self._memory[begin:end] = buffer
+        lengths = (buffer.nbytes for buffer in buffers)
+        message = _ASKED.pack(len(data), len(buffers)) + b"".join(map(_NUMBER.pack, lengths)) + data
+        self._await(bound_s)
+        try:  # all at once: the process has read what it was asked before
+            sent = self._connection.send(message)
+        except OSError:
+            sent = 0
+        if sent < len(message):
+            self._loop.call_soon(self.lose, "took no batch")
+        return answer
+
+    def lose(self, how: str) -> None:
+        """End the process, and with it the batch that it runs."""
+        if self._lost:
+            return
+        self._lost = True
+        self._timer.cancel()
+        self._loop.remove_reader(self._connection)
+        self._parent.end(self._number)
+        self._connection.close()
+        index, answer = self._decoding[0], self._answer
+        if answer is not None and not answer.done():
+            answer.set_exception(JobLostError(how, None if index == _NONE else index))
+        self._on_lost(self, how)
+
+    def _await(self, bound_s: float) -> None:
+        self._bound_s = bound_s
+        self._timer = self._loop.call_later(bound_s / _LOOKS, self._look, _LOOKS - 1)
+
+    def _look(self, left: int) -> None:
+        if left:
+            self._timer = self._loop.call_later(self._bound_s / _LOOKS, self._look, left - 1)
+        else:
+            self.lose(f"is stuck for {self._bound_s:.1f} s")
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._connection.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.lose("ended")
+            return
+        received = self._received
+        received += data
+        if len(received) < _LENGTH.size:
+            return
+        (length,) = _LENGTH.unpack_from(received)
+        if length > _MOST_ANSWER:
+            self.lose(f"answered {length} bytes")
+        elif len(received) >= _LENGTH.size + length:
+            self._received = bytearray()
+            self._end(*pickle.loads(memoryview(received)[_LENGTH.size :]))  # noqa: S301  (this program)
+
+    def _end(self, result: JobResult | None, error: Exception | None) -> None:
+        """Give a batch's outcome, or go on after the engine was opened."""
+        self._timer.cancel()
+        answer, self._answer = self._answer, None
+        if answer is None and error is not None:
+            self.lose(f"has no engine: {error}")
+            return
+        self._on_free(self)
+        if answer is None or answer.done():  # cancelled
+            return
+        if error is not None:
+            answer.set_exception(error)
+        elif result is not None:
+            answer.set_result(result)
+
+
+_CLOSED = -1
+
+
+def _file_of(setup: Setup) -> int:
+    """Return a file in memory that has the pickled setup; processes share its pages."""
+    file = os.memfd_create("convoy-setup")
+    with os.fdopen(os.dup(file), "wb") as writing:
+        pickle.dump(setup, writing, 5)
+    return file
+
+
+def _packed(items: Sequence[Item]) -> tuple[bytes, Sequence[memoryview]] | None:
+    """Return a batch as a pickle and its buffers, None if it is too large or of another kind."""
+    buffers: list[pickle.PickleBuffer] = []
+    asked: list[tuple[Any, list[str]]] = []
+    for item in items:
+        image, inner = (item.image, list(item.inner)) if isinstance(item, Probe) else (item, [])
+        if isinstance(image, Undecoded):
+            asked.append((pickle.PickleBuffer(image.file), inner))
+        elif isinstance(image, np.ndarray):
+            asked.append((image, inner))
+        else:
+            return None
+    data = pickle.dumps(asked, 5, buffer_callback=buffers.append)
+    raw = [buffer.raw() for buffer in buffers]
+    fits = len(data) <= _MOST_ASKED and sum(view.nbytes for view in raw) <= _ROOM
+    return (data, raw) if fits else None
+
+
+# --- in the other processes ----------------------------------------------------------------------
+
+
+def _fork_on_demand(control: socket.socket) -> NoReturn:
+    """Fork job processes, and end them, until the server ends."""
+    for group_signal in _GROUP_SIGNALS:
+        signal.signal(group_signal, signal.SIG_IGN)
+    gc.freeze()
+    children: dict[int, int] = {}
+    status = 1
+    try:
+        while True:
+            message, files, _, _ = socket.recv_fds(control, _NUMBER.size, 3)
+            if not message:
+                break
+            (number,) = _NUMBER.unpack(message)
+            if files:
+                # Their modules are imported here, once for all; what is wrong, the other one tells.
+                with suppress(Exception):
+                    _setup_in(files[2])
+                try:
+                    children[number] = os.fork()
+                except OSError:  # the server sees that the connection ends
+                    children.pop(number, None)
+                if children.get(number) == 0:
+                    control.close()
+                    _work(*files)
+                for file in files:
+                    os.close(file)
+            elif number in children:
+                os.kill(children[number], signal.SIGKILL)
+            for number, process in tuple(children.items()):
+                if os.waitpid(process, os.WNOHANG)[0]:
+                    del children[number]
+        status = 0
+    finally:
+        for process in children.values():
+            if process:
+                os.kill(process, signal.SIGKILL)
+        os._exit(status)
+
+
+def _work(connected: int, memory: int, setup: int) -> NoReturn:
+    """Open an engine and run batches until the server closes the connection."""
+    status = 1
+    try:
+        gc.enable()
+        with socket.socket(fileno=connected) as connection:
+            _run_batches(connection, memoryview(mmap.mmap(memory, 0)), setup)
+        status = 0
+    except (EOFError, ConnectionError):
+        status = 0
+    except BaseException:  # noqa: BLE001  nothing of the server may run here any more
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _run_batches(connection: socket.socket, memory: memoryview, setup: int) -> None:
+    try:
+        opened, undecoded = _setup_in(setup)
+        engine = opened().warm_up()
+    except Exception as error:  # noqa: BLE001  told to the server, which logs it
+        _answer(connection, None, _portable(error))
+        return
+    decoding = memory[:8].cast("q")
+
+    def begin(index: int) -> bool:
+        decoding[0] = index
+        return True
+
+    def begin_running() -> Engine:
+        decoding[0] = _NONE
+        return engine
+
+    _answer(connection, None, None)
+    while True:
+        items = [
+            Probe(image, inner) if inner else image
+            for image, inner in (
+                (undecoded(what) if isinstance(what, bytes) else what, inner)
+                for what, inner in _asked(connection, memory)
+            )
+        ]
+        try:
+            results, failures, decode_s = do_job(items, begin, begin_running)
+            if results is not None:  # its own is a view of a dictionary
+                results = results._replace(inner=dict(results.inner))
+            kept = {index: _portable(failure) for index, failure in failures.items()}
+            _answer(connection, JobResult(results, kept, decode_s), None)
+        except Exception as error:  # noqa: BLE001  raised in the server
+            _answer(connection, None, _portable(error))
+        del items  # an idle process must not keep an image
+
+
+def _setup_in(file: int) -> Setup:
+    with mmap.mmap(file, 0, prot=mmap.PROT_READ) as data:
+        setup: Setup = pickle.loads(data)  # noqa: S301  (the other side is this program)
+        return setup
+
+
+def _asked(connection: socket.socket, memory: memoryview) -> Any:
+    """Return what is asked next. Raises EOFError where the server has ended."""
+    length, buffers = _ASKED.unpack(_read(connection, _ASKED.size))
+    each = _read(connection, buffers * _NUMBER.size)
+    ends = [*accumulate((size for (size,) in _NUMBER.iter_unpack(each)), initial=_FIRST)]
+    # Copied: the files of the next batch will be in the same place, and errors may keep these.
+    views = [bytes(memory[begin:end]) for begin, end in pairwise(ends)]
+    return pickle.loads(_read(connection, length), buffers=views)  # noqa: S301  (as above)
+
+
+def _read(connection: socket.socket, length: int) -> bytes:
+    data = connection.recv(length, socket.MSG_WAITALL) if length else b""
+    if len(data) < length:
+        raise EOFError
+    return data
+
+
+def _answer(connection: socket.socket, result: JobResult | None, error: Exception | None) -> None:
+    data = pickle.dumps((result, error), 5)
+    connection.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that can be raised in the server, which logs where a defect was."""
+    if not isinstance(error, ServiceError | NotHereError):
+        error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  (pickled here)
+    except Exception:  # noqa: BLE001  of any library
+        return StrayError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,267 @@
+"""Batches run in other processes: a crash or a hang there costs one image, or one batch."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import Batch, EngineError, OutputKind, Pixels, Results
+from service.batching.latency import Latency
+from service.engine.job_processes import JobParent, JobProcesses
+from service.engine.ranking import ScoreRow
+from service.engine.supervised_engine import Item, Probe, SupervisedEngine
+from service.engine.undecoded import NotHereError, Undecoded
+from service.engine.watchdog import Bounds
+from service.errors import DecoderLostError, ImageError
+from tests.support.service.client import until
+from tests.support.service.fakes import FakeEngine, decode_digit
+
+pytestmark = pytest.mark.anyio
+
+BOUND_S = 2.0
+ELSEWHERE = 100  # is added to the scores of another process
+
+
+@dataclass(eq=False)
+class File(Undecoded):
+    """A digit, or a word that says what its decoder does."""
+
+    file: bytes
+    expected_s: float = 0.001
+
+    def read(self) -> Callable[[], Pixels]:
+        if b"large" in self.file:
+            raise NotHereError
+        return partial(decode, self.file)
+
+
+def decode(data: bytes) -> Pixels:
+    if b"crashes" in data:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if b"hangs" in data:
+        time.sleep(600)
+    if b"odd" in data:
+        raise OddError(1, 2)
+    return decode_digit(data)
+
+
+class OddError(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"odd {one} {two}")
+
+
+class OtherEngine(FakeEngine):
+    """Says by its scores in which process it is; a 9 crashes it, an 8 makes it fail."""
+
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
+        digits = {int(np.asarray(image).flat[0]) for image in images}
+        if 9 in digits:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if 8 in digits:
+            raise EngineError("it takes no 8")
+        results = super().run(images, inner)
+        return results._replace(scores=results.scores + ELSEWHERE)
+
+
+class Unopened:
+    """Cannot be opened."""
+
+    def __call__(self) -> FakeEngine:
+        raise EngineError("no memory")
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[JobParent]:
+    forked = JobParent.fork()
+    assert forked is not None
+    yield forked
+    forked.close()
+
+
+@asynccontextmanager
+async def engine_of(
+    parent: JobParent, opened: Any = OtherEngine, most: int = 2
+) -> AsyncIterator[tuple[SupervisedEngine, JobProcesses]]:
+    """An engine whose batches of several images run elsewhere."""
+    engine = SupervisedEngine(
+        FakeEngine(max_batch=64),
+        (1, 1, 1),
+        OutputKind.LOGITS,
+        name="the engine",
+        latency=lambda: Latency.measured({1: 0.001}, 64),
+        on_change=lambda _: None,
+        bounds=Bounds(batch_s=BOUND_S),
+    )
+    await engine.warm_up()
+    jobs = JobProcesses(parent, (Unopened() if opened is Unopened else opened, File), most)
+    engine.jobs = jobs
+    try:
+        yield engine, jobs
+    finally:
+        await asyncio.wait(engine.close())
+
+
+def files(*digits: object) -> list[Item]:
+    return [File(str(digit).encode()) for digit in digits]
+
+
+def seen(rows: Sequence[ScoreRow]) -> list[tuple[int, bool] | Exception]:
+    """Each image's digit and whether it ran elsewhere, or its error."""
+    return [
+        row.error or (int(row.scores.argmax()), bool(row.scores.min() >= ELSEWHERE)) for row in rows
+    ]
+
+
+async def started(engine: SupervisedEngine, jobs: JobProcesses, processes: int = 1) -> None:
+    """Wait until so many processes wait for batches."""
+
+    async def ready() -> bool:
+        if len(jobs._idle) >= processes:
+            return True
+        ran = [engine.run(files(1, 2)) for _ in range(processes)]
+        await asyncio.gather(*ran)
+        return False
+
+    while not await ready():
+        await asyncio.sleep(0.01)
+
+
+async def test_a_batch_runs_elsewhere_and_an_image_that_is_alone_here(parent: JobParent) -> None:
+    async with engine_of(parent) as (engine, jobs):
+        assert seen(await engine.run(files(1, 2))) == [(1, False), (2, False)], "none has started"
+        await started(engine, jobs)
+        assert seen(await engine.run(files(1, 2))) == [(1, True), (2, True)]
+        assert seen(await engine.run(files(3))) == [(3, False)]
+        alone, beside = await asyncio.gather(engine.run(files(4)), engine.run(files(5)))
+        assert (seen(alone), seen(beside)) == ([(4, False)], [(5, True)])
+
+
+async def test_files_arrays_and_values_inside_come_as_they_are_asked(parent: JobParent) -> None:
+    async with engine_of(parent) as (engine, jobs):
+        await started(engine, jobs)
+        pixels = np.full((1, 1, 1), 7, np.uint8)
+        asked: list[Item] = [Probe(File(b"6"), ["features"]), pixels, Probe(pixels, ["features"])]
+        first, second, third = await engine.run(asked)
+        assert [value for value, _ in map(tuple, seen([first, second, third]))] == [6, 7, 7]  # type: ignore[arg-type]
+        assert first.inner["features"].tolist() == [6, 2]
+        assert third.inner["features"].tolist() == [7, 2]
+
+
+async def test_what_is_wrong_with_an_image_is_its_own_outcome(parent: JobParent) -> None:
+    async with engine_of(parent) as (engine, jobs):
+        await started(engine, jobs)
+        broken, good, large, odd = seen(await engine.run(files("x", 1, "2 large", "3 odd")))
+        assert isinstance(broken, ImageError)
+        assert good == (1, True)
+        assert isinstance(large, NotHereError)
+        assert isinstance(odd, Exception)
+        assert str(odd) == "OddError: odd 1 2"
+        assert jobs.lost == 0
+
+
+@pytest.mark.parametrize("how", ["crashes", "hangs"])
+async def test_a_lost_decoder_is_named_and_the_others_are_decoded_elsewhere(
+    how: str, parent: JobParent
+) -> None:
+    async with engine_of(parent) as (engine, jobs):
+        await started(engine, jobs)
+        pixels = np.full((1, 1, 1), 7, np.uint8)
+        rows = await engine.run([*files(1, f"2 {how}", 3), pixels])
+        good, bad, other, array = seen(rows)
+        assert isinstance(bad, DecoderLostError)
+        assert "the image may be the cause" in str(bad)
+        assert isinstance(good, NotHereError)
+        assert isinstance(other, NotHereError)
+        assert array == (7, False)
+        assert jobs.lost == 1
+        await started(engine, jobs)
+        assert seen(await engine.run(files(4, 5))) == [(4, True), (5, True)]
+
+
+async def test_a_process_that_is_lost_while_it_runs_costs_its_batch(parent: JobParent) -> None:
+    async with engine_of(parent) as (engine, jobs):
+        await started(engine, jobs, processes=2)
+        lost, other = await asyncio.gather(
+            engine.run(files(1, 9)), engine.run(files(2, 3)), return_exceptions=True
+        )
+        assert "ended" in str(lost)
+        assert not isinstance(other, BaseException)
+        assert seen(other) == [(2, True), (3, True)]
+        assert jobs.lost == 1
+
+
+async def test_an_engine_that_keeps_failing_elsewhere_is_opened_anew(parent: JobParent) -> None:
+    async with engine_of(parent, most=1) as (engine, jobs):
+        await started(engine, jobs)
+        (process,) = jobs._all
+        for _ in range(5):
+            with pytest.raises(EngineError, match="it takes no 8"):
+                await engine.run(files(1, 8))
+        assert process not in jobs._all
+        await started(engine, jobs)
+        assert seen(await engine.run(files(1, 2))) == [(1, True), (2, True)]
+
+
+async def test_after_three_losses_the_server_does_the_work(parent: JobParent) -> None:
+    async with engine_of(parent, most=1) as (engine, jobs):
+        for _ in range(3):
+            await started(engine, jobs)
+            with pytest.raises(Exception, match="ended"):
+                await engine.run(files(1, 9))
+        for _ in range(3):
+            assert seen(await engine.run(files(1, 2))) == [(1, False), (2, False)]
+        assert not jobs._all
+
+
+async def test_without_an_engine_elsewhere_the_server_does_the_work(parent: JobParent) -> None:
+    async with engine_of(parent, Unopened, most=1) as (engine, jobs):
+        assert seen(await engine.run(files(1, 2))) == [(1, False), (2, False)]
+        await until(lambda: jobs.lost == 1)
+        assert seen(await engine.run(files(1, 2))) == [(1, False), (2, False)]
+
+
+async def test_a_batch_of_many_bytes_runs_here(parent: JobParent) -> None:
+    async with engine_of(parent) as (engine, jobs):
+        await started(engine, jobs)
+        large = [File(b"1" + bytes(2**20)), File(b"2" + bytes(2**20))]
+        assert seen(await engine.run(large)) == [(1, False), (2, False)]
+        fitting = [File(b"1" + bytes(2**20 - 1)), File(b"2" + bytes(2**20 - 1))]
+        assert seen(await engine.run(fitting)) == [(1, True), (2, True)]
+
+
+async def test_processes_end_with_their_model(parent: JobParent) -> None:
+    async with engine_of(parent) as (engine, jobs):
+        await started(engine, jobs, processes=2)
+        assert await engine.run(files(1, 2))
+        before = children_of(parent)
+        assert len(before) >= 2
+        hung = asyncio.ensure_future(engine.run(files(1, "2 hangs")))
+        await asyncio.sleep(0)
+    await asyncio.wait([hung])
+    with pytest.raises(Exception, match="was ended"):
+        raise hung.exception() or AssertionError(seen(hung.result()))
+    await until(lambda: not children_of(parent))
+
+
+def children_of(parent: JobParent) -> set[str]:
+    """The processes that the parent forked and that have not ended."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, ppid = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(ppid) == parent.process and state != "Z":
+            found.add(stat.parent.name)
+    return found
