@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from typing_extensions import override
 
+from service.edge.call_turns import Turn
 from service.edge.connections import GRACE_S, KEPT_S, network_of
 from service.errors import (
     BadRequestError,
@@ -42,6 +43,9 @@ from service.telemetry.record import RequestRecord
 # Seconds until a client that ended its side is asked whether it is there, and until it is asked
 # again; and between two looks at a connection that should be closed, but has bytes to read.
 _ASK_S, _LOOK_S = 0.1, 0.01
+
+# Statuses of requests that were wrong, however idle the server is.
+_WRONG = frozenset(range(400, 500)) - {Code.TOO_MANY, Code.CLIENT_LEFT}
 
 MAX_PIPELINED = 100
 """The most requests that may wait on a connection: one read can bring 14,000, which take 3 kB
@@ -84,6 +88,7 @@ class Connection(asyncio.Protocol):
         self._deaf = False  # after an error: what the client still sends is dropped
         self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
         self._unsent: Held | None = None  # what a long answer that is not read takes of the room
+        self._turn: Turn | None = None  # of what it sends after a refusal
 
     # --- called by the transport -----------------------------------------------------------------
 
@@ -117,6 +122,8 @@ class Connection(asyncio.Protocol):
             queued.record.status = queued.record.status or Code.CLIENT_LEFT
             self._edge.leave(queued.record)
         self._parsing = None
+        if self._turn is not None:
+            self._turn.withdraw()
         self._parser.close()
         self._peers.flow.resume_writing()  # an application that waits to write continues, and ends
 
@@ -333,6 +340,16 @@ class Connection(asyncio.Protocol):
                 self.shutdown()
                 return
         if len(self._answers.queue) <= 1:  # the body of the last request may still be arriving
+            turns, caller = self._edge.turns, queued.record.caller
+            if queued.record.status in _WRONG and turns.is_busy():
+                # Refusals are as cheap to ask for as other calls, and fill the event loop as well.
+                self._peers.flow.pause_reading()
+                self._turn = turns.post(caller.name, self._read_again)
+            else:
+                self._peers.flow.resume_reading()
+
+    def _read_again(self) -> None:
+        if len(self._answers.queue) <= 1:
             self._peers.flow.resume_reading()
 
     def _refuse(self, error: ServiceError) -> None:

@@ -361,3 +361,27 @@ class Deaf:
     def abort(self) -> None:
         self.aborted = True
         self._own.abort()
+
+
+@run
+async def test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn() -> None:
+    async with served() as server:
+        http, other = await server.connect(), await server.connect()
+        http.send(post(b"7"))
+        assert await http.digit() == 7
+        turns = next(iter(server.connections))._edge.turns
+        turns.is_busy = lambda: True
+        turns._paused = True  # as while other calls wait
+        http.send(post(b"no digit"))
+        assert (await http.answer())[0] == 400
+        http.send(post(b"9"))
+        other.send(post(b"8"))
+        assert await other.digit() == 8  # who was not refused does not wait
+        await asyncio.sleep(0.05)
+        assert not http.reader._buffer  # type: ignore[attr-defined]
+        turns._next()
+        assert await http.digit() == 9
+        http.send(post(b"no digit"))
+        assert (await http.answer())[0] == 400
+        http.abort()
+        await until(lambda: len(server.connections) == 1)
