@@ -64,7 +64,7 @@ def compare(
     def whole(rows: Iterable[Row]) -> list[Row]:
         return [{**stands, **installed.get(str(row["server"]), {}), **row} for row in rows]
 
-    with tempfile.TemporaryDirectory(prefix="convoy-peers-") as name:
+    with tempfile.TemporaryDirectory(prefix="convoy-") as name:
         folder = Path(name)
         for work in works:
             try:

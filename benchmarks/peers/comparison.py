@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import mkdtemp
 from time import perf_counter, sleep
 from typing import Any
 
@@ -278,11 +279,12 @@ def _best(
     """
     tried: list[tuple[Candidate, ExitStack]] = []
     settings = contender.peer.settings[: effort.settings]
-    for number, setting in enumerate(settings):
+    for setting in settings:
         say(f"{work}, starting: {contender.peer.name}, {setting.name}")
         own = stack.enter_context(ExitStack())
         try:
-            place = folder / f"{work}-{contender.peer.package}-{number}"
+            # A short path: Ray's sockets lie below it, and a socket's path has 107 bytes at most.
+            place = Path(mkdtemp(dir=folder))
             server = own.enter_context(started(contender, setting, work, task, place))
             tried.append((_checked(contender.peer, setting, server, task, effort.seconds), own))
         except _FAILURES as error:
