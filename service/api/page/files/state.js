@@ -14,7 +14,8 @@ async function look(model) {
     if (response.ok) return ["ready", "ready", await response.json()];
     const words = await refusal(response);
     return [response.status === 503 ? "waiting" : "gone", words, {}];
-  } catch {
+  } catch (error) {
+    if (error.name === "TimeoutError") return ["waiting", "slow: no answer within a second", null];
     return ["gone", "gone: the server does not answer", null];
   }
 }

@@ -340,6 +340,9 @@ def test_the_state_follows_the_server_within_two_seconds(browser: "Browser") -> 
         )
         expect(page.locator("#state")).to_have_text("digits: warming up", timeout=2000)
         page.unroute("**/traffic")
+        page.route("**/traffic", lambda _: None)  # is never answered
+        expect(page.locator("#state")).to_have_text("digits: slow: no answer within a second")
+        page.unroute("**/traffic")
         page.route("**/traffic", lambda route: route.abort())
         expect(page.locator("#state")).to_have_attribute("data-state", "gone", timeout=2000)
 
