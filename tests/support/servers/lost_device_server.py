@@ -10,6 +10,7 @@ from cusim.device import CusimDevice
 from cusim.streams import CusimStream
 from kernels.device import cuda_device
 from kernels.device.device import FaultError
+from models.engines import choice
 from service.cli import main
 
 
@@ -31,4 +32,5 @@ def lose_once_there(file: Path) -> None:
 if __name__ == "__main__":
     lose_once_there(Path(sys.argv.pop(1)))
     cuda_device.CudaDevice = lambda *_: CusimDevice()  # type: ignore[assignment, misc]
+    vars(choice)["has_driver"] = lambda: True  # as with a GPU
     main()
