@@ -18,14 +18,16 @@ window that begins inside may end outside: 7 become 4.
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from benchmarks.networks.nodes import Nodes
 
 OPSET = 17
 CHANNELS = 3
@@ -48,62 +50,47 @@ def c3d(network: C3D = PAPER, seed: int = 0) -> onnx.ModelProto:
     """Build a network from `clip`, N×3×D×H×W, to `prob`, N×classes, with weights fixed by
     `seed`.
     """
-    layers = _Layers(np.random.default_rng(seed))
+    to = Nodes(np.random.default_rng(seed))
     x, channels = "clip", CHANNELS
     size: tuple[int, ...] = network.clip
     for index, filters in enumerate(network.filters, 1):
-        x = layers.weighted("Conv", f"conv{index}", x, (filters, channels, 3, 3, 3), pads=[1] * 6)
-        x = layers.add("Relu", f"relu{index}", x)
+        x = _weighted(to, "Conv", f"conv{index}", x, (filters, channels, 3, 3, 3), pads=[1] * 6)
+        x = to.add("Relu", f"relu{index}", x)
         window = (1 if index == 1 else 2, 2, 2)
         pooling = {"kernel_shape": window, "strides": window, "ceil_mode": 1}
-        x = layers.add("MaxPool", f"pool{index}", x, **pooling)
+        x = to.add("MaxPool", f"pool{index}", x, **pooling)
         size = tuple(-(-side // step) for side, step in zip(size, window, strict=True))
         channels = filters
-    x = layers.add("Flatten", "flat", x)
+    x = to.add("Flatten", "flat", x)
     features = channels * prod(size)
     for name in ("fc6", "fc7"):
-        x = layers.weighted("Gemm", name, x, (network.hidden, features), transB=1)
-        x = layers.add("Relu", name.replace("fc", "relu"), x)
+        x = _weighted(to, "Gemm", name, x, (network.hidden, features), transB=1)
+        x = to.add("Relu", name.replace("fc", "relu"), x)
         features = network.hidden
-    x = layers.weighted("Gemm", "fc8", x, (network.classes, features), transB=1)
-    x = layers.add("Softmax", "prob", x, axis=1)
+    x = _weighted(to, "Gemm", "fc8", x, (network.classes, features), transB=1)
+    x = to.add("Softmax", "prob", x, axis=1)
     graph = helper.make_graph(
-        layers.nodes,
+        to.nodes,
         "c3d",
         [helper.make_tensor_value_info("clip", TensorProto.FLOAT, ["N", CHANNELS, *network.clip])],
         [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["N", network.classes])],
-        layers.weights,
+        to.weights,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
 
 
-@dataclass
-class _Layers:
-    """Collects nodes in order, each named after its output, and their weights."""
+def _weighted(
+    to: Nodes, operator: str, name: str, x: str, shape: tuple[int, ...], **attributes: Any
+) -> str:
+    """Add a layer whose weight has `shape`, with one row for each neuron.
 
-    rng: np.random.Generator
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    weights: list[onnx.TensorProto] = field(default_factory=list)
-
-    def add(self, operator: str, name: str, *operands: str, **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(operator, operands, [name], name, **attributes))
-        return name
-
-    def weighted(
-        self, operator: str, name: str, x: str, shape: tuple[int, ...], **attributes: Any
-    ) -> str:
-        """Add a layer whose weight has `shape`, with one row for each neuron.
-
-        The weight's variance is 2 / (inputs of a neuron), which keeps the size of activations from
-        layer to layer (He et al. 2015, "Delving Deep into Rectifiers", equation 10).
-        """
-        neurons, *inputs = shape
-        weight = self.rng.normal(0, np.sqrt(2 / prod(inputs)), shape)
-        bias = self.rng.normal(0, 0.1, neurons)
-        for kind, array in (("weight", weight), ("bias", bias)):
-            tensor = numpy_helper.from_array(array.astype(np.float32), f"{name}.{kind}")
-            self.weights.append(tensor)
-        return self.add(operator, name, x, f"{name}.weight", f"{name}.bias", **attributes)
+    The weight's variance is 2 / (inputs of a neuron), which keeps the size of activations from
+    layer to layer (He et al. 2015, "Delving Deep into Rectifiers", equation 10).
+    """
+    neurons, *inputs = shape
+    weight = to.constant(f"{name}.weight", to.rng.normal(0, np.sqrt(2 / prod(inputs)), shape))
+    bias = to.constant(f"{name}.bias", to.rng.normal(0, 0.1, neurons))
+    return to.add(operator, name, x, weight, bias, **attributes)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
