@@ -1,2 +1,1 @@
-"""Simulates a batching server in virtual time, for docs/decisions on batches and CHANGELOG on
-turns."""
+"""Simulates a batching server in virtual time: how far its policy is from what none exceeds."""

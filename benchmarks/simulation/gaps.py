@@ -13,19 +13,20 @@ import numpy as np
 
 from benchmarks.simulation.bounds import clairvoyant, closed_random, closed_steady
 from benchmarks.simulation.schedulers import Convoy, Planned, measured
-from benchmarks.simulation.server import Item, Outcome, Scheduler, Workload, simulate
-from benchmarks.simulation.workloads import OVERLOADS, PROFILES, capacity
+from benchmarks.simulation.server import Outcome, Scheduler, Workload, simulate
+from benchmarks.simulation.workloads import PROFILES, capacity, poisson
 from service.batching.latency import Latency
 
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+OVERLOADS = (0.5, 0.8, 1.0, 1.2, 1.5)
 CLIENTS = (2, 4, 6, 8, 12, 16, 32)
 
 # Thinking clients: L(1)s on average, and the share by which it varies; None: exponential times.
 STEADY = {"steady 0.1": (0.1, 0.001), "jitter 0.1": (0.1, 0.2), "jitter 0.4": (0.4, 0.2)}
 RANDOM = {"random 0.3": 0.3, "random 2": 2.0}
 
-# Timeouts in L(max_batch): the least mean share of the clairvoyant's goodput, on Poisson arrivals.
-TIMEOUTS = {1.5: 0.95, 3.0: 0.99}
+# In L(max_batch).
+TIMEOUTS = (1.5, 3.0)
 
 _WARM_UP = 0.05
 
@@ -37,7 +38,7 @@ class Gap:
     profile: str
     workload: str
     load: float  # a share of the capacity, or clients
-    what: str  # mean, p99, throughput, goodput
+    measure: str  # mean, p99, throughput, goodput
     ratio: float  # above 1 where it is worse than the bound
 
     @property
@@ -50,8 +51,7 @@ def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> lis
     """Return how far mean and p99 are from those of the plan with the least mean latency."""
     seconds = PROFILES[profile]
     rate = load * capacity(seconds)
-    moments = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, requests))
-    workload = Workload([Item(float(moment)) for moment in moments])
+    workload = poisson(rate, requests, seed)
     ours, best = (
         _latencies(simulate(scheduler, seconds, workload, seed=seed))
         for scheduler in (_convoy(seconds, seed), Planned(seconds, rate))
@@ -91,11 +91,10 @@ def deadline_gap(profile: str, timeout: float, load: float, requests: int, seed:
     """Return how far goodput is from that of a scheduler that knows all arrivals."""
     seconds = PROFILES[profile]
     timeout_s = timeout * seconds[-1]
-    draw = np.random.default_rng(seed)
-    moments = np.cumsum(draw.exponential(1 / (load * capacity(seconds)), requests)).tolist()
-    workload = Workload([Item(moment, moment + timeout_s) for moment in moments])
+    workload = poisson(load * capacity(seconds), requests, seed, timeout_s)
     scheduler = Convoy(Latency(tuple(seconds)))
     answered = len(simulate(scheduler, seconds, workload, seed=seed, noise=0.0).latencies)
+    moments = [item.arrived for item in workload.arrivals]
     most = clairvoyant(moments, timeout_s, seconds)
     return Gap(profile, f"deadline {timeout:g} L(8)", load, "goodput", most / max(1, answered))
 

@@ -67,15 +67,6 @@ class Workload:
     clients: int = 0
     think: Callable[[random.Random], float] = lambda _: 0.0  # seconds
     requests: int = 0  # that clients send in all
-    timeout_s: float = inf  # of the clients
-
-
-class Run(NamedTuple):
-    """Describes a batch that ran; times are seconds."""
-
-    began: float
-    ended: float
-    arrivals: Sequence[float]  # of its items
 
 
 @dataclass
@@ -86,13 +77,8 @@ class Outcome:
     refused: int = 0
     late: int = 0  # answered after the deadline
     latencies: list[float] = field(default_factory=list)  # seconds, of those in time, by answer
-    runs: list[Run] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)  # of the batches
     ended: float = 0.0
-
-    @property
-    def sizes(self) -> list[int]:
-        """Return the number of items in each batch."""
-        return [len(run.arrivals) for run in self.runs]
 
 
 def simulate(
@@ -173,7 +159,7 @@ class _Server:
             took = self._seconds[items - 1] * exp(self._noise.gauss(0, self._deviation))
             heapq.heappush(self._running, (now + took, engine, batch))
             self._idle.remove(engine)
-            self._outcome.runs.append(Run(now, now + took, [item.arrived for item in batch]))
+            self._outcome.sizes.append(items)
             self._scheduler.dispatched(now, items, engine)
             if self._idle:
                 self._decide(now, self._idle[0])
@@ -207,7 +193,7 @@ class _Server:
     def _think(self, now: float, client: int | None) -> None:
         if client is not None and self._numbers < self._workload.requests:
             arrival = now + self._workload.think(self._thinking)
-            self._come(Item(arrival, arrival + self._workload.timeout_s, client))
+            self._come(Item(arrival, client=client))
 
     def _come(self, item: Item) -> None:
         self._numbers += 1

@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 
 from benchmarks.simulation import bounds, gaps
-from benchmarks.simulation.schedulers import FixedDelay, Planned
-from benchmarks.simulation.server import Item, Workload, simulate
-from benchmarks.simulation.workloads import PROFILES, capacity
+from benchmarks.simulation.schedulers import AtOnce, Planned
+from benchmarks.simulation.server import Workload, simulate
+from benchmarks.simulation.workloads import PROFILES, capacity, poisson
 
 ONE_TO_FOUR = (1.0, 1.5, 2.0, 2.5)
 
 
 def mean_of(sizes: tuple[int, ...], seconds: tuple[float, ...], rate: float) -> float:
     """The mean latency of arrivals at a rate, simulated without noise."""
-    moments = np.cumsum(np.random.default_rng(0).exponential(1 / rate, 20_000))
     scheduler = Planned(seconds, rate)
     scheduler._sizes = sizes
-    workload = Workload([Item(float(moment)) for moment in moments])
+    workload = poisson(rate, 20_000, 0)
     return float(np.mean(simulate(scheduler, seconds, workload, noise=0.0).latencies))
 
 
@@ -54,7 +53,7 @@ def test_no_scheduler_exceeds_the_bound_of_a_closed_loop() -> None:
         workload = Workload(
             clients=clients, think=lambda draw: seconds[0] * draw.expovariate(1), requests=6000
         )
-        outcome = simulate(FixedDelay(8, 0.0), seconds, workload, noise=0.0)
+        outcome = simulate(AtOnce(8), seconds, workload, noise=0.0)
         assert 0.5 * most < len(outcome.latencies) / outcome.ended < 1.02 * most
 
 
@@ -136,5 +135,5 @@ IN_TIME = {
 def test_the_policy_answers_nearly_as_many_in_time_as_a_clairvoyant(
     profile: str, timeout: float
 ) -> None:
-    found = [gaps.deadline_gap(profile, timeout, load, 1500) for load in (0.5, 0.8, 1.0, 1.2, 1.5)]
+    found = [gaps.deadline_gap(profile, timeout, load, 1500) for load in gaps.OVERLOADS]
     assert np.mean([1 / gap.ratio for gap in found]) >= IN_TIME[profile, timeout], found
