@@ -33,7 +33,6 @@ from statistics import median
 from tempfile import TemporaryDirectory, TemporaryFile
 
 import numpy as np
-from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -48,6 +47,7 @@ from benchmarks.serving.served import logged as serving
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, p99_ms, told
 from benchmarks.serving.swaps import (
     Clients,
+    Rows,
     Swaps,
     first_version,
     serve_options,
@@ -187,14 +187,19 @@ def broken(run: Run, most_growth: float) -> list[str]:
 # --- the server ----------------------------------------------------------------------------------
 
 
+def resident_bytes(pid: int) -> int:
+    """Return the memory of a process alone."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def look_at(pid: int) -> Process:
     """Return the resources that the process and its children use, read from /proc."""
     resident = threads = files = 0
-    page = os.sysconf("SC_PAGE_SIZE")
     for member in _family(pid):
         folder = Path(f"/proc/{member}")
         tasks = list((folder / "task").iterdir())
-        resident += int((folder / "statm").read_text().split()[1]) * page
+        resident += resident_bytes(member)
         threads += len(tasks)
         files += len(list((folder / "fd").iterdir()))
     return Process(resident, threads, files)
@@ -380,7 +385,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     large = enlarged(images)
     with TemporaryFile("w+") as log, TemporaryDirectory() as name:
         folder, serve, expected = Path(name), options.serve, None
-        vectors: Sequence[NDArray[np.float32]] = ()
+        vectors: Rows = ()
         if options.swaps:
             expected = first_version(folder, images)
             vectors = vectors_of(folder, images)

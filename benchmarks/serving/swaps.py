@@ -1,30 +1,22 @@
-"""Changes a model under load, and compares latency with the same load without changes.
+"""Changes a model under load, and checks each answer against the version that it says.
 
-    python -m benchmarks.serving.swaps [--swaps N] [--every S] [--rounds N] [--rate R]
-        [--record [FILE]] [--model FILE --images FOLDER]
-
-Starts `convoy serve` with two sets of weights of the built-in model, or of another, which take
-turns in one file, and asks by HTTP and by gRPC in open-loop Poisson arrivals. Time without and with
-swaps alternates, so other work on the machine affects both. Each answer must have the scores of the
-version that it says: those that the same weights give in this process. The exit status is 0 only if
-no request failed and none was mixed up; the p99 with swaps over that without is printed.
+Two sets of weights of the built-in model take turns in one file. Clients ask by HTTP and by gRPC,
+and each answer must have the scores of its version, or its embedding: those that the same weights
+give in this process.
 """
 
-import argparse
 import asyncio
 import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
-from typing import Any, Self
+from typing import Self
 
 import aiohttp
 import grpc
@@ -33,17 +25,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.rows import RESULTS, add_record, append
-from benchmarks.serving.overhead import where
-from benchmarks.serving.protocols import file_of, v2_body, v2_message
-from benchmarks.serving.served import logged as serving
-from loadtest.clock import Clock, precise_clock
-from loadtest.images import SAMPLES, ImageFile, load_images
-from loadtest.journal import MIXED_UP, OK, Journal, Outcome
-from loadtest.loops import Arrivals, arrivals, open_loop
+from benchmarks.serving.v2 import v2_body, v2_message
+from loadtest.images import SAMPLES, ImageFile
+from loadtest.journal import MIXED_UP, OK, Outcome
 from models import (
     BUILT_IN_MODEL,
     DeviceKind,
@@ -56,7 +41,6 @@ from service.grpc.messages import INFERENCE, message_class
 from service.hosting.finding import image_reader
 from service.settings import Settings
 
-RECORD = RESULTS / "service.jsonl"
 NAME = "swapped"
 
 # What the logits of odd versions are multiplied by, and what an answer may differ by in any batch.
@@ -65,106 +49,84 @@ _FACTOR, _TOLERANCE = 0.975, 0.002
 
 # The same of versions that must be refused: no number is left, or the order is turned round.
 _BAD = float("nan"), -1.0
-_MAX_OUTSTANDING = 500
 
-# The longest round without swaps.
-_QUIET_S = 60.0
 _TIMEOUT_S, _LOAD_S = 20.0, 120.0  # a version is tried on idle cores, of which there may be few
 _Answered = message_class("inference.ModelInferResponse")
 
+Rows = Sequence[NDArray[np.float32]]
+"""A row of numbers for each image."""
 
-def write_version(
-    folder: Path, version: int, model: Path = BUILT_IN_MODEL, factor: float | None = None
-) -> None:
+
+def write_version(folder: Path, version: int, factor: float | None = None) -> None:
     """Write the model's files for a version; all odd versions share weights, and so do all even
     ones, unless there is a `factor` of its logits."""
     served = folder / NAME
     if not served.exists():
         served.mkdir(parents=True)
-        for beside in (model.with_suffix(".toml"), model.with_name("labels.txt")):
-            if beside.exists():
-                name = "model.toml" if beside.suffix == ".toml" else beside.name
-                shutil.copy(beside, served / name)
+        shutil.copy(BUILT_IN_MODEL.with_suffix(".toml"), served / "model.toml")
+        shutil.copy(BUILT_IN_MODEL.with_name("labels.txt"), served)
     if factor is None:
         factor = _FACTOR if version % 2 else 1.0
-    (served / "new").write_bytes(_file_of(model, factor))
+    (served / "new").write_bytes(_file_of(factor))
     os.replace(served / "new", served / "model.onnx")
 
 
 @cache
-def _file_of(path: Path, factor: float) -> bytes:
-    """Return a model whose logits are multiplied: no label changes by a positive factor."""
-    model = onnx.load(path)
+def _file_of(factor: float) -> bytes:
+    """Return the model with its logits multiplied: no label changes by a positive factor."""
+    model = onnx.load(BUILT_IN_MODEL)
     graph = model.graph
-    (last,) = (node for node in graph.node if graph.output[0].name in node.output)
     value = numpy_helper.from_array(np.array(factor, np.float32))
+    scores = graph.output[0].name
+    (last,) = (node for node in graph.node if scores in node.output)
+    last.output[list(last.output).index(scores)] = "version.unscaled"
     graph.node.insert(0, helper.make_node("Constant", [], ["version.factor"], value=value))
-    if last.op_type == "Softmax":
-        scaled = helper.make_node("Mul", [last.input[0], "version.factor"], ["version.scaled"])
-        last.input[0] = "version.scaled"
-        graph.node.insert(len(graph.node) - 1, scaled)
-    else:
-        (index,) = (i for i, name in enumerate(last.output) if name == graph.output[0].name)
-        last.output[index] = "version.unscaled"
-        inputs = ["version.unscaled", "version.factor"]
-        graph.node.append(helper.make_node("Mul", inputs, [graph.output[0].name]))
+    graph.node.append(helper.make_node("Mul", ["version.unscaled", "version.factor"], [scores]))
     data: bytes = model.SerializeToString()
     return data
 
 
-def scores_of(
-    folder: Path, images: Sequence[ImageFile], samples: Path = SAMPLES
-) -> list[NDArray[np.float32]]:
-    """Return the scores of each image in `samples` by the weights that the folder has now."""
-    path = folder / NAME / "model.onnx"
-    classifier = load_classifier(path)
-    read = image_reader(Settings())
-    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1).warm_up()
-    try:
-        return [
-            engine.run([read(samples / image.name, classifier.preprocessing)]).scores[0]
-            for image in images
-        ]
-    finally:
-        engine.close()
+def scores_of(folder: Path, images: Sequence[ImageFile]) -> Rows:
+    """Return the scores of each of SAMPLES by the weights that the folder has now."""
+    return _computed(folder, images)[0]
 
 
-def vectors_of(
-    folder: Path, images: Sequence[ImageFile], samples: Path = SAMPLES
-) -> list[NDArray[np.float32]]:
+def vectors_of(folder: Path, images: Sequence[ImageFile]) -> Rows:
     """Return the embedding of each image, which all versions share."""
+    return _computed(folder, images)[1]
+
+
+def _computed(folder: Path, images: Sequence[ImageFile]) -> tuple[Rows, Rows]:
+    """Return the scores of each image, and its embedding."""
     classifier = load_classifier(folder / NAME / "model.onnx")
-    inner = classifier.embedding
+    inner, read = classifier.embedding, image_reader(Settings())
     assert isinstance(inner, Inner)
-    read = image_reader(Settings())
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1).warm_up()
     try:
-        return [
-            as_vectors(
-                engine.run(
-                    [read(samples / image.name, classifier.preprocessing)], [inner.name]
-                ).inner[inner.name]
-            )[0]
+        found = [
+            engine.run([read(SAMPLES / image.name, classifier.preprocessing)], [inner.name])
             for image in images
         ]
     finally:
         engine.close()
+    return (
+        [each.scores[0] for each in found],
+        [as_vectors(each.inner[inner.name])[0] for each in found],
+    )
 
 
-def first_version(
-    folder: Path, images: Sequence[ImageFile], model: Path = BUILT_IN_MODEL, samples: Path = SAMPLES
-) -> Sequence[Sequence[NDArray[np.float32]]]:
+def first_version(folder: Path, images: Sequence[ImageFile]) -> Sequence[Rows]:
     """Write version 1, and return the images' scores by even versions and then by odd ones.
 
     Raises ValueError where the scores of half of the images do not tell them apart.
     """
     expected = []
     for version in (0, 1):
-        write_version(folder, version, model)
-        expected.append(scores_of(folder, images, samples))
+        write_version(folder, version)
+        expected.append(scores_of(folder, images))
     changes = [np.abs(even - odd).max() for even, odd in zip(*expected, strict=True)]
     if np.median(changes) <= 2 * _TOLERANCE:
-        raise ValueError(f"both versions of {model} have the same scores of most images")
+        raise ValueError("both versions have the same scores of most images")
     return expected
 
 
@@ -176,8 +138,8 @@ class Clients:
         url: str,
         grpc_address: str,
         images: Sequence[ImageFile],
-        expected: Sequence[Sequence[NDArray[np.float32]]],
-        vectors: Sequence[NDArray[np.float32]] = (),
+        expected: Sequence[Rows],
+        vectors: Rows = (),
     ) -> None:
         """Take `expected`, the scores of all images by even versions and those by odd ones.
 
@@ -187,9 +149,8 @@ class Clients:
         self._repository = f"{url}/v2/repository/models/{NAME}/load"
         self._address = grpc_address
         self._expected = expected
-        sent = [file_of(image.data) for image in images]
-        self._bodies = [v2_body(file) for file in sent]
-        self._messages = [v2_message(file, NAME) for file in sent]
+        self._bodies = [v2_body(image.data) for image in images]
+        self._messages = [v2_message(image.data, NAME) for image in images]
         self._vectors = vectors
         self._wanting = [_for_embedding(message) for message in self._messages]
         self.versions: Counter[int] = Counter()  # of the good answers
@@ -299,7 +260,6 @@ async def swapping(
     every_s: float,
     first: int = 2,
     most: float = inf,
-    model: Path = BUILT_IN_MODEL,
     bad: int = 0,
 ) -> AsyncIterator["Swaps"]:
     """Change the model at regular intervals, `most` times, beginning with version `first`.
@@ -330,7 +290,7 @@ async def swapping(
             next_at += every_s
             await asyncio.sleep(max(0.0, next_at - loop.time()))
             factor = _BAD[done.next // bad % len(_BAD)] if bad and not done.next % bad else None
-            await asyncio.to_thread(write_version, folder, done.next, model, factor)
+            await asyncio.to_thread(write_version, folder, done.next, factor)
             loading = asyncio.ensure_future(load(factor))
             try:
                 await asyncio.shield(loading)
@@ -361,166 +321,3 @@ class Swaps:
     took_s: list[float] = field(default_factory=list)
     refused: int = 0  # bad versions
     failures: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Result:
-    """Holds the results of a run."""
-
-    seconds: float  # with swaps
-    rate: float
-    swaps: int = 0
-    failed_swaps: list[str] = field(default_factory=list)
-    swap_p50_ms: float = 0.0
-    requests: int = 0
-    failed: dict[str, int] = field(default_factory=dict)
-    versions: int = 0
-    p50_ms: float = 0.0
-    p99_ms: float = 0.0
-    p50_with_swaps_ms: float = 0.0
-    p99_with_swaps_ms: float = 0.0
-    ratios_by_round: list[float] = field(default_factory=list)  # of the p99
-    resident_mb_before: float = 0.0
-    resident_mb_after: float = 0.0
-
-    @property
-    def ratio(self) -> float:
-        """Return p99 with swaps divided by p99 without."""
-        return self.p99_with_swaps_ms / self.p99_ms
-
-
-def _latencies(journal: Journal) -> NDArray[np.float64]:
-    columns = journal.columns()
-    good = columns.kind == 0
-    latencies: NDArray[np.float64] = (columns.done - columns.intended)[good] * 1e3
-    return latencies
-
-
-def resident_mb(pid: int) -> float:
-    """Return the memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-async def measure(
-    clients: Clients,
-    folder: Path,
-    pid: int,
-    swaps: int,
-    every_s: float,
-    rounds: int,
-    rate: float,
-    model: Path = BUILT_IN_MODEL,
-) -> Result:
-    """Load the server in rounds with and without swaps, in alternating order.
-
-    A round with swaps goes on until its share of them has taken place; one without lasts as long,
-    and a minute at most.
-    """
-    most = -(-swaps // rounds)
-    seconds = most * every_s
-    quiet, busy = Journal(), Journal()
-    result = Result(seconds * rounds, rate)
-    version, took = 2, list[float]()
-    with precise_clock() as clock:
-        await _load(clients, Journal(), clock, rate, min(5.0, seconds), 0)  # to warm up
-        result.resident_mb_before = resident_mb(pid)
-        for number in range(rounds):
-            journals = Journal(), Journal()
-            for swapped in (False, True) if number % 2 == 0 else (True, False):
-                seed = number + 1  # of both, so that arrivals are the same
-                if not swapped:
-                    await _load(clients, journals[0], clock, rate, min(seconds, _QUIET_S), seed)
-                    continue
-                async with swapping(clients, folder, every_s, version, most, model) as done:
-                    await _load(clients, journals[1], clock, rate, seconds, seed)
-                    while len(done.took_s) < most:
-                        await _load(clients, journals[1], clock, rate, every_s, seed + rounds)
-                version = done.next
-                took += done.took_s
-                result.failed_swaps += done.failures
-            p99s = [float(np.percentile(_latencies(journal), 99)) for journal in journals]
-            result.ratios_by_round.append(round(p99s[1] / p99s[0], 3))
-            for whole, part in zip((quiet, busy), journals, strict=True):
-                _extend(whole, part)
-        result.resident_mb_after = resident_mb(pid)
-    result.swaps, result.versions = len(took) - len(result.failed_swaps), len(clients.versions)
-    result.swap_p50_ms = float(np.median(took) * 1e3)
-    outcomes: Counter[str] = Counter()
-    for journal in (quiet, busy):
-        columns = journal.columns()
-        outcomes.update(columns.kinds[kind] for kind in columns.kind)
-    result.requests = outcomes.total()
-    result.failed = {kind: count for kind, count in outcomes.items() if kind != OK}
-    result.p50_ms, result.p99_ms = map(float, np.percentile(_latencies(quiet), [50, 99]))
-    marks = np.percentile(_latencies(busy), [50, 99])
-    result.p50_with_swaps_ms, result.p99_with_swaps_ms = map(float, marks)
-    return result
-
-
-def _extend(whole: Journal, part: Journal) -> None:
-    columns = part.columns()
-    for intended, sent, done, kind in zip(*columns[:4], strict=True):
-        whole.add(intended, sent, done, Outcome(columns.kinds[kind]))
-
-
-async def _load(
-    clients: Clients, journal: Journal, clock: Clock, rate: float, seconds: float, seed: int
-) -> None:
-    moments = clock.now() + arrivals(Arrivals.POISSON, rate, seconds, seed)
-    await open_loop(moments, clients.send, journal, clock, _MAX_OUTSTANDING)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and return 0 if nothing failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.swaps")
-    parser.add_argument("--swaps", type=int, default=200, help="in all (%(default)s)")
-    parser.add_argument("--every", type=float, default=2.0, help="seconds (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=10, help="of both kinds (%(default)s)")
-    parser.add_argument("--rate", type=float, default=100.0, help="requests/s (%(default)s)")
-    add_record(parser, RECORD)
-    parser.add_argument("--model", type=Path, default=BUILT_IN_MODEL, help="an ONNX file")
-    parser.add_argument("--images", type=Path, default=SAMPLES, help="a folder of image files")
-    options = parser.parse_args(arguments)
-    images = load_images(options.images)
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        expected = first_version(folder, images, options.model, options.images)
-        with (
-            TemporaryFile("w+") as log,
-            serving([*serve_options(folder), "--no-access-log"], log) as (process, url, grpc),
-        ):
-            result = asyncio.run(
-                _run(Clients(url, grpc, images, expected), folder, process.pid, options)
-            )
-    _show(Console(highlight=False), result)
-    if options.record:
-        about = {**where("uvicorn", "uvloop", "grpcio", "onnxruntime"), "part": "swaps"}
-        setup = {"every_s": options.every, "model": options.model.stem}
-        append(options.record, [{**about, **asdict(result), **setup}])
-    return 1 if result.failed or result.failed_swaps else 0
-
-
-async def _run(clients: Clients, folder: Path, pid: int, options: Any) -> Result:
-    async with clients:
-        every = options.swaps, options.every, options.rounds, options.rate
-        return await measure(clients, folder, pid, *every, options.model)
-
-
-def _show(console: Console, result: Result) -> None:
-    table = Table("", "p50 ms", "p99 ms")
-    table.add_row("without swaps", f"{result.p50_ms:.2f}", f"{result.p99_ms:.2f}")
-    with_swaps = f"{result.p50_with_swaps_ms:.2f}", f"{result.p99_with_swaps_ms:.2f}"
-    table.add_row("with swaps", *with_swaps)
-    console.print(table)
-    console.print(
-        f"{result.swaps} swaps of {result.swap_p50_ms:.0f} ms, answers of {result.versions} "
-        f"versions; {result.requests} requests, of which failed: {result.failed or 'none'}; "
-        f"failed swaps: {result.failed_swaps or 'none'}\n"
-        f"p99 with swaps over without: {result.ratio:.2f}, by round {result.ratios_by_round}\n"
-        f"memory {result.resident_mb_before:.0f} MB before, {result.resident_mb_after:.0f} after"
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,7 +16,6 @@ from benchmarks.rows import ROOT
 from models import Batch, Engine, Kind, OutputKind, Pixels, Precision, Results
 from service.api.app import create_app
 from service.engine.lane import Cost
-from service.grpc import port_of
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.http.server import http_settings, run_server
@@ -113,31 +112,22 @@ def _no_decoder(_: bytes) -> Decoding:
     return _NOTHING
 
 
-def no_op(listener: socket.socket, grpc_port: int | None = None) -> None:
+def no_op(listener: socket.socket) -> None:
     """Serve the real application with a decoder and an engine that do nothing."""
-    settings = _QUIET.model_copy(update={"grpc_port": grpc_port})
     engine = _NoEngine()
     info = ModelInfo("no-op", "1", _BLANK.shape, "scores", OutputKind.LOGITS, labels=())
     repository = Repository(
-        max_batch=engine.max_batch,
-        max_queue=128,
-        max_body_bytes=20_000_000,
-        decode_threads=0,
-        shared_memory=grpc_port is not None,  # `protocols` measures it
+        max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000, decode_threads=0
     )
     repository.add(info, [engine], _no_decoder)
     app = create_app(repository)
-    port = port_of(repository, settings)
-    run_server(app, app.endpoints, repository, listener, settings, None, _say_nothing, port)
+    run_server(app, app.endpoints, repository, listener, _QUIET, None, _say_nothing)
 
 
 def _say_nothing() -> None:
     pass
 
 
-def both_protocols(grpc_port: int, listener: socket.socket) -> None:
-    """Serve the same no-op application over HTTP and gRPC."""
-    no_op(listener, grpc_port)
 
 
 def serve_checkout(checkout: Path, listener: socket.socket) -> None:

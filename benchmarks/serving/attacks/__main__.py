@@ -35,8 +35,7 @@ from benchmarks.serving.attacks.attackers import (
 )
 from benchmarks.serving.overhead import jpeg_of, where
 from benchmarks.serving.served import logged as serving
-from benchmarks.serving.soak import look_at
-from benchmarks.serving.swaps import resident_mb
+from benchmarks.serving.soak import look_at, resident_bytes
 from loadtest.client import Client
 from loadtest.images import ImageFile
 from loadtest.journal import OK
@@ -115,14 +114,10 @@ async def _back(pid: int, before: int) -> int:
     BACK_S is over; those that decode large images stay for the next."""
     for _ in range(round(BACK_S / _LOOK_S)):
         await asyncio.sleep(_LOOK_S)
-        kept = _own_bytes(pid) - before
+        kept = resident_bytes(pid) - before
         if kept <= MOST_KEPT:
             break
     return max(0, kept)
-
-
-def _own_bytes(pid: int) -> int:
-    return round(resident_mb(pid) * 1e6)
 
 
 async def measure(
@@ -146,7 +141,7 @@ async def measure(
         for attack in attacks:
             for count in connections:
                 seen, before = Honest(attack.name, count), look_at(pid).resident_bytes
-                own = _own_bytes(pid)
+                own = resident_bytes(pid)
                 async with under_attack(url, grpc, [attack], count) as attackers:
                     await asyncio.sleep(_FIRST_S)
                     await _ask(client, pid, before, seconds, seen)

@@ -7,9 +7,10 @@ ended: by HTTP's status in which the server counts, or as one of the names here.
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -169,88 +170,90 @@ async def _left(place: Place, data: bytes) -> None:
 
 # --- by gRPC -------------------------------------------------------------------------------------
 
+_INFER = f"/{INFERENCE}/ModelInfer"
 
-async def call(place: Place, body: bytes, seen: Counter[str]) -> None:
+_Talk = Callable[[Connection, bytes, Counter[str]], Awaitable[None]]
+_Attack = Callable[[Place, bytes, Counter[str]], Awaitable[None]]
+
+
+def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _Attack]:
+    """Make an attack of a talk on a connection, which goes on, on a new one, when that is lost.
+
+    A connection that does not `reads` gets no more than a window of each answer. `counts`: a lost
+    one is a request without an answer.
+    """
+
+    def attack_by(talk: _Talk) -> _Attack:
+        @wraps(talk)
+        async def attack(place: Place, body: bytes, seen: Counter[str]) -> None:
+            message = message_of(body)
+            while True:
+                try:
+                    async with Connection(place.grpc, ADDRESS, reads=reads) as open_:
+                        await talk(open_, message, seen)
+                except OSError:  # a TimeoutError is one
+                    if counts:
+                        seen[NO_ANSWER] += 1
+                await asyncio.sleep(_REFUSED_PAUSE_S)
+
+        return attack
+
+    return attack_by
+
+
+@_again(counts=True)
+async def call(open_: Connection, message: bytes, seen: Counter[str]) -> None:
     """Call again as soon as the answer has been read."""
-    message = message_of(body)
     while True:
+        stream = open_.begin(_INFER)
         try:
-            async with Connection(place.grpc, ADDRESS) as open_:
-                while True:
-                    stream = open_.begin(f"/{INFERENCE}/ModelInfer")
-                    try:
-                        await open_.send(stream, message, ends=True)
-                        status = await open_.status(stream)
-                    except asyncio.CancelledError:
-                        seen[UNANSWERED] += 1
-                        raise
-                    seen[_STATUSES.get(status, f"gRPC {status}")] += 1
-                    if status != "0":
-                        await asyncio.sleep(_REFUSED_PAUSE_S)
-        except OSError:
-            seen[NO_ANSWER] += 1
+            await open_.send(stream, message, ends=True)
+            status = await open_.status(stream)
+        except asyncio.CancelledError:
+            seen[UNANSWERED] += 1
+            raise
+        seen[_STATUSES.get(status, f"gRPC {status}")] += 1
+        if status != "0":
             await asyncio.sleep(_REFUSED_PAUSE_S)
 
 
-async def leave_unread(place: Place, body: bytes, seen: Counter[str]) -> None:
+@_again(reads=False)
+async def leave_unread(open_: Connection, message: bytes, seen: Counter[str]) -> None:
     """Send messages on a stream, and read no answers."""
-    message = message_of(body)
-    while True:
-        try:
-            async with (
-                Connection(place.grpc, ADDRESS, reads=False) as open_,
-                asyncio.timeout(_AGAIN_S),
-            ):
-                stream = open_.begin(f"/{INFERENCE}/ModelStreamInfer")
-                while True:
-                    seen[UNANSWERED] += 1
-                    await open_.send(stream, message)
-                    await asyncio.sleep(_STREAM_PAUSE_S)
-        except (TimeoutError, OSError):
-            await asyncio.sleep(_REFUSED_PAUSE_S)
+    stream = open_.begin(f"/{INFERENCE}/ModelStreamInfer")
+    async with asyncio.timeout(_AGAIN_S):
+        while True:
+            seen[UNANSWERED] += 1
+            await open_.send(stream, message)
+            await asyncio.sleep(_STREAM_PAUSE_S)
 
 
-async def read_slowly(place: Place, body: bytes, seen: Counter[str]) -> None:
+@_again(reads=False)
+async def read_slowly(open_: Connection, message: bytes, seen: Counter[str]) -> None:
     """Read a long answer in small pieces with pauses."""
-    message = message_of(body)
-    while True:
-        try:
-            async with Connection(place.grpc, ADDRESS, reads=False) as open_:
-                stream = open_.begin(f"/{INFERENCE}/ModelInfer")
-                seen[UNANSWERED] += 1
-                await open_.send(stream, message, ends=True)
-                while not open_.is_lost:
-                    open_.read(stream, _SLOW_BYTES)
-                    await asyncio.sleep(_SLOW_S)
-        except OSError:
-            pass
-        await asyncio.sleep(_REFUSED_PAUSE_S)
+    stream = open_.begin(_INFER)
+    seen[UNANSWERED] += 1
+    await open_.send(stream, message, ends=True)
+    while not open_.is_lost:
+        open_.read(stream, _SLOW_BYTES)
+        await asyncio.sleep(_SLOW_S)
 
 
-async def cancel(place: Place, body: bytes, seen: Counter[str]) -> None:
+@_again()
+async def cancel(open_: Connection, message: bytes, seen: Counter[str]) -> None:
     """Cancel each call as soon as its message is sent."""
-    message = message_of(body)
     while True:
-        try:
-            async with Connection(place.grpc, ADDRESS) as open_:
-                while True:
-                    seen[UNANSWERED] += 1
-                    stream = open_.begin(f"/{INFERENCE}/ModelInfer")
-                    await open_.send(stream, message, ends=True)
-                    open_.cancel(stream)
-                    await asyncio.sleep(_CANCEL_PAUSE_S)
-        except OSError:
-            await asyncio.sleep(_REFUSED_PAUSE_S)
+        seen[UNANSWERED] += 1
+        stream = open_.begin(_INFER)
+        await open_.send(stream, message, ends=True)
+        open_.cancel(stream)
+        await asyncio.sleep(_CANCEL_PAUSE_S)
 
 
-async def say_nothing(place: Place, _: bytes, seen: Counter[str]) -> None:
+@_again()
+async def say_nothing(open_: Connection, _: bytes, seen: Counter[str]) -> None:
     """Begin many calls, and send no message of theirs."""
-    while True:
-        try:
-            async with Connection(place.grpc, ADDRESS) as open_:
-                for _number in range(_CALLS):
-                    open_.begin(f"/{INFERENCE}/ModelInfer")
-                    seen[UNANSWERED] += 1
-                await asyncio.sleep(_AGAIN_S)
-        except OSError:
-            await asyncio.sleep(_REFUSED_PAUSE_S)
+    for _number in range(_CALLS):
+        open_.begin(_INFER)
+        seen[UNANSWERED] += 1
+    await asyncio.sleep(_AGAIN_S)

@@ -53,7 +53,8 @@ def test_what_is_promised_is_told_from_what_is_not(
     assert isinstance(console.file, io.StringIO)
     *_, beside, added, share = console.file.getvalue().splitlines()
     assert [line.partition(":")[0] for line in (added, share)] == verdicts
-    assert f"{p50_ms - 0.25:+.3f} ms at p50, {requests_a_second / 500:.0%} of" in beside
+    assert f"{p50_ms - 0.25:+.3f} ms ({p50_ms / 0.25 - 1:+.1%}) at p50, " in beside
+    assert f"{requests_a_second / 500:.1%} of its requests/s" in beside
 
 
 @pytest.mark.slow
@@ -73,7 +74,7 @@ def test_another_checkout_is_measured_beside_this_one(
     service.main([*few, "--beside", str(ROOT), "--record", str(file)])
     targets = [next(iter(TARGETS)), CONVOY, BESIDE]
     assert [row["target"] for row in read(file)] == targets * len(service.BODIES)
-    assert f"beside {BESIDE}: " in capsys.readouterr().out
+    assert f"compared with {BESIDE}: " in capsys.readouterr().out
 
 
 def test_another_checkout_runs_its_own_code(tmp_path: Path) -> None:

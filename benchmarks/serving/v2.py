@@ -1,0 +1,31 @@
+"""Makes V2's requests of one image file, by HTTP and by gRPC."""
+
+import json
+
+from service.grpc.messages import message_class
+
+
+def v2_body(file: bytes) -> tuple[int, bytes]:
+    """Return the length of a request's JSON, and its body: the JSON, and the file as a tensor."""
+    data = _element(file)
+    tensor = {
+        "name": "image",
+        "datatype": "BYTES",
+        "shape": [1],
+        "parameters": {"binary_data_size": len(data)},
+    }
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    return len(head), head + data
+
+
+def v2_message(file: bytes, model: str) -> bytes:
+    """Return the same request as a protobuf message."""
+    message = message_class("inference.ModelInferRequest")(model_name=model)
+    message.inputs.add(name="image", datatype="BYTES", shape=[1])
+    message.raw_input_contents.append(_element(file))
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def _element(file: bytes) -> bytes:
+    return len(file).to_bytes(4, "little") + file
