@@ -21,7 +21,7 @@ WITH_TF32 = " with tf32"
 """The end of the side for which a worker is started where TF32 must not be off."""
 
 START_S = 10.0
-"""Seconds for a worker to start, with CUDA and where needed PyTorch."""
+"""Seconds in which a worker starts, with CUDA and, where needed, PyTorch."""
 
 _SECONDS = {
     (MICRO, "convoy"): 2.0,

@@ -64,7 +64,7 @@ TABLE_1_FFT: Mapping[int, tuple[float, float]] = {
     128: (2.10, 10.37),
     256: (2.05, 12.42),
 }
-"""Its half of the FFT: alpha', and what all three transforms take."""
+"""Its half of the FFT: alpha', and the arithmetic of each of the three transforms."""
 
 TABLE_2: Mapping[int, tuple[float, float, float, float]] = {
     8: (3.33, 3.77, 4.30, 4.30),
@@ -180,7 +180,7 @@ def transforms(m: int) -> Transforms:
 
 
 def paired(m: int) -> Transforms:
-    """Return what transforms take if only the rows of points a and -a share terms.
+    """Return the instructions of transforms in which only the rows of points a and -a share terms.
 
     POINTS[m] are 0 and pairs. These are the paper's counts of tiles 4, 6 and 8.
     """

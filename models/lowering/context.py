@@ -336,8 +336,8 @@ _MOVES = Identity | Reshape | Slice | Transpose
 
 
 def _values_of_tokens(graph: Graph) -> frozenset[str]:
-    """Return the values that moves make of a product's output, or that only products and moves
-    read.
+    """Return the values that a product's output becomes by moves, and those that only products
+    and moves read.
 
     A move that is a view costs nothing, and where the next cannot be one, it copies.
     """

@@ -150,8 +150,8 @@ def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] |
 
 
 def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
-    """Multiply ahead of a node that quantizes channel by channel, and behind the nodes that read
-    it.
+    """Multiply by the scales ahead of a node that quantizes channel by channel, and divide behind
+    the nodes that read it.
 
     ONNX Runtime takes the convolution between such nodes for one of integers, which then fails.
     """

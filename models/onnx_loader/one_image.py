@@ -121,7 +121,7 @@ class _Pass:
     def inserted(
         self, before: ir.Node, operator: str, inputs: list[ir.Value], shape: Shape
     ) -> ir.Value:
-        """Return a node's output, of `shape` with an axis ahead, before another node."""
+        """Insert a node before another; return its output, of `shape` with an axis ahead."""
         name = f"{before.name}/{operator}"
         node = ir.node(operator, inputs, name=name)
         (made,) = node.outputs

@@ -1,4 +1,4 @@
-"""Finds out from a network's first operations which numbers it takes pixels as.
+"""Finds out from a network's first operations in which range it expects pixels.
 
 A network that multiplies its input by 1 / 255, or subtracts means of about 120, normalises pixels
 of 0 to 255 itself, as Keras' Rescaling does; one that subtracts 0.485 and divides by 0.229 takes

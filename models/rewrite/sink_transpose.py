@@ -107,7 +107,7 @@ def sink_transpose(view: GraphView, node: Node) -> Outcome:
 
 
 def _seen(view: GraphView, name: str) -> tuple[str, _Order] | None:
-    """Return of which value, and how, a value is a transposed view; None if of none."""
+    """Return the value of which another is a transposed view, and the order; None if of none."""
     node = view.producer(name)
     is_view = isinstance(node, Reshape) and not node.channels_last
     turn = view.producer(node.x) if isinstance(node, Reshape) and is_view else node

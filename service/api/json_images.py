@@ -116,8 +116,8 @@ def _cut(body: bytes) -> tuple[bytes, Mapping[str, Span]]:
     kept_bytes = sum(map(len, kept)) + len(body) - kept_from
     if kept_bytes > _MOST_BESIDE:
         raise BadRequestError(
-            f"the JSON cannot be read: beside its long strings it has more than {_MOST_BESIDE}"
-            " bytes; send the images without white space between them"
+            f"the JSON cannot be read: it has more than {_MOST_BESIDE} bytes besides its long"
+            " strings; send the images without white space between them"
         )
     return b"".join([*kept, body[kept_from:]]), long
 

@@ -219,7 +219,7 @@ def _free(view: View) -> float:
 
 
 def _bearable(view: View) -> int:
-    """Return the largest batch for which the client that asks for least can be made to wait."""
+    """Return the largest batch for which the client with the fewest images can be made to wait."""
     latency, (clients, lightest) = view.latency, view.rivals
     seconds = latency.seconds
     if clients == 1 or latency.most_rivals <= clients:

@@ -46,7 +46,7 @@ def this_core() -> int | None:
 
 
 def keep_on(core: int | None, thread: int) -> None:
-    """Pin a thread, given its native id, to a core, or give it this thread's affinity for None.
+    """Pin a thread to a core by its native id; for None, give it this thread's affinity.
 
     Raises OSError where the thread has ended, or the core is no longer available.
     """

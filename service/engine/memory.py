@@ -36,12 +36,12 @@ def address_share() -> float:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process has of the system, or 0 where that is not known."""
+    """Return the physical memory of this process, or 0 where that is not known."""
     return _bytes_of(_RESIDENT)
 
 
 def _bytes_of(column: int) -> int:
-    """Return a number of /proc/self/statm, which counts pages, in bytes; 0 where there is none."""
+    """Return a column of /proc/self/statm, which counts pages, in bytes; 0 on other systems."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[column])

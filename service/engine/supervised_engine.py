@@ -198,7 +198,7 @@ class SupervisedEngine:
         except Exception as error:
             self.state = State.FAILED
             if isinstance(error, ThreadLostError):
-                raise EngineError(f"{self._name} is not warm within {bound_s:g} s") from error
+                raise EngineError(f"{self._name} has not warmed up within {bound_s:g} s") from error
             raise
         self.warm_up_s = monotonic() - started
         self.state = State.READY

@@ -152,7 +152,7 @@ def _cut_input(data: bytes, whole: _Field) -> "tuple[bytes, _TypedElements]":
 def _short(beside: bytes) -> bytes:
     if len(beside) > _MOST_BESIDE:
         raise PayloadTooLargeError(
-            f"the message beside its tensors has more than {_MOST_BESIDE} bytes; "
+            f"the message has more than {_MOST_BESIDE} bytes besides its tensors; "
             "send a shorter id and parameters"
         )
     return beside

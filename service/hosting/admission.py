@@ -52,7 +52,7 @@ class ByteRoom:
 
     @property
     def max_answer(self) -> int:
-        """Return the most bytes that one answer may have: those of several clients fit."""
+        """Return the most bytes of one answer, so few that answers of several clients fit."""
         return self.max_bytes // _ANSWERS
 
 

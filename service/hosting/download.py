@@ -110,7 +110,7 @@ def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[in
     if _sum(part, source) != source.sum:
         part.unlink()
         raise NotDownloadedError(
-            f"{source.url} is not the file that it should be: its sum is another; "
+            f"{source.url} is not the file that it should be: its checksum differs; "
             "nothing of it was kept"
         )
 

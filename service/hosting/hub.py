@@ -78,7 +78,7 @@ def parse_address(path: PurePath) -> Address | None:
         raise ModelFileError(f"{written}: {_FORM}")
     if not _REVISION.fullmatch(address.revision):
         raise ModelFileError(
-            f"{written}: no revision is named so; it must be a branch, a tag or a commit"
+            f"{written}: a revision cannot have that name; it must be a branch, a tag or a commit"
         )
     return address
 

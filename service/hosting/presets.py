@@ -262,7 +262,7 @@ def label_names(label: str) -> list[str]:
 
 
 def plain_words(text: str) -> str:
-    """Return the text's letters and digits in lower case, with one space for all between."""
+    """Return the text's words of letters and digits in lower case, with one space between them."""
     return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 

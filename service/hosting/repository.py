@@ -419,7 +419,7 @@ class Repository:
             self._tell_at = ended + min(_TELL_PAUSES * (ended - began), _MOST_PAUSE_S)
 
     def busy_gpus(self) -> "asyncio.Future[list[float]]":
-        """Return the share of its time that each GPU is busy, read in a thread, too."""
+        """Return, from a thread, the share of time for which each GPU is busy."""
         return self._teller.run(Metrics.busy_gpus, self.metrics)
 
     async def warm_up(self) -> None:

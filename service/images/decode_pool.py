@@ -81,8 +81,8 @@ def in_process(processes: ProcessPool) -> Call:
             return processes.run(decode, most_bytes)
         except MemoryError as error:
             raise PayloadTooLargeError(
-                f"decoding takes more than the {ceil(most_bytes / 1e6)} MB of memory that the"
-                " header lets expect; save the file again"
+                f"decoding takes more than the {ceil(most_bytes / 1e6)} MB of memory that its"
+                " header promises; save the file again"
             ) from error
 
     return decode_there

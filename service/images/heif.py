@@ -283,7 +283,7 @@ class _Heif:
         tiles = [to for kind, item, to in made_of if kind == b"dimg" and item == number]
         found = [tile for group in tiles for tile in group]
         if any(tile not in items or items[tile].kind != self._codec.kind for tile in found):
-            raise self._format.broken("a tile of it is not coded as the others")
+            raise self._format.broken("its tiles are not all coded alike")
         return [items[tile] for tile in found]
 
     def _size(self, item: _Item) -> tuple[int, int]:
@@ -300,7 +300,7 @@ class _Heif:
             if kind == b"clap":
                 across, by_x, down, by_y = struct.unpack_from(">4I", box)
                 if not (by_x and by_y and across // by_x <= width and down // by_y <= height):
-                    raise self._format.broken("it is cropped to more than it has")
+                    raise self._format.broken("its crop is larger than the image")
                 width, height = across // by_x, down // by_y
             elif kind == b"irot" and box[0] & 1:
                 width, height = height, width
@@ -342,7 +342,7 @@ class _Heif:
             padded = [(side + _BLOCK - 1) // _BLOCK * _BLOCK for side in (width, height)]
             if coded.width > padded[0] or coded.height > padded[1]:
                 raise self._format.broken(
-                    f"it says that it has {width}×{height} pixels, and codes"
+                    f"it says that it has {width}×{height} pixels, but codes"
                     f" {coded.width}×{coded.height}"
                 )
             total += padded[0] * padded[1]

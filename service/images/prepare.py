@@ -135,7 +135,7 @@ def plan(
 def _sketch(
     kind: ImageFormat, width: int, height: int, turned: Reorientation, preprocessing: Preprocessing
 ) -> Sketch:
-    """Return how to draw images of a format and a size, as stored, that are turned so."""
+    """Return how to draw images of this format, stored size and orientation."""
     geometry = _geometry(width, height, turned, preprocessing)
     bgr = preprocessing.channels is ChannelOrder.BGR
     colour = preprocessing.paper[:: -1 if bgr else 1]

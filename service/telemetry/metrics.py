@@ -109,7 +109,7 @@ class Metrics(Collector):
         return generate_latest(self._registry) + "".join(_triton_lines(self.models)).encode()
 
     def busy_gpus(self) -> list[float]:
-        """Return the share of its time that each GPU is busy; drivers may be slow."""
+        """Return the share of time for which each GPU is busy; drivers may be slow."""
         gauges = [] if self._gpus is None else self._gpus.collect()
         busy = (gauge for gauge in gauges if gauge.name == "nv_gpu_utilization")
         return [sample.value for gauge in busy for sample in gauge.samples]

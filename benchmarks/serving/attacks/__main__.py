@@ -96,7 +96,7 @@ def broken(seen: Honest, alone: Honest) -> list[str]:
 
 
 async def _ask(client: Client, pid: int, before: int, seconds: float, seen: Honest) -> None:
-    """Ask for so long; `before` are the bytes that the server had."""
+    """Ask for some seconds; `before` is the memory of the server ahead of them."""
     end, number = time.monotonic() + seconds, 0
     while (started := time.monotonic()) < end:
         outcome = await client.send(number)

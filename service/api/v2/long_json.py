@@ -132,6 +132,6 @@ def _list_end(text: bytes, start: int, end: int) -> int:
 def _check_short(length: int) -> None:
     if length > _MOST_BESIDE:
         raise PayloadTooLargeError(
-            f"the JSON beside `data` has more than {_MOST_BESIDE} bytes; "
+            f"the JSON has more than {_MOST_BESIDE} bytes besides `data`; "
             "send a shorter id and parameters"
         )

@@ -385,7 +385,7 @@ async def test_a_warm_up_is_bounded_only_where_a_setting_says_so() -> None:
     repository = make_repository(
         FakeEngine(warm_up=lambda: gate.wait(30)), bounds=Bounds(warm_up_s=0.05)
     )
-    with pytest.raises(EngineError, match=r"not warm within 0\.05 s"):
+    with pytest.raises(EngineError, match=r"has not warmed up within 0\.05 s"):
         await repository.warm_up()
     assert only(repository).runner.state is State.FAILED
     assert not await repository.close(0.01)

@@ -147,7 +147,7 @@ def test_a_file_is_whole_in_the_end_and_its_progress_is_told(
 @pytest.mark.parametrize(
     ("answers", "says"),
     [
-        ([lie], "its sum is another; nothing of it was kept"),
+        ([lie], "its checksum differs; nothing of it was kept"),
         ([too_long], "has more than"),
         ([status(404)], "the server answers 404 Not Found; nothing was downloaded; is the address"),
         ([status(503)] * 5, "the server answers 503 .*; nothing was downloaded; is the network"),

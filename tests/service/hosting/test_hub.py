@@ -106,7 +106,7 @@ def test_an_address_that_is_none_is_answered_with_the_form(written: str) -> None
 
 @pytest.mark.parametrize("revision", ["", "a b", "x" * 81, "a%00b"])
 def test_a_revision_that_git_cannot_have_is_refused(revision: str) -> None:
-    with pytest.raises(ModelFileError, match="no revision is named so"):
+    with pytest.raises(ModelFileError, match="a revision cannot have that name"):
         parse_address(Path(f"hf://maker/flowers@{revision}"))
 
 
@@ -403,8 +403,8 @@ WAYS_OUT = "https_proxy names a proxy, HF_ENDPOINT a mirror of the hub .* served
         (MAIN, [status(429, retry_after="300")], "and asks to wait 300 s; try again later; with a"),
         (MAIN, [status(429)] * 5, "answers 429 Too Many Requests; try again later"),
         ("model.onnx", [status(403)], "onnx/model.onnx: the server answers 403"),
-        ("model.onnx", [other_bytes], "its sum is another; nothing of it was kept"),
-        ("config.json", [other_bytes], "its sum is another; nothing of it was kept"),
+        ("model.onnx", [other_bytes], "its checksum differs; nothing of it was kept"),
+        ("config.json", [other_bytes], "its checksum differs; nothing of it was kept"),
         ("model.onnx", [more_bytes], f"has more than {len(MODEL):,} bytes"),
         ("model.onnx", [said_to_have(-9)] * 5, f"{len(MODEL) - 9:,} bytes are here"),
         ("model.onnx", [status(302, location="file:///etc/passwd")], "answers 302 .*file:"),

@@ -120,12 +120,12 @@ SMALL = struct.pack(">II", 16, 16)
         (
             lambda: patched(encode(scene(640, 480), "AVIF"), b"ispe", SMALL, 8),
             ImageError,
-            "says that it has 16×16 pixels, and codes 640×480",
+            "says that it has 16×16 pixels, but codes 640×480",
         ),
         (
             lambda: patched(heic("grey"), b"ispe", SMALL, 8),
             ImageError,
-            "says that it has 16×16 pixels, and codes 256×256",
+            "says that it has 16×16 pixels, but codes 256×256",
         ),
         (lambda: many_frames(AVIF), ImageError, "no single still one"),
         (lambda: patched(AVIF, b"av01", b"jpeg"), ImageError, "'jpeg'"),

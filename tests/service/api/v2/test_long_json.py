@@ -203,7 +203,7 @@ def test_what_follows_the_lists_counts() -> None:
     [
         (b'{"inputs":[%b]}' % b",".join([b"{}"] * 300), 400, "more than 256 objects"),
         (b'{"inputs":[],"a":[%b]}' % b",".join([b'""'] * 600), 400, "more than 516 strings"),
-        (b'{"inputs":[],"a":[%b0]}' % (b"0," * PIECE), 413, "JSON beside `data` has more than"),
+        (b'{"inputs":[],"a":[%b0]}' % (b"0," * PIECE), 413, "bytes besides `data`"),
         (b'{"id":"%b","inputs":[{"data":[]}]}' % (b"i" * PIECE), 413, "send a shorter id"),
     ],
 )
