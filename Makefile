@@ -75,7 +75,7 @@ format: $(VENV)/dev.stamp  ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CUDA_SOURCES)
 
-bench: $(VENV)/dev.stamp  ## measure the server with a no-op engine beside uvicorn
+bench: $(VENV)/dev.stamp  ## measure the server with a no-op engine, compared with uvicorn
 	$(BIN)/python -m benchmarks.serving.overhead
 
 bench-peers: $(VENV)/dev.stamp  ## the same work on Triton, mosec, LitServe, BentoML and Ray Serve (each in its own environment)
@@ -90,16 +90,16 @@ soak: $(VENV)/dev.stamp  ## ten minutes of load with aborting clients and noise:
 soak-swapped: $(VENV)/dev.stamp  ## the same by HTTP and gRPC, while the model changes every ten seconds
 	$(BIN)/python -m benchmarks.serving.soak --swaps 10 --most-growth 0.1 -- --threads 1
 
-soak-attacked: $(VENV)/dev.stamp  ## the same beside a hostile client that sends what costs most
+soak-attacked: $(VENV)/dev.stamp  ## the same while a hostile client sends the requests that cost most
 	$(BIN)/python -m benchmarks.serving.soak --attackers --most-growth 0.5
 
-attacks: $(VENV)/dev.stamp  ## an honest client's latency beside each of the worst requests, on 1, 4 and 16 connections
+attacks: $(VENV)/dev.stamp  ## an honest client's latency during each of the worst attacks, on 1, 4 and 16 connections
 	$(BIN)/python -m benchmarks.serving.attacks
 
 test-gpu: $(VENV)/dev.stamp  ## on a GPU: the tests that need one, from each kernel to the server
 	$(BIN)/python -m benchmarks.gpu proof
 
-bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels, networks, requests, beside cuDNN and PyTorch, into OUT
+bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels, networks, requests, compared with cuDNN and PyTorch, into OUT
 	$(BIN)/python -m benchmarks.gpu run --out $(OUT) --seconds $(SECONDS_TO_SPEND)
 	$(BIN)/python -m benchmarks.gpu report --out $(OUT)
 
@@ -111,7 +111,7 @@ docs: $(VENV)/dev.stamp  ## write docs/settings.md, and tables from what was mea
 	$(BIN)/python -m benchmarks.peers --docs
 	$(BIN)/python -m benchmarks.peers.mlperf --docs
 
-papers: $(VENV)/dev.stamp  ## write docs/papers.md, the papers' results beside Convoy's, and docs/ladder.md
+papers: $(VENV)/dev.stamp  ## write docs/papers.md, the papers' results compared with Convoy's, and docs/ladder.md
 	$(BIN)/python -m benchmarks.papers --docs
 
 train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs torch)

@@ -82,7 +82,7 @@ def _checked(file: Path, expected: ReferenceScores) -> dict[str, Any]:
 
 
 def _planned(classifier: Classifier) -> dict[str, Any]:
-    """Return the launches of the plans for an H200, and in fp16 what they take by the model of time
+    """Return the launches of the plans for an H200 and, in fp16, their time by the model of time
     and at the card's peak rates."""
     found: dict[str, Any] = {}
     for n in (1, 8):

@@ -86,7 +86,7 @@ def section(lines: Sequence[Row]) -> str:
                     f" other (geometric mean), faster in {total.won:.0%} of {total.measured} layers"
                 )
     if len(told) == 2:
-        told.append("- no layer is measured beside another side")
+        told.append("- no layer is measured by another side, too")
     return "\n".join(told)
 
 
@@ -176,7 +176,7 @@ def _goals(rows: Sequence[Row]) -> str:
 
 
 def _constants(rows: Sequence[Row]) -> Iterable[str]:
-    """Yield tables of readings, and of assumed constants beside the measured ones."""
+    """Yield tables of readings, and of assumed constants with the measured ones."""
     found = readings(rows)
     if not found:
         return

@@ -80,7 +80,7 @@ SQUARE = 8
 """H = W of a sample's squares. They begin where tiles of 2×2 and of 4×4 do."""
 
 ELEMENTS = 1 << 17
-"""Elements of y that a sample has at most."""
+"""The most elements of y in a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ def measure(
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print a table for each precision, with the paper's numbers beside Convoy's.
+    """Print a table for each precision, with the paper's numbers next to Convoy's.
 
     It adds what is promised of fp32, and how 3xtf32 compares with it.
     """

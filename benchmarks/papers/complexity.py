@@ -173,7 +173,7 @@ def matrices(m: int) -> WinogradMatrices:
 
 
 def transforms(m: int) -> Transforms:
-    """Return what Convoy's generated transforms take, and what a filter takes by FILTERS."""
+    """Return the instructions of Convoy's generated transforms, and of a filter's by FILTERS."""
     of = matrices(m)
     taken = sum(map(instructions, FILTERS[m].values()))
     return Transforms(m, program(of.bt).instructions, taken, program(of.at).instructions)

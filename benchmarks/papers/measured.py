@@ -67,7 +67,7 @@ def by_batch(
     sides: Sequence[str] = (),
 ) -> Read:
     """Return a reading by what `say` returns, text and ratio, of each N at which all layers are
-    measured; of Convoy beside the fastest other side, or the fastest of `sides`."""
+    measured; of Convoy and the fastest other side, or the fastest of `sides`."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         kept = [row for row in rows if not sides or row["side"] in (CONVOY, *sides)]

@@ -110,7 +110,7 @@ class Stage:
 
 
 def _needed(apart: int) -> int:
-    """Return the sectors of an instruction whose lanes access a float each, so many apart."""
+    """Return the sectors of an instruction whose lanes access floats that lie this far apart."""
     return sectors(tuple(FLOAT * apart * lane for lane in range(LANES)), FLOAT, Access.LOAD)
 
 

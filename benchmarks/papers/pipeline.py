@@ -1,4 +1,4 @@
-"""Counts the memory of Convoy's own three launches of F(2×2×2, 3×3×3), beside Lan et al.'s kernels.
+"""Counts the memory of Convoy's three launches of F(2×2×2, 3×3×3), to compare with Lan et al.'s.
 
 The kernels run on the simulator; bytes are sectors of 32, as in memory.py, and wavefronts are
 cycles of shared memory. Of both the least is what as many different bytes need.
@@ -96,7 +96,7 @@ def _of(kernel: str, found: Sequence[Instruction]) -> Moved:
 
 
 def table_pipeline() -> Cells:
-    """Return what each launch moves, beside the least that it could."""
+    """Return the bytes and wavefronts of each launch, with the least that it could need."""
     rows: list[Sequence[str]] = [("kernel", "bytes", "least", "wavefronts", "least")]
     for each in moved():
         numbers = each.bytes, each.least_bytes, each.wavefronts, each.least_wavefronts

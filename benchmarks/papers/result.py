@@ -24,7 +24,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Holds one result of a paper, at `where` in it, and Convoy's beside it.
+    """Holds one result of a paper, at `where` in it, and Convoy's.
 
     `command` shows Convoy's number; `why` is the reason where that is in part or contradicted.
     Raises ValueError where either is missing.

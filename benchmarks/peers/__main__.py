@@ -97,7 +97,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers",
-        description="Measure Convoy beside other servers at the same work.",
+        description="Measure Convoy and other servers at the same work.",
     )
     parser.add_argument(
         "--quick",

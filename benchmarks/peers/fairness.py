@@ -18,7 +18,7 @@ OFF = "1"
 """The value of ORT_DISABLE_TELEMETRY."""
 
 EQUAL = ("image", "model", "telemetry", "affinity", "priority")
-"""What must be the same in all rows of a work."""
+"""The fields that must be the same in all rows of a work."""
 
 
 class UnfairError(Exception):

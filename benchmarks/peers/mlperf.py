@@ -1,4 +1,4 @@
-"""Lets MLPerf's own load generator drive Convoy, in process and by HTTP, beside ONNX Runtime alone.
+"""Lets MLPerf's own load generator drive Convoy, in process and by HTTP, and ONNX Runtime alone.
 
     python -m benchmarks.peers.mlperf [--work NAME] [--device NAME] [--out FOLDER] [--record [FILE]]
     python -m benchmarks.peers.mlperf --docs
@@ -248,7 +248,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, print, and write down what is requested."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers.mlperf",
-        description="Let MLPerf's load generator drive Convoy beside ONNX Runtime alone.",
+        description="Let MLPerf's load generator drive Convoy compared with ONNX Runtime alone.",
     )
     works = [work for work in WORKS if work != NOOP]
     parser.add_argument("--work", choices=works, default=DIGITS, help="what is done (%(default)s)")

@@ -73,7 +73,7 @@ COLUMNS = (
 )
 
 JUDGED = (RATE, P50, CPU)
-"""Of what it is told where another server is better."""
+"""The numbers by which another server may be better."""
 
 
 def number(row: Row, column: Column) -> Number:

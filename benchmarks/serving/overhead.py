@@ -270,7 +270,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         choices=list(TARGETS)[1:],
         default=list(TARGETS),
         metavar="SERVER",
-        help="servers beside the first; more servers leave the caches colder (all: %(choices)s)",
+        help="servers besides the first; more servers leave caches colder (all: %(choices)s)",
     )
     parser.add_argument("--beside", type=Path, help="another checkout of Convoy")
     add_record(parser, RECORD)

@@ -16,7 +16,7 @@ and by gRPC in turn, whose answers must have the scores of the version that they
 embedding. Every third version is a bad one, and must be refused.
 
 With `--attackers` a hostile client sends the requests that cost most, and the load is a fifth of
-the capacity: less than its share beside one other. Then p99 must stay within 4 times its value
+the capacity, which is less than half. Then p99 must stay within 4 times its value
 without attackers, measured for a tenth of the time before.
 """
 
@@ -162,7 +162,7 @@ def broken(run: Run, most_growth: float) -> list[str]:
         if status.startswith("5") and count > run.attacks[status]
     ]
     if run.p99_alone_ms and run.p99_ms > MOST_P99 * run.p99_alone_ms:
-        found.append(f"p99 {run.p99_ms:.0f} ms beside attackers; {run.p99_alone_ms:.0f} without")
+        found.append(f"p99 {run.p99_ms:.0f} ms with attackers; {run.p99_alone_ms:.0f} without")
     found += [f"a swap failed: {reason}" for reason in run.failed_swaps]
     if run.swaps > _BAD_EVERY and not run.refused_swaps:
         found.append(f"{run.swaps} swaps, but no bad version was refused")

@@ -2,7 +2,7 @@
 
 The arrivals are the same for both, and what the policy knows of L(n) it has learned, except with
 deadlines, where it knows L(n) exactly, as the bound does. Results:
-docs/decisions/policy-beside-the-optimum.md.
+docs/decisions/distance-from-the-optimum.md.
 """
 
 from collections.abc import Iterator, Sequence

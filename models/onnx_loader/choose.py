@@ -114,7 +114,7 @@ def _fits_labels(value: ir.Value, labels: int) -> bool:
 
 
 def _leads_to(value: ir.Value, other: ir.Value) -> bool:
-    """Return whether all that the image adds to `other` goes through `value`."""
+    """Return whether the image reaches `other` through `value` alone."""
     without = _ancestors(other, _moved_from(value))
     return without is not None and not any(each.is_graph_input() for each in without)
 

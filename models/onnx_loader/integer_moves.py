@@ -118,7 +118,7 @@ def _pad_later(pad: ir.Node, graph: ir.Graph) -> None:
 
 
 def _padded_with(pad: ir.Node) -> float | None:
-    """Return the number that a Pad pads with, or None if it is computed, or of the image."""
+    """Return the number that a Pad pads with; None if it is computed, or a pixel of the image."""
     if _mode(pad) != "constant":
         return None
     given = pad.inputs[2] if len(pad.inputs) > 2 else None

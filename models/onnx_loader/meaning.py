@@ -330,7 +330,7 @@ def _one_of_many(node: OnnxNode, value: ir.Value) -> bool:
 
 
 def _origin(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that computes a value, before moves and before constants join in."""
+    """Return the node that computes a value, ahead of moves and of constants that join it."""
     node = None if value is None else value.producer()
     while node is not None:
         if node.op_type in _MOVES:

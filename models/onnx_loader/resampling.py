@@ -168,7 +168,7 @@ def pad(to: Importer, node: OnnxNode) -> None:
 
 
 def _padded_with(to: Importer, node: OnnxNode) -> float:
-    """Return the number that a Pad pads with; of integers it says which they are."""
+    """Return the number that a Pad pads with: for integers, the number that one stands for."""
     value, stored = node.scalar(2, 0.0), to.values[node.x()].stored
     if not is_quantized(stored):
         return value

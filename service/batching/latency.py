@@ -86,7 +86,7 @@ class Latency(NamedTuple):
         return self.of(items) * (1 + _MARGIN * self.error)
 
     def after(self, each_s: float) -> "Latency":
-        """Return the table of batches each of whose items takes this many seconds more before the
+        """Return the table of batches whose items take `each_s` more seconds apiece, ahead of the
         batch."""
         return Latency(tuple(took + n * each_s for n, took in enumerate(self.seconds, 1)))
 

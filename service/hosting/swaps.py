@@ -206,7 +206,7 @@ class Swaps(Changes):
         examples: Sequence[Example],
         scores: Sequence[NDArray[np.float32] | None] | None,
     ) -> Comparison:
-        """Compare a version with the old one on recent images, by its scores for these, which are
+        """Compare a version with the old one on recent images, by the new one's `scores`, which are
         computed here if None."""
         if old is None:
             return Comparison()

@@ -281,7 +281,7 @@ def _check_directory(data: bytes) -> None:
         raise BadRequestError("the ZIP archive is truncated: it has no directory; send it whole")
     entries, size = struct.unpack_from("<HI", data, end + 10)
     if data[max(0, end - _END_64_BYTES) :].startswith(_END_64):
-        raise BadRequestError("the ZIP archive has the form for 4 GB and more (ZIP64); make a plain one")
+        raise BadRequestError("the ZIP archive is one for 4 GB and more (ZIP64); make a plain one")
     if entries > _MOST_ENTRIES or size > _MOST_ENTRIES * _BYTES_AN_ENTRY:
         raise TooManyImagesError(
             f"the ZIP archive has {entries} entries, whose directory takes {size} bytes; a clip has"

@@ -1,10 +1,10 @@
-"""Measures an honest client beside a hostile one: `python -m benchmarks.serving.attacks`.
+"""Measures an honest client while a hostile one attacks: `python -m benchmarks.serving.attacks`.
 
     python -m benchmarks.serving.attacks [--model FILE --preset NAME] [--connections 1,4,16]
                                    [--seconds N] [--only TEXT] [--record [FILE]] [-- OPTIONS]
 
 Starts `convoy serve`, a SqueezeNet with random weights unless told otherwise, and asks it about
-photographs, one after another with pauses: alone first, then beside each of the requests that cost
+photographs, one after another with pauses: alone first, then during each of the attacks that cost
 most for each of their bytes, on each number of connections. The exit status is 1 unless the honest
 client's p50 stays within 3 times its value alone and its worst within 0.5 s, every answer is right,
 the server grows by less than 400 MB, and its memory is back at its level 5 s after the attack. For
@@ -129,7 +129,7 @@ async def measure(
     connections: Sequence[int],
     seconds: float,
 ) -> tuple[Honest, list[Honest]]:
-    """Return the results of an honest client alone, and then beside each attack.
+    """Return the results of an honest client alone, and then during each attack.
 
     Each attack runs on each number of connections.
     """

@@ -177,7 +177,7 @@ _Attack = Callable[[Place, bytes, Counter[str]], Awaitable[None]]
 
 
 def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _Attack]:
-    """Make an attack of a talk on a connection, which goes on, on a new one, when that is lost.
+    """Make an attack of a talk on a connection: when that is lost, it goes on with a new one.
 
     A connection that does not `reads` gets no more than a window of each answer. `counts`: a lost
     one is a request without an answer.
