@@ -348,7 +348,7 @@ class CusimDevice:
         if not all(1 <= size <= most for size, most in zip(block, _MAX_BLOCK, strict=True)):
             return f"block {block}; each axis has 1 to {_MAX_BLOCK}"
         if threads > _MAX_THREADS:
-            return f"{threads} threads a block; at most {_MAX_THREADS}"
+            return f"{threads} threads per block; at most {_MAX_THREADS}"
         if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
             return f"grid {grid}; it is no multiple of clusters {cluster}"
         if prod(cluster) > _MAX_CLUSTER:

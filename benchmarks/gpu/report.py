@@ -194,7 +194,7 @@ def _constants(rows: Sequence[Row]) -> Iterable[str]:
         for reading in found
         if reading.name == "cache"
     ]
-    yield markdown(("blocks that read", "bytes a cycle and multiprocessor"), *rates)
+    yield markdown(("blocks that read", "bytes per cycle and multiprocessor"), *rates)
     try:
         measured = fitted(found)
     except ValueError as missing:
@@ -286,7 +286,7 @@ def _http_table(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    headings = ("sent", "connections", "requests a second", "p50, ms", "p99, ms")
+    headings = ("sent", "connections", "requests per second", "p50, ms", "p99, ms")
     return "## SqueezeNet over HTTP\n\n" + markdown(headings, *cells) if cells else ""
 
 

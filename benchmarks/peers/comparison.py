@@ -100,11 +100,11 @@ class Candidate:
     slices: dict[int, list[dict[str, float]]] = field(
         default_factory=lambda: {connections: [] for connections in CONNECTIONS}
     )
-    # Requests a second in each setting when it was tried, by connections.
+    # Requests per second in each setting when it was tried, by connections.
     others: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     def tried(self, connections: int) -> float:
-        """Return the mean of the requests a second in its turns, 0 if it had none."""
+        """Return the mean of the requests per second in its turns, 0 if it had none."""
         rates = [found["requests_a_second"] for found in self.slices[connections]]
         return round(sum(rates) / len(rates), 2) if rates else 0.0
 

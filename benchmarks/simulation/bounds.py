@@ -43,7 +43,7 @@ class Process:
         self.moves[state, action, 0] += _LEAK
 
     def best(self) -> tuple[float, NDArray[np.int64]]:
-        """Return the highest reward a second in the long run, and the action in each state that
+        """Return the highest reward per second in the long run, and the action in each state that
         earns it."""
         every = np.arange(len(self.rewards))
         policy = self.rewards.argmax(axis=1)
@@ -87,7 +87,7 @@ def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, 
 
 
 def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> float:
-    """Return the most answers a second for clients with exponential think times of mean `think_s`.
+    """Return the most answers per second for clients with exponential think times of mean `think_s`.
 
     The state is how many wait.
     """
@@ -107,7 +107,7 @@ def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> flo
 
 
 def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s: float) -> float:
-    """Return the most answers a second for clients with uniform think times, all below L(1).
+    """Return the most answers per second for clients with uniform think times, all below L(1).
 
     So when a batch ends all others wait. The state is how many were answered, how many of those are
     back, and for how many bins of their think times the engine has waited.

@@ -10,7 +10,7 @@ _CHUNK_BYTES = 4096
 _BLOCKS = 144
 """Blocks that work on one image, so that a thread of a photograph has one walker or less."""
 
-_WALKING = 128  # threads a block
+_WALKING = 128  # threads per block
 _RESOLVING = 512
 
 _RESOLVED = (1, 2, 3, 4, 6, ROUNDS)

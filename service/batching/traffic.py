@@ -154,7 +154,7 @@ class Traffic:
 
     @property
     def rate(self) -> float:
-        """Return how many items a second arrived recently."""
+        """Return how many items per second arrived recently."""
         both = self._busy_s + self._idle_s
         return len(self._answers) * self._items / both if both else 0.0
 

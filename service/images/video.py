@@ -83,7 +83,7 @@ class Container:
         if (count := len(self.packets) + frames) > self._most_frames:
             raise TooManyImagesError(
                 f"the video has {count} frames or more; at most {self._most_frames} are allowed;"
-                " send a shorter one, or fewer frames a second"
+                " send a shorter one, or fewer frames per second"
             )
 
     def add(self, start: int, size: int) -> None:
