@@ -81,8 +81,8 @@ _MEANINGS = {
     OutputKind.LOG_PROBABILITIES: "logarithms of probabilities that add up to 1",
     OutputKind.PERCENT: "probabilities in percent that add up to 100",
     OutputKind.SHARES: "shares, which are divided by their sum",
-    OutputKind.SIGMOID: "independent logits (multi-label), of each of which a sigmoid makes a"
-    " probability",
+    OutputKind.SIGMOID: "independent logits (multi-label), and a sigmoid makes a probability of"
+    " each",
     OutputKind.INDEPENDENT: "independent probabilities (multi-label)",
     OutputKind.INDEPENDENT_PERCENT: "independent probabilities in percent (multi-label)",
     OutputKind.INDEPENDENT_LOG: "logarithms of independent probabilities (multi-label)",

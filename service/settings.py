@@ -35,8 +35,8 @@ from models import (
     every_gpu,
     keep_below,
 )
-from service.engine.cgroups import available_memory
-from service.engine.cores import available_cores
+from service.machine.cgroups import available_memory
+from service.machine.cores import available_cores
 from service.telemetry.logs import LogFormat, LogLevel
 
 PREFIX = "CONVOY_"
@@ -94,12 +94,12 @@ class Settings(BaseModel):
     hf://ORG/NAME/FILE.onnx; what is not here yet is downloaded. [default: digits, the built-in
     model]"""
     model_name: str | None = None
-    """Name of the model, where one is served. [default: that of its file or folder]"""
+    """Name of the model, if only one is served. [default: that of its file or folder]"""
     default_model: str | None = None
-    """Model behind /v1/classify, where several are served."""
+    """Model behind /v1/classify, if several are served."""
     strict: bool = False
-    """Of a folder of models, serve all or none; otherwise one that cannot be opened is listed with
-    its error, and the others are served."""
+    """Serve all models of a folder or none; otherwise one that cannot be opened is listed with its
+    error, and the others are served."""
     preset: str | None = None
     """Preprocessing, instead of the model's own, as imagenet, caffe or unit; docs/models.md lists
     all."""
@@ -141,7 +141,7 @@ class Settings(BaseModel):
     """Memory for decoding, over all threads, in MB of 1,000,000 bytes; 0: a quarter of the
     container's or machine's memory."""
     threads: int = Field(default=0, ge=0, le=1024)
-    """Threads that decode, of an engine on the CPU, and that compile kernels; 0: one per core."""
+    """Threads that decode, run an engine on the CPU, or compile kernels; 0: one per core."""
     resize: ResizedBy = ResizedBy.CPU
     """Where decoded images are resized, to the same pixels. cpu: the decode threads do it. gpu: the
     GPU, in one graph with the network, which takes that work from the decode threads, and 10 MB of
@@ -155,7 +155,7 @@ class Settings(BaseModel):
     1 MB, or unusual. auto: the CPU, because no GPU has been measured yet."""
     notice_s: float = Field(default=0, ge=0, le=3600)
     """Time that requests are still answered after SIGTERM, while readiness fails. Answers end their
-    connections; it is more than health checks of a proxy take to notice."""
+    connections. Set more than the health checks of a proxy take to notice."""
     drain_s: float = Field(default=20, ge=0, le=3600)
     """Longest wait for accepted requests at shutdown."""
     engine_timeout_s: float | None = Field(default=None, ge=0, le=86_400)
@@ -180,9 +180,9 @@ class Settings(BaseModel):
     weight=N, its share compared with others (1), priority=1, which lets it use that priority,
     repository, which lets it load and unload models, and shared-memory, which lets it use that."""
     hosts: str | None = Field(default=None, pattern=r"[!-~]+")
-    """Further names of this server, separated by commas, as example.org. Under these clients
-    without keys may load models or use shared memory; a page of another site could have a name that
-    leads here. [default: those of --host and of loopback addresses]"""
+    """Further names of this server, separated by commas, as example.org. Clients without
+    keys may load models or use shared memory only under a name of it: a page of another site could
+    have a name that leads here. [default: those of --host and of loopback addresses]"""
     cors_origin: str | None = None
     """Origin whose pages may call the server from a browser, as https://example.org; or *."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
@@ -191,9 +191,9 @@ class Settings(BaseModel):
     """Let clients on this machine register system shared memory, and have tensors there."""
     repository_api: bool = False
     """Let clients load and unload models by the V2 protocol's calls. They are only those of the
-    folder or file that is served."""
+    served folder or file."""
     watch: bool = False
-    """Load a model again when its files change, and those of new folders."""
+    """Load a model again when its files change, and models of new folders."""
     agreement: float = Field(default=0.8, ge=0, le=1)
     """Least share of recent images that a model's new version must label as the old one. Otherwise
     the old one stays. 0: any."""
