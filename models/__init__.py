@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from models.served import Absent, Inner, Maps, Serving, as_vectors
     from models.tuning.precompile import precompile
     from models.tuning.tune import ProblemReport, TuningReport, tune
+    from models.varints import varint
 
 _NAMES = {
     "classifier": ["Classifier", "load_classifier"],
@@ -158,6 +159,7 @@ _NAMES = {
     "served": ["Absent", "Inner", "Maps", "Serving", "as_vectors"],
     "tuning.precompile": ["precompile"],
     "tuning.tune": ["TOP_CANDIDATES", "ProblemReport", "TuningReport", "tune"],
+    "varints": ["varint"],
 }
 """The names of each module here, as in an import. It is imported when one of its names is asked
 for: a server needs only a part of them, once another process has read its models."""

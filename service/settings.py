@@ -4,13 +4,14 @@ A flag overrides the environment (CONVOY_PORT=8080), which overrides the default
 reads the environment.
 """
 
+import logging
 import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from enum import Enum, unique
+from enum import Enum, StrEnum, unique
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
@@ -37,7 +38,6 @@ from models import (
 )
 from service.machine.cgroups import available_memory
 from service.machine.cores import available_cores
-from service.telemetry.logs import LogFormat, LogLevel
 
 PREFIX = "CONVOY_"
 
@@ -73,6 +73,27 @@ class DecodedBy(Enum):
 
 # More would wait for the one thread that receives and answers.
 _MOST_PROCESSES = 8
+
+
+class LogFormat(StrEnum):
+    """Names the format of log lines."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """Names the least serious messages that are logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def number(self) -> int:
+        """Return the level as the module logging counts it."""
+        return logging.getLevelNamesMapping()[self.name]
 
 
 class Settings(BaseModel):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.cores import available_cores
+from service.machine.cores import available_cores
 from tests.support import ROOT, bytecode, proved
 
 # Before a test imports ONNX Runtime, in this process or one that it starts: tests report nothing.

@@ -41,7 +41,7 @@ ORDER = {
         "tuning",
     ],
     "models": [
-        "errors graph arena imagenet scores session served",
+        "errors graph arena imagenet scores session served varints",
         "integers",
         "preprocessing open_gpu cost precision onnx_loader rewrite schedule layers",
         "readers torchvision inner as_given",
@@ -57,11 +57,11 @@ ORDER = {
         "digits",
     ],
     "service": [
-        "errors callbacks fair_queue folders progress",
+        "errors callbacks fair_queue folders machine progress",
+        "settings",
         "batching",
         "engine",
         "images telemetry",
-        "settings",
         "hosting",
         "edge",
         "http",

@@ -35,7 +35,7 @@ from benchmarks.serving.http_client import (
     closed_loop,
     free_port,
 )
-from service.engine.cores import available_cores
+from service.machine.cores import available_cores
 
 CONNECTIONS = (1, 8, 32)
 

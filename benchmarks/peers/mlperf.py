@@ -34,7 +34,7 @@ from benchmarks.serving.http_client import Connection
 from benchmarks.serving.overhead import where
 from models import DeviceKind, open_engine
 from models.session import open_session
-from service.engine.cores import available_cores
+from service.machine.cores import available_cores
 from service.images.prepare import ImageLimits, prepare_image
 
 LOADGEN = "mlcommons-loadgen==6.0.17"

@@ -24,7 +24,7 @@ from models import (
     open_engine,
 )
 from models.engines.normalised import with_normalisation
-from service.engine.cores import available_cores
+from service.machine.cores import available_cores
 from service.hosting.catalogue import pull, pulled, read_catalogue
 from service.images.prepare import ImageLimits, prepare_image
 from service.progress import download_progress

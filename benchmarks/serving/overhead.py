@@ -39,7 +39,7 @@ from benchmarks.serving.http_client import (
     post_request,
 )
 from benchmarks.serving.targets import BESIDE, CONVOY, TARGETS, UVICORN, serve_checkout
-from service.engine.cores import available_cores, cpu_model
+from service.machine.cores import available_cores, cpu_model
 
 BODY_BYTES = 100_000
 BODIES = (10_000, BODY_BYTES)

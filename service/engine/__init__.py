@@ -1,1 +1,1 @@
-"""Runs engines on threads with watchdogs, limits the cores they may use, and ranks scores."""
+"""Runs engines on threads and in processes with watchdogs, and ranks scores."""

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from service.callbacks import call_safely
-from service.engine.cores import keep_on, this_core
+from service.machine.cores import keep_on, this_core
 from service.errors import ThreadLostError
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from service.engine.cgroups import available_memory
+from service.machine.cgroups import available_memory
 from service.hosting.repository import Repository
 from service.settings import Settings
 

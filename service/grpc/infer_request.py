@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from models import varint
 from service.api.v2.inference import (
     Elements,
     InferenceJson,
@@ -62,16 +63,8 @@ class _Field(NamedTuple):
     end: int
 
 
-def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < end and shift < 70:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise BadRequestError("the message is cut short or malformed: a number does not end")
+def _endless() -> BadRequestError:
+    return BadRequestError("the message is cut short or malformed: a number does not end")
 
 
 def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Iterator[_Field]:
@@ -83,13 +76,13 @@ def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Itera
         if (tag := data[position]) < 0x80:  # as almost always
             position += 1
         else:
-            tag, position = _varint(data, position, end)
+            tag, position = varint(data, position, end, _endless)
         number, kind = tag >> 3, tag & 7
         if kind == _LENGTH:
-            length, value = _varint(data, position, end)
+            length, value = varint(data, position, end, _endless)
         elif kind == _VARINT:
             value = position
-            length = _varint(data, position, end)[1] - position
+            length = varint(data, position, end, _endless)[1] - position
         elif kind in _SIZES:
             value, length = position, _SIZES[kind]
         else:

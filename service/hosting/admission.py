@@ -13,7 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from service.engine.memory import MemoryPressure
+from service.machine.memory import MemoryPressure
 from service.errors import MemoryShortError, QueueFullError, ServiceError, TooManyImagesError
 from service.fair_queue import ANYONE, Client
 

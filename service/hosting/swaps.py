@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from models import Array, ModelError
-from service.engine.memory import give_back_free_memory
+from service.machine.memory import give_back_free_memory
 from service.engine.process_pool import ProcessPool
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool

@@ -34,8 +34,8 @@ from service.hosting.repository import Repository
 from service.http.connection import Connection
 from service.http.exchange import AnyEndpoint
 from service.http.uvicorn_adapter import ConvoyConfig
-from service.settings import Settings
-from service.telemetry.logs import AccessLog, LogLevel, line_writer
+from service.settings import LogLevel, Settings
+from service.telemetry.logs import AccessLog, line_writer
 from service.telemetry.record import OnEnd
 
 # Seconds after draining for the last answers to be sent, and for an engine to finish its call.

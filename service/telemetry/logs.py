@@ -11,12 +11,12 @@ import os
 import threading
 import time
 from collections import deque
-from enum import StrEnum
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 
 from typing_extensions import override
 
+from service.settings import LogFormat, LogLevel
 from service.telemetry.record import RequestRecord
 
 _GATHER_S = 0.2  # between writes
@@ -27,27 +27,6 @@ _PATH_CHARACTERS = 200
 _TIME = "%Y-%m-%dT%H:%M:%S"
 
 STANDARD_ERROR = 2
-
-
-class LogFormat(StrEnum):
-    """Names the format of log lines."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    """Names the least serious messages that are logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-    @property
-    def number(self) -> int:
-        """Return the level as the module logging counts it."""
-        return logging.getLevelNamesMapping()[self.name]
 
 
 # What probes and scrapes ask, over HTTP and by gRPC, and how what they ask of one model ends.

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from models import __version__
-from service.engine.cores import available_cores, cpu_model
+from service.machine.cores import available_cores, cpu_model
 from service.engine.runner import EngineStatus
 from service.telemetry.counts import Counts, folded
 from service.telemetry.gpus import open_gpus

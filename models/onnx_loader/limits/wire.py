@@ -16,6 +16,7 @@ from onnx import ModelProto
 
 from models.errors import ModelFileError
 from models.onnx_loader.limits.bounds import FIELD_LIMIT, INTEGER_LIMIT, NAME_LIMIT
+from models.varints import varint
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # protobuf's own limit, of messages in messages.
@@ -88,12 +89,12 @@ def check_wire(data: bytes) -> None:
         fields += 1
         if fields > FIELD_LIMIT:
             raise ModelFileError(f"it has over {FIELD_LIMIT:,} fields, which is the limit")
-        tag, position = _varint(data, position, end)
+        tag, position = varint(data, position, end, _endless)
         wire_type = tag & 7
         if wire_type == _VARINT:
-            _, position = _varint(data, position, end)
+            _, position = varint(data, position, end, _endless)
         elif wire_type == _BYTES:
-            length, position = _varint(data, position, end)
+            length, position = varint(data, position, end, _endless)
             if length > end - position:
                 raise MalformedError("a field ends behind its message")
             match message.fields.get(tag >> 3):
@@ -121,17 +122,8 @@ def check_wire(data: bytes) -> None:
             raise MalformedError(f"wire type {wire_type}")
 
 
-def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Return the number that starts at `position`, and the position after it."""
-    value = shift = 0
-    while position < end and shift < 70:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise MalformedError("a number has no end")
+def _endless() -> MalformedError:
+    return MalformedError("a number has no end")
 
 
 def _check_name(name: bytes) -> None:

@@ -14,7 +14,8 @@ import pytest
 from service.api.app import create_app
 from service.edge.edge import Limits
 from service.edge.keys import Keys
-from service.telemetry.logs import AccessLog, LineWriter, LogFormat, LogLevel
+from service.settings import LogFormat, LogLevel
+from service.telemetry.logs import AccessLog, LineWriter
 from tests.support.servers.listening import OpenPort, Reply, get, listening, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository

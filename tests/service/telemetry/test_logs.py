@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from service.fair_queue import ANYONE
+from service.settings import LogFormat, LogLevel
 from service.telemetry.counts import Phases
-from service.telemetry.logs import AccessLog, LineWriter, LogFormat, LogLevel
+from service.telemetry.logs import AccessLog, LineWriter
 from service.telemetry.record import RequestRecord
 
 

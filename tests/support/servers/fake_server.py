@@ -15,8 +15,8 @@ from models import EngineError, Images, Scores
 from service.api.app import create_app
 from service.engine.watchdog import Bounds
 from service.http.server import bind, run_server
-from service.settings import Settings
-from service.telemetry.logs import LogFormat, configure_logging
+from service.settings import LogFormat, Settings
+from service.telemetry.logs import configure_logging
 from tests.service.whole.faults.pictures import FaultyScores, prepare_faulty
 from tests.support.servers.control import Control
 from tests.support.service.fakes import FakeEngine, decode_digit, free, make_repository, one_hot

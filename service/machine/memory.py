@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from time import monotonic
 
-from service.engine.cgroups import memory_share
+from service.machine.cgroups import memory_share
 
 NEAR = 0.92
 """The share of a limit from which on memory is short. Decoding may take a quarter, but most of that

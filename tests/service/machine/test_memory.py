@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.engine.cgroups import memory_share
-from service.engine.memory import (
+from service.machine.cgroups import memory_share
+from service.machine.memory import (
     NEAR,
     MemoryPressure,
     Slack,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from service.engine import cores
-from service.engine.cgroups import available_memory, cpu_quota, memory_limit
-from service.engine.cores import available_cores, this_core
+from service.machine.cgroups import available_memory, cpu_quota, memory_limit
+from service.machine.cores import available_cores, this_core
 
 
 def files(folder: Path, contents: dict[str, str]) -> tuple[Path, Path]:
@@ -80,7 +80,7 @@ def test_cores_are_those_it_may_run_on_and_no_more_than_are_paid_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int, limit: str, cores: int
 ) -> None:
     made = files(tmp_path, {"cgroup": "0::/\n", "fs/cpu.max": limit})
-    monkeypatch.setattr("service.engine.cores.cpu_quota", lambda: cpu_quota(*made))
+    monkeypatch.setattr("service.machine.cores.cpu_quota", lambda: cpu_quota(*made))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(allowed)))
     assert available_cores() == cores
 
@@ -105,10 +105,10 @@ def test_the_tightest_memory_limit_counts(
 def test_memory_is_what_the_machine_has_and_no_more_than_a_group_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.engine.cgroups.memory_limit", lambda: inf)
+    monkeypatch.setattr("service.machine.cgroups.memory_limit", lambda: inf)
     machine = available_memory()
     assert machine > 2**28
-    monkeypatch.setattr("service.engine.cgroups.memory_limit", lambda: 2.0**28)
+    monkeypatch.setattr("service.machine.cgroups.memory_limit", lambda: 2.0**28)
     assert available_memory() == 2**28
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from math import ceil
 from pathlib import Path
 
-from service.engine.cgroups import cpu_quota
+from service.machine.cgroups import cpu_quota
 
 
 def available_cores() -> int:
