@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from models.engines.onnxruntime_engine import WarmUpResult, elsewhere
     from models.engines.open_engine import open_engine, open_engines, try_on_cpu
     from models.engines.original import Original
-    from models.engines.timeline import measure_timeline
+    from models.engines.measured_timeline import measure_timeline
     from models.errors import (
         DeviceLostError,
         EngineError,
@@ -111,7 +111,7 @@ _NAMES = {
     "engines.onnxruntime_engine": ["WarmUpResult", "elsewhere"],
     "engines.open_engine": ["open_engine", "open_engines", "try_on_cpu"],
     "engines.original": ["Original"],
-    "engines.timeline": ["measure_timeline"],
+    "engines.measured_timeline": ["measure_timeline"],
     "errors": [
         "DeviceLostError",
         "EngineError",

@@ -1,7 +1,7 @@
 """Counts the layers of a quantized model that are computed on integers, and names the others."""
 
 from models.graph import Conv, Gemm, Graph
-from models.integers import is_quantized
+from models.quantized_filters import is_quantized
 from models.served import Layers
 
 

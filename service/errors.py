@@ -2,7 +2,7 @@
 
 The message becomes the answer's `error`: it names the fault and the remedy. The router itself
 answers 405, and 404 for unknown paths, in the same JSON format; errors that only HTTP has are in
-`service/http/errors.py`.
+`service/http/http_errors.py`.
 """
 
 from enum import IntEnum, unique

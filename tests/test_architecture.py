@@ -42,7 +42,7 @@ ORDER = {
     ],
     "models": [
         "errors graph arena imagenet scores session served varints",
-        "integers",
+        "quantized_filters",
         "preprocessing open_gpu cost precision onnx_loader rewrite schedule layers",
         "readers torchvision inner as_given",
         "maps",

@@ -26,7 +26,7 @@ from kernels.layout.operands import (
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import finish
-from kernels.operations.prologue import prologue_arguments, prologue_template
+from kernels.operations.prologue_arguments import prologue_arguments, prologue_template
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision

@@ -32,7 +32,7 @@ from models.graph import (
     ScaleShift,
     Softmax,
 )
-from models.integers import is_quantized
+from models.quantized_filters import is_quantized
 from models.onnx_loader import Opaque
 
 if TYPE_CHECKING:  # it brings the planner, which only a GPU needs

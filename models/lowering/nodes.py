@@ -52,10 +52,10 @@ from models.graph import (
     Softmax,
     Transpose,
 )
-from models.integers import is_quantized
+from models.quantized_filters import is_quantized
 from models.lowering import buffer_view
 from models.lowering.context import Context, pixels_of
-from models.lowering.integers import added_to, integer_operands, lower_integer_gemm
+from models.lowering.byte_products import added_to, integer_operands, lower_integer_gemm
 from models.lowering.reductions import (
     lower_expand,
     lower_normalise,

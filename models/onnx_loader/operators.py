@@ -25,7 +25,7 @@ from models.graph import (
     Slice,
     Softmax,
 )
-from models.onnx_loader import moving, reductions, resampling, windows
+from models.onnx_loader import moving, reducing, resampling, windows
 from models.onnx_loader.einsum import einsum
 from models.onnx_loader.importer import (
     Importer,
@@ -330,7 +330,7 @@ def _identity(to: Importer, node: OnnxNode) -> None:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "Abs": reductions.absolute,
+    "Abs": reducing.absolute,
     "Add": _binary(BinaryOp.ADD),
     "AveragePool": windows.pool,
     "BatchNormalization": _batch_normalization,
@@ -352,13 +352,13 @@ OPERATORS: Mapping[str, Operator] = {
     "Gemm": _gemm,
     "GlobalAveragePool": windows.global_pool,
     "GlobalMaxPool": windows.global_pool,
-    "GroupNormalization": reductions.group_normalization,
+    "GroupNormalization": reducing.group_normalization,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _activation(ActivationKind.HARD_SWISH),
     "Identity": _identity,
-    "InstanceNormalization": reductions.instance_normalization,
+    "InstanceNormalization": reducing.instance_normalization,
     "LRN": _lrn,
-    "LayerNormalization": reductions.layer_normalization,
+    "LayerNormalization": reducing.layer_normalization,
     "LeakyRelu": _leaky_relu,
     "LogSoftmax": _softmax,
     "MatMul": _matmul,
@@ -373,11 +373,11 @@ OPERATORS: Mapping[str, Operator] = {
     "Pad": resampling.pad,
     "Pow": _pow,
     "Reciprocal": _with_number(BinaryOp.DIV, 1.0, first=True),
-    "ReduceL2": reductions.reduce,
-    "ReduceMax": reductions.reduce,
-    "ReduceMean": reductions.reduce,
-    "ReduceMin": reductions.reduce,
-    "ReduceSum": reductions.reduce,
+    "ReduceL2": reducing.reduce,
+    "ReduceMax": reducing.reduce,
+    "ReduceMean": reducing.reduce,
+    "ReduceMin": reducing.reduce,
+    "ReduceSum": reducing.reduce,
     "Relu": _activation(ActivationKind.RELU),
     "Reshape": moving.reshape,
     "Resize": resampling.resize,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graph import Identity, Pad, Resample, Slice
-from models.integers import is_quantized
+from models.quantized_filters import is_quantized
 from models.onnx_loader.importer import (
     Importer,
     ImpossibleError,

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from models.graph import Activate, Gemm, Identity, Node, Reshape, Shape, Weight
-from models.integers import is_quantized
+from models.quantized_filters import is_quantized
 from models.rewrite.folding import weight_of
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 

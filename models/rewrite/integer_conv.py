@@ -31,7 +31,7 @@ from models.graph import (
     Quantize,
     Value,
 )
-from models.integers import is_quantized, operands_of
+from models.quantized_filters import is_quantized, operands_of
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 

@@ -20,7 +20,7 @@ from service.api.schemas import errors
 from service.api.v1 import body_of, files_of, parameters_of, takes_long, urgency_from
 from service.batching.policy import Urgency
 from service.errors import InvalidParameterError, ModelNotFoundError
-from service.hosting.embeddings import embedding, embeddings_of, normalise
+from service.hosting.vectors import embedding, embeddings_of, normalise
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Scored

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import varint
-from service.api.v2.inference import (
+from service.api.v2.interpretation import (
     Elements,
     InferenceJson,
     InferRequest,

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from service.api.v2 import description, repository
-from service.api.v2.memory import regions_of, register_region, unregister_region
+from service.api.v2 import description, repository_calls
+from service.api.v2.shared_memory import regions_of, register_region, unregister_region
 from service.api.v2.refusals import (
     CUDA_MEMORY,
     LOG_LEVEL,
@@ -80,12 +80,12 @@ async def _index(models: Repository, asked: Any) -> Mapping[str, Any]:
 
 
 async def _load(models: Repository, asked: Any) -> Mapping[str, Any]:
-    await repository.load(models, asked.model_name, asked.parameters)
+    await repository_calls.load(models, asked.model_name, asked.parameters)
     return {}
 
 
 async def _unload(models: Repository, asked: Any) -> Mapping[str, Any]:
-    await repository.unload(models, asked.model_name)
+    await repository_calls.unload(models, asked.model_name)
     return {}
 
 

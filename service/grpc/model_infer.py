@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from service.api.v2.answer import Output, bytes_of, outputs_of
-from service.api.v2.inference import InferRequest
+from service.api.v2.interpretation import InferRequest
 from service.batching.policy import urgency_of
 from service.edge.rights import permit
 from service.errors import CRASHED, Code, ServiceError

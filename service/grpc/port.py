@@ -37,7 +37,7 @@ from service.errors import (
     ServiceError,
 )
 from service.fair_queue import Client
-from service.grpc.connections import PortConnections, peer_of
+from service.grpc.port_connections import PortConnections, peer_of
 from service.grpc.messages import (
     HEALTH,
     INFERENCE,

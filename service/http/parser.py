@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import httptools
 
 from service.errors import BadRequestError, ServiceError
-from service.http.errors import (
+from service.http.http_errors import (
     ExpectationError,
     HeadTooLargeError,
     HttpVersionError,

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.errors import Code, RetryableError, ServiceError
-from service.http.errors import HttpError
+from service.http.http_errors import HttpError
 
 # The handler of a request that is not for a model's endpoint.
 Route = Callable[[Request], Coroutine[Any, Any, Response]]

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.api.v2.inference import InferRequest, WantedOutput
+from service.api.v2.interpretation import InferRequest, WantedOutput
 from service.engine.ranking import ScoreRow, finite, largest, probabilities
 from service.errors import EngineFailedError, InvalidTensorError
-from service.hosting.embeddings import embedding, embeddings_of
+from service.hosting.vectors import embedding, embeddings_of
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.regions import RegionPart
 from service.http.responses import JSON_NUMBER_BYTES

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from models import ChannelOrder, Inner, __version__
-from service.api.v2.inference import INPUT, output_names
+from service.api.v2.interpretation import INPUT, output_names
 from service.engine.supervised_engine import State
 from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
 from service.hosting.repository import Repository

@@ -19,7 +19,7 @@ from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from service.api.v2.inference import (
+from service.api.v2.interpretation import (
     INPUT,
     NUMBERS,
     Elements,

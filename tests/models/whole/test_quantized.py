@@ -17,7 +17,7 @@ from cusim.device import CusimDevice
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.graph import Conv, Dequantize, Gemm
-from models.integers import is_quantized
+from models.quantized_filters import is_quantized
 from models.onnx_loader import load_model
 from models.plan import build_plan
 from models.preprocessing import normalised

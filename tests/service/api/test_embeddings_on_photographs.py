@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
 from models import DeviceKind, Inner, as_vectors, load_classifier, open_engine
-from service.hosting.embeddings import normalise
+from service.hosting.vectors import normalise
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support import ROOT
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import ChannelOrder, OutputKind
-from service.api.v2.inference import InferRequest
+from service.api.v2.interpretation import InferRequest
 from service.errors import BadRequestError, PayloadTooLargeError, ServiceError
 from service.grpc.infer_request import encoded_varint, infer_request, read_message
 from service.grpc.messages import message_class

@@ -39,7 +39,7 @@ from models.graph import (
     Softmax,
     Transpose,
 )
-from models.integers import is_quantized
+from models.quantized_filters import is_quantized
 from tests.support.kernels import reference as ops
 
 Array = NDArray[np.floating[Any]]

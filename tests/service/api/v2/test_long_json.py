@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from service.api.v2 import long_json, tensors
 from service.api.v2 import parse as parsing
-from service.api.v2.inference import InferRequest
+from service.api.v2.interpretation import InferRequest
 from service.api.v2.long_json import PIECE, cut
 from service.api.v2.parse import parse_request
 from service.errors import BadRequestError, PayloadTooLargeError, ServiceError, UnsupportedError

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models import ChannelOrder, OutputKind, Results
-from service.api.v2.infer import format_answer
-from service.api.v2.inference import InferRequest, WantedOutput
+from service.api.v2.infer_endpoint import format_answer
+from service.api.v2.interpretation import InferRequest, WantedOutput
 from service.api.v2.parse import MAX_JSON_BYTES, parse_request
 from service.engine.ranking import rank
 from service.errors import BadRequestError, EngineFailedError, ServiceError, UnsupportedError

@@ -14,10 +14,10 @@ import pytest
 from models import Inner, OutputKind, Results
 from service.api import embeddings, v1
 from service.api.app import create_app
-from service.api.v2.infer import Infer
-from service.api.v2.inference import InferRequest, WantedOutput
+from service.api.v2.infer_endpoint import Infer
+from service.api.v2.interpretation import InferRequest, WantedOutput
 from service.api.v2.parse import read_json
-from service.api.v2.repository import _decode as load_request
+from service.api.v2.repository_calls import _decode as load_request
 from service.engine.ranking import rank
 from service.errors import BadRequestError
 from service.grpc.messages import message_class, parse

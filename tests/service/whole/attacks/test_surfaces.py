@@ -35,7 +35,7 @@ from service.hosting.repository import Repository
 from service.images.clip import prepare_clip
 from service.images.prepare import ImageLimits, prepare_image
 from tests.service.api.test_explain import FEATURES, MAPS, MappedEngine, photo
-from tests.service.grpc.test_connections import closing, silent
+from tests.service.grpc.test_port_connections import closing, silent
 from tests.support.images.files import encode
 from tests.support.servers.listening import Client, OpenPort, get, listening, post
 from tests.support.servers.routes import posts_of

@@ -13,7 +13,7 @@ FAULTS: dict[str, Fault] = {**CLIENTS, **MESSAGES, **ATTACKS, **INSIDES, **PROCE
 ELSEWHERE: dict[str, tuple[str, str]] = {
     "one address opens all connections of the gRPC port": (
         "silent ones are closed; others are answered",
-        "grpc/test_connections.py::test_one_address_leaves_connections_to_others",
+        "grpc/test_port_connections.py::test_one_address_leaves_connections_to_others",
     ),
     "a message by gRPC does not arrive": (
         "DEADLINE_EXCEEDED",

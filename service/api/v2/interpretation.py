@@ -28,7 +28,7 @@ from models import ChannelOrder, Inner
 from service.api.v2.tensors import BinaryElements, Numbers
 from service.batching.policy import LEVELS
 from service.errors import BadRequestError, TooManyImagesError, UnsupportedError
-from service.hosting.embeddings import embedding
+from service.hosting.vectors import embedding
 from service.hosting.pipeline import ModelInfo
 from service.hosting.regions import RegionPart, Regions
 from service.images.file import FORMATS

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models import ChannelOrder, OutputKind
-from service.api.v2.inference import InferRequest
+from service.api.v2.interpretation import InferRequest
 from service.api.v2.parse import parse_request
 from service.errors import ServiceError
 from service.grpc.infer_request import infer_request, read_message

@@ -10,7 +10,7 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision, Storage
 from kernels.problems.window import Window
 from models.graph import Conv, Gemm
-from models.integers import operands_of
+from models.quantized_filters import operands_of
 from models.lowering.context import Context, pixels_of
 from models.lowering.tape import Operand, at
 from models.schedule.time import PlannedConv

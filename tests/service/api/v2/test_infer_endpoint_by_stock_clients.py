@@ -2,7 +2,7 @@
 
 Each is installed once from its registry into an environment of its own below `.cache/clients`;
 Triton's two example programs are in no package, so they come from a commit of its repository.
-perf_analyzer is in test_infer_by_perf_analyzer.py, since its wheel needs glibc 2.38.
+perf_analyzer is in test_infer_endpoint_by_perf_analyzer.py, since its wheel needs glibc 2.38.
 """
 
 import hashlib

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from service.api.v2.answer import Output, bytes_of, outputs_of
-from service.api.v2.inference import InferRequest
+from service.api.v2.interpretation import InferRequest
 from service.api.v2.parse import parse_request
 from service.batching.policy import urgency_of
 from service.edge.rights import permit

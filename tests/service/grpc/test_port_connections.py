@@ -11,7 +11,7 @@ import pytest
 
 from service.edge.connections import GRACE_S
 from service.edge.edge import Limits
-from service.grpc.connections import peer_of
+from service.grpc.port_connections import peer_of
 from service.grpc.messages import INFERENCE
 from tests.service.grpc.test_port import client, digit, digits_in, refused
 from tests.support import PATIENCE_S

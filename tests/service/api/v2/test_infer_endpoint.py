@@ -11,10 +11,10 @@ import httpx
 import numpy as np
 import pytest
 
-import service.api.v2.infer
+import service.api.v2.infer_endpoint
 from models import Images, Scores
 from service.api.app import create_app
-from service.api.v2.inference import InferRequest
+from service.api.v2.interpretation import InferRequest
 from service.api.v2.parse import parse_request
 from service.errors import ServiceError
 from service.hosting.repository import Repository
@@ -252,7 +252,7 @@ async def test_long_json_is_read_in_a_thread_and_short_json_is_not(
         threads.append(threading.current_thread().name)
         return parse_request(*args, **named)
 
-    monkeypatch.setattr(service.api.v2.infer, "parse_request", parse)
+    monkeypatch.setattr(service.api.v2.infer_endpoint, "parse_request", parse)
     wide = b" " * 40_000
     long = json.dumps(request_of(3, 4)).encode().replace(b"[3, 4]", b"[%b3,%b4]" % (wide, wide))
     async with serving() as (client, _):

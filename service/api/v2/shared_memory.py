@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.api.v2.description import Models
-from service.api.v2.inference import MEMORY
+from service.api.v2.interpretation import MEMORY
 from service.api.v2.parse import RegisterRequest, read_json, short_body
 from service.errors import ModelNotFoundError, UnsupportedError
 from service.fair_queue import Right
