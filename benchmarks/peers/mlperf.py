@@ -36,6 +36,7 @@ from models import DeviceKind, open_engine
 from models.session import open_session
 from service.machine.cores import available_cores
 from service.images.prepare import ImageLimits, prepare_image
+from service.machine.cores import available_cores
 
 LOADGEN = "mlcommons-loadgen==6.0.17"
 RECORD = RESULTS / "mlperf.jsonl"

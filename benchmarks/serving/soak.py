@@ -367,7 +367,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, and return 0 if nothing is broken."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.soak")
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--rate", type=float, default=0.0, help="requests per second; 0: 80%% of the capacity")
+    parser.add_argument(
+        "--rate", type=float, default=0.0, help="per second; 0: 80%% of the capacity"
+    )
     parser.add_argument("--most-growth", type=float, default=0.02, help="of memory, as a share")
     parser.add_argument("--attackers", action="store_true", help="with a hostile client")
     parser.add_argument("--swaps", type=float, default=0.0, help="seconds between them; 0: none")

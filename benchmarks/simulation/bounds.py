@@ -87,9 +87,9 @@ def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, 
 
 
 def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> float:
-    """Return the most answers per second for clients with exponential think times of mean `think_s`.
+    """Return the most answers per second for clients with exponential think times.
 
-    The state is how many wait.
+    `think_s` is their mean. The state is how many wait.
     """
     process = Process(clients + 1, len(seconds) + 1)
     for waiting in range(clients + 1):

@@ -32,8 +32,8 @@ from models.graph import (
     ScaleShift,
     Softmax,
 )
-from models.quantized_filters import is_quantized
 from models.onnx_loader import Opaque
+from models.quantized_filters import is_quantized
 
 if TYPE_CHECKING:  # it brings the planner, which only a GPU needs
     from models.lowering import Choose

@@ -10,9 +10,9 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision, Storage
 from kernels.problems.window import Window
 from models.graph import Conv, Gemm
-from models.quantized_filters import operands_of
 from models.lowering.context import Context, pixels_of
 from models.lowering.tape import Operand, at
+from models.quantized_filters import operands_of
 from models.schedule.time import PlannedConv
 
 _PIXEL = Window(

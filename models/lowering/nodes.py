@@ -52,10 +52,9 @@ from models.graph import (
     Softmax,
     Transpose,
 )
-from models.quantized_filters import is_quantized
 from models.lowering import buffer_view
-from models.lowering.context import Context, pixels_of
 from models.lowering.byte_products import added_to, integer_operands, lower_integer_gemm
+from models.lowering.context import Context, pixels_of
 from models.lowering.reductions import (
     lower_expand,
     lower_normalise,
@@ -63,6 +62,7 @@ from models.lowering.reductions import (
     lower_resample,
 )
 from models.lowering.tape import Operand, at
+from models.quantized_filters import is_quantized
 from models.schedule.time import Cost, PlannedConv
 
 

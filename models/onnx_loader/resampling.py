@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graph import Identity, Pad, Resample, Slice
-from models.quantized_filters import is_quantized
 from models.onnx_loader.importer import (
     Importer,
     ImpossibleError,
@@ -19,6 +18,7 @@ from models.onnx_loader.importer import (
     attributes_only,
 )
 from models.onnx_loader.integers import BYTE_SHIFTS
+from models.quantized_filters import is_quantized
 
 Positions = NDArray[np.float32]
 Index = NDArray[np.int64]

@@ -20,10 +20,10 @@ from service.api.schemas import errors
 from service.api.v1 import body_of, files_of, parameters_of, takes_long, urgency_from
 from service.batching.policy import Urgency
 from service.errors import InvalidParameterError, ModelNotFoundError
-from service.hosting.vectors import embedding, embeddings_of, normalise
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Scored
+from service.hosting.vectors import embedding, embeddings_of, normalise
 from service.http.asgi import answer_to
 from service.http.body import Headers, form_boundary
 from service.http.exchange import AnyEndpoint

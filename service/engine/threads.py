@@ -27,8 +27,8 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from service.callbacks import call_safely
-from service.machine.cores import keep_on, this_core
 from service.errors import ThreadLostError
+from service.machine.cores import keep_on, this_core
 
 T = TypeVar("T")
 R = TypeVar("R")

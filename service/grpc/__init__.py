@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from service.machine.cgroups import available_memory
 from service.hosting.repository import Repository
+from service.machine.cgroups import available_memory
 from service.settings import Settings
 
 if TYPE_CHECKING:

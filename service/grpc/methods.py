@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from service.api.v2 import description, repository_calls
-from service.api.v2.shared_memory import regions_of, register_region, unregister_region
 from service.api.v2.refusals import (
     CUDA_MEMORY,
     LOG_LEVEL,
@@ -13,6 +12,7 @@ from service.api.v2.refusals import (
     TRACE,
     TRACING,
 )
+from service.api.v2.shared_memory import regions_of, register_region, unregister_region
 from service.errors import ModelNotFoundError, ServiceError, UnsupportedError
 from service.fair_queue import Right
 from service.grpc.messages import INFERENCE

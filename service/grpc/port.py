@@ -49,6 +49,7 @@ from service.grpc.messages import (
 )
 from service.grpc.methods import METHODS, RIGHTS
 from service.grpc.model_infer import in_stream, infer
+from service.grpc.port_connections import PortConnections, peer_of
 from service.hosting.admission import Admission, ByteRoom, Held, Reservation
 from service.hosting.repository import Repository
 from service.http.compression import inflate

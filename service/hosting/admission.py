@@ -13,9 +13,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from service.machine.memory import MemoryPressure
 from service.errors import MemoryShortError, QueueFullError, ServiceError, TooManyImagesError
 from service.fair_queue import ANYONE, Client
+from service.machine.memory import MemoryPressure
 
 # Answers of the greatest length that have room at once.
 _ANSWERS = 4

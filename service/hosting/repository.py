@@ -36,6 +36,7 @@ from service.hosting.recent import Recent
 from service.hosting.regions import Regions
 from service.images.coded import Coded
 from service.images.decode_pool import DecodePool, Decoding, in_process
+from service.machine.memory import MemoryPressure, Slack, give_back_free_memory
 from service.telemetry.metrics import Metrics, ModelMetrics
 
 # Room for bodies: the largest one, and this much for every image that may wait.

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from models import Array, ModelError
-from service.machine.memory import give_back_free_memory
 from service.engine.process_pool import ProcessPool
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
@@ -45,6 +44,7 @@ from service.hosting.recent import Example, Recent
 from service.hosting.repository import Changes, LoadResult, Repository, those_there_are
 from service.hosting.trial import Trial, prepared, try_file
 from service.images.clip import Frames
+from service.machine.memory import give_back_free_memory
 from service.settings import Settings, SettingsError
 from service.telemetry.metrics import Comparison
 

@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from models import __version__
-from service.machine.cores import available_cores, cpu_model
 from service.engine.runner import EngineStatus
+from service.machine.cores import available_cores, cpu_model
 from service.telemetry.counts import Counts, folded
 from service.telemetry.gpus import open_gpus
 

@@ -19,5 +19,5 @@ def test_a_number_that_does_not_end_raises_the_callers_error(data: bytes) -> Non
 
 
 def test_a_number_ends_before_the_end_or_not_at_all() -> None:
-    with pytest.raises(ValueError):
-        varint(b"\x80\x01", 0, 1, ValueError)
+    with pytest.raises(LookupError):
+        varint(b"\x80\x01", 0, 1, LookupError)

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from service.api.v2.interpretation import InferRequest, WantedOutput
 from service.engine.ranking import ScoreRow, finite, largest, probabilities
 from service.errors import EngineFailedError, InvalidTensorError
-from service.hosting.vectors import embedding, embeddings_of
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.regions import RegionPart
+from service.hosting.vectors import embedding, embeddings_of
 from service.http.responses import JSON_NUMBER_BYTES
 
 # The most bytes of what is not an element, and of "value:index:" of a class, as `%f` writes the

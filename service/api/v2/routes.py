@@ -11,10 +11,10 @@ from service.api.v2 import description
 from service.api.v2.description import Asked, IndexEntry, Models, index_of
 from service.api.v2.infer_endpoint import Infer, InferAnswer
 from service.api.v2.interpretation import InferenceJson
-from service.api.v2.shared_memory import router as memory
 from service.api.v2.parse import IndexRequest, content_of, read_json, short_body
 from service.api.v2.refusals import router as refusals
 from service.api.v2.repository_calls import router as repository
+from service.api.v2.shared_memory import router as memory
 from service.hosting.pipeline import Pipeline
 from service.http.asgi import answer_to
 from service.http.exchange import AnyEndpoint

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from benchmarks.serving import swaps
 from benchmarks.serving.swaps import (
@@ -81,9 +80,3 @@ def test_a_bad_version_that_is_served_is_a_failure_and_one_that_is_refused_is_no
     wrong = asyncio.run(change(no, None))
     assert wrong.refused == 0
     assert wrong.failures == ["HTTP 422: no", "version 3, of factor -1.0, is served"]
-
-
-@pytest.mark.slow
-def test_the_real_server_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert swaps.main(["--swaps", "4", "--every", "1", "--rounds", "2", "--rate", "20"]) == 0
-    assert "failed: none" in capsys.readouterr().out

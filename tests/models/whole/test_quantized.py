@@ -17,10 +17,10 @@ from cusim.device import CusimDevice
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.graph import Conv, Dequantize, Gemm
-from models.quantized_filters import is_quantized
 from models.onnx_loader import load_model
 from models.plan import build_plan
 from models.preprocessing import normalised
+from models.quantized_filters import is_quantized
 from tests.support.models.engines import H200_CHOICE, classifier_of, opened
 from tests.support.models.quantized import quantized, run_on_integers
 

@@ -11,8 +11,8 @@ import pytest
 
 from service.edge.connections import GRACE_S
 from service.edge.edge import Limits
-from service.grpc.port_connections import peer_of
 from service.grpc.messages import INFERENCE
+from service.grpc.port_connections import peer_of
 from tests.service.grpc.test_port import client, digit, digits_in, refused
 from tests.support import PATIENCE_S
 from tests.support.servers.served import run

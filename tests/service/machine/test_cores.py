@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import cores
+from service.machine import cores
 from service.machine.cgroups import available_memory, cpu_quota, memory_limit
 from service.machine.cores import available_cores, this_core
 

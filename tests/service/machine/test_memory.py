@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from service.hosting.recent import Recent
 from service.machine.cgroups import memory_share
 from service.machine.memory import (
     NEAR,
@@ -16,7 +17,6 @@ from service.machine.memory import (
     address_share,
     resident_bytes,
 )
-from service.hosting.recent import Recent
 from tests.service.edge.test_edge import convoy
 from tests.support.servers.listening import get, post
 from tests.support.service.client import until
