@@ -24,9 +24,9 @@ from models import (
     open_engine,
 )
 from models.engines.normalised import with_normalisation
-from service.machine.cores import available_cores
 from service.hosting.catalogue import pull, pulled, read_catalogue
 from service.images.prepare import ImageLimits, prepare_image
+from service.machine.cores import available_cores
 from service.progress import download_progress
 
 NOOP, DIGITS, SQUEEZENET, INT8 = "noop", "digits", "squeezenet", "int8"
