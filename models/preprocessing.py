@@ -254,8 +254,8 @@ OF_OWN_NORMALISATION: Mapping[float, tuple[str, str]] = {
     255: ("raw", "bgr"),
     1: ("unit", "bgr-unit"),
 }
-"""The presets of a network that normalises pixels itself, by the largest value that these have: of
-channels in the order of RGB, and of BGR, which its operations do not tell."""
+"""The presets of a network that normalises pixels itself, by the largest value of these: one for
+RGB and one for BGR, because its operations do not tell the order of channels."""
 
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:

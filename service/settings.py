@@ -211,8 +211,8 @@ class Settings(BaseModel):
     shared_memory: bool = False
     """Let clients on this machine register system shared memory, and have tensors there."""
     repository_api: bool = False
-    """Let clients load and unload models by the V2 protocol's calls. They are only those of the
-    served folder or file."""
+    """Let clients load and unload the models of the served folder or file by the V2 protocol's
+    calls."""
     watch: bool = False
     """Load a model again when its files change, and models of new folders."""
     agreement: float = Field(default=0.8, ge=0, le=1)

@@ -94,7 +94,7 @@ def _asked(model: Path, photographs: Path, *flags: str) -> Verdict:
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """Collect the warnings of the log, where the command finds a handler and adds none."""
+    """Collect what is logged as a warning; the command adds no handler where there is one."""
     handler, lines = BufferingHandler(_MOST_LINES), list[str]()
     handler.setLevel(logging.WARNING)
     root = logging.getLogger()

@@ -60,7 +60,8 @@ def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> s
 
 
 def _estimate(rows: Sequence[Row], at: str) -> str:
-    """Return the µs of the file that takes longest, then the least that its launches could."""
+    """Return the µs of the file that takes longest, and the least µs that its launches could
+    take."""
     found = [
         (row[f"fp16_us{at}"], row[f"fp16_roofline_us{at}"]) for row in rows if f"fp16_us{at}" in row
     ]

@@ -26,7 +26,8 @@ from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import fill_launch
 
 SECONDS, START_S = 900, 130
-"""Of the whole day, and of them until the first command runs: the machine's start, and the copy."""
+"""Seconds of the whole day, and those of them before the first command runs: the machine's start,
+and the copy."""
 
 LOG, STAGES = "day.log", "day.jsonl"
 

@@ -22,7 +22,7 @@ from kernels.tuning.timing import time_launches
 from service.images.header import parse_image_file
 
 LAST = ("jpeg_unstuff", "jpeg_resolve", "jpeg_write", "inverse_dct", "jpeg_pixels")
-"""Kernels up to whose last launch times are taken: by their differences each part's is known."""
+"""Kernels, each timed with all that run before it: the differences are the times of the parts."""
 
 
 def photographs(sampling: str, folder: Path | None = None) -> list[JpegImage]:

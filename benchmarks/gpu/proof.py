@@ -44,12 +44,13 @@ _KERNELS = (
 _WINDOWS = "1x7 or 7x1"
 _ENDED = "pytest ended with status {}"
 _LONG = "vgg19 or densenet or 4096"
-"""Of whole networks those whose float64 reference alone takes a processor minutes."""
+"""The whole networks whose float64 reference alone takes a processor minutes."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Names tests: files and folders, and pytest's -m and -k for those of them marked `gpu`."""
+    """Names files and folders of tests, of which those run that are marked `gpu` and that pytest's
+    -m and -k select."""
 
     tests: tuple[str, ...]
     marks: str = "not slow"
@@ -72,8 +73,8 @@ GROUPS: Mapping[str, Group] = {
     "windows": Group((_WHOLE_KERNELS,), "risky", f"conv_tensor_tma and ({_WINDOWS})"),
     "risky": Group((_WHOLE_KERNELS,), "risky", f"not (conv_tensor_tma and ({_WINDOWS}))"),
 }
-"""In order: kernels that may hang the GPU come last, first those that show in which order a
-driver takes the corners of images."""
+"""In the order in which they run. Kernels that may hang the GPU come last, and of these first the
+ones that show in which order a driver takes the corners of images."""
 
 
 def command(group: Group) -> list[str]:

@@ -47,7 +47,8 @@ SENT = JPEG, JPEG_TO_GPU, PIXELS = "JPEG", "JPEG decoded by the GPU", "V2 pixels
 of the model's size."""
 
 SAMPLINGS = {"4:2:0": (2, 2), "4:4:4": (1, 1)}
-"""Of photographs that are decoded: samples of luma beside one of chroma, across and down."""
+"""The samplings of the photographs that are decoded: samples of luma for one of chroma, across and
+down."""
 
 
 _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")

@@ -69,7 +69,7 @@ AT_MOST = {"winograd F(2x2,3x3)": 2.0, "winograd F(4x4,3x3)": 20.0}
 promises."""
 
 PRECISIONS = tuple(Precision)
-"""Those of table 4, fp32 and fp16, and the others that there are."""
+"""The precisions of table 4, fp32 and fp16, and then the others."""
 
 DIRECT, ONE_SUM = "direct", "direct, in one part"
 """The direct sum as the heuristic chooses it, often split, and as the papers add it up."""
@@ -95,7 +95,7 @@ class Sample:
     begins: tuple[tuple[int, int], ...]
 
     def pixels(self, x: Array, layer: ConvProblem) -> Array:
-        """Return the squares' input, N×C×H×W, of that of the layer's one image, 1×C×H×W."""
+        """Cut the squares' input, N×C×H×W, out of the layer's one image, 1×C×H×W."""
         (top, left), (height, width) = layer.window.pads_begin, self.problem.window.input
         image = np.pad(x[0], ((0, 0), (top, SQUARE + height), (left, SQUARE + width)))
         return np.stack([image[:, h : h + height, w : w + width] for h, w in self.begins])
@@ -180,9 +180,9 @@ def errors(
     sampled: bool = False,
     seed: int = 0,
 ) -> dict[str, tuple[ConvChoice, Error]]:
-    """Return, by variant, the choice that a device with these properties makes for a layer, and its
-    errors in all of the layer or in a sample of it; all variants, or those of the names in `only`.
-    """
+    """Return, by variant, the choice of a device with these properties for a layer, and its errors.
+    The errors are those of the whole layer, or of a sample of it. `only` names the variants;
+    without it, it is all of them."""
     rng = np.random.default_rng(seed)
     shape = (layer.n, layer.c, *layer.window.input)
     x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, layer.filter_shape))

@@ -19,8 +19,8 @@ from kernels.problems.precision import Precision
 from kernels.tuning.timing import Copies, Timing, sets_needed
 
 MOST_ERROR = {Precision.FP32: 3e-5, Precision.FP16: 1e-3}
-"""The largest ‖y − truth‖ / ‖truth‖: ten times F(4×4, 3×3)'s in float32, a tenth of TF32's; in
-float16 that of y's rounding five times."""
+"""The largest ‖y − truth‖ / ‖truth‖: in float32 ten times F(4×4, 3×3)'s, a tenth of TF32's; in
+float16 five times that of rounding y."""
 
 
 class BaselineError(Exception):

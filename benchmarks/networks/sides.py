@@ -220,4 +220,5 @@ WAYS: Mapping[str, Callable[[Any, Any, Any], Callable[[], Any]]] = {
     "torch graph": captured,
     "torch.compile": compiled,
 }
-"""The ways to run a module: of torch, it and the images, each returns the function to call."""
+"""The ways to run a module: each takes torch, the module and the images, and returns the function
+to call."""

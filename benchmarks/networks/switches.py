@@ -20,8 +20,8 @@ SWITCHES = (
 
 
 UNTUNED = f"{CONVOY} untuned"
-"""Convoy's engine with the algorithms that the model of time chooses: to measure them takes longer
-than all else about a network."""
+"""Convoy's engine with the algorithms that the model of time chooses; measuring the algorithms
+would take longer than all else about a network."""
 
 
 def known(switch: str) -> str:

@@ -1,8 +1,8 @@
 """Computes Soutar 2020's worked example by a kernel, and draws it: docs/blur.png.
 
-32 images of 50×50 with 32 channels, all alike, are blurred by a Gaussian filter of 3×3 for each of
-which F(2×2, 3×3) takes 25×25 tiles a channel. The image has a channel, the tiles of it
-transformed, and the output that the fused kernel computed on the simulator.
+32 equal images of 50×50 with 32 channels are blurred by a Gaussian filter of 3×3. F(2×2, 3×3) cuts
+each channel into 25×25 tiles. docs/blur.png shows a channel, its transformed tiles, and the output
+that the fused kernel computed on the simulator.
 """
 
 import numpy as np
@@ -92,7 +92,7 @@ def panels(y: Floats) -> Image.Image:
 
 
 def table_blur() -> Cells:
-    """Return what the example takes, directly and by F(2×2), and how far both results are apart."""
+    """Return what the example takes, directly and by F(2×2), and how far apart the results are."""
     one = PROBLEM.with_batch(1)
     apart = float(np.abs(blurred() - reference.conv(*operands(one), one)[0]).max())
     direct, by_tiles = (WAYS[way](PROBLEM).multiplications for way in ("naive", "F(2×2)"))

@@ -64,7 +64,7 @@ TABLE_1_FFT: Mapping[int, tuple[float, float]] = {
     128: (2.10, 10.37),
     256: (2.05, 12.42),
 }
-"""Its half of the FFT: alpha', and the arithmetic of each of the three transforms."""
+"""Table 1's half of the FFT: alpha', and the arithmetic of each of the three transforms."""
 
 TABLE_2: Mapping[int, tuple[float, float, float, float]] = {
     8: (3.33, 3.77, 4.30, 4.30),
@@ -249,7 +249,8 @@ def printed_product(x: complex, y: complex) -> tuple[float, float]:
 
 
 def shares(problem: ConvProblem, m: int, counts: Transforms) -> float:
-    """Return equation 23's arithmetic of a layer over the direct sum's, for whole tiles of m×m."""
+    """Return how much arithmetic a layer takes by equation 23, divided by the direct sum's. Tiles
+    of m×m are whole."""
     tiles = problem.n * prod(ceil(size / m) for size in problem.window.output)
     return winograd(counts).total(problem.k, tiles, problem.c) / R**2
 

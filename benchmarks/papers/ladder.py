@@ -206,10 +206,11 @@ def count(device: CusimDevice, step: Step, arrays: Mapping[str, Floats]) -> Coun
 
 
 def busiest(launch: Launch, nbytes: int, wavefronts: int) -> float:
-    """Return the model's cycles of the busiest multiprocessor of an H200.
+    """Return the cycles that the busiest multiprocessor of an H200 takes, by the model.
 
-    Its blocks' share of products, 32 a cycle for each warp, of which it has 4 at once at most; of
-    bytes from the second-level cache; of wavefronts; or the loads that a block waits for.
+    They are those of its blocks' products, 32 per cycle for each of at most 4 warps; of their bytes
+    from the second-level cache; of their wavefronts; or of the loads that a block waits for:
+    whichever takes longest.
     """
     blocks = int(np.prod(launch.grid))
     most = ceil(blocks / H200.multiprocessors)

@@ -11,7 +11,7 @@ from kernels.convolution.winograd import WinogradConv
 from kernels.problems.conv import same_padded
 
 GFLOPS = (88.8, 88.8, 44.4, 5.55)
-"""Table 2, of conv2 to conv5, a multiplication with its addition as one, for N = 32."""
+"""Table 2, of conv2 to conv5 for N = 32; a multiplication and its addition count as one."""
 
 SUITES = "python -m pytest tests/benchmarks/kernels/test_suites.py"
 _EVERY = "layer .* 3x3x3 p1,1,1,1,1,1 N32 (convoy|torch|cudnn)$"

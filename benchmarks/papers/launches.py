@@ -114,7 +114,7 @@ AFTER_POOLING = (
     *("28-1-32-192", "28-1-64-256", "14-1-64-480"),
     *("14-1-64-512", "14-1-128-528", "7-1-128-832"),
 )
-"""GoogLeNet's 1×1 configurations that follow a pooling, which the paper leaves out."""
+"""GoogLeNet's 1×1 configurations behind a pooling; the paper leaves them out."""
 
 
 def configurations(network: str) -> tuple[str, ...]:

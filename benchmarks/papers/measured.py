@@ -66,8 +66,8 @@ def by_batch(
     say: Callable[[Measured], tuple[str, float]],
     sides: Sequence[str] = (),
 ) -> Read:
-    """Return a reading by what `say` returns, text and ratio, of each N at which all layers are
-    measured; of Convoy and the fastest other side, or the fastest of `sides`."""
+    """Return a reading with the text and the ratio that `say` returns for each N at which all
+    layers are measured. `say` gets Convoy and the fastest other side, or the fastest of `sides`."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         kept = [row for row in rows if not sides or row["side"] in (CONVOY, *sides)]
@@ -165,7 +165,8 @@ FIGURES: Mapping[str, tuple[int, tuple[int, ...], float]] = {
     "figure 6": (3, (1, 8, 16), 1.0),
     "figure 7": (5, PAPERS_BATCHES["cuconv"], 1.36),
 }
-"""cuConv's, by R = S: the values of N, and the mean speed-up at N = 1; "equal or lower" of 3×3."""
+"""cuConv's figures: R = S, the values of N, and the mean speed-up at N = 1. Of 3×3 the paper says
+"equal or lower"."""
 
 
 def of_size(size: int) -> list[Layer]:

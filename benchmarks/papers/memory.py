@@ -53,7 +53,7 @@ def blocks_of(problem: ConvProblem, group: int) -> Iterator[tuple[Touched, Touch
     each tile all filters of the group.
 
     A block reads the pixels of 32 tiles, their overlaps once, and 32 filters of 3×3, of all
-    channels. `group` K is to take all filters in the inner loop, 32 all tiles.
+    channels. With `group` K the inner loop takes all filters, with 32 all tiles.
     """
     tiles = problem.n * prod(ceil(size / 2) for size in problem.window.output)
     pixels = FLOAT * 4 * BLOCK * problem.c

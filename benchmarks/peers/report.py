@@ -79,9 +79,9 @@ JUDGED = (RATE, P50, CPU)
 def number(row: Row, column: Column) -> Number:
     """Return the median of a number over the rounds, and its spread.
 
-    The logarithms of the rounds have a standard deviation s. Medians of two runs of n rounds each
-    differ by √(π/n)·s, in the standard deviation of that, where the rounds are normal (Kenney and
-    Keeping 1962, section 3.5); the spread is _DEVIATIONS times as wide on each side.
+    The logarithms of the rounds have a standard deviation s. Where they are normal, the difference
+    between the medians of two runs of n rounds each has a standard deviation of √(π/n)·s (Kenney
+    and Keeping 1962, section 3.5). The spread is _DEVIATIONS times that on each side.
     """
     values = row[column.key]
     median = statistics.median(values)

@@ -8,7 +8,7 @@ routes read the same body and answer some JSON. Two of them, an ASGI and a FastA
 Convoy's own connections: they show what the application and the framework add to those. The third
 is a FastAPI route as `uvicorn module:app` serves it. Each server is a process of its own on a
 loopback port; the client is this process. Requests take turns (A B C, C B A, ...), so other work on
-the machine affects all servers. With `--beside` Convoy as another checkout has it is one of them.
+the machine affects all servers. `--beside` adds Convoy as another checkout has it.
 """
 
 import argparse

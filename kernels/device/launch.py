@@ -197,7 +197,7 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
 
 
 _FORMS = {"Divisor": "I", "float": "f"}
-"""In which `struct` packs a field of a type; all other types are ints."""
+"""The format in which `struct` packs a field, by its type; all other types are ints."""
 
 
 def divisor(number: int) -> bytes:

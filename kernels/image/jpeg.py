@@ -106,7 +106,7 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class JpegFile:
-    """Describes a JPEG that a device decodes by the contents of its headers."""
+    """Holds the contents of a JPEG's headers, by which a device decodes it."""
 
     width: int
     height: int

@@ -9,8 +9,8 @@ import numpy as np
 from kernels.problems.architectures import ALL, Architectures
 
 _FEW = 4
-"""The most channels that are not padded to 16 bytes, except as bytes: of an image's three channels
-most of the rest would be unused."""
+"""The most channels that are not padded to 16 bytes, unless they are bytes: behind an image's three
+channels most of the padding would be unused."""
 
 
 @dataclass(frozen=True, slots=True)

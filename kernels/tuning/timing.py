@@ -31,9 +31,8 @@ REUSE_BYTES = 3 * max(gpu.l2_mb for gpu in GPUS.values()) * 2**20
 cache of the GPUs that are listed."""
 
 _WARM_UP_MS = 0.1
-"""Milliseconds of work, for each replay that counts, before the first of them: an idle GPU's clock
-is a fifth of its highest and takes milliseconds to rise. REPLAYS get 20 ms; shorter probes get
-less."""
+"""Milliseconds of work ahead of the replays that count, for each of them: an idle GPU's clock is a
+fifth of its highest and takes milliseconds to rise. REPLAYS get 20 ms; shorter probes get less."""
 
 _AHEAD = 3
 """The number of replays before those that count; they are not waited for, so that the host gets

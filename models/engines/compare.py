@@ -105,9 +105,10 @@ def tolerance(
 
 def _own_difference(classifier: Classifier, given: AsGiven) -> float:
     """Return how far ONNX Runtime's scores of the file with and without its optimisations are
-    apart, relative to the largest; 0 where that says nothing of rounding.
+    apart, relative to the largest.
 
-    That is of 8 bits, where its kernels of integers may overflow.
+    0 for a model of 8 bits, where its kernels of integers may overflow, so that the difference says
+    nothing of rounding.
     """
     if classifier.path is None or classifier.network.quantized:
         return 0.0

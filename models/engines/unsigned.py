@@ -116,7 +116,7 @@ def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
 
 
 def _moved(node: NodeProto) -> Sequence[str]:
-    """Return the inputs of a node that moves bytes which are not a shape or axes."""
+    """Return the inputs of a node that moves bytes, without its shape and its axes."""
     return list(node.input) if node.op_type == "Concat" else [node.input[0]]
 
 
@@ -218,14 +218,15 @@ def _drop_unread(graph: ProtoGraph) -> None:
 
 
 def _shifted(graph: ProtoGraph, name: str, shift: int) -> str:
-    """Return the name of integers of uint8 that are `shift` more, which are added unless there."""
+    """Return the name of uint8 integers that are `shift` more, after adding them if they are
+    missing."""
     shifted = numpy_helper.to_array(graph.constants[name]).astype(np.int16) + shift
     return graph.add(f"{name}/{shift:+}", shifted.astype(np.uint8))
 
 
 def _widen_filters(graph: ProtoGraph, highest: Mapping[str, int]) -> None:
-    """Make filters of int8 whose sums may saturate uint8; `highest` has the largest codes of
-    values."""
+    """Turn filters of int8 whose sums may saturate into uint8; `highest` has each value's largest
+    code."""
     for product in graph.proto.node:
         if product.op_type not in ("Conv", "Gemm", "MatMul"):
             continue

@@ -79,7 +79,8 @@ def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
 
 
 def _terms(node: ir.Node) -> int:
-    """Return the most terms that most operators sum into one number of the node's result.
+    """Return how many terms the node sums at most into one number of its result, for most
+    operators.
 
     These are the terms of a filter, or of the last axis (MatMul, Gemm, Softmax,
     LayerNormalization), or as many as become one number (reductions, pooling).

@@ -297,8 +297,8 @@ def _scaled(
 
 
 def _step(x: ir.Value | None) -> float:
-    """Return the scale of a dequantized value; infinity for any other, of whose scale no bias is a
-    multiple."""
+    """Return the scale of a dequantized value, or infinity for any other: no bias is a multiple of
+    that."""
     node = None if x is None else x.producer()
     if node is None or node.op_type != "DequantizeLinear":
         return np.inf

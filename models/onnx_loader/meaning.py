@@ -391,8 +391,8 @@ def _mixed(inputs: list[Range], low: float, high: float) -> Range:
 
 
 def _sums(node: OnnxNode, inputs: list[Range]) -> tuple[float | None, int]:
-    """Return the sum of a sum's elements, if each input is a constant or has a known sum of as many
-    elements."""
+    """Return what the elements of an addition's result add up to, if each input is a constant or
+    has a known sum of as many elements."""
     totals = [
         (each.total, each.size) for each in inputs if each.total is not None and not each.is_log
     ]

@@ -257,7 +257,7 @@ class Traffic(TypedDict):
 
 
 def traffic_of(totals: Totals, waiting: float, gpus: list[float]) -> TrafficCounts:
-    """Return the counts of a model, of which images wait, on GPUs that are so busy."""
+    """Return the counts of a model, with the images that wait and how busy the GPUs are."""
     bounds, _ = totals.duration
     upto, _ = totals.batch_size
     sizes = [int(count) for _, count in upto[:-1]]

@@ -42,8 +42,8 @@ def parse(kind: Any, data: bytes) -> Any:
 def coding_of(data: bytes) -> str:
     """Return how a message is compressed, in HTTP's words, or nothing.
 
-    The port leaves messages as they came: grpcio would inflate them in the event loop. By their
-    first bytes, as none of these protocols' messages begins so.
+    The port leaves messages as they came: grpcio would inflate them in the event loop. The first
+    bytes tell, because none of these protocols' messages begins with them.
     """
     if data.startswith(b"\x1f\x8b"):
         return "gzip"

@@ -399,8 +399,8 @@ class Repository:
         """Return all metrics in Prometheus' text format, made in a thread because drivers may be
         slow.
 
-        Those who ask while it is made share the next, which waits a multiple of the time that one
-        takes: to write it takes the interpreter's lock for a large part of that.
+        Callers who ask while one is made share the next. That waits a multiple of the time that one
+        takes, because making it holds the interpreter's lock for a large part of that time.
         """
         if self._next_told is None:
             self._next_told = asyncio.ensure_future(self._tell(self._told))

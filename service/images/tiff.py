@@ -189,8 +189,11 @@ class _Pieces:
 def _weight(
     tags: dict[int, _Tag], samples: int, bits: int, compression: int, times: float, part: float
 ) -> Weight:
-    """Return the cost of decoding per pixel of the page. `times` as many pixels are decoded, and
-    one strip or tile is this `part` of the page."""
+    """Return the cost of decoding per pixel of the page.
+
+    `times` is how many pixels are decoded for one of the page, and `part` the share of the page
+    that one strip or tile is.
+    """
     colours = _first(tags, _PHOTOMETRIC)
     if samples > 1:
         drawn, ns = _FOUR if samples > _RGB_SAMPLES else _COLOUR

@@ -132,7 +132,7 @@ def _tensors(count: int) -> tuple[bytes, Mapping[str, str]]:
 
 
 def _parts(count: int) -> tuple[bytes, Mapping[str, str]]:
-    """Return a form with so many files of a byte, and its headers."""
+    """Return a form with so many files of one byte each, and its headers."""
     part = b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n7\r\n'
     return part * count + b"--b--\r\n", {"Content-Type": "multipart/form-data; boundary=b"}
 
