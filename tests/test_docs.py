@@ -284,7 +284,7 @@ WRITTEN = r"(?:-o|--output|--json|--plot|--report|--record|>) "
 def test_an_example_needs_no_file_that_a_clone_lacks(page: Path) -> None:
     """But those that are the reader's own, which docs/README.md lists."""
     text = page.read_text(encoding="utf-8")
-    own = re.findall(r"`([^`]+)`", re.findall(r"(?s)In examples (.*?)\n\n", INDEX)[0])
+    own = re.findall(r"`([^`]+)`", re.findall(r"(?s)The examples name (.*?)\n\n", INDEX)[0])
     missing = []
     for command in commands_of(text):
         for name in files_of(command):

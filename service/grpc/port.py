@@ -37,7 +37,6 @@ from service.errors import (
     ServiceError,
 )
 from service.fair_queue import Client
-from service.grpc.port_connections import PortConnections, peer_of
 from service.grpc.messages import (
     HEALTH,
     INFERENCE,

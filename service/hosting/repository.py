@@ -21,7 +21,6 @@ from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
 from service.engine.job_processes import JobParent, JobProcesses
 from service.engine.lane import Lane
-from service.machine.memory import MemoryPressure, Slack, give_back_free_memory
 from service.engine.process_pool import ProcessPool
 from service.engine.runner import Elsewhere, EngineRunner
 from service.engine.supervised_engine import State

@@ -6,7 +6,7 @@ prepared ─┬─ quick ─────────── its client's turn ─
 
 A decode is quick if it takes little time and little memory; the budget reserves room for a quick
 one in every thread. It is long if it takes more than a second, as a clip of many frames may: long
-ones have threads of their own, one of which each client leaves to others, and half of the memory.
+ones have half of the memory, and threads of their own, of which each client leaves one to others.
 """
 
 from collections.abc import Callable, Collection
