@@ -37,10 +37,10 @@ if TYPE_CHECKING:
         Scores,
         TopClasses,
     )
+    from models.engines.measured_timeline import measure_timeline
     from models.engines.onnxruntime_engine import WarmUpResult, elsewhere
     from models.engines.open_engine import open_engine, open_engines, try_on_cpu
     from models.engines.original import Original
-    from models.engines.measured_timeline import measure_timeline
     from models.errors import (
         DeviceLostError,
         EngineError,
@@ -281,5 +281,6 @@ __all__ = [
     "tolerance",
     "try_on_cpu",
     "tune",
+    "varint",
     "write_image",
 ]

@@ -34,7 +34,6 @@ from benchmarks.serving.http_client import Connection
 from benchmarks.serving.overhead import where
 from models import DeviceKind, open_engine
 from models.session import open_session
-from service.machine.cores import available_cores
 from service.images.prepare import ImageLimits, prepare_image
 from service.machine.cores import available_cores
 

@@ -128,8 +128,6 @@ def _say_nothing() -> None:
     pass
 
 
-
-
 def serve_checkout(checkout: Path, listener: socket.socket) -> None:
     """Serve Convoy with a decoder and an engine that do nothing, as another checkout has it."""
     listener.set_inheritable(True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.api.v2.test_infer_by_perf_analyzer import is_installed
-from tests.service.api.v2.test_infer_by_stock_clients import installed
+from tests.service.api.v2.test_infer_endpoint_by_perf_analyzer import is_installed
+from tests.service.api.v2.test_infer_endpoint_by_stock_clients import installed
 from tests.support.servers.several_models import SAMPLES
 
 pytestmark = [
