@@ -53,7 +53,8 @@ down."""
 
 _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
 _NETWORKS = (*_SQUEEZENET, *_OTHERS)
-_ATTENTION = ("ViT-S/16",)
+_VIT = ("ViT-S/16",)
+_ATTENTION = (*_VIT, "DeiT-Ti/16", "Swin-T", "YOLO11n-cls")
 
 
 def at_precision(network: str, precision: Precision) -> str:
@@ -87,7 +88,8 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
     (MICRO, tuple(MEASUREMENTS), (1,), ("convoy",)),
     (NETWORK, _at(_MAIN, _TIMED), (1, 8), _UNTUNED),
     # TF32 last: PyTorch has a worker of its own for it.
-    (NETWORK, _at(_MAIN, (Precision.FP32, Precision.FP16, Precision.TF32)), (1, 8), _TORCH[1:]),
+    (NETWORK, _at((*_MAIN, *_VIT), (Precision.FP32, Precision.FP16)), (1, 8), _TORCH[1:]),
+    (NETWORK, _at(_MAIN, (Precision.TF32,)), (1, 8), _TORCH[1:]),
     (LAYER, ("named",), (1, 8, 32), ("convoy", "torch")),
     (LAYER, ("vgg-e",), (1, 8), ("convoy", "torch", "im2col")),
     (NETWORK, _SQUEEZENET, (1, 8), ("convoy", *_TORCH)),

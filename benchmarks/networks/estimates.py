@@ -1,8 +1,9 @@
-"""Prints how long networks take on a GPU by the model of time, in µs: an estimate, not measured.
+"""Prints what networks take on a GPU by the model of time: estimates, not measured.
 
     python -m benchmarks.networks.estimates [--gpu h200] [--precision fp16] [NETWORK ...]
 
-Branches run side by side and launches overlap, as in a graph on that GPU.
+Branches run side by side and launches overlap, as in a graph on that GPU. Beside it stands the sum
+of all launches' rooflines, each the longer of its arithmetic and its bytes at the GPU's peak rates.
 """
 
 import argparse
@@ -39,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := set(options.networks) - NETWORKS.keys():
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(NETWORKS)}")
     gpu = GPUS[options.gpu]
-    table = Table("network", "precision", *(f"N = {n}" for n in BATCHES), title=f"{gpu.name}, µs")
+    columns = (f"N = {n}, µs (roofline)" for n in BATCHES)
+    table = Table("network", "precision", "launches", *columns, title=gpu.name)
     asked = [
         (name, Precision(precision))
         for name in options.networks or NETWORKS
@@ -48,8 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     for name, precision in track(asked, "estimating", transient=True):
         network = classifier(name, NETWORKS[name]())
-        times = (estimate_us(network, precision, n, gpu) for n in BATCHES)
-        table.add_row(name, precision.value, *(f"{us:.1f}" for us in times))
+        found = [plan_report(replace(network, precision=precision), n, gpu) for n in BATCHES]
+        launches = sorted({len(each.steps) for each in found})
+        times = (f"{each.timeline.us:.1f} ({each.roofline_us:.1f})" for each in found)
+        table.add_row(name, precision.value, " to ".join(map(str, launches)), *times)
     Console().print(table)
 
 

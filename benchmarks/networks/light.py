@@ -1,4 +1,4 @@
-"""Loads real networks: C3D, ViT-S/16, and the onnx package's nine with seeded weights.
+"""Loads networks: C3D, four with attention, and the onnx package's nine with seeded weights.
 
 The onnx package ships well-known classifiers whose weights are all `ConstantOfShape(0.02)`. With
 those every image would give the same scores, so each such constant is replaced by seeded noise,
@@ -16,7 +16,9 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.networks.c3d import c3d
-from benchmarks.networks.vit import vit
+from benchmarks.networks.swin import swin
+from benchmarks.networks.vit import DEIT_TINY, vit
+from benchmarks.networks.yolo import yolo
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.engine import Images
@@ -94,6 +96,9 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "SqueezeNet": lambda: light_network("squeezenet"),
     "C3D": c3d,
     "ViT-S/16": vit,
+    "DeiT-Ti/16": lambda: vit(DEIT_TINY),
+    "Swin-T": swin,
+    "YOLO11n-cls": yolo,
 }
 """The networks that are timed whole, by name."""
 

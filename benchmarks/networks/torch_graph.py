@@ -24,6 +24,7 @@ from models.graph import (
     Gemm,
     GlobalPool,
     Graph,
+    Identity,
     Lrn,
     Node,
     Normalise,
@@ -140,11 +141,12 @@ class _Run:
             case Constant():
                 images = read(self.graph.inputs[0]).shape[0]
                 return read(node.weight).expand(images, *self.graph.shape(node.weight))
-            case Normalise(axes=(0,), groups=1):
+            case Normalise(axes=(axis,), groups=1):
                 factors = read(node.scale), read(node.shift)
-                return self._activate(
-                    self._normalised(read(node.x), *factors, node.epsilon), node.activation
-                )
+                y = self._normalised(read(node.x), *factors, node.epsilon, axis + 1)
+                return self._activate(y, node.activation)
+            case Identity():
+                return read(node.x)
             case Transpose():
                 return read(node.x).permute(0, *(axis + 1 for axis in node.axes))
             case Reshape():
@@ -218,16 +220,20 @@ class _Run:
                 return self.torch.relu(x)
             case ActivationKind.GELU:
                 return self.torch.nn.functional.gelu(x)
+            case ActivationKind.SILU:
+                return self.torch.nn.functional.silu(x)
             case _:
                 raise TypeError(f"no PyTorch for {activation}")
 
-    def _normalised(self, x: Any, scale: Any, shift: Any, epsilon: float | None) -> Any:
-        """Return x normalised over its channels, or only scaled and shifted without an epsilon."""
-        last, scale, shift = x.movedim(1, -1), scale.flatten(), shift.flatten()
+    def _normalised(
+        self, x: Any, scale: Any, shift: Any, epsilon: float | None, axis: int = 1
+    ) -> Any:
+        """Return x normalised over an axis, or only scaled and shifted without an epsilon."""
+        last, scale, shift = x.movedim(axis, -1), scale.flatten(), shift.flatten()
         if epsilon is None:
-            return (last * scale + shift).movedim(-1, 1)
+            return (last * scale + shift).movedim(-1, axis)
         normalise = self.torch.nn.functional.layer_norm
-        return normalise(last, scale.shape, scale, shift, epsilon).movedim(-1, 1)
+        return normalise(last, scale.shape, scale, shift, epsilon).movedim(-1, axis)
 
 
 def _pad_list(begin: Any, end: Any) -> list[int]:

@@ -94,11 +94,12 @@ def test_precisions_are_measured_beside_torch_with_and_without_dependent_launche
         for precision in ("", " tf32", " fp16", " int8")
     }
     ours = ("convoy untuned", "convoy untuned without dependent launches")
-    attention = {(f"ViT-S/16{each}", n, ours[0]) for each in ("", " fp16") for n in (1, 8)}
+    vit = {"ViT-S/16", "ViT-S/16 fp16"}
+    attention = {(name, n, ours[0]) for name in vit for n in (1, 8)}
     both = {(name, n, side) for name in networks for n in (1, 8) for side in ours}
     assert of("networks") == both | attention
     floating = {name for name in networks if not name.endswith("int8")}
-    assert of("torch") == {(name, n, "torch graph") for name in floating for n in (1, 8)}
+    assert of("torch") == {(name, n, "torch graph") for name in floating | vit for n in (1, 8)}
     assert {(subject, n) for subject, n, _ in of("http")} == {("JPEG", 1), ("JPEG", 8)}
     assert {("JPEG decoded by the GPU", 1, "convoy"), ("4:2:0", 8, "convoy")} <= of("decoding")
     assert len(of("micro")) == 5

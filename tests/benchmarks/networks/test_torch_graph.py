@@ -1,6 +1,7 @@
 """Graphs as PyTorch modules, against ONNX Runtime."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -8,8 +9,10 @@ import pytest
 
 from benchmarks.networks.c3d import C3D, c3d
 from benchmarks.networks.light import NETWORKS, classifier, light_network
+from benchmarks.networks.swin import Swin, swin
 from benchmarks.networks.torch_graph import torch_module
-from benchmarks.networks.vit import Vit, vit
+from benchmarks.networks.vit import DEIT_TINY, Vit, vit
+from benchmarks.networks.yolo import Yolo, yolo
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.tolerance import relative_error
 from models.preprocessing import normalisation
@@ -21,6 +24,9 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     **NETWORKS,
     "C3D": lambda: c3d(C3D((6, 14, 14), (5, 6, 7), hidden=12, classes=9)),
     "ViT-S/16": lambda: vit(Vit(32, 8, 24, 2, 3, 48, 7)),
+    "DeiT-Ti/16": lambda: vit(replace(DEIT_TINY, side=32, depth=2, classes=7)),
+    "Swin-T": lambda: swin(Swin(56, 4, 8, (2, 1), (1, 2), 7, 7)),
+    "YOLO11n-cls": lambda: yolo(Yolo(96, (4, 8, 8, 16, 32), 24, 7)),
 }
 
 
