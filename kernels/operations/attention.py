@@ -3,6 +3,7 @@
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, launch, struct
 from kernels.layout.strided import StridedTensor, walk_matrices
+from kernels.operations.reads import BlockReads
 from kernels.problems.precision import FLOAT, Precision, one_type
 
 MOST_KEYS = 256
@@ -13,6 +14,21 @@ MOST_DEPTH = 128
 
 _QUERIES = 16
 """Queries of a block."""
+
+_KEYS = 64
+"""Keys of a tile or a chunk."""
+
+_ROW = 128
+"""Bytes of a key in a chunk."""
+
+_STAGES = 3
+"""Chunks in shared memory at once."""
+
+_DEPTH = 32
+"""Channels of a tile of k in strict float32."""
+
+_FEW, _WIDTH = 32, 64
+"""Keys and channels of a tile of v in strict float32."""
 
 
 def attention_launch(
@@ -80,3 +96,18 @@ def attention_launch(
         scale=scale,
         **copied,
     )
+
+
+def attention_reads(
+    k: StridedTensor, v: StridedTensor, precision: Precision, *, bias: bool
+) -> BlockReads:
+    """Return what a block of `attention_launch` reads: its queries, and all keys and values."""
+    (keys, depth), width = k.shape[-2:], v.shape[-1]
+    nbytes = precision.stored.itemsize * (_QUERIES + keys) * (depth + width)
+    nbytes += FLOAT.itemsize * _QUERIES * keys * bias
+    if precision is Precision.FP32:
+        tiles = -(-keys // _KEYS) * -(-depth // _DEPTH) + -(-keys // _FEW) * -(-width // _WIDTH)
+        return BlockReads(nbytes, tiles)
+    channels = _ROW // precision.stored.itemsize
+    chunks = -(-keys // _KEYS) * (-(-depth // channels) + -(-width // channels))
+    return BlockReads(nbytes, chunks / (_STAGES - 1))

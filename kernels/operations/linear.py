@@ -11,6 +11,7 @@ from kernels.layout.operands import vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
+from kernels.operations.reads import BlockReads
 from kernels.problems.activation import Activation
 from kernels.problems.precision import FLOAT, Storage
 
@@ -38,13 +39,9 @@ def linear_launch(
     `rows` pixels have C channels in x, and K in y. Any number of rows is allowed; the weights are
     read once for every 8 of them. Raises ValueError beyond 32-bit indices.
     """
-    at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)
-    outputs = max(VECTOR, at_once)
+    at_once, outputs, max_warps, warps = _block(rows, x)
     for tensor in (x, y):
         int32(rows * tensor.pitch)
-    vectors = -(-x.channels // VECTOR)
-    max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
-    warps = min(max_warps, -(-vectors // _WARP))
     template: dict[str, TemplateArgument] = {
         "x": x.stored.element,
         "y": y.stored.element,
@@ -70,3 +67,19 @@ def linear_launch(
         y_vectors=vectors_in(y),
         **epilogue_arguments(activation),
     )
+
+
+def linear_reads(rows: int, x: Pixels) -> BlockReads:
+    """Return what a block of `linear_launch` reads: rows of the weights, and of x."""
+    at_once, outputs, _, warps = _block(rows, x)
+    vectors = -(-x.channels // VECTOR)
+    nbytes = (outputs + at_once) * vectors * VECTOR * x.stored.itemsize
+    return BlockReads(nbytes, -(-vectors // (_WARP * warps)))
+
+
+def _block(rows: int, x: Pixels) -> tuple[int, int, int, int]:
+    """Return a block's rows and outputs, and the most warps that it may have and those it has."""
+    at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)
+    max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
+    vectors = -(-x.channels // VECTOR)
+    return at_once, max(VECTOR, at_once), max_warps, min(max_warps, -(-vectors // _WARP))

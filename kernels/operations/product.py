@@ -2,10 +2,14 @@
 
 from kernels.device.launch import Launch, instantiate, launch
 from kernels.layout.strided import StridedTensor, walk_matrices
-from kernels.problems.precision import one_type
+from kernels.operations.reads import BlockReads
+from kernels.problems.precision import Storage, one_type
 
 _TILE = 32
 """Rows and columns of a block."""
+
+_TERMS = 32
+"""Products that are summed between two barriers."""
 
 
 def product_launch(a: StridedTensor, b: StridedTensor, y: StridedTensor) -> Launch:
@@ -47,3 +51,8 @@ def product_launch(a: StridedTensor, b: StridedTensor, y: StridedTensor) -> Laun
         y_row=y_row,
         y_column=y_column,
     )
+
+
+def product_reads(terms: int, stored: Storage) -> BlockReads:
+    """Return what a block of `product_launch` reads: of both factors its tile of each step."""
+    return BlockReads(2 * _TILE * terms * stored.itemsize, -(-terms // _TERMS))

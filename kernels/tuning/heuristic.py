@@ -27,7 +27,7 @@ from kernels.tuning.static_profile import SCHEDULERS, StaticProfile, resident
 MEMORY_BYTES = int(H200.peak_bandwidth / (H200.clock_hz * H200.multiprocessors))
 """Bytes from memory per cycle and multiprocessor."""
 
-_LATENCY = 600
+LATENCY = 600
 """Cycles of latency of that cache and of memory under load, assumed."""
 
 _WAIT = 29
@@ -212,7 +212,7 @@ def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants)
     return max(
         iterations * _iteration(work.kernel, blocks, constants.idle_warps),
         blocks * work.bytes / constants.cache_bytes_per_cycle,
-        work.rounds * _LATENCY,
+        work.rounds * LATENCY,
     )
 
 
@@ -242,4 +242,4 @@ def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, fl
     alone = {name: n * (code.stalls + _WAIT * code.waits) for name, (code, n) in ends.items()}
     instructions = sum(n * code.instructions for code, n in ends.values())
     issued = instructions * blocks * work.threads / 32 / SCHEDULERS
-    return {**alone, "latency": _LATENCY}, issued
+    return {**alone, "latency": LATENCY}, issued

@@ -64,7 +64,7 @@ _MULTIPLIES = {
 mma of 2048 halves (1024 TF32 numbers, 4096 bytes) by a quarter of 989 (494, 1979) TFLOP/s at
 1.83 GHz, an H100's. A warp's part of a wgmma of 32, 64 or 128 columns is 4, 8 or 16 of these."""
 _BY_TENSOR_CORES = _MULTIPLIES.keys() - {"FFMA"}
-_MMA = 1.6
+MMA = 1.6
 """The cycles of an mma divided by those at the peak rate: mma.sync reaches 62% of an H100's
 peak. wgmma is assumed to reach all of it until a GPU has been measured; shared memory is
 counted apart."""
@@ -157,7 +157,7 @@ class StaticProfile:
     def tensor_cycles(self) -> float:
         """Return the cycles for which one iteration of a warp occupies a tensor core."""
         return sum(
-            _MULTIPLIES[name] * count * (_MMA if name == "tensor" else 1)
+            _MULTIPLIES[name] * count * (MMA if name == "tensor" else 1)
             for name, count in self.loop.items()
             if name in _BY_TENSOR_CORES
         )

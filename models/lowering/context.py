@@ -182,9 +182,11 @@ class Context:
         lies, classes = self.views[value], (prod(self.graph.shape(value)),)
         view = buffer_view.with_single_axes(lies, classes)
         if view is None or view.strided.strides[1] != 1:
+            node, cost = self.tape.node, self.tape.cost
             self.tape.begin(f"{value}/scores", Cost())
             view = self.fresh(f"{value}/scores", classes, lies.strided.stored)
             self.reshape_copy(lies.strided, at(lies), view)
+            self.tape.begin(node, cost)
         return view
 
     def rank(self, value: str, kind: ScoreKind) -> None:

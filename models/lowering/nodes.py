@@ -1,6 +1,7 @@
 """Emits the launches of each node, with one function for each type of node."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 from kernels.layout.operands import ConvTensors
 from kernels.layout.strided import StridedTensor
 from kernels.operations import elementwise
-from kernels.operations.attention import attention_launch
-from kernels.operations.linear import linear_launch, prepare_linear_weight
+from kernels.operations.attention import attention_launch, attention_reads
+from kernels.operations.linear import linear_launch, linear_reads, prepare_linear_weight
 from kernels.operations.lrn import lrn_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
-from kernels.operations.product import product_launch
+from kernels.operations.product import product_launch, product_reads
 from kernels.operations.quantize import (
     add_launch,
     blocks_of,
@@ -20,6 +21,7 @@ from kernels.operations.quantize import (
     global_average_launch,
     quantize_launch,
 )
+from kernels.operations.reads import BlockReads
 from kernels.operations.softmax import softmax_launch
 from kernels.problems.pool import PoolKind
 from kernels.problems.precision import Precision
@@ -73,6 +75,11 @@ def lower_node(to: Context, node: Node) -> None:
     flops = to.n * flops_per_image(to.graph, node)
     to.tape.begin(node.name, Cost(flops, bytes_moved(to.graph, node, to.n)))
     _LOWER[type(node)](to, node)
+
+
+def _reading(to: Context, reads: BlockReads, precision: Precision = Precision.FP32) -> None:
+    """Say how the next launch multiplies, and what each of its blocks reads."""
+    to.tape.cost = replace(to.tape.cost, precision=precision, reads=reads)
 
 
 def _conv(to: Context, node: Conv) -> None:
@@ -277,6 +284,7 @@ def _gemm(to: Context, node: Gemm) -> None:
     if node.bias is not None:
         operands["bias"] = to.weight(node.bias)
     launch = linear_launch(to.n, pixels_of(x), pixels_of(y), bias, node.activation)
+    _reading(to, linear_reads(to.n, pixels_of(x)))
     to.tape.emit(launch, **operands)
 
 
@@ -290,13 +298,17 @@ def _attention(to: Context, node: Attention) -> None:
         bias = StridedTensor.contiguous(to.graph.shape(node.bias))
         operands["bias"] = to.weight(node.bias)
     launch = attention_launch(q, k, v, y.strided, bias, node.scale, precision=node.precision)
+    reads = attention_reads(k, v, node.precision, bias=bias is not None)
+    _reading(to, reads, node.precision)
     to.tape.emit(launch, **operands)
 
 
 def _product(to: Context, node: Product) -> None:
     y = to.output_by_tokens(node.output)
     (a, a_at), (b, b_at) = (to.tensor(name, y.strided.stored) for name in (node.a, node.b))
-    to.tape.emit(product_launch(a, b, y.strided), a=a_at, b=b_at, y=at(y))
+    launch = product_launch(a, b, y.strided)
+    _reading(to, product_reads(a.shape[-1], y.strided.stored))
+    to.tape.emit(launch, a=a_at, b=b_at, y=at(y))
 
 
 def _reshape(to: Context, node: Reshape) -> None:

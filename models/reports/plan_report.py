@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from kernels.convolution.algorithms import ConvChoice, candidates, choices
 from kernels.device.device import Instantiation
 from kernels.device.gpus import Gpu
 from kernels.image.place import Kind
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import choose as least_cost
 from kernels.tuning.heuristic import estimated_cycles, heuristic
 from kernels.tuning.profile_table import UnprofiledKernelError, profile_of
@@ -129,17 +127,6 @@ def plan_report(
     )
     gaps = time.gaps(plan.after, overlaps=gpu.overlaps)
     spans = time.spans([time.estimate(step, gpu) for step in plan.steps], plan.after, gaps)
-    problems = {
-        name: problem for problem, names in conv_problems(graph, [n]).items() for name in names
-    }
-    chosen = {
-        name: _KernelChoice(
-            str(choice := choose(problem)),
-            find(problem) is not None,
-            choice.algorithm.arithmetic(problem),
-        )
-        for name, problem in problems.items()
-    }
     losers = tuple(
         Loser(name, algorithm, reason)
         for problem, names in conv_problems(graph, [n]).items()
@@ -148,13 +135,12 @@ def plan_report(
         )
         for name in names
     )
-    other = _KernelChoice("", False, Precision.FP32)
     return PlanReport(
         name=classifier.name,
         n=n,
         gpu=gpu,
         steps=tuple(
-            _step(step, gpu, chosen.get(step.name, other), span, after)
+            _step(step, gpu, find, span, after)
             for step, span, after in zip(plan.steps, spans, plan.after, strict=True)
         ),
         losers=losers,
@@ -198,26 +184,17 @@ def _losers(
                 yield algorithm.name, f"{times}, much the same, and fills the GPU"
 
 
-class _KernelChoice(NamedTuple):
-    """Names the kernel that runs a node, or for a Conv the algorithm."""
-
-    name: str
-    measured: bool
-    precision: Precision  # at which it multiplies
-
-
-def _step(
-    step: Step, gpu: Gpu, chosen: _KernelChoice, span: time.Span, after: frozenset[int]
-) -> StepReport:
-    arithmetic = step.cost.flops / (gpu.tflops(chosen.precision) * 1e6)
+def _step(step: Step, gpu: Gpu, find: Find, span: time.Span, after: frozenset[int]) -> StepReport:
+    precision, chosen = time.precision_of(step), step.chosen
+    arithmetic = step.cost.flops / (gpu.tflops(precision) * 1e6)
     memory = step.cost.bytes / (gpu.gb_per_s * 1e3)
     x, y, z = step.launch.block
     return StepReport(
         name=step.name,
         kernel=str(step.launch.instantiation),
-        chosen=chosen.name,
-        measured=chosen.measured,
-        precision=chosen.precision.value,
+        chosen=str(chosen.choice) if chosen else "",
+        measured=chosen is not None and find(chosen.problem) is not None,
+        precision=precision.value,
         grid=step.launch.grid,
         threads=x * y * z,
         flops=step.cost.flops,

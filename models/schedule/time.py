@@ -1,23 +1,27 @@
 """Estimates how long a plan's steps take, and when each runs.
 
 A convolution takes what the cost model says (kernels/tuning/heuristic.py), divided equally among
-its launches. Any other step takes OTHER_US plus the longer of its operations and its bytes at the
-peak rates. A step starts a gap after the last of those that it waits for. Steps that run in
-parallel share the GPU: each fills the multiprocessors that it has blocks for, and where that is
+its launches. Any other step takes OTHER_US plus what takes longest: its operations on the busiest
+multiprocessor, its bytes from memory, those that its blocks read from the second-level cache, or
+their waits for them. A step starts a gap after the last of those that it waits for. Steps that run
+in parallel share the GPU: each fills the multiprocessors that it has blocks for, and where that is
 more than there are, all slow down alike.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Protocol
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.device.gpus import architecture_of
 from kernels.device.launch import Launch
+from kernels.operations.reads import NO_READS, BlockReads
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.tuning.constants import ASSUMED, Constants, microseconds
-from kernels.tuning.heuristic import launch_cycles
+from kernels.tuning.heuristic import LATENCY, launch_cycles
+from kernels.tuning.static_profile import MMA
 from models.schedule.branches import After, dependents, in_order, streams
 
 GAP_US = microseconds(ASSUMED.launch_cycles)
@@ -25,6 +29,10 @@ GAP_US = microseconds(ASSUMED.launch_cycles)
 
 OTHER_US = 0.7
 """The assumed time for a launch that computes no convolution to start, load and end."""
+
+_THREADS = 640
+"""The threads of such launches that a multiprocessor runs at once, assumed: their registers and
+shared memory leave room for about a third of what there may be."""
 
 _CLEARLY = 0.95
 """Branches run in parallel only if by this model they take at most this share of the time."""
@@ -61,10 +69,16 @@ class Machine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Holds the least work of a step, which is its FLOPs and the bytes that it moves."""
+    """Holds the least work of a step, which is its FLOPs and the bytes that it moves.
+
+    `precision` is that of its FLOPs, except of a convolution, whose algorithm has one; `reads` are
+    those of each of its blocks.
+    """
 
     flops: int = 0
     bytes: int = 0
+    precision: Precision = Precision.FP32
+    reads: BlockReads = NO_READS
 
 
 NO_COST = Cost()
@@ -111,19 +125,40 @@ class Span:
     end_us: float
 
 
+def precision_of(step: TimedStep) -> Precision:
+    """Return the precision at which a step multiplies."""
+    if step.chosen is None:
+        return step.cost.precision
+    return step.chosen.choice.algorithm.arithmetic(step.chosen.problem)
+
+
 def estimate(step: TimedStep, machine: Machine) -> Estimate:
     """Return the estimate for a step that runs alone."""
+    lanes = architecture_of(machine.architecture).lanes
+    clock_hz = machine.peak_flops / (2 * lanes * machine.multiprocessors)
     if step.chosen is not None:
-        lanes = architecture_of(machine.architecture).lanes
-        clock_hz = machine.peak_flops / (2 * lanes * machine.multiprocessors)
         cycles = launch_cycles(step.chosen.problem, step.chosen.choice, machine)
         seconds = sum(cycles) / len(cycles) / clock_hz
     else:
-        seconds = max(
-            step.cost.flops / machine.peak_flops, step.cost.bytes / machine.peak_bandwidth
-        )
-        seconds += OTHER_US / 1e6
+        from_memory = step.cost.bytes / machine.peak_bandwidth
+        seconds = OTHER_US / 1e6 + max(from_memory, _cycles(step, machine) / clock_hz)
     return Estimate(1e6 * seconds, min(1.0, prod(step.launch.grid) / machine.multiprocessors))
+
+
+def _cycles(step: TimedStep, machine: Machine) -> float:
+    """Return the cycles in which the busiest multiprocessor computes and reads what it has."""
+    cost, architecture = step.cost, architecture_of(machine.architecture)
+    blocks = prod(step.launch.grid)
+    busiest = ceil(blocks / machine.multiprocessors)
+    flops_per_cycle = 2 * architecture.lanes * architecture.rate(cost.precision)
+    if cost.precision is not Precision.FP32:
+        flops_per_cycle /= MMA
+    at_once = max(1, _THREADS // prod(step.launch.block))
+    return max(
+        cost.flops * busiest / blocks / flops_per_cycle,
+        cost.reads.bytes * busiest / ASSUMED.cache_bytes_per_cycle,
+        cost.reads.rounds * LATENCY * ceil(busiest / at_once),
+    )
 
 
 def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> list[float]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.networks.light import classifier
+from benchmarks.networks.vit import Vit, vit
 from kernels.convolution.algorithms import candidates, choices
 from kernels.device.gpus import GPUS, H200
 from kernels.problems.precision import Precision
@@ -123,3 +125,18 @@ def test_launches_are_shown_one_after_another_or_side_by_side_with_their_gaps() 
             assert step.start_us >= ready_us + gap_us - 1e-9
         assert plan.timeline.us == plan.steps[-1].end_us
         assert 0 < plan.timeline.gaps_us < (len(plan.steps) - 1) * GAP_US
+
+
+def test_attention_has_the_peak_of_its_precision() -> None:
+    small = classifier("ViT", vit(Vit(32, 8, 24, 2, 3, 48, 7)))
+    for precision, tflops in ((Precision.FP16, 989), (Precision.TF32, 494)):
+        plan = plan_report(replace(small, precision=precision), 8, H200)
+        found = [step for step in plan.steps if step.kernel.startswith("attention_tensor")]
+        assert len(found) == 2
+        for step in found:
+            assert step.precision == precision.value
+            assert step.roofline_us == pytest.approx(
+                max(step.flops / tflops / 1e6, step.bytes / 4.8e6)
+            )
+    (step, _) = (each for each in plan_report(small, 8, H200).steps if "attention" in each.kernel)
+    assert step.precision == "fp32"

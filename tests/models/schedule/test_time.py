@@ -1,20 +1,32 @@
 """The model of time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.device.gpus import GPUS
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import StridedTensor
+from kernels.operations.attention import attention_launch, attention_reads
+from kernels.operations.linear import linear_launch, linear_reads
+from kernels.operations.product import product_reads
+from kernels.operations.reads import NO_READS, BlockReads
+from kernels.problems.precision import FLOAT, HALF, Precision
 from kernels.tuning.constants import ASSUMED, Constants, microseconds
-from kernels.tuning.heuristic import Facts, heuristic
+from kernels.tuning.heuristic import LATENCY, Facts, heuristic
+from models.lowering.tape import TapeStep
 from models.plan import Plan, build_plan
 from models.schedule.branches import After, in_order
 from models.schedule.time import (
     GAP_US,
+    OTHER_US,
+    Cost,
     Estimate,
     Span,
     estimate,
@@ -122,3 +134,79 @@ def test_launches_that_overlap_leave_resnet_50_a_third_of_its_gaps() -> None:
     _, plan = planned("resnet50")
     before, now = (sum(gaps(plan.after, overlaps=each)[1:]) for each in (False, True))
     assert now <= before / 3
+
+
+def attention_of(precision: Precision, images: int) -> TapeStep:
+    """ViT-S/16's: 197 tokens in 6 heads of 64 channels."""
+    shape = StridedTensor.contiguous((images, 6, 197, 64), precision.stored)
+    launch = attention_launch(shape, shape, shape, shape, precision=precision)
+    reads = attention_reads(shape, shape, precision, bias=False)
+    nbytes = 4 * images * 6 * 197 * 64 * precision.stored.itemsize
+    cost = Cost(images * 6 * 197 * 197 * (4 * 64 + 4), nbytes, precision, reads)
+    return TapeStep("attention", launch, {}, cost, None)
+
+
+def us_without(step: TapeStep, **cost: Any) -> float:
+    return estimate(replace(step, cost=replace(step.cost, **cost)), H200).us - OTHER_US
+
+
+def test_products_on_tensor_cores_take_what_their_precision_does() -> None:
+    """A multiprocessor multiplies 128 pairs a clock in float, 16 / 1.6 times that by mma.sync."""
+    tiles, cycles = -(-13 * 6 * 800 // 132), {}
+    for precision in (Precision.FP32, Precision.TF32X3, Precision.TF32, Precision.FP16):
+        step = attention_of(precision, images=800)
+        us = us_without(step, reads=NO_READS, bytes=0)
+        cycles[precision] = us * 1980 / tiles
+    of_a_block = 16 * 197 / (13 * 16) * 197 * (4 * 64 + 4) / 256
+    assert cycles[Precision.FP32] == pytest.approx(of_a_block)
+    for precision, faster in (
+        (Precision.TF32X3, 16 / 6),
+        (Precision.TF32, 8),
+        (Precision.FP16, 16),
+    ):
+        assert cycles[precision] == pytest.approx(of_a_block * 1.6 / faster)
+
+
+def test_a_launch_of_few_blocks_takes_as_long_as_one_that_fills_the_gpu() -> None:
+    """Of 78 blocks each has a multiprocessor, of 132 too; of 156 some have two."""
+    step = replace(attention_of(Precision.FP16, 1), cost=Cost(10**9, precision=Precision.FP16))
+    alone = {
+        blocks: us_without(replace(step, launch=replace(step.launch, grid=(blocks, 1, 1))))
+        for blocks in (66, 132, 133)
+    }
+    assert alone[66] == pytest.approx(2 * alone[132])
+    assert alone[133] == pytest.approx(2 * alone[132] * 132 / 133)
+
+
+def test_what_blocks_read_again_and_wait_for_is_counted() -> None:
+    one, many = (attention_of(Precision.FP16, images) for images in (1, 64))
+    assert one.cost.reads == BlockReads(2 * (16 + 197) * 128, 2 * 4 / 2)
+    waits = 4 * LATENCY
+    assert us_without(one) == pytest.approx(waits / 1980)
+    read = one.cost.reads.bytes * -(-78 * 64 // 132) / ASSUMED.cache_bytes_per_cycle
+    assert us_without(many) == pytest.approx(read / 1980)
+    assert read > waits * 7
+    assert us_without(many, reads=NO_READS) < us_without(many) / 2
+
+
+def test_a_linear_layer_of_eight_rows_reads_its_input_as_often_as_its_weights() -> None:
+    x, y = Pixels(4096, 4096), Pixels(4096, 4096)
+    one, eight = (
+        TapeStep(
+            "linear",
+            linear_launch(n, x, y),
+            {},
+            Cost(0, 4 * 4096**2, reads=linear_reads(n, x)),
+            None,
+        )
+        for n in (1, 8)
+    )
+    assert one.cost.reads == BlockReads(4 * (4 + 1) * 4096, 4)
+    assert eight.cost.reads == BlockReads(4 * (8 + 8) * 4096, 8)
+    assert us_without(one) == pytest.approx(4 * 4096**2 / 4.8e6, rel=0.1)
+    assert us_without(eight) > 1.4 * us_without(one)
+
+
+def test_a_product_waits_for_its_tiles_once_every_32_terms() -> None:
+    assert product_reads(64, HALF) == BlockReads(2 * 32 * 64 * 2, 2)
+    assert product_reads(65, FLOAT) == BlockReads(2 * 32 * 65 * 4, 3)

@@ -1,0 +1,18 @@
+"""Says what a block of an operation reads, for the model that estimates its time."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReads:
+    """Holds the bytes that each block reads from the second-level cache, and its waits for them.
+
+    `rounds` counts the waits after prefetching.
+    """
+
+    bytes: int = 0
+    rounds: float = 0
+
+
+NO_READS = BlockReads()
+"""Of operations that read each number once: their bytes from memory are what takes time."""
