@@ -70,6 +70,15 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "403",
         "edge/test_rights.py::test_a_page_of_another_site_changes_nothing",
     ),
+    "a decoder crashes or hangs in a process that runs batches": (
+        "500; the batch's others are decoded elsewhere, and answered",
+        "engine/test_job_processes.py::"
+        "test_a_lost_decoder_is_named_and_the_others_are_decoded_elsewhere",
+    ),
+    "a process that runs batches is killed as it runs one": (
+        "500 for the batch; another process takes its place",
+        "engine/test_job_processes.py::test_a_process_that_is_lost_while_it_runs_costs_its_batch",
+    ),
     "the memory is near its limit": (
         "503 with Retry-After for new images; all else is answered",
         "engine/test_memory.py::"
