@@ -8,6 +8,9 @@ SCRIPTS = Path(__file__).parent / "scripts"
 EXPECTED = "expected.json"
 """The file, in a model's folder, of its pipeline's answers; scripts/recorded.py writes it."""
 
+OTHERWISE = "otherwise.json"
+"""The file of what the same runtime answers for a quantized model in its other way."""
+
 _TORCH = ("torch==2.15.0", "onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.32.0")
 _PILLOW = "pillow==13.0.0"
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchmarks.exporters.catalogue import EXPORTERS, Exporter
-from benchmarks.exporters.check import ARE_RIGHT, STEP, TOLERANCE, WRONG, Verdict
+from benchmarks.exporters.check import ARE_RIGHT, OF_OWN, STEP, TOLERANCE, WRONG, Verdict
 
 _HEAD = """\
 # What exporters write, and what Convoy answers
@@ -15,10 +15,12 @@ exporter writes beside it, and asked for the page's photographs by the exporter'
 Convoy was asked without a flag. A model is *right* where no probability differs by more than
 {tolerance:g}; *right with exact* where that needs [`exact = true`](models.md#exact), because these
 random networks multiply a pixel's last bit; *right to a step of 8 bits* where a quantized network
-differs by at most {step:g}, as a value between two codes may become either. *Refused* and *warned*
-rows have what Convoy said. transformers' processors are those by Pillow (`ViTImageProcessorPil` and
-so on): since version 5 those of the plain names resize by torchvision where that is installed, and
-some of its pixels are 1 off Pillow's, which these random networks multiply, too.
+differs by at most {step:g}, as a value between two codes may become either, or by at most {own:g}
+times as much as ONNX Runtime's own two ways of running the file, node by node and on integers with
+exact sums, which random networks multiply as well. *Refused* and *warned* rows have what Convoy
+said. transformers' processors are those by Pillow (`ViTImageProcessorPil` and so on): since version
+5 those of the plain names resize by torchvision where that is installed, and some of its pixels are
+1 off Pillow's, which these random networks multiply, too.
 Written by `python -m benchmarks.exporters check`{at}, after `export`.
 
 {summary}
@@ -44,6 +46,7 @@ def table(verdicts: Sequence[Verdict], commit: str) -> str:
     return _HEAD.format(
         tolerance=TOLERANCE,
         step=STEP,
+        own=OF_OWN,
         at=f" at {commit}",
         summary=f"{summary}.",
         releases="\n".join(map(_release, EXPORTERS)),

@@ -6,6 +6,7 @@ The float models are those that small_networks.py and torchvision_models.py wrot
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,21 +106,24 @@ def main() -> None:
                     if labels.exists():
                         shutil.copy(labels, place)
 
-                def answer(image: Image.Image) -> Any:
+                def answer(image: Image.Image, *, joined: bool = form == "qoperator") -> Any:
                     file = str(folder / name / "model.onnx")
                     options = onnxruntime.SessionOptions()
-                    if form == "qoperator":
-                        # Else sums of bytes saturate on processors without VNNI.
-                        options.add_session_config_entry("session.x64quantprecision", "1")
-                    else:  # optimised, Model Optimizer's ResNet and MobileNet have other scores
+                    # Else sums of bytes saturate on processors without VNNI.
+                    options.add_session_config_entry("session.x64quantprecision", "1")
+                    if not joined:
                         level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
                         options.graph_optimization_level = level
+                    elif form == "int8":  # it gives Model Optimizer's ResNet other scores
+                        key = "optimization.disable_specified_optimizers"
+                        options.add_session_config_entry(key, "WeightBiasQuantization")
                     session = onnxruntime.InferenceSession(
                         file, options, providers=["CPUExecutionProvider"]
                     )
                     return softmax(session.run(None, {"pixels": pixels(image)})[0][0])
 
-                record(folder, name, write, answer, photographs)
+                otherwise = None if form == "qoperator" else partial(answer, joined=True)
+                record(folder, name, write, answer, photographs, otherwise)
 
             attempt(name, work)
 

@@ -4,6 +4,7 @@ Runs in the exporter's environment, without the project: only Pillow and NumPy a
 
     FOLDER/MODEL/*                the files as the exporter writes them
     FOLDER/MODEL/expected.json    {"photograph": [score per class]}, as the pipeline answers
+    FOLDER/MODEL/otherwise.json   the same by the runtime's other way, of quantized models
 """
 
 import json
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-EXPECTED = "expected.json"
+EXPECTED, OTHERWISE = "expected.json", "otherwise.json"
 
 # The colours that the small networks tell apart, as 8-bit RGB.
 COLOURS = {
@@ -41,16 +42,21 @@ def record(
     write: Callable[[Path], object],
     answer: Callable[[Image.Image], Sequence[float]],
     photographs: Sequence[Path],
+    otherwise: Callable[[Image.Image], Sequence[float]] | None = None,
 ) -> None:
-    """Write one model by `write(its folder)`, then the scores that `answer(image)` gives."""
+    """Write one model by `write(its folder)`, then the scores that `answer(image)` gives, and
+    `otherwise(image)`, if there is another way."""
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)
     write(place)
-    scores = {}
-    for photograph in photographs:
-        with Image.open(photograph) as image:
-            scores[photograph.name] = [float(score) for score in answer(image.convert("RGB"))]
-    (place / EXPECTED).write_text(json.dumps(scores))
+    for file, scores_of in ((EXPECTED, answer), (OTHERWISE, otherwise)):
+        if scores_of is None:
+            continue
+        scores = {}
+        for photograph in photographs:
+            with Image.open(photograph) as image:
+                scores[photograph.name] = [float(each) for each in scores_of(image.convert("RGB"))]
+        (place / file).write_text(json.dumps(scores))
     print(f"{name}: written", flush=True)
 
 

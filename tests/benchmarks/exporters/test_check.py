@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.exporters.__main__ import MOST_BYTES, PHOTOGRAPHS, RECORDINGS, record
-from benchmarks.exporters.catalogue import EXPECTED
-from benchmarks.exporters.check import ARE_RIGHT, REFUSED, WARNED, WRONG, check, verdict
+from benchmarks.exporters.catalogue import EXPECTED, OTHERWISE
+from benchmarks.exporters.check import ARE_RIGHT, REFUSED, STEPS, WARNED, WRONG, check, verdict
 
 RECORDED = sorted(file.parent for file in RECORDINGS.glob(f"*/{EXPECTED}"))
 
@@ -59,6 +59,19 @@ def test_an_answer_that_differs_is_never_right(spoilt: Path) -> None:
     assert found.outcome not in (*ARE_RIGHT, REFUSED)
     assert found.difference is not None
     assert found.difference > 0.1
+
+
+@pytest.mark.parametrize(("apart", "is_right"), [(0.02, False), (0.03, True)])
+def test_a_quantized_network_may_differ_by_twice_what_its_runtime_does(
+    apart: float, is_right: bool, tmp_path: Path
+) -> None:
+    model = tmp_path / "onnxruntime-qdq-u8s8-old-logits"
+    shutil.copytree(RECORDINGS / model.name, model)
+    scores = json.loads((model / EXPECTED).read_text())
+    for name, shift in ((EXPECTED, 0.05), (OTHERWISE, 0.05 + apart)):
+        moved = {photograph: [p + shift for p in row] for photograph, row in scores.items()}
+        (model / name).write_text(json.dumps(moved))
+    assert (verdict(model, PHOTOGRAPHS).outcome == STEPS) == is_right
 
 
 def test_a_missing_class_is_wrong(spoilt: Path) -> None:
