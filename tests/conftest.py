@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+# Before anything imports NumPy, here or in a process that is started: its threads wait for each
+# other by spinning, and a product of small matrices beside busy processes takes 50 times as long.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from service.machine.cores import available_cores
 from tests.support import ROOT, bytecode, proved
 

@@ -111,7 +111,7 @@ class Replica:
     def stop(self) -> None:
         """Stop as Compose does; it must end with status 0 within the grace period."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(30) == 0
+        assert self.process.wait(PATIENCE_S) == 0
 
     def status(self) -> int:
         """The answer to a health check; 0: no connection."""

@@ -14,7 +14,7 @@ NOTICE_S = 0.3
 def test_no_request_fails_while_servers_are_restarted_by_turns(restarts: int) -> None:
     with pair("--notice-s", str(NOTICE_S)) as servers, ExitStack() as stack:
         ports = [server.port for server in servers]
-        kept = [Client(ports, 0.002, keep=True) for _ in range(4)]
+        kept = [Client(ports, 0.005, keep=True) for _ in range(4)]
         others = [Client(ports, 0.02, keep=False) for _ in range(2)]
         for client in (*kept, *others):
             stack.enter_context(client)

@@ -16,7 +16,7 @@ import tritonclient.grpc as triton_grpc
 
 from benchmarks.serving.http_client import free_port
 from models import BUILT_IN_MODEL
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 from tests.support.servers.several_models import announced
 from tests.support.service.triton import files_input
 
@@ -73,7 +73,7 @@ def proxied(
                 yield made
         finally:
             proxy.terminate()
-            proxy.wait(20)
+            proxy.wait(PATIENCE_S)
 
 
 @pytest.fixture(params=PROGRAMS)

@@ -171,7 +171,7 @@ def prometheus(
         yield Prometheus(f"http://{address(process, log)}")
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
 
 def address(process: "subprocess.Popen[bytes]", log: Path) -> str:

@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,6 +19,7 @@ from tests.service.whole.test_server_process import Server, running
 from tests.support import PATIENCE_S
 from tests.support.command_line import Run
 from tests.support.servers.control import until
+from tests.support.servers.forked import CONVOY, Forked
 from tests.support.servers.scripted_server import honest, scripted
 
 
@@ -84,10 +82,10 @@ def test_a_server_that_dies_causes_errors_but_does_not_end_the_test(loadtest: Ru
     with running() as server:
         threading.Thread(target=die, args=(server,)).start()
         url = f"http://127.0.0.1:{server.port}"
-        status, out, error = loadtest(url, "--rate", "100", "--duration", "1s", "--warmup", "0")
+        status, out, error = loadtest(url, "--rate", "30", "--duration", "3s", "--warmup", "0")
     assert (status, error) == (1, "")
     assert re.search(r"errors: .*connection refused ×\d", out)
-    assert int(re.findall(r"100/s +(\d+)", out)[0]) > 60  # it went on to the end
+    assert int(re.findall(r"30/s +(\d+)", out)[0]) > 60  # it went on to the end
 
 
 def test_requests_beyond_the_limit_on_outstanding_ones_are_not_sent(loadtest: Run) -> None:
@@ -121,16 +119,11 @@ def test_a_stall_shows_in_an_open_loop_over_http(loadtest: Run, tmp_path: Path) 
 def interrupted(images: Path, warmup: str) -> tuple[int, str, str]:
     """Exit status, output and errors of a test of 60 s that is ended after 30 requests."""
     with scripted() as seen:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-c", "from service.cli import main; main()", "loadtest"),
-                *(seen.url, "--images", str(images), "--rate", "100"),
-                *("--warmup", warmup, "--duration", "60s"),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "COLUMNS": "200"},
+        process = Forked(
+            CONVOY,
+            *("loadtest", seen.url, "--images", images, "--rate", "100"),
+            *("--warmup", warmup, "--duration", "60s"),
+            environ={"COLUMNS": "200"},
         )
         try:
             deadline = time.monotonic() + PATIENCE_S
@@ -142,6 +135,7 @@ def interrupted(images: Path, warmup: str) -> tuple[int, str, str]:
         finally:
             process.kill()
             process.communicate()
+    assert process.returncode is not None
     return process.returncode, out, error
 
 
@@ -164,5 +158,5 @@ def test_a_terminal_shows_progress(loadtest: Run, monkeypatch: pytest.MonkeyPatc
     with scripted() as seen:
         _, _, error = loadtest(seen.url, "--rate", "50", "--rate", "100", *SHORT)
     told = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", error)
-    assert re.search(r"50/s: \d+ answers, p50 \d+\.\d+, p99 \d+\.\d+ ms [▁-█]+", told)
-    assert re.search(r"100/s: p50 \d+\.\d+ ms, p99 - ms, 0 errors", told)
+    assert re.search(r"50/s: \d+ answers, p50 [\d.]+, p99 [\d.]+ ms [▁-█]+", told)
+    assert re.search(r"100/s: p50 [\d.]+ ms, p99 - ms, 0 errors", told)

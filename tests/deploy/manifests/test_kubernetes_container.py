@@ -289,4 +289,4 @@ def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service(
             with closing(triton.InferenceServerClient(f"127.0.0.1:{grpc_port}")) as by_grpc:
                 assert by_grpc.is_model_ready(name)
             running.process.terminate()
-            assert running.process.wait(30) == 0
+            assert running.process.wait(PATIENCE_S) == 0

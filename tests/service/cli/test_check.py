@@ -1,6 +1,7 @@
 """`convoy check`: the answers of both, side by side."""
 
 import re
+import shutil
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -96,10 +97,12 @@ def test_a_precision_is_checked_on_a_gpu_only(
     device = CusimDevice()
     monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda _: device)
     monkeypatch.setenv("CONVOY_TUNING", "")
-    status, out, _ = convoy("check", "digits", SAMPLES, "--precision", "fp16")
+    for sample in sorted(SAMPLES.iterdir())[:3]:
+        shutil.copy(sample, tmp_path)
+    status, out, _ = convoy("check", "digits", tmp_path, "--precision", "fp16")
     device.close()
     assert status == 0
-    assert "10 of 10 labels agree" in out
+    assert "3 of 3 labels agree" in out
     allowed = re.search(r"difference of scores is (\S+) of the largest score, (\S+) is", out)
     assert allowed is not None
     assert 1e-5 < float(allowed[1]) < float(allowed[2]) < 0.05

@@ -127,7 +127,7 @@ def test_a_demo_opens_the_page_in_a_browser(tmp_path: Path) -> None:
         until(opened.exists)
         assert opened.read_text() == f"{address[0]}/\n"
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.communicate()
@@ -351,7 +351,7 @@ def test_serve_says_where_it_serves_and_the_line_to_try_works() -> None:
         assert answer["results"][0]["predictions"][0]["label"] == picture.name[0]
         assert answer["timing_ms"]["total"] <= (time.monotonic() - began) * 1e3
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.communicate()

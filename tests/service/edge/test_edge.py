@@ -16,6 +16,7 @@ from service.edge.edge import Limits
 from service.edge.keys import Keys
 from service.settings import LogFormat, LogLevel
 from service.telemetry.logs import AccessLog, LineWriter
+from tests.support import PATIENCE_S
 from tests.support.servers.listening import OpenPort, Reply, get, listening, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
@@ -403,7 +404,7 @@ async def test_an_unread_log_delays_no_request() -> None:
         client = await server.connect()
         for n in range(600):
             client.send(post(b"1", "X-Request-Id: " + f"{n:0128}"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 assert (await client.reply()).status == 200
     lines.close(0.01)
     os.close(reader)

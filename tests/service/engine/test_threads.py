@@ -12,6 +12,7 @@ import pytest
 
 from service.engine.threads import StrayError, ThreadPool
 from service.errors import ThreadLostError
+from tests.support import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -192,7 +193,7 @@ async def test_a_job_that_takes_too_long_is_given_up_and_its_thread_replaced() -
     (late,) = lost_threads()
     gate.set()
     assert ended.wait(10)
-    late.join(10)
+    late.join(PATIENCE_S)
     assert not late.is_alive()
     assert isinstance(stuck.exception(), ThreadLostError)
     assert await pool.run(abs, -2) == 2
@@ -248,7 +249,7 @@ async def test_a_thread_that_died_is_replaced_and_its_job_is_an_error() -> None:
         patch.setattr("service.engine.threads.outcome_of", lambda *_: fail(SystemExit()))
         (thread,) = pool._threads
         job = pool.run(abs, -1)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     behind = pool.run(abs, -2)
     pool.look(0)
@@ -292,7 +293,7 @@ async def test_time_in_which_the_whole_process_stood_still_is_nobodys_fault(
 
 async def begun(pool: ThreadPool) -> None:
     """Wait until the first thread is at a job."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while pool._threads[0].job is None:
             await asyncio.sleep(0.001)
 
@@ -313,7 +314,7 @@ async def test_a_thread_that_ended_as_it_was_told_is_not_missed(
     pool.close()
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("ended-")]
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     pool.look(0.1)  # as a timer that was set before does
     assert pool.lost == 0
     assert not caplog.records

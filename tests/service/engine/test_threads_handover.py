@@ -13,6 +13,7 @@ import pytest
 
 from service.engine.threads import ThreadPool
 from tests.service.engine.test_threads import fail
+from tests.support import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +26,7 @@ async def test_a_signal_ends_no_thread_that_waits_for_jobs() -> None:
         for _ in range(3):
             await asyncio.sleep(0.005)  # for it to wait again
             signal.pthread_kill(thread, signal.SIGUSR1)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 assert await pool.run(lambda _: threading.get_ident(), None) == thread
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -45,7 +46,7 @@ async def test_workers_that_have_ended_leave_no_file_open() -> None:
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("ends-")]
     pool.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     del pool, threads, thread
     gc.collect()
     assert files() <= before

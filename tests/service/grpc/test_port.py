@@ -21,6 +21,7 @@ from service.hosting.pipeline import Pipeline
 from service.hosting.regions import Regions
 from service.http.compression import inflate
 from service.telemetry.record import RequestRecord
+from tests.support import PATIENCE_S
 from tests.support.servers.served import run
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
@@ -668,7 +669,7 @@ def long_answers(images: int = 32) -> Any:
 
 
 async def read_to_the_end(stream: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while await stream.read() is not grpc.aio.EOF:
             pass
 

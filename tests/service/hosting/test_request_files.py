@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import combinations_with_replacement as combinations
 from itertools import product
 from typing import Any
 
@@ -90,7 +91,9 @@ async def test_status_text_and_scores_are_those_of_a_server_whose_cpu_decodes(im
         pipeline_of(FakeEngine(), decodes=True) as job,
     ):
         assert job.runner.decodes
-        for files in product(KINDS, repeat=images):
+        # In each order, but of three.
+        several = product(KINDS, repeat=images) if images < 3 else combinations(KINDS, images)
+        for files in several:
             expected = await Ask(here, *files).answer()
             assert await Ask(device, *files).answer() == expected, files
             assert await Ask(job, *files).answer() == expected, files

@@ -92,7 +92,7 @@ async def test_a_connection_that_stays_silent_is_closed_without_a_word() -> None
 
 
 async def test_a_connection_is_kept_between_requests_longer_than_a_head_may_take() -> None:
-    async with convoy(head_s=0.05, idle_s=0.4) as (server, _):
+    async with convoy(head_s=0.05, idle_s=1.0) as (server, _):
         client = await server.connect()
         for _ in range(3):
             client.send(post(b"1"))
@@ -241,7 +241,7 @@ async def test_good_clients_are_served_at_once_beside_many_slow_ones() -> None:
         good = await server.connect()
         for n in range(50):
             good.send(post(b"%d" % (n % 10)))
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(10):
                 assert (await good.reply()).status == 200
         assert pipeline.admission.requests == 100  # of the others, whose bodies were begun
         assert len(slow) == 200

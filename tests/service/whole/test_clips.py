@@ -55,7 +55,9 @@ _TAKE = {
 
 @asynccontextmanager
 async def served(classifier: Classifier, engine: Engine) -> AsyncIterator[AppClient]:
-    repository = Repository(max_batch=4, max_queue=32, max_body_bytes=2**20, decode_threads=1)
+    repository = Repository(
+        max_batch=4, max_queue=32, max_body_bytes=2**20, decode_threads=1, measure_s=0.0
+    )
     prepare = partial(
         prepare_clip, preprocessing=classifier.preprocessing, limits=ImageLimits(max_bytes=2**20)
     )

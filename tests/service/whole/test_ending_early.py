@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from service.http.server import ended_by_sigterm
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 LOADING = """
 import sys, threading
@@ -37,7 +37,7 @@ def test_sigterm_while_a_model_is_loaded_ends_the_process() -> None:
         assert process.stdout.readline() == "loading\n"
         process.terminate()
         # By a handler: for a container's first process, the kernel's own does nothing.
-        assert process.wait(10) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
     finally:
         process.kill()
         _, error = process.communicate()

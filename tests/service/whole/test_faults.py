@@ -11,7 +11,7 @@ import pytest
 from tests.service.whole.faults.catalog import FAULTS, table
 from tests.service.whole.faults.fault import ANY, Fault
 from tests.service.whole.faults.rig import Rig, rigged
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 from tests.support.servers.control import until
 
 _DECODES = "--decodes"  # the jobs that run images decode them
@@ -23,7 +23,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with rigged(tmp_path_factory.mktemp("shared")) as rig:
         yield rig
         rig.process.terminate()
-        assert rig.process.wait(30) == 0
+        assert rig.process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))

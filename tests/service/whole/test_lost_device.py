@@ -1,8 +1,6 @@
 """A real server whose GPU takes no more work: all is answered, and it leaves with status 75."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,21 +9,16 @@ from pathlib import Path
 import httpx
 
 from models import BUILT_IN_MODEL
-from tests.support import PATIENCE_S, ROOT
+from tests.support import PATIENCE_S
+from tests.support.servers.forked import Forked
 
 SAMPLE = (BUILT_IN_MODEL.parent / "samples" / "4_black_on_white.png").read_bytes()
 
 
 @contextmanager
-def serving(lost: Path, device: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    arguments = ["serve", "--device", device, "--max-batch", "2", "--port", "0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.servers.lost_device_server", str(lost), *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def serving(lost: Path, device: str) -> Iterator[tuple[Forked, httpx.Client]]:
+    arguments = ("serve", "--device", device, "--max-batch", "2", "--port", "0")
+    process = Forked("tests.support.servers.lost_device_server", lost, *arguments)
     try:
         assert process.stdout is not None
         url = re.search(r"http://\S+", process.stdout.readline())
@@ -52,7 +45,7 @@ def test_a_lost_device_ends_the_server_with_status_75_once_all_is_answered(tmp_p
             statuses = list(pool.map(lambda _: ask(client), range(8)))
         assert set(statuses) <= {500, 503}
         assert 500 in statuses  # the batch that found out
-        assert process.wait(20) == 75
+        assert process.wait(PATIENCE_S) == 75
         assert process.stderr is not None
         log = process.stderr.read()
     assert "Error: the device is lost: digits failed on a batch of" in log

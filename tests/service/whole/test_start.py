@@ -13,7 +13,7 @@ import pytest
 
 from kernels.device.driver import has_driver
 from models import BUILT_IN_MODEL
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 
 # What reads, converts and checks models, draws, or speaks to a GPU. A second start imports none of
 # these in any process; the process that serves never does, nor what only reading takes.
@@ -66,7 +66,7 @@ def imported_until_the_first_answer(home: Path) -> tuple[set[str], set[str]]:
                 assert b'"3"' in answer.read()
         finally:
             server.send_signal(signal.SIGTERM)
-            server.wait(30)
+            server.wait(PATIENCE_S)
             server.stdout.close()
     imported = set((home / "imports.txt").read_text().split())
     return imported, set(json.loads((home / "modules.json").read_text()))

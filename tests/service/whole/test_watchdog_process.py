@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.service.whole.test_server_process import Server
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 from tests.support.servers.control import until
 
 
@@ -58,7 +58,7 @@ def test_a_server_outlives_two_hangs_of_its_engine_and_leaves_at_the_third() -> 
             restart(server)
         assert server.classify(4) == 4
         hang(server)
-        assert server.process.wait(20) == 1
+        assert server.process.wait(PATIENCE_S) == 1
         assert server.process.stderr is not None
         log = server.process.stderr.read()
         assert log.count("the engine is restarted: it did not end a batch of 1 within 0.2 s") == 2
@@ -73,4 +73,4 @@ def test_a_signal_after_a_hang_still_ends_it_with_status_0() -> None:
         assert server.classify(4) == 4
         server.process.terminate()
         # The engine that hangs, hangs still; no request waits for it.
-        assert server.process.wait(20) == 0
+        assert server.process.wait(PATIENCE_S) == 0

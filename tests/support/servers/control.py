@@ -3,6 +3,7 @@
 Files in a folder say so. What is inside the server is therefore known, however busy the machine.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,3 +61,9 @@ def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
+
+
+def processor_s(process: int) -> float:
+    """Return the processor seconds that a process has used, in its own code and in the kernel's."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

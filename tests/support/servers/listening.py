@@ -16,6 +16,7 @@ from service.http.connection import Connection
 from service.http.exchange import AnyEndpoint
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.telemetry.record import RequestRecord
+from tests.support import PATIENCE_S
 
 
 class OpenPort:
@@ -66,7 +67,7 @@ class Client:
 
     async def reply(self, *, to_head: bool = False) -> "Reply":
         """Return the next answer; an answer to HEAD has no body."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             first, *lines = head.strip().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in lines)
@@ -76,7 +77,7 @@ class Client:
 
     async def rest(self) -> bytes:
         """Return everything received until the server closes."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.reader.read()
 
 
@@ -136,7 +137,7 @@ async def listening(
     finally:
         shown.close()
         server.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while state.connections or state.tasks:
             await asyncio.sleep(0.002)
     assert not edge.inside

@@ -1,7 +1,4 @@
-"""Runs `convoy serve` on a simulated GPU that is lost once a file exists.
-
-python -m tests.support.servers.lost_device_server FILE [ARGUMENT...]
-"""
+"""Runs `convoy` on a simulated GPU that is lost once a file, its first argument, exists."""
 
 import sys
 from pathlib import Path
@@ -11,7 +8,7 @@ from cusim.streams import CusimStream
 from kernels.device import cuda_device
 from kernels.device.device import FaultError
 from models.engines import choice
-from service.cli import main
+from service.cli import main as convoy
 
 
 def lose_once_there(file: Path) -> None:
@@ -29,8 +26,9 @@ def lose_once_there(file: Path) -> None:
         kind.synchronize = waiting  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command line."""
     lose_once_there(Path(sys.argv.pop(1)))
     cuda_device.CudaDevice = lambda *_: CusimDevice()  # type: ignore[assignment, misc]
     vars(choice)["has_driver"] = lambda: True  # as with a GPU
-    main()
+    convoy()

@@ -44,7 +44,7 @@ class RestartableServer:
         """Stop the server as a process manager does; it must end with status 0."""
         assert self._process is not None
         self._process.terminate()
-        assert self._process.wait(20) == 0
+        assert self._process.wait(PATIENCE_S) == 0
 
     def kill(self) -> None:
         """Kill the server, if it runs."""

@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save_model
 
 from models import BUILT_IN_MODEL
+from tests.support import PATIENCE_S
 from tests.support.servers.forked import CONVOY, Forked
 
 SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
@@ -84,7 +85,7 @@ def announced(*arguments: str | Path, program: str = CONVOY) -> Iterator[str]:
         assert process.stdout is not None
         yield process.stdout.readline()
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.communicate()

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.api.app import create_app
 from service.hosting.pipeline import Pipeline
+from tests.support import PATIENCE_S
 from tests.support.service.fakes import FakeEngine, make_repository
 
 PATH = "/v1/classify"
@@ -64,7 +65,7 @@ def error_of(answer: httpx.Response, status: int) -> str:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until another thread or task has made the condition true."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.002)
 

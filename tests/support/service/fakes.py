@@ -33,6 +33,7 @@ from service.errors import ImageError
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.images.decode_pool import Decoding, NotForDeviceError
+from tests.support import PATIENCE_S
 
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -81,7 +82,7 @@ class FakeEngine:
         self.threads.add(threading.get_ident())
         time.sleep(self._delay_s)
         if self._gate is not None:
-            self._gate.wait(10)
+            self._gate.wait(PATIENCE_S)
         if self.failing:
             raise EngineError("the device fell off the bus")
         stacked = np.stack(list(images))

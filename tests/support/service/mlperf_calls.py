@@ -23,7 +23,7 @@ def _flushed() -> None:
 
 def scores_of(address: str, file: Path) -> tuple[float, ...]:
     """Return the scores of one file; none if the server refuses it."""
-    connection = http.client.HTTPConnection(address, timeout=30)
+    connection = http.client.HTTPConnection(address, timeout=120)
     headers = {"Inference-Header-Content-Length": "0"}
     connection.request("POST", "/v2/models/digits/infer", file.read_bytes(), headers)
     answer = connection.getresponse()

@@ -30,14 +30,15 @@ def _(rig: Rig) -> Counted:
     assert len(large) < 2000
     before = rig.resident_bytes()
     peak = before
-    with ThreadPoolExecutor(12) as pool:
-        asked = rig.many(pool, [large] * 12)
+    with ThreadPoolExecutor(6) as pool:
+        asked = rig.many(pool, [large] * 6)
         while not all(each.done() for each in asked):
             assert rig.classify(7) == (200, 7)
             peak = max(peak, rig.resident_bytes())
+            time.sleep(0.01)
     counted = Counter(status for status, _ in (each.result() for each in asked))
     assert counted.keys() <= {200, 503}
-    assert counted[200] >= 5
+    assert counted[200] >= 2
     assert peak - before < 300e6  # one at a time: two take 312 MB
     answered = counted[200] + rig.counted()["200"] - counted[200]
     return {"200": answered, "503": counted[503]}
@@ -90,7 +91,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 10}
 
 
-@fault("a client exceeds its rate", "429 with Retry-After", "--rate", "50")
+@fault("a client exceeds its rate", "429 with Retry-After", "--rate", "20")
 def _(rig: Rig) -> Counted:
     time.sleep(1)
     started = time.monotonic()
@@ -100,7 +101,7 @@ def _(rig: Rig) -> Counted:
             received += connection.recv(65_536)
     answers = Counter(status for status, _ in parse_answers(received))
     assert answers.keys() == {200, 429}
-    assert 50 <= answers[200] <= 51 + 50 * (time.monotonic() - started)
+    assert 20 <= answers[200] <= 21 + 20 * (time.monotonic() - started)
     time.sleep(1)  # for what is asked afterwards
     return {"200": answers[200]}
 

@@ -2,11 +2,11 @@
 
 import gzip
 import json
-import time
 import zlib
 
 from tests.service.whole.faults.fault import Counted, Faults, collector
 from tests.service.whole.faults.rig import INFER_PATH, Rig, head, post
+from tests.support.servers.control import processor_s
 
 MESSAGES: Faults = {}
 fault = collector(MESSAGES)
@@ -134,10 +134,10 @@ def _(rig: Rig) -> Counted:
 @fault("JSON is nested too deeply", "400 or 413")
 def _(rig: Rig) -> Counted:
     for bomb in (b"[" * 90_000, b'{"inputs":' * 9_000, b'{"inputs":' + b"[" * 90_000, *_NESTED):
-        started = time.monotonic()
+        used_s = processor_s(rig.process.pid)
         status, _ = rig.exchange("POST", INFER_PATH, bomb)
         assert status in (400, 413)
-        assert time.monotonic() - started < 1
+        assert processor_s(rig.process.pid) - used_s < 1
     return {"any": 3 + len(_NESTED)}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.service.whole.faults.fault import Counted, Faults, collector
 from tests.service.whole.faults.rig import Rig, parse_answers, post, read_all
+from tests.support import PATIENCE_S
 from tests.support.servers.control import until
 
 PROCESSES: Faults = {}
@@ -29,7 +30,7 @@ def _(rig: Rig) -> Counted:
         rig.wait_inside(16)
         rig.process.terminate()
         assert [request.result() for request in requests] == [(200, n % 10) for n in range(16)]
-    assert rig.process.wait(30) == 0
+    assert rig.process.wait(PATIENCE_S) == 0
     return {}
 
 
@@ -42,7 +43,7 @@ def _(rig: Rig) -> Counted:
         until(lambda: rig.exchange("GET", "/v2/health/ready")[0] == 503)
         rig.process.terminate()
         assert request.result()[0] == 503
-    assert rig.process.wait(10) == 1
+    assert rig.process.wait(PATIENCE_S) == 1
     return {}
 
 
