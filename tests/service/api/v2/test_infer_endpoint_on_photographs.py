@@ -21,11 +21,10 @@ pytestmark = needs_shared
 PHOTOGRAPHS = sorted((SHARED / "data/images").glob("*.JPEG"))[:15]
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["one process", "workers"])
-def addresses(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[list[str]]:
     """Where a server listens for HTTP and for gRPC."""
-    options = "--preset", "caffe", "--workers", request.param, "--grpc-port", "0"
-    with announced(SQUEEZENET, *options) as line:
+    with announced(SQUEEZENET, "--preset", "caffe", "--grpc-port", "0") as line:
         yield re.findall(r"127\.0\.0\.1:\d+", line)[:2]
 
 
