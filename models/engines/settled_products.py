@@ -3,12 +3,11 @@
 It joins a convolution with the nodes that quantize before and behind it, if its bias is of whole
 numbers. Where a sum with a shortcut is quantized instead, as quantizers for TensorRT write it, it
 would compute in float, by a filter made of integers anew in every run, for which it has no fast
-kernel. It gathers a window's pixels one by one, which of few channels takes longer than to compute
-a large window in float.
+kernel.
 
     conv(s (x - z), t (w - v)) + b = s t (x - z)·(w - v) + b   1×1: a product of bytes, by pixels
-    conv(x, t (w - v))             = conv(x, filter)           other results that are not quantized,
-                                                               and large windows: constant floats
+    conv(x, t (w - v))             = conv(x, filter)           other results that are not quantized:
+                                                               constant floats
     b                              ~ s t round(b / (s t))      those that are joined
 """
 
@@ -22,8 +21,6 @@ from onnx import ModelProto, NodeProto, helper
 from models.engines.proto_graph import ProtoGraph, QuantizedWeights
 
 _CONTRIB = "com.microsoft"
-# Windows of so many pixels and so few channels are quicker in float.
-_LARGE, _FEW = 25, 4
 
 
 def settle_products(model: ModelProto, kept: AbstractSet[str] = frozenset()) -> None:
@@ -36,11 +33,11 @@ def settle_products(model: ModelProto, kept: AbstractSet[str] = frozenset()) -> 
         x, weights = graph.makers.get(node.input[0]), graph.weights(node.input[1])
         is_joined = x is not None and x.op_type == "DequantizeLinear"
         is_joined = is_joined and _is_quantized(graph, node.output[0])
-        if x is not None and is_joined and not _is_slow(node, weights):
+        if x is not None and is_joined:
             _quantize_bias(graph, node, x)
         elif node.op_type == "Conv" and weights is not None:
             unread.update(node.input)
-            if is_joined or not (x and _reads_bytes(graph, x) and _is_pointwise(node, weights)):
+            if not (x and _reads_bytes(graph, x) and _is_pointwise(node, weights)):
                 _as_floats(graph, node, weights)
             elif _as_product(graph, node, x, weights):
                 _import_contrib(model)
@@ -60,13 +57,6 @@ def _is_quantized(graph: ProtoGraph, name: str) -> bool:
         or (reader.op_type in ("Clip", "Relu") and _is_quantized(graph, reader.output[0]))
         for reader in readers
     )
-
-
-def _is_slow(node: NodeProto, weights: QuantizedWeights | None) -> bool:
-    if node.op_type != "Conv" or weights is None:
-        return False
-    _filters, channels, *window = weights.integers.shape
-    return int(np.prod(window)) >= _LARGE and channels <= _FEW and _part(node, "group", 1) == 1
 
 
 def _part(node: NodeProto, name: str, default: Any) -> Any:

@@ -206,24 +206,3 @@ def test_a_float_bias_becomes_whole_numbers_if_32_bits_hold_it(
     steps = np.abs(y - run_node_by_node(model, x)) / np.float32(0.2)
     assert steps.max() < 1.01
     assert (steps > 0.5).mean() < 0.01
-
-
-@pytest.mark.parametrize(("size", "in_float"), [(3, ()), (7, ("layer",))], ids=["3×3", "7×7"])
-def test_large_windows_of_an_image_are_in_float(
-    size: int, in_float: tuple[str, ...], tmp_path: Path
-) -> None:
-    rng = np.random.default_rng(2)
-    model = _between(
-        "Conv",
-        wq=rng.integers(-60, 61, (C, 3, size, size)).astype(np.int8),
-        ws=np.linspace(0.002, 0.004, C).astype(np.float32),
-    )
-    for axis, side in enumerate((3, 12, 12), 1):
-        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = side
-    served = on_integers(model, pairs_saturate=pairs_saturate())
-    assert layers_in(_optimised(served, tmp_path), lambda: served).in_float == in_float
-    x = RNG.normal(0, 2, (3, 3, 12, 12)).astype(np.float32)
-    (y,) = open_session(served.SerializeToString(), 1).run(None, {"x": x})
-    steps = np.abs(y - run_node_by_node(model, x)) / np.float32(0.2)
-    assert steps.max() < 1.01
-    assert (steps > 0.5).mean() < 0.01
