@@ -57,9 +57,12 @@ def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
 def _name_in(host: bytes) -> str:
     """Return the name or address in a Host header, in lower case."""
     try:
-        return (urlsplit(b"//" + host).hostname or b"").decode("latin-1").removesuffix(".")
+        parts = urlsplit(b"//" + host)
+        if parts.netloc == host and b"@" not in host:
+            return (parts.hostname or b"").decode("latin-1").removesuffix(".")
     except ValueError:  # as `[`
-        return host.decode("latin-1")
+        pass
+    return host.decode("latin-1")  # no name, and none of the server's
 
 
 def _is_loopback(name: str) -> bool:

@@ -19,7 +19,8 @@ from service.http.http_errors import (
 )
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Limit on a request line with its headers, on the extensions of a chunk, and on trailers."""
+"""Limit on a request line with its headers; and, give or take a step of reading, on the extensions
+of a chunk and on trailers."""
 
 MAX_TARGET_BYTES = 8 * 1024
 """Limit on a path with its query, as in nginx; decoding a `%41` takes a tenth of a microsecond."""

@@ -80,6 +80,7 @@ def attacks_on(url: str, *, by_grpc: bool = False) -> Sequence[Attack]:
         Attack("regions that come and go", b"", ways.register),
         Attack("the model again", b"{}", load),
         Attack("the list of models and the metrics", b"{}", ways.poll),
+        Attack("wrong requests without a pause", b"{}", partial(ways.post, path=infer, pause_s=0)),
         _compressed("4 WebPs of 25 megapixels", infer, _files([webp(_SIDE)] * 4)),
         _compressed("64 WebPs of 1 megapixel", infer, _files([webp(1000)] * 64)),
         _compressed("8 FP32 tensors in JSON", infer, tensors),
@@ -111,6 +112,7 @@ def _by_grpc(model: str, shape: Sequence[int], scores: str) -> Sequence[Attack]:
         Attack("an answer that is read slowly", body, ways.read_slowly),
         Attack("calls that are cancelled at once", body, ways.cancel),
         Attack("calls without a message", b"", ways.say_nothing),
+        Attack("calls for no model", gzip.compress(b""), ways.ask),
     ]
 
 

@@ -72,15 +72,17 @@ async def post(
     path: str,
     headers: Mapping[str, str] = {},
     scores: bool = True,
+    pause_s: float = _REFUSED_PAUSE_S,
 ) -> None:
-    """Post the body again as soon as it is answered; `scores`: a model answers."""
+    """Post the body again as soon as it is answered, or `pause_s` after a refusal; `scores`: a
+    model answers."""
     while True:
         status = await _answered(place, "POST", path, body, seen, headers)
         if status == "200" and not scores:
             status = DONE
         seen[status] += 1
         if status != "200":
-            await asyncio.sleep(_REFUSED_PAUSE_S)  # or all that is measured is this program
+            await asyncio.sleep(pause_s)  # or all that is measured is this program
 
 
 async def poll(place: Place, body: bytes, seen: Counter[str]) -> None:
@@ -171,6 +173,7 @@ async def _left(place: Place, data: bytes) -> None:
 # --- by gRPC -------------------------------------------------------------------------------------
 
 _INFER = f"/{INFERENCE}/ModelInfer"
+_LIVE = f"/{INFERENCE}/ServerLive"
 
 _Talk = Callable[[Connection, bytes, Counter[str]], Awaitable[None]]
 _Attack = Callable[[Place, bytes, Counter[str]], Awaitable[None]]
@@ -201,17 +204,30 @@ def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _At
     return attack_by
 
 
+async def _status(open_: Connection, method: str, message: bytes, seen: Counter[str]) -> str:
+    """Return a call's status; it is counted if this is cancelled."""
+    stream = open_.begin(method)
+    try:
+        await open_.send(stream, message, ends=True)
+        return await open_.status(stream)
+    except asyncio.CancelledError:
+        seen[UNANSWERED] += 1
+        raise
+
+
+@_again(counts=True)
+async def ask(open_: Connection, message: bytes, seen: Counter[str]) -> None:
+    """Ask again and again whether the server lives."""
+    while True:
+        status = await _status(open_, _LIVE, message, seen)
+        seen[DONE if status == "0" else f"gRPC {status}"] += 1
+
+
 @_again(counts=True)
 async def call(open_: Connection, message: bytes, seen: Counter[str]) -> None:
     """Call again as soon as the answer has been read."""
     while True:
-        stream = open_.begin(_INFER)
-        try:
-            await open_.send(stream, message, ends=True)
-            status = await open_.status(stream)
-        except asyncio.CancelledError:
-            seen[UNANSWERED] += 1
-            raise
+        status = await _status(open_, _INFER, message, seen)
         seen[_STATUSES.get(status, f"gRPC {status}")] += 1
         if status != "0":
             await asyncio.sleep(_REFUSED_PAUSE_S)

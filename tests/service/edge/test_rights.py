@@ -58,7 +58,10 @@ FOREIGN = (
     ("Sec-Fetch-Site: cross-site",),
     ("Sec-Fetch-Site: same-site",),
 )
-REBOUND = ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example")
+REBOUND = (
+    *("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example"),
+    *("evil.example@127.0.0.1", "127.0.0.1#.evil.example", "127.0.0.1/evil.example", "[::1"),
+)
 
 
 class Changed:

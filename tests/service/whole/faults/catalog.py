@@ -31,6 +31,23 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "nothing; the others are answered",
         "grpc/test_port.py::test_a_stream_that_is_cancelled_leaves_its_connection_to_others",
     ),
+    "a client sends more long bodies than can be read": (
+        "its own answers are late; others' bodies are read beside them",
+        "hosting/test_request.py::test_what_another_client_has_to_read_is_not_read_first",
+    ),
+    "a client leaves before its long body is read": (
+        "nothing; the body is not read",
+        "hosting/test_request.py::test_what_a_client_that_left_sent_is_not_read",
+    ),
+    "a client asks for metrics, lists or regions without a pause": (
+        "the answers, late; others are answered",
+        "edge/test_call_turns.py::test_while_models_have_requests_a_pause_follows_each_call",
+    ),
+    "a client sends wrong requests without a pause": (
+        "the refusals, late; others are answered",
+        "http/test_connection.py::"
+        "test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn",
+    ),
     "a compressed message by gRPC is a bomb": (
         "INVALID_ARGUMENT; others are answered",
         "grpc/test_port.py::test_a_compressed_message_is_bounded_by_what_it_inflates_to",
