@@ -98,7 +98,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "the memory is near its limit": (
         "503 with Retry-After for new images; all else is answered",
-        "engine/test_memory.py::"
+        "machine/test_memory.py::"
         "test_while_memory_is_short_bodies_are_refused_and_all_else_is_answered",
     ),
     "the disk is full, or read-only": (
