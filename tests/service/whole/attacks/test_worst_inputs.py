@@ -50,8 +50,8 @@ _SAMPLES = {
 }
 
 
-def hostile() -> list[Asked]:
-    """One request for each of the worst inputs."""
+def hostile(times: int) -> list[Asked]:
+    """One request for each of the worst inputs, and so many for each that is long to read."""
     form = {"Content-Type": f"multipart/form-data; boundary={worst.BOUNDARY.decode()}"}
     gzip = {"Content-Encoding": "gzip"}
     asked: list[Asked] = []
@@ -59,8 +59,8 @@ def hostile() -> list[Asked]:
         asked.append((INFER, data.replace(b"[1,224,224,3]", b"[1,32,32,1]"), {}))
     asked += [(CLASSIFY, data, form) for data in worst.FORMS.values()]
     asked += [(CLASSIFY, data, {}) for data in worst.HEADERS.values()]
-    asked += [(INFER, data, gzip) for data in worst.COMPRESSED.values()] * 4
-    asked += [(CLASSIFY, data, {}) for data in worst.images().values()] * 4
+    asked += [(INFER, data, gzip) for data in worst.COMPRESSED.values()] * times
+    asked += [(CLASSIFY, data, {}) for data in worst.images().values()] * times
     asked += [(f"{CLASSIFY}?{query.decode()}", b"7", {}) for query in worst.QUERIES.values()]
     for text in worst.ACCEPTED.values():
         asked.append((CLASSIFY, b"7", {"Accept-Encoding": text.decode()}))
@@ -77,7 +77,7 @@ class Attack:
         # 0: the server closed without an answer
         self.statuses: Counter[int | grpc.StatusCode] = Counter()
         self.stopped = threading.Event()
-        self._asked = hostile()
+        self._asked = hostile(4 if again else 1)
 
     def start(self) -> tuple[list[threading.Thread], list[threading.Thread]]:
         """Begin; the clients end once all is sent, and all threads soon after `stopped` is set."""
