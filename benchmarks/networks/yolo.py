@@ -69,9 +69,9 @@ def _conv(
 ) -> str:
     """Add a convolution, and its SiLU."""
     terms = c // groups * size**2
-    # A SiLU leaves a third of its input's variance.
+    # A SiLU leaves at most half of its input's square, so that activations grow nowhere.
     weight = to.noise(
-        f"{name}.weight", (k, c // groups, size, size), max(1, terms // (3 if silu else 1))
+        f"{name}.weight", (k, c // groups, size, size), max(1, terms // (2 if silu else 1))
     )
     bias = to.noise(f"{name}.bias", (k,), 100)
     pads = [size // 2] * 4
