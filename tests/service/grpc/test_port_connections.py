@@ -110,7 +110,9 @@ async def test_beyond_the_limit_of_all_only_health_is_answered() -> None:
         assert digits_in((await stream.read()).infer_response) == [5]
         async with alone(asking) as channel:
             assert await channel.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=PATIENCE_S)
-            await until(lambda: len(asking.port._connections._open) == 2)
+            counted = asking.port._connections
+            assert counted is not None
+            await until(lambda: len(counted._open) == 2)
             async with refused(grpc.StatusCode.UNAVAILABLE, "connections of the server are in use"):
                 await channel.unary_unary(f"/{INFERENCE}/ServerMetadata")(b"", timeout=PATIENCE_S)
             assert await channel.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=PATIENCE_S)
