@@ -183,8 +183,7 @@ class Settings(BaseModel):
     """Longest that a batch may run before its engine counts as hung and restarts; 0: no limit.
     [default: 50 times the usual time, at least 10]"""
     warm_up_timeout_s: float = Field(default=0, ge=0, le=86_400)
-    """Longest warm-up of an engine, and at the start longest reading and proving of a model that
-    the CPU serves; 0: no limit."""
+    """Longest warm-up of an engine, and longest reading of a model at the start; 0: no limit."""
     max_connections: int = Field(default=1024, ge=1, le=100_000)
     """Most open connections."""
     max_connections_per_address: int = Field(default=0, ge=0, le=100_000)

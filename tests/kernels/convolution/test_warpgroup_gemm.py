@@ -149,7 +149,7 @@ OF_CLUSTERS = {
     "the first rows for all": (
         "tensor_gemm.cu",
         "first_row = min(split * each, exist)",
-        "count = 0",
+        "first_row = 0",
     ),
     "rows of others, not added up": (
         "tensor_gemm.cu",

@@ -39,21 +39,24 @@ def _(rig: Rig) -> Counted:
 @fault("a client disconnects while its image is queued", "nothing")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(1) as pool:
-        busy = pool.submit(rig.classify, SLOW)
-        rig.wait_inside(1)
-        queued = rig.raw(post(b"5"))
-        rig.wait_inside(2)
-        reset(queued)
-        rig.wait_inside(1)
+        with rig.control.holding():
+            busy = pool.submit(rig.classify, 0)
+            rig.control.until_held()
+            queued = rig.raw(post(b"5"))
+            rig.wait_inside(2)
+            reset(queued)
+            rig.wait_inside(1)
         assert busy.result() == (200, 0)
     return {"200": 1, "499": 1}
 
 
 @fault("a client disconnects while its image is computed", "nothing")
 def _(rig: Rig) -> Counted:
-    running = rig.raw(post(SLOW))
-    rig.wait_inside(1)
-    reset(running)
+    with rig.control.holding():
+        running = rig.raw(post(b"7"))
+        rig.control.until_held()
+        reset(running)
+        rig.wait_inside(0)
     assert rig.classify(4) == (200, 4)
     return {"200": 1, "499": 1}
 
@@ -83,9 +86,10 @@ def _(rig: Rig) -> Counted:
 
 @fault("a client pipelines requests and disconnects", "nothing")
 def _(rig: Rig) -> Counted:
-    connection = rig.raw(post(SLOW) + post(b"1") * 5)
-    rig.wait_inside(1)
-    reset(connection)
+    with rig.control.holding():
+        connection = rig.raw(post(b"7") + post(b"1") * 5)
+        rig.control.until_held()
+        reset(connection)
     return {ANY: 1}  # the others are never begun
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from service.api.v1 import CLASSIFY_PATH
 from tests.support import PATIENCE_S
-from tests.support.servers.control import until
+from tests.support.servers.control import Control, until
 from tests.support.servers.forked import FAKE_SERVER, Forked
 from tests.support.service.client import samples_in
 
@@ -29,8 +29,9 @@ _REQUESTS = "convoy_requests_total"
 class Rig:
     """A running fake server with its faults, and clients for it."""
 
-    def __init__(self, process: Forked, errors: Path) -> None:
+    def __init__(self, process: Forked, errors: Path, control: Control) -> None:
         assert process.stdout is not None
+        self.control = control
         self.process = process
         self.errors = errors  # what the server wrote to its standard error
         self.port = int(process.stdout.readline())
@@ -62,7 +63,8 @@ class Rig:
 
     def check_serves(self) -> None:
         """A picture of every digit gets its own answer."""
-        assert [self.classify(digit) for digit in range(3)] == [(200, n) for n in range(3)]
+        answers = [self.classify(digit) for digit in range(3)]
+        assert answers == [(200, n) for n in range(3)], answers
 
     @contextmanager
     def others(self, pictures: int = 8) -> Iterator[None]:
@@ -145,9 +147,10 @@ def rigged(folder: Path, *options: str) -> Iterator[Rig]:
     """A fake server with faults; killed if it is still there at the end."""
     errors = folder / "stderr"
     with errors.open("w") as opened:
-        process = Forked(FAKE_SERVER, "--faults", *options, stderr=opened)
+        told = ("--faults", "--control", str(folder), *options)
+        process = Forked(FAKE_SERVER, *told, stderr=opened)
     try:
-        yield Rig(process, errors)
+        yield Rig(process, errors, Control(folder))
     finally:
         process.send_signal(signal.SIGCONT)
         process.kill()
