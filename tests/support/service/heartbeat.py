@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 
 # How soon a thread that waits for the GIL asks for it: what is measured is too long by these.
 _SWITCH_S = 1e-4
+_APART_S = 0.1  # between two tries: other work comes in bursts, which 40 tries in a row may meet
 # Between two beats, so that the core is not this thread's alone.
 _PAUSE_S = 5e-5
 
@@ -93,6 +94,7 @@ def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> f
             found = min(found, beats.longest_s / max(before, _slowness()))
             if found <= enough_s:
                 break
+            time.sleep(_APART_S)
     finally:
         gc.unfreeze()
     return found
