@@ -38,13 +38,13 @@ def listen(
 ) -> None:
     """Serve what `begin_reading` reads until a signal; with `browse`, open the page in a browser
     once the server is ready."""
-    configure_logging(verbose=verbose, log_format=settings.log_format, level=settings.log_level)
-    keys = _keys(settings)
     with ExitStack() as stack:
-        # First: it has no threads yet, and no sockets.
+        # First: there are no sockets yet and no threads, of which the log has one.
         parent = JobParent.fork() if settings.processes else None
         if parent is not None:
             stack.callback(parent.close)
+        configure_logging(verbose=verbose, log_format=settings.log_format, level=settings.log_level)
+        keys = _keys(settings)
         stack.enter_context(ended_by_sigterm())
         # Before the models, which may take long to open: an address in use fails at once.
         listener = stack.enter_context(bind(settings.host, settings.port))
