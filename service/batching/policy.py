@@ -6,28 +6,29 @@ state.
 L(n) is the measured latency of a batch of n items.
 
 - **Order.** Clients take turns, and the items of one go by their due times, the earliest first: its
-arrival plus `PATIENCE_S`, or its deadline if that is sooner, plus `PATIENCE_S` for each priority
-below the default. So a client's higher priorities go first, then near deadlines, then order of
-arrival; and none of its items is overtaken by one that arrives much later. - **Size.** All that
-wait and fit, or fewer where that pays (`_size`): what the first of them and the rest after them
-save by it, while the engine has time to spare, must exceed what the engine's lost time costs all
-that wait. This lowers latency where L jumps or is linear. - **Company.** A request that comes while
-a batch runs waits for that batch, and for its own. So where m clients share the engines, two
-batches last no longer than m times what the lightest client's items take alone (then its latency
-grows m times at most), unless the engines would do less than an m-th of what they can: then batches
-are as large as that takes, or one image a second of one client would cost the others more than its
-share. - **Time.** At once, unless expected arrivals (`service/batching/traffic.py`) make waiting
-pay: items per second with them must exceed items per second without, for this batch alone and for
-this and the next together. This breaks up cohorts: of eight steady clients in two batches of four,
-the other four are about to send, and L(8) is less than 2 L(4). Batches under `SHORT_S` never wait
-here: the batcher lets the event loop read what has come, and no more. - **Deadlines.** An item that
-cannot meet its deadline is refused as soon as that is known. Batches are no larger than their
-deadlines allow. Where the nearest deadline is within a full batch, the batch is the first of the
-plan by which the most items are in time (`_plan`), of those that wait and those that come at the
-recent rate. It may drop items in front, as Nexus' early drop does (Shen et al. 2019, section 6.3).
-An item counts less the more its client has waiting, and more the higher its priority
-(`Claim.weight`). So that a plan can choose, a client that is alone may have a full batch waiting
-beyond what can be in time.
+  arrival plus `PATIENCE_S`, or its deadline if that is sooner, plus `PATIENCE_S` for each priority
+  below the default. So a client's higher priorities go first, then near deadlines, then order of
+  arrival; and none of its items is overtaken by one that arrives much later.
+- **Size.** All that wait and fit, or fewer where that pays (`_size`): what the first of them and
+  the rest after them save by it, while the engine has time to spare, must exceed what the engine's
+  lost time costs all that wait. This lowers latency where L jumps or is linear.
+- **Company.** A request that comes while a batch runs waits for that batch, and for its own. So
+  where m clients share the engines, two batches last no longer than m times what the lightest
+  client's items take alone (then its latency grows m times at most), unless the engines would do
+  less than an m-th of what they can: then batches are as large as that takes, or one image a second
+  of one client would cost the others more than its share.
+- **Time.** At once, unless expected arrivals (`service/batching/traffic.py`) make waiting pay:
+  items per second with them must exceed items per second without, for this batch alone and for this
+  and the next together. This breaks up cohorts: of eight steady clients in two batches of four, the
+  other four are about to send, and L(8) is less than 2 L(4). Batches under `SHORT_S` never wait
+  here: the batcher lets the event loop read what has come, and no more.
+- **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches
+  are no larger than their deadlines allow. Where the nearest deadline is within a full batch, the
+  batch is the first of the plan by which the most items are in time (`_plan`), of those that wait
+  and those that come at the recent rate. It may drop items in front, as Nexus' early drop does
+  (Shen et al. 2019, section 6.3). An item counts less the more its client has waiting, and more the
+  higher its priority (`Claim.weight`). So that a plan can choose, a client that is alone may have a
+  full batch waiting beyond what can be in time.
 """
 
 from collections.abc import Sequence, Set
