@@ -132,7 +132,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--repeated",
         action="store_true",
         help="measure nothing; say which medians of the last recording are outside of the spread "
-        "of the one before",
+        "of the one before, where a server's best setting is the same",
     )
     parsed = parser.parse_args(arguments)
     usual = QUICK if parsed.quick else FULL

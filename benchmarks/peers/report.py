@@ -288,7 +288,10 @@ def _judged(row: Row | None) -> str:
 
 def moved(rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line for each median of a work's last recording that is outside of the spread of the
-    recording before."""
+    recording before.
+
+    A server of which another setting was the best this time has no such spread.
+    """
     for work in WORKS:
         dates = list(dict.fromkeys(row["date"] for row in rows if row["work"] == work))
         if len(dates) < 2:
@@ -298,6 +301,8 @@ def moved(rows: Sequence[Row]) -> Iterator[str]:
             server, connections = row["server"], row["connections"]
             old = find(before, server, work, connections)
             if row["work"] != work or "error" in row or old is None:
+                continue
+            if row["setting"] != old["setting"]:  # then the spread is another server's
                 continue
             for column in JUDGED:
                 spread, now = number(old, column), number(row, column).median

@@ -118,6 +118,7 @@ def test_a_second_recording_is_compared_with_the_spread_of_the_first(
     assert not list(moved([*first, *within]))
     (line,) = moved([*first, within[0], beyond[1]])
     assert line.endswith("8 connections: Triton, requests/s 580, before 950 (596–1,515)")
+    assert not list(moved([*first, {**beyond[1], "setting": "another"}]))
     file = tmp_path / "rows.json"
     for second, status in ((within, 0), (beyond, 1)):
         file.unlink(missing_ok=True)
