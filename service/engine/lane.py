@@ -15,7 +15,7 @@ from math import inf
 from operator import call
 from typing import Any, NamedTuple, TypeVar
 
-from service.engine.threads import OnDone, ThreadPool
+from service.engine.threads import OnDone, ThreadPool, promised
 from service.fair_queue import ANYONE, Client, FairQueue
 
 R = TypeVar("R")
@@ -105,20 +105,7 @@ class Lane:
 
     def run(self, cost: Cost, function: Callable[[], R], client: Client) -> "asyncio.Future[R]":
         """Post like `post`, but return a future; cancelling it withdraws the work."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-
-        def settle(result: R, error: Exception | None) -> None:
-            if future.done():  # cancelled in this iteration of the event loop
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        work = self.post(cost, function, settle, client)
-        if work is not None:
-            future.add_done_callback(lambda ended: work.withdraw() if ended.cancelled() else None)
-        return future
+        return promised(lambda then: self.post(cost, function, then, client))
 
     def leave(self, work: Work) -> None:
         """Remove work from its line."""

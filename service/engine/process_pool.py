@@ -42,6 +42,33 @@ _LENGTHS = struct.Struct("=QI")  # bytes of a pickle, and the number of its buff
 _LENGTH = struct.Struct("=Q")
 
 
+Line = tuple[str, int, str]
+"""A line of the log: its logger, its level and its message."""
+
+
+class LogSender(logging.Handler):
+    """Sends the log's lines to another process, which logs them by `log_again`."""
+
+    def __init__(self, send: Callable[[Line], None]) -> None:
+        super().__init__()
+        self._send = send
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self._send((record.name, record.levelno, self.format(record)))
+
+
+def log_again(line: Line) -> None:
+    """Log a line that another process logged."""
+    name, level, message = line
+    logging.getLogger(name).log(level, "%s", message)
+
+
+def how_ended(status: int) -> str:
+    """Say how a process ended that has this status, negative if a signal ended it."""
+    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+
+
 class ProcessPool:
     """Runs as many processes as threads call `run` at once; each starts when first needed.
 
@@ -83,8 +110,8 @@ class ProcessPool:
         self._idle.append(process)
         if self._closed:
             self.close()
-        for name, level, message in logged:
-            logging.getLogger(name).log(level, "%s", message)
+        for line in logged:
+            log_again(line)
         if error is not None:
             try:
                 raise error
@@ -132,8 +159,7 @@ class _StarvedError(Exception):
 
 
 _Asked = tuple[Callable[[], Any], int | None]
-_Answer = tuple[Any, Exception | None, "list[_Line]"]
-_Line = tuple[str, int, str]  # the logger's name, the level, the message
+_Answer = tuple[Any, Exception | None, list[Line]]
 
 
 class _Process:
@@ -156,9 +182,7 @@ class _Process:
                 raise _LostError(f"is stuck for {bound_s:.0f} s")
             return _receive(self._output)  # type: ignore[no-any-return]
         except (BrokenPipeError, EOFError) as error:
-            status = self._process.wait()
-            how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-            raise _LostError(how) from error
+            raise _LostError(how_ended(self._process.wait())) from error
 
     def _answers_within(self, bound_s: float) -> bool:
         """Return whether an answer arrives in time. Raises _StarvedError."""
@@ -248,8 +272,8 @@ def main(nice: int, *, idle: bool) -> None:
     os.nice(nice)
     if idle:
         _yield_cores()
-    log = _Log()
-    logging.getLogger().addHandler(log)  # which has no format
+    logged: list[Line] = []
+    logging.getLogger().addHandler(LogSender(logged.append))  # which has no format
     logging.getLogger("convoy").setLevel(logging.INFO)
     with closing(sys.stdin.buffer) as requests, closing(sys.stdout.buffer) as answers:
         # What a decoder prints must not come between the answers.
@@ -257,7 +281,8 @@ def main(nice: int, *, idle: bool) -> None:
         with suppress(EOFError, BrokenPipeError):
             while True:
                 asked = _receive(requests)
-                _send(answers, (*_outcome(*asked), log.taken()))
+                _send(answers, (*_outcome(*asked), logged))
+                logged.clear()
                 del asked  # an idle process must not keep an image
     os._exit(0)  # to free what libraries hold, object by object, takes as long as to import them
 
@@ -297,20 +322,3 @@ def _memory_limited(more_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-class _Log(logging.Handler):
-    """Keeps the log lines of a call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines: list[_Line] = []
-
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append((record.name, record.levelno, self.format(record)))
-
-    def taken(self) -> list[_Line]:
-        """Return the lines logged since the last call."""
-        lines, self._lines = self._lines, []
-        return lines

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from math import inf
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -45,6 +45,13 @@ _log = logging.getLogger("convoy")
 
 class StrayError(Exception):
     """Says that a job raised an exception meant to end a process, a task or an iteration."""
+
+
+class Withdrawable(Protocol):
+    """Work that can be withdrawn."""
+
+    def withdraw(self) -> None:
+        """Discard the result, and do not begin if that is still possible."""
 
 
 @dataclass(eq=False, slots=True)
@@ -201,20 +208,7 @@ class ThreadPool:
         patience_s: float = 0.0,
     ) -> "asyncio.Future[R]":
         """Post like `post`, but return a future; cancelling it withdraws the job."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-
-        def settle(result: R, error: Exception | None) -> None:
-            if future.done():  # cancelled in this iteration of the event loop
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        job = self.post(function, argument, settle, bound_s, patience_s)
-        if job is not None:
-            future.add_done_callback(lambda ended: job.withdraw() if ended.cancelled() else None)
-        return future
+        return promised(lambda then: self.post(function, argument, then, bound_s, patience_s))
 
     def close(self) -> None:
         """End every thread after its last job, without waiting."""
@@ -286,6 +280,25 @@ class ThreadPool:
 
 def _period(bound_s: float) -> float:
     return min(_PERIOD_S, bound_s / _LOOKS)
+
+
+def promised(post: Callable[[OnDone[R]], Withdrawable | None]) -> "asyncio.Future[R]":
+    """Return a future of the outcome that `post` passes to its callback; cancelling the future
+    withdraws what `post` returned."""
+    future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+    def settle(result: R, error: Exception | None) -> None:
+        if future.done():  # cancelled in this iteration of the event loop
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    work = post(settle)
+    if work is not None:
+        future.add_done_callback(lambda ended: work.withdraw() if ended.cancelled() else None)
+    return future
 
 
 def outcome_of(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:

@@ -66,23 +66,8 @@ class Admission:
     room: ByteRoom
     expected_wait_s: Callable[[], float]  # until all images inside now are answered
     requests: int = 0
-    _images: int = 0
+    images: int = 0  # from before they are decoded until they are answered
     on_empty: asyncio.Event | None = None
-
-    @property
-    def images(self) -> int:
-        """Return the number of images in progress, from before they are decoded until they are
-        answered."""
-        return self._images
-
-    def add(self, images: int) -> None:
-        """Count more images as in progress, or fewer if `images` is negative."""
-        self._images += images
-
-    def lacking(self, images: int) -> int:
-        """Return by how many images the limit would be exceeded with `images` more; 0 or less if it
-        is not."""
-        return self.images + images - self.max_images
 
     async def emptied(self) -> None:
         """Wait until no request is in progress."""
@@ -194,16 +179,14 @@ class Reservation(Held):
             return
         super().release()
         admission = self._admission
-        admission.add(-self._images)
+        admission.images -= self._images
         admission.requests -= 1
         if not admission.requests and admission.on_empty is not None:
             admission.on_empty.set()
 
     def expect_room(self) -> None:
         """Raise QueueFullError if no further image could be admitted."""
-        admission = self._admission
-        if admission.images >= admission.max_images:
-            self._images_giving_way(1)
+        self._images_giving_way(1)
 
     def admit(self, images: int) -> None:
         """Admit the request's images, all or none. Raises TooManyImagesError or QueueFullError."""
@@ -214,9 +197,8 @@ class Reservation(Held):
             raise TooManyImagesError(
                 f"{images} images in one request; at most {limit} are allowed; send several"
             )
-        if admission.images + images > admission.max_images:
-            _give_way(self._images_giving_way(images))
-        admission.add(images)
+        _give_way(self._images_giving_way(images))
+        admission.images += images
         self._images += images
 
     @override
@@ -227,7 +209,7 @@ class Reservation(Held):
         """Return requests to refuse to make room for these images. Raises QueueFullError if that is
         impossible."""
         admission = self._admission
-        lacking = admission.lacking(images)
+        lacking = admission.images + images - admission.max_images
         if lacking <= 0:
             return ()
         inside = (

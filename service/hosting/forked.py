@@ -19,7 +19,7 @@ from enum import Enum, auto, unique
 from functools import partial
 from typing import IO, Any, NoReturn, TypeVar, cast
 
-from typing_extensions import override
+from service.engine.process_pool import LogSender, how_ended, log_again
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class _Sent(Enum):
     """Says what comes through the pipe."""
 
     ITEM = auto()
-    LINE = auto()  # of the log: its logger, its level and its message
+    LINE = auto()  # of the log
     ERROR = auto()
     END = auto()
 
@@ -86,7 +86,7 @@ def _send_all(make: Callable[[], Iterator[object]], pipe: IO[bytes], bound_s: fl
         pickle.dump([kind, what], pipe, 5)
         pipe.flush()
 
-    logging.getLogger().handlers = [_Log(partial(send, _Sent.LINE))]
+    logging.getLogger().handlers = [LogSender(partial(send, _Sent.LINE))]
     logging.getLogger("convoy").setLevel(logging.DEBUG)  # the other process knows what it logs
     try:
         for item in make():
@@ -100,18 +100,6 @@ def _send_all(make: Callable[[], Iterator[object]], pipe: IO[bytes], bound_s: fl
         send(_Sent.ERROR, error)
     else:
         send(_Sent.END)
-
-
-class _Log(logging.Handler):
-    """Sends the log's lines."""
-
-    def __init__(self, send: Callable[[tuple[str, int, str]], None]) -> None:
-        super().__init__()
-        self._send = send
-
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        self._send((record.name, record.levelno, self.format(record)))
 
 
 # --- in this process ------------------------------------------------------------------------------
@@ -132,8 +120,7 @@ def _received(
                 if kind is _Sent.ERROR:
                     raise what
                 if kind is _Sent.LINE:
-                    name, level, message = what
-                    logging.getLogger(name).log(level, "%s", message)
+                    log_again(what)
                     continue
                 del what
                 yield sent.pop()  # which is not kept here
@@ -156,4 +143,4 @@ def _next(pipe: IO[bytes]) -> list[Any] | None:
 def _how(code: int, bound_s: float) -> str:
     if code == -signal.SIGALRM:
         return f"is stuck for {bound_s:g} s"
-    return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+    return how_ended(code)

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from models import Array, Image, Kind, Serving, kind_of
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import BatchResult, OnOutcome
 from service.engine.ranking import ScoreRow
-from service.engine.threads import OnDone
+from service.engine.threads import OnDone, Withdrawable
 from service.engine.undecoded import NotHereError
 from service.errors import Code, ForbiddenError, PayloadTooLargeError, ServiceError
 from service.hosting.admission import Reservation
@@ -65,13 +65,6 @@ class ImageRequest(NamedTuple):
     def size(self) -> int:
         """Return the number of images."""
         return len(self.files if self.images is None else self.images)
-
-
-class Withdrawable(Protocol):
-    """Work that can be withdrawn."""
-
-    def withdraw(self) -> None:
-        """Discard the result, and do not begin if that is still possible."""
 
 
 _NOTHING = ImageRequest((), None)

@@ -273,25 +273,22 @@ class Server(uvicorn.Server):
         if sockets:
             await asyncio.sleep(_HANDSHAKE_S)
         for listener in sockets or []:
-            await self.accept_rest(listener)
+            await self._accept_rest(listener)
         await super().shutdown(sockets)
         if self._port is not None:
             await self._port.stop(LEAVE_S)
         self.stuck = not await self._repository.close(LEAVE_S)
 
-    async def accept(self, listener: socket.socket) -> None:
-        """Accept a connection like uvicorn. Raises BlockingIOError if none waits."""
-        connection, _ = listener.accept()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    async def _accept_rest(self, listener: socket.socket) -> None:
+        """Accept all waiting connections like uvicorn, because closing the listener would reset
+        them."""
         protocol: Any = self.config.http_protocol_class
         make = partial(protocol, self.config, self.server_state, self.lifespan.state)
-        await asyncio.get_running_loop().connect_accepted_socket(make, connection)
-
-    async def accept_rest(self, listener: socket.socket) -> None:
-        """Accept all waiting connections, because closing the listener would reset them."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # none waits any more
             for _ in range(self.config.backlog):
-                await self.accept(listener)
+                connection, _ = listener.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     def stop(self) -> None:
         """Drain; a second call ends the waiting."""
@@ -321,10 +318,7 @@ class Server(uvicorn.Server):
             return
         await self._repository.give_back()
         if self._repository.ready:
-            await self._tell_ready()
-
-    async def _tell_ready(self) -> None:
-        self._announce()
+            self._announce()
 
     async def _watch(self) -> None:
         """Exit if an engine fails for good, so that the process manager restarts the service."""
@@ -333,7 +327,9 @@ class Server(uvicorn.Server):
         self._fail(failure)
 
     async def _leave(self) -> None:
-        self._give_notice()
+        self._repository.leave()
+        if self._edge is not None:
+            self._edge.leaving = True
         if notice_s := self._settings.notice_s:
             _log.info("shutting down in %g seconds: readiness fails from now on", notice_s)
             await asyncio.sleep(notice_s)
@@ -345,11 +341,6 @@ class Server(uvicorn.Server):
 
     def _connections(self) -> Iterator[Connection]:
         return (each for each in self.server_state.connections if isinstance(each, Connection))
-
-    def _give_notice(self) -> None:
-        self._repository.leave()
-        if self._edge is not None:
-            self._edge.leaving = True
 
     async def _drain(self) -> None:
         if self._port is not None:

@@ -1,7 +1,6 @@
-"""Counts one model's requests in a row of integers; the rows of several processes add up.
+"""Counts one model's requests in a row of integers; the rows of its versions add up.
 
-`answered` and `refused` run on the event loop of HTTP, `batch` on the engine's. Times are
-nanoseconds, so that sums are exact. The terms are those of Triton's statistics extension:
+Times are nanoseconds, so that sums are exact. The terms are those of Triton's statistics extension:
 
     Triton   compute_input   queue   compute_infer   compute_output
     here     decode          queue   compute         respond
@@ -14,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from prometheus_client.utils import floatToGoString
 
@@ -118,11 +117,9 @@ def why_left(flags: int) -> str:
 class Counts:
     """Counts one model's requests and batches."""
 
-    def __init__(self, max_batch: int, rows: Sequence[Any] = (), own: int = 0) -> None:
-        """Use `rows`, whose sum is the model's counts; this object counts in row `own`."""
+    def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
-        self.rows = rows or [[0] * (_SIZES + 3 * max_batch)]
-        self.row = self.rows[own]
+        self.row = [0] * (_SIZES + 3 * max_batch)
 
     def answered(self, images: int, phases: Phases) -> None:
         """Count a request answered with 200, and its phases if images were scored."""
@@ -160,9 +157,9 @@ class Counts:
             self.row[index + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self, more: Sequence[Sequence[int]] = ()) -> "Totals":
-        """Return the sum over all rows and over `more`, rows of other counts with the same largest
+        """Return the sum over the row and over `more`, rows of other counts with the same largest
         batch."""
-        return Totals([*self.rows, *more], self._max_batch)
+        return Totals([self.row, *more], self._max_batch)
 
 
 def folded(rows: Sequence[Sequence[int]]) -> list[int]:

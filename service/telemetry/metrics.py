@@ -61,12 +61,8 @@ class Metrics(Collector):
         self.swaps: dict[tuple[str, str], int] = {}  # by model and outcome
         self.compared: dict[str, Comparison] = {}  # the last new version of each model
         self.lost_decode_threads: Callable[[], float] = int  # so far
-        # The process whose memory and CPU time are exported: always the same one, or its counters
-        # would go down from one scrape to the next.
-        self.process: int | str = "self"
         self._registry = CollectorRegistry()
-        ProcessCollector(pid=lambda: self.process, registry=self._registry)
-        self.add = self._registry.register  # another collector's metrics
+        ProcessCollector(registry=self._registry)
         self._facts = {
             "version": __version__,
             "python": python_version(),
@@ -77,9 +73,9 @@ class Metrics(Collector):
         }
         self._gpus = open_gpus()
         if self._gpus is not None:
-            self.add(self._gpus)
+            self._registry.register(self._gpus)
             self._facts |= self._gpus.facts
-        self.add(self)
+        self._registry.register(self)
 
     def model(self, name: str, version: str) -> ModelMetrics:
         """Add a model, and return its metrics."""
@@ -100,7 +96,7 @@ class Metrics(Collector):
         index = self.models.index(old) if old in self.models else len(others)
         if old is not None and new is not None:
             earlier = [folded(old.earlier)] if old.earlier else []
-            new.earlier = [*old.counts.rows, *earlier]
+            new.earlier = [old.counts.row, *earlier]
         # Replaced whole: a thread may be reading it.
         self.models = others[:index] + ([new] if new else []) + others[index:]
 

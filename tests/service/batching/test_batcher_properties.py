@@ -27,13 +27,13 @@ from service.batching.consumer import BatchRecord
 from service.batching.device_turns import DeviceTurns
 from service.batching.policy import DEFAULT_PRIORITY, NO_HURRY, Urgency, due
 from service.batching.queue import BatchResult, OnOutcome
+from service.engine.threads import Withdrawable
 from service.errors import (
     DeadlineError,
     EngineFailedError,
     ServiceError,
     ShuttingDownError,
 )
-from service.hosting.request import Withdrawable
 from tests.support.service import virtual_time
 from tests.support.service.batcher_scenarios import (
     RAISES,

@@ -21,9 +21,9 @@ async def test_resizing_is_left_to_engines_that_all_resize_as_long_as_few_images
             engine.takes = takes
         left = [kind for kind in (Kind.DECODED, Kind.JPEG) if kind <= min(able)]
         assert list(pipeline.left) == left
-    pipeline.admission.add(128)
+    pipeline.admission.images += 128
     assert list(pipeline.left) == [Kind.DECODED, Kind.JPEG]
-    pipeline.admission.add(1)  # a file takes no more memory than its request's body
+    pipeline.admission.images += 1  # a file takes no more memory than its request's body
     assert list(pipeline.left) == [Kind.JPEG]
-    pipeline.admission.add(-129)
+    pipeline.admission.images -= 129
     await repository.close(5)

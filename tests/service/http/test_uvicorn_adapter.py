@@ -169,16 +169,13 @@ def test_a_server_calls_what_convoys_overrides() -> None:
     assert inspect.iscoroutinefunction(server.startup)
     assert inspect.iscoroutinefunction(server.shutdown)
     assert parameters(server.startup) == parameters(server.shutdown) == ["sockets"]
-    assert inspect.iscoroutinefunction(server.on_tick)
-    assert parameters(server.on_tick) == ["counter"]
-    assert asyncio.run(server.on_tick(1)) is False, "it goes on"
     assert hasattr(server.capture_signals(), "__enter__")
     assert (server.should_exit, server.force_exit) == (False, False)
     assert isinstance(server.server_state, ServerState)
 
 
 def test_a_server_has_what_it_accepts_connections_with() -> None:
-    """A worker process accepts its share itself (`Server.accept`)."""
+    """As it ends, it accepts those that wait itself (`Server._accept_rest`)."""
     settings = config(http=asyncio.Protocol)
     assert settings.backlog == 2048
     settings.load()

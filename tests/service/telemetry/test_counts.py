@@ -99,7 +99,7 @@ def test_a_request_counts_once_and_its_images_each() -> None:
     assert abs(done.last_inference - time.time() * 1e3) < 10_000
 
 
-def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_add_up() -> None:
     every = one, two, three = Counts(4), Counts(4), Counts(4)
     rows = [counts.row for counts in every]
     one.answered(1, phases())
@@ -107,8 +107,7 @@ def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     two.refused(Code.UNAVAILABLE, 0.1)
     three.batch(ran(3, ms=40))
     for counts in every:
-        monkeypatch.setattr(counts, "rows", rows)
-        told = counts.sum()
+        told = counts.sum([row for row in rows if row is not counts.row])
         assert (told.inferences, told.requests) == (3, {200: 2, 503: 1})
         assert told.duration[1] == pytest.approx(0.41)
         assert dict(told.duration[0])["0.2"] == 1

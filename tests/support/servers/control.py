@@ -27,8 +27,7 @@ class Control:
             yield
 
     def until_held(self) -> None:
-        """Wait for a batch to begin that is kept. What is inside a worker may not have reached the
-        engine's process yet, and what comes meanwhile would be in the same batch."""
+        """Wait for a batch to begin that is kept: what comes before that would be in it."""
         until(self._held.exists)
 
     @contextmanager

@@ -8,9 +8,9 @@ from service.batching.batcher import Batcher
 from service.batching.consumer import BatchRecord
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import BatchResult, OnOutcome
+from service.engine.threads import Withdrawable
 from service.errors import ServiceError
 from service.fair_queue import ANYONE, Client
-from service.hosting.request import Withdrawable
 from tests.support.service import virtual_time
 from tests.support.service.virtual_time import now, turns
 
