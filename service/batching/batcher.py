@@ -418,8 +418,10 @@ class Batcher(Generic[T, R]):
 
     def _fail_all(self, batch: Batch[T, R], error: BaseException) -> None:
         """Fail the requests of a batch, each with an exception of its own."""
+        known = isinstance(error, EngineFailedError)
+        message = str(error) if known else "the engine failed on this batch; try again"
         for request, _, _ in batch.parts:
-            failure = EngineFailedError("the engine failed on this batch; try again")
+            failure = EngineFailedError(message)
             failure.__cause__ = error
             self._fail(request, failure)
 

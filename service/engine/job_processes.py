@@ -124,6 +124,11 @@ class JobProcesses:
         self._start_at = 0.0  # not before
         self._closed = False
 
+    @property
+    def ready(self) -> int:
+        """Return how many processes have an engine."""
+        return sum(process.is_open for process in tuple(self._all))  # any thread may ask
+
     def post(self, items: Sequence[Item], bound_s: float) -> "asyncio.Future[JobResult] | None":
         """Run a batch in a process that is idle; return None where there is none, or where the
         batch is too large for one.
@@ -212,6 +217,7 @@ class _JobProcess:
         self._decoding[0] = _NONE
         self._answer: asyncio.Future[JobResult] | None = None
         self._received = bytearray()
+        self.is_open = False  # its engine
         self._lost = False
         self._loop.add_reader(self._connection, self._on_readable)
         self._await(_START_S)
@@ -288,6 +294,7 @@ class _JobProcess:
         if answer is None and error is not None:
             self.lose(f"has no engine: {error}")
             return
+        self.is_open = True
         self._on_free(self)
         if answer is None or answer.done():  # cancelled
             return

@@ -163,6 +163,11 @@ class EngineRunner:
         return sum(engine.lost_to_decoders for engine in self._engines) + sum(jobs)
 
     @property
+    def ready_processes(self) -> int:
+        """Return how many other processes can take its batches."""
+        return sum(engine.jobs.ready for engine in self._engines if engine.jobs is not None)
+
+    @property
     def engines(self) -> Sequence[EngineStatus]:
         """Return each engine's current status, in the order of the devices."""
         return [

@@ -35,6 +35,7 @@ from service.engine.undecoded import NotHereError, Sample, Undecoded
 from service.engine.watchdog import Bounds, Restarts
 from service.errors import (
     DecoderLostError,
+    EngineFailedError,
     NotReadyError,
     ServiceError,
     ShuttingDownError,
@@ -91,7 +92,7 @@ class JobLostError(Exception):
     def __init__(self, how: str, index: int | None) -> None:
         """Take `how` it ended, such as "ended", and which of the batch's images it was decoding, or
         None."""
-        super().__init__(f"the process that ran the batch {how}")
+        super().__init__(f"the process that ran this batch {how}")
         self.how, self.index = how, index
 
 
@@ -100,6 +101,10 @@ class Jobs(Protocol):
 
     lost: int
     """How many processes were lost so far."""
+
+    @property
+    def ready(self) -> int:
+        """Return how many processes have an engine."""
 
     def post(self, items: Sequence[Item], bound_s: float) -> "asyncio.Future[JobResult] | None":
         """Run a batch elsewhere, or return None where it is to run here. The future may have
@@ -261,7 +266,7 @@ class SupervisedEngine:
             return _rows(await job, self._output)
         except JobLostError as lost:
             if lost.index is None:
-                raise
+                raise EngineFailedError(f"{lost}; try again") from lost
             error = DecoderLostError(lost.how)
             return await self._without_one(images, lost.index, error, bound_s)
         except Exception as failure:

@@ -102,6 +102,10 @@ class Pipeline:
                 "Images inside, from admission to answer.",
                 lambda: self.admission.images,
             ),
+            "convoy_job_processes": (
+                "Processes that are ready to decode and run batches, beside the server's.",
+                lambda: runner.ready_processes,
+            ),
         }
 
     @property

@@ -22,6 +22,7 @@ from tests.support import ROOT
 CONVOY = "service.cli"
 BUSY_SERVER = "tests.support.servers.busy_server"
 FAKE_SERVER = "tests.support.servers.fake_server"
+JOBS_SERVER = "tests.support.servers.jobs_server"
 
 _FORKS = get_context("forkserver")
 _FORKS.set_forkserver_preload([CONVOY, "service.cli.listen", FAKE_SERVER])

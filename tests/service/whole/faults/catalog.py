@@ -94,7 +94,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "a process that runs batches is killed as it runs one": (
         "500 for the batch; another process takes its place",
-        "engine/test_job_processes.py::test_a_process_that_is_lost_while_it_runs_costs_its_batch",
+        "whole/test_job_processes_killed.py::"
+        "test_requests_of_killed_processes_are_answered_once_each_and_the_next_are_served",
     ),
     "the memory is near its limit": (
         "503 with Retry-After for new images; all else is answered",

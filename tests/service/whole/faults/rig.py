@@ -29,12 +29,15 @@ _REQUESTS = "convoy_requests_total"
 class Rig:
     """A running fake server with its faults, and clients for it."""
 
-    def __init__(self, process: Forked, errors: Path, control: Control) -> None:
+    def __init__(
+        self, process: Forked, errors: Path, control: Control, port: int | None = None
+    ) -> None:
+        """Use the `port`; None: the process prints it."""
         assert process.stdout is not None
         self.control = control
         self.process = process
         self.errors = errors  # what the server wrote to its standard error
-        self.port = int(process.stdout.readline())
+        self.port = int(process.stdout.readline()) if port is None else port
 
     # --- well-behaved clients ---
 

@@ -1,0 +1,123 @@
+"""A real `convoy serve`, whose processes that run batches are killed in the middle of them."""
+
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from models import BUILT_IN_MODEL
+from tests.service.whole.faults.rig import Rig, parse_answers, post, read_all
+from tests.support import PATIENCE_S
+from tests.support.servers.control import Control, until
+from tests.support.servers.forked import JOBS_SERVER, Forked
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="no other system runs batches in processes"
+)
+
+FORM = "Content-Type: multipart/form-data; boundary=cut"
+# A process that is stopped is not to count as stuck.
+BOUND = ("--engine-timeout-s", "600")
+
+LOST = 500, "the process that ran this batch ended; try again"
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Rig]:
+    """The built-in model, with two processes."""
+    process = Forked(JOBS_SERVER, "serve", "--port", "0", "--threads", "2", *BOUND)
+    try:
+        assert process.stdout is not None
+        port = re.search(r"http://\S+?:(\d+)", process.stdout.readline())
+        assert port is not None
+        yield Rig(process, folder / "stderr", Control(folder), int(port[1]))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def image(digit: int) -> bytes:
+    (file,) = (BUILT_IN_MODEL.parent / "samples").glob(f"{digit}_*")
+    return file.read_bytes()
+
+
+def single(digit: int) -> bytes:
+    return post(image(digit), "Connection: close")
+
+
+def form(*digits: int) -> bytes:
+    head = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+    parts = b"".join(head + image(digit) + b"\r\n" for digit in digits)
+    return post(parts + b"--cut--\r\n", FORM, "Connection: close")
+
+
+def children(process: int) -> list[int]:
+    found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(child) for child in found]
+
+
+def job_processes(rig: Rig) -> list[int]:
+    """Those that the server's parent of processes has forked: it alone has two children."""
+    (found,) = [jobs for child in children(rig.process.pid) if len(jobs := children(child)) == 2]
+    return found
+
+
+def ready(rig: Rig) -> None:
+    """Wait until both processes are ready; each starts when a batch finds none idle."""
+
+    def both() -> bool:
+        if rig.metrics()["convoy_job_processes"] == 2:
+            return True
+        with ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(rig.answers, form(n, n + 1)) for n in (1, 3)]
+            assert [each.result() for each in asked] == [[(200, [1, 2])], [(200, [3, 4])]]
+        return False
+
+    until(both)
+
+
+def is_stopped(process: int) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_requests_of_killed_processes_are_answered_once_each_and_the_next_are_served(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path) as rig:
+        ready(rig)
+        before, killed = rig.counted(), job_processes(rig)
+        for process in killed:
+            os.kill(process, signal.SIGSTOP)
+        until(lambda: all(map(is_stopped, killed)))
+        # An idle process takes the first batch. Of the next images the other one may take some;
+        # the rest waits for them.
+        first = rig.raw(form(0, 1))
+        until(lambda: rig.inside() == (2, 0))
+        others = {digit: rig.raw(single(digit)) for digit in range(2, 10)}
+        until(lambda: rig.inside()[0] == 10)
+        for process in killed:
+            os.kill(process, signal.SIGKILL)
+        assert parse_answers(read_all(first)) == [LOST]
+        answers = {
+            digit: parse_answers(read_all(connection)) for digit, connection in others.items()
+        }
+        for connection in (first, *others.values()):
+            connection.close()
+        for digit, answered in answers.items():
+            assert answered in ([(200, digit)], [LOST])
+        statuses = Counter(str(status) for ((status, _),) in answers.values())
+        assert rig.counted() - before == statuses + Counter({"500": 1})
+        assert rig.metrics()["convoy_lost_decode_threads_total"] == 2
+        assert rig.inside() == (0, 0)
+        ready(rig)
+        assert not set(job_processes(rig)) & set(killed)
+        assert [rig.classify(image(digit)) for digit in range(10)] == [(200, n) for n in range(10)]
+        rig.process.terminate()
+        assert rig.process.wait(PATIENCE_S) == 0
