@@ -5,7 +5,7 @@ Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sectio
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, unique
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -122,12 +122,15 @@ class ImageFormat(Enum):
                 f" {coded_bytes}"
             )
 
-    def segment_numbers(self, file_bytes: int) -> Iterator[int]:
-        """Yield 0, 1, 2, ... to count segments. Raises ImageError after more than any real file
-        has."""
-        markers = _SEGMENTS + file_bytes // _BYTES_A_SEGMENT
-        yield from range(markers + 1)
-        raise self.broken(f"more than {markers} segments in {file_bytes} bytes")
+    def segments(self, file_bytes: int) -> range:
+        """Return numbers for as many segments as a real file of so many bytes may have; one with
+        more is `crowded`."""
+        return range(_SEGMENTS + file_bytes // _BYTES_A_SEGMENT + 1)
+
+    def crowded(self, file_bytes: int) -> ImageError:
+        """Return the error for a file with more segments than any real one has."""
+        most = len(self.segments(file_bytes)) - 1
+        return self.broken(f"more than {most} segments in {file_bytes} bytes")
 
 
 class Reorientation(NamedTuple):

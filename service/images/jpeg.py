@@ -91,7 +91,7 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield (marker, start, end) of every segment up to the first start of scan, inclusive."""
     position = 2
-    for _ in _FORMAT.segment_numbers(len(data)):
+    for _ in _FORMAT.segments(len(data)):
         position = data.find(b"\xff", position)  # decoders skip stray bytes between segments
         if position < 0 or position + 4 > len(data):
             raise _FORMAT.truncated()
@@ -112,6 +112,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
             if marker == _SOS:
                 return
             position = end
+    raise _FORMAT.crowded(len(data))
 
 
 def _scans(data: bytes, start: int) -> int:

@@ -116,7 +116,7 @@ def _least_bytes(width: int, height: int, colour: int, depth: int) -> int:
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yield (type, start, end) of every chunk; IEND comes last."""
     position = _SIGNATURE_LENGTH
-    for _ in _FORMAT.segment_numbers(len(data)):
+    for _ in _FORMAT.segments(len(data)):
         kind = data[position + 4 : position + 8]
         end = position + 12 + int.from_bytes(data[position : position + 4], "big")
         if end > len(data):
@@ -125,6 +125,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         if kind == b"IEND":
             return
         position = end
+    raise _FORMAT.crowded(len(data))
 
 
 def _weight(colour: int, depth: int, *, transparent: bool) -> Weight:

@@ -73,7 +73,7 @@ def _chunks(
     view: memoryview, file_bytes: int, position: int = 12
 ) -> Iterator[tuple[bytes, memoryview]]:
     """Yield the type and payload of every chunk of a RIFF file, from a position on."""
-    for _ in _FORMAT.segment_numbers(file_bytes):
+    for _ in _FORMAT.segments(file_bytes):
         if position + 8 > len(view):
             return
         kind, size = struct.unpack_from("<4sI", view, position)
@@ -82,6 +82,7 @@ def _chunks(
             raise _FORMAT.truncated()
         yield kind, view[position + 8 : end]
         position = end + (size & 1)
+    raise _FORMAT.crowded(file_bytes)
 
 
 def _size(kind: bytes, payload: memoryview) -> tuple[int, int]:
