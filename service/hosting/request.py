@@ -196,7 +196,9 @@ class Request:
         """Count and record the request as answered."""
         images = len(scored.results) if scored.batch_size else 0  # others are not scored
         self.pipeline.metrics.counts.answered(images, phases)
-        self.record.score(self.pipeline.info.name, images, scored.batch_size, phases)
+        record = self.record
+        record.model, record.images = self.pipeline.info.name, images
+        record.batch, record.phases = scored.batch_size, phases
 
     def end(self) -> None:
         """Release everything after the answer was made."""

@@ -83,11 +83,11 @@ class AnswerQueue:
             self.go_on()
 
     def pass_on(self, queued: QueuedRequest, piece: bytes) -> None:
-        """Pass on a piece of a request's body, or drop it if the request is answered already."""
-        if not queued.begun:
-            queued.chunks.append(piece)
-        elif not queued.work.answered:
+        """Pass on a piece of a request's body, which drops it where it is answered already."""
+        if queued.begun:
             queued.work.add_piece(piece)
+        else:
+            queued.chunks.append(piece)
 
     def end(self, queued: QueuedRequest) -> None:
         """Pass on the end of a request's body."""

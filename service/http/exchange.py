@@ -70,6 +70,7 @@ class Exchange(Generic[Head, Form]):
 
     __slots__ = (
         "_chunks",
+        "_expected",
         "_form",
         "_head",
         "_length",
@@ -95,6 +96,7 @@ class Exchange(Generic[Head, Form]):
         self._request = Request(endpoint.pipeline, record, self._answer)
         self._chunks: list[bytes | bytearray] = []
         self._length = 0  # bytes of the body so far
+        self._expected = 0  # that its head states
         self._head: Head  # since `begin`
         self._form: Form  # since the body is read
 
@@ -115,6 +117,7 @@ class Exchange(Generic[Head, Form]):
             length = content_length(self.record.headers)
             if length is not None:
                 self._request.hold(length, f"this one has {length}")
+                self._expected = length
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             self._request.fail(error)
 
@@ -124,6 +127,8 @@ class Exchange(Generic[Head, Form]):
             return
         add_chunk(self._chunks, chunk)
         self._length += len(chunk)
+        if self._length <= self._expected:
+            return
         try:  # a body of unknown length
             self._request.hold(self._length, "this one has more")
         except ServiceError as error:

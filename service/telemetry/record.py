@@ -39,9 +39,5 @@ class RequestRecord:
     batch: int = 0  # size of the last image's batch
     phases: Phases | None = None
 
-    def score(self, model: str, images: int, batch: int, phases: Phases) -> None:
-        """Note an answer with scores."""
-        self.model, self.images, self.batch, self.phases = model, images, batch, phases
-
 
 OnEnd = Callable[[RequestRecord], None]
