@@ -39,6 +39,7 @@ class Range:
     is_part: bool = False  # of numbers with a sum, all but some of which were left out
     is_known: bool = True  # False: something may bound them that is not understood
     is_each: bool = False  # each is bounded by a function of its own, as by a sigmoid
+    is_fixed: bool = False  # they are the same for every image that is alone in its batch
     picks: str = ""  # the operator that chose one or some of the scores: ArgMax, TopK
     by: str = ""  # the operator that bounds them
 
@@ -76,13 +77,14 @@ def range_of(value: ir.Value) -> Range:
 
 
 def _meaning(found: Range, classes: int, name: str) -> Meaning:
-    if found.by == _OVER_IMAGES:
+    if found.is_fixed and found.by == _OVER_IMAGES:
         refusal = (
-            f'its output "{name}" is a softmax over the images of a batch, so that every score is 1'
-            " for an image alone; export the model with the softmax over its classes (dim=1)"
+            f'its output "{name}" is made of {found.by}, so that an image alone has the same scores'
+            " whatever it shows; export the model with the softmax over its classes (dim=1)"
         )
         return Meaning(None, "", refusal)
-    by = f"{found.by} bounds its output" if found.by else ""
+    is_bounded = found.by and (found.low, found.high) != (-inf, inf)
+    by = f"{found.by} bounds its output" if is_bounded else ""
     if found.size == classes and found.total is not None:
         if classes == 1:
             refusal = (
@@ -286,7 +288,7 @@ _SUMS = frozenset({"ReduceSum", "ReduceL1", "ReduceLogSumExp"})
 def _of_constant(array: NDArray[np.generic]) -> Range:
     if array.size == 0 or array.dtype.kind not in "fiub":
         return _UNKNOWN
-    return Range(float(np.min(array)), float(np.max(array)))
+    return Range(float(np.min(array)), float(np.max(array)), is_fixed=True)
 
 
 def static_shape_or_none(value: ir.Value) -> Shape | None:
@@ -305,7 +307,7 @@ def _softmax(node: OnnxNode, *, is_log: bool) -> Range:
         return Range(low, high, is_known=False, by=by)
     axis = node.integer("axis", -1)
     if axis % len(shape) == 0 < len(shape) - 1:
-        return Range(low, high, is_known=False, by=_OVER_IMAGES)
+        return Range(low, high, is_fixed=True, by=_OVER_IMAGES)
     return Range(low, high, 1, shape[axis], is_log=is_log, by=by)
 
 
@@ -386,6 +388,7 @@ def _mixed(inputs: list[Range], low: float, high: float) -> Range:
         high,
         is_known=all(each.is_known for each in inputs),
         is_each=bool(bounded) and all(each.is_each for each in bounded),
+        is_fixed=all(each.is_fixed for each in inputs),
         by=bounded[0].by if bounded else "",
     )
 
@@ -579,7 +582,7 @@ def _concat(_node: OnnxNode, inputs: list[Range], value: ir.Value) -> Range:
 def _where(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
     chosen = inputs[1:]
     low, high = min(each.low for each in chosen), max(each.high for each in chosen)
-    return replace(_mixed(chosen, low, high), is_each=False, is_known=False)
+    return replace(_mixed(chosen, low, high), is_each=False, is_fixed=False, is_known=False)
 
 
 def _square(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:

@@ -99,7 +99,14 @@ P = OutputKind.PROBABILITIES
         # A part of what adds up to 1, as without TensorFlow's class for everything else.
         ("p = Softmax<axis=-1>(z) y = Slice(p, last, ends, last)", P),
         ("p = Softmax<axis=-1>(z) d = Sub(p, lo) y = Identity(d)", P),
+        # A softmax over the images, 1 for an image alone, in scores that depend on the image.
+        ("p = Softmax<axis=0>(z) y = Add(p, z)", OutputKind.LOGITS),
+        ("p = Softmax<axis=0>(z) q = Mul(p, half) y = Mul(z, q)", OutputKind.LOGITS),
+        ("p = Softmax<axis=0>(z) y = Sub(z, p)", OutputKind.LOGITS),
         # Of these the numbers have to be seen.
+        ("p = Softmax<axis=0>(z) q = Softmax<axis=-1>(z) y = Add(p, q)", None),
+        ("p = Softmax<axis=0>(z) q = Sigmoid(z) y = Mul(q, p)", None),
+        ("p = Softmax<axis=0>(z) b = Less(z, zero) y = Where(b, p, one)", None),
         ("p = Softmax<axis=-1>(z) d = Mul(p, two) y = Sub(d, one)", None),
         ("p = Softmax<axis=-1>(z) n = Neg(z) q = Softmax<axis=-1>(n) y = Sub(p, q)", None),
         ("y = Clip(z, zero, one)", None),
@@ -145,12 +152,32 @@ def test_a_softmax_of_one_score_is_refused(tmp_path: Path) -> None:
         load_classifier(path, overrides={"preset": "unit"})
 
 
-def test_a_softmax_over_the_batch_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Softmax<axis=0>(z)",
+        "y = LogSoftmax<axis=0>(z)",
+        "p = Softmax<axis=0>(z) y = Log(p)",
+        "p = Softmax<axis=0>(z) r = Reshape(p, positions) c = Cast<to=1>(r) y = Flatten(c)",
+        "p = Softmax<axis=0>(z) y = Mul(percent, p)",
+        "p = Softmax<axis=0>(z) q = Clip(p, lo, hi) y = Div(q, two)",
+        "p = Softmax<axis=0>(z) n = Neg(z) q = Softmax<axis=0>(n) y = Add(p, q)",
+    ],
+)
+def test_a_softmax_over_the_batch_is_refused(tmp_path: Path, body: str) -> None:
     """As by `nn.Softmax(dim=0)`: every score of an image alone is 1."""
     path = tmp_path / "m.onnx"
-    path.write_bytes(network("y = Softmax<axis=0>(z)").SerializeToString())
+    path.write_bytes(network(body).SerializeToString())
     with pytest.raises(UnsupportedModelError, match="over its classes"):
         load_classifier(path, overrides={"preset": "unit"})
+
+
+def test_only_what_bounds_scores_is_said_to() -> None:
+    said = {
+        body: load_proto("m", network(body), opaque=True).meaning.reason
+        for body in ("p = Softmax<axis=0>(z) y = Add(z, p)", "y = Sigmoid(z)")
+    }
+    assert list(said.values()) == ["", "Sigmoid bounds its output"]
 
 
 @pytest.mark.parametrize(
