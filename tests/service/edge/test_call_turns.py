@@ -1,19 +1,24 @@
 """Calls for the application begin one a turn of the event loop, and clients take turns."""
 
 import asyncio
+from collections.abc import Sized
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from starlette.types import Receive, Scope, Send
 
-from service.edge.call_turns import PAUSE_S, CallTurns
+from service.edge.call_turns import CallTurns
 from tests.support.servers.listening import get, listening
 from tests.support.servers.served import run
+from tests.support.service import virtual_time
 from tests.support.service.client import until
+from tests.support.service.desk import in_virtual_time
+from tests.support.service.virtual_time import now
 
 
-async def turns(begun: list[str], count: int) -> list[int]:
+async def turns(begun: Sized, count: int) -> list[int]:
     """How many have begun after each of so many turns."""
     seen = []
     for _ in range(count):
@@ -79,23 +84,29 @@ async def test_calls_of_many_connections_begin_one_a_turn() -> None:
     assert len(set(begun)) == 16, begun
 
 
-@run
+@in_virtual_time
 async def test_while_models_have_requests_a_pause_follows_each_call() -> None:
     busy, begun = [True], list[float]()
-    queue, loop = CallTurns(lambda: busy[0]), asyncio.get_running_loop()
-    for client in "aaab":
-        queue.post(client, lambda: begun.append(loop.time()))
-    assert len(begun) == 1
-    await until(lambda: len(begun) == 4)
-    # A timer may be early by the millisecond in which it counts.
-    assert all(after - before > PAUSE_S / 2 for before, after in pairwise(begun))
-    await asyncio.sleep(2 * PAUSE_S)
+    queue = CallTurns(lambda: busy[0])
+
+    def post(clients: str) -> None:
+        for client in clients:
+            queue.post(client, lambda: begun.append(now()))
+
+    post("aaab")
+    assert begun == [0]
+    await virtual_time.until(1)
+    assert begun == pytest.approx([0, 0.004, 0.008, 0.012])  # as docs/reliability.md promises
+    post("a")
+    await virtual_time.until(1.001)
+    post("a")  # in the pause
+    assert begun[4:] == pytest.approx([1])
+    await virtual_time.until(1.1)
+    assert begun[5:] == pytest.approx([1.004])
     busy[0] = False
-    for _ in range(4):
-        queue.post("a", lambda: begun.append(loop.time()))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert len(begun) == 8
+    post("aaab")
+    await turns(begun, 5)
+    assert begun[6:] == pytest.approx([1.1] * 4)
 
 
 @run
