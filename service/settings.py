@@ -200,7 +200,7 @@ class Settings(BaseModel):
     """Text file with one API key per line; if given, requests need a key. After a key may follow
     weight=N, its share compared with others (1), priority=1, which lets it use that priority,
     repository, which lets it load and unload models, and shared-memory, which lets it use that."""
-    hosts: str | None = Field(default=None, pattern=r"[!-~]+")
+    hosts: str | None = None
     """Further names of this server, separated by commas, as example.org. Clients without
     keys may load models or use shared memory only under a name of it: a page of another site could
     have a name that leads here. [default: those of --host and of loopback addresses]"""
@@ -251,6 +251,13 @@ class Settings(BaseModel):
         if devices and info.data.get("device", DeviceKind.AUTO) is not DeviceKind.AUTO:
             raise ValueError("replaces --device; give one of them")
         return devices
+
+    @field_validator("host", "hosts")
+    @classmethod
+    def _are_names(cls, names: str | None) -> str | None:
+        if names and not all(map(_is_name, names.split(","))):
+            raise ValueError("must be a name or an address, without http:// and without a port")
+        return names
 
     @field_validator("resize", "decode")
     @classmethod
@@ -380,6 +387,15 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Logs and metrics": ("log_level", "log_format", "access_log", "metrics_port", "otel"),
 }
 """The settings as `convoy serve --help` groups them."""
+
+
+def _is_name(text: str) -> bool:
+    """Return whether a text is an address or a name of a machine, as a Host header has it."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return re.fullmatch(r"[\w-]+(\.[\w-]+)*", text) is not None
+    return True
 
 
 # Characters of a setting's description that two lines of the help have.

@@ -41,9 +41,10 @@ class FileLimits:
 
 def read_model(path: Path, limits: FileLimits) -> ModelProto:
     """Return the valid model in `path`. Raises ModelFileError or UnsupportedModelError."""
-    model = _parse(path, _read(path, limits.max_bytes))
+    data = _read(path, limits.max_bytes)
+    model = _parse(path, data)
     if not model.HasField("graph") or not model.opset_import:
-        raise ModelFileError(f"{path} is not an ONNX model: it has no graph or no opset")
+        raise _no_model(path, data, ": it has no graph or no opset")
     _check_opset(path, model)
     _refuse(path, check_census, model)
     read_external_data(path, model, allowed=limits.external_data, max_bytes=limits.max_bytes)
@@ -146,10 +147,33 @@ def _parse(path: Path, data: bytes) -> ModelProto:
         _refuse(path, check_wire, data)
         model.ParseFromString(data)
     except (MalformedError, DecodeError) as error:
-        raise ModelFileError(
-            f"{path} is not an ONNX model, or is truncated; give an .onnx file"
-        ) from error
+        raise _no_model(path, data, ", or is truncated") from error
     return model
+
+
+_EXPORT = "export the model as docs/from-pytorch.md or docs/from-keras.md says"
+
+# What people have in place of a model, or under its name: an offset, the bytes there, and what the
+# file is.
+_OTHERS = (
+    (0, b"version https://git-lfs", "a pointer of Git LFS; `git lfs pull` fetches the file itself"),
+    (0, b"<", "HTML or XML; download the file itself, not the page about it"),
+    (0, b"PK\x03\x04", f"a ZIP archive, as PyTorch and Keras save models; {_EXPORT}"),
+    (0, b"\x80\x02", f"a pickle, as older PyTorch saves models; {_EXPORT}"),
+    (0, b"\x89HDF", f"an HDF5 file, as older Keras saves models; {_EXPORT}"),
+    (8, b'{"', f"a safetensors file, which has weights and no network; {_EXPORT}"),
+    (4, b"TFL3", "a TensorFlow Lite model; convert it by `python -m tf2onnx.convert --tflite`"),
+    (4, b"ORTM", "a file in ONNX Runtime's own format; give the .onnx file that it was made of"),
+    (0, b"\x1f\x8b", "compressed by gzip; unpack it"),
+)
+
+
+def _no_model(path: Path, data: bytes, how: str) -> ModelFileError:
+    """Return the error for a file that is no model, with its kind where its first bytes show it."""
+    others = (kind for at, mark, kind in _OTHERS if data.startswith(mark, at))
+    kind = next(others, "") if data else "empty; copy or download it again"
+    said = f", but {kind}" if kind else f"{how}; give an .onnx file"
+    return ModelFileError(f"{path} is not an ONNX model{said}")
 
 
 def _refuse(path: Path, check: Callable[[_Checked], None], what: _Checked) -> None:

@@ -197,7 +197,8 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     if message == HTTPStatus.NOT_FOUND.phrase:
         path = request.url.path[:_SHOWN]
         near = get_close_matches(path, islice(_paths(request.app), _MOST_COMPARED), 1, _NEAR)
-        right = f"did you mean {near[0]}?" if near else f"POST images to {v1.CLASSIFY_PATH}"
+        other = f"POST images to {v1.CLASSIFY_PATH}; /docs lists what there is"
+        right = f"did you mean {near[0]}?" if near else other
         message = f"there is nothing at {path}; {right}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allow = headers.get("Allow", "another method")

@@ -48,8 +48,15 @@ class _Commands(TyperGroup):
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if near := args[0] not in _COMMANDS and get_close_matches(args[0], _COMMANDS, 1):
-            ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]!r}?")
+        wanted = args[0]
+        if wanted not in _COMMANDS and not ctx.resilient_parsing:
+            near = get_close_matches(wanted, _COMMANDS, 1)
+            right = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"`convoy --help` lists them, and `convoy serve {wanted}` serves a model"
+            )
+            ctx.fail(f"No such command {wanted!r}; {right}")
         name, command, rest = super().resolve_command(ctx, args)
         return name, _imported(str(name)) if command else None, rest
 

@@ -41,6 +41,9 @@ from service.settings import BUILT_IN_NAME, Settings, SettingsError, hub_access,
 
 _log = logging.getLogger("convoy")
 
+# Of an address, as a path has it: https:/example.org. One letter is a drive.
+_SCHEME = re.compile(r"(\w{2,}):/")
+
 
 @dataclass(frozen=True)
 class ReadModel:
@@ -223,7 +226,14 @@ def _model_file(settings: Settings) -> Path:
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
         return BUILT_IN_MODEL
-    if not path.exists() and path.name == str(path):
+    if path.exists():
+        return path
+    if (scheme := _SCHEME.match(str(path))) is not None:
+        raise ModelFileError(
+            f"no model is fetched from {scheme[1]}://; download it and give the file's path, or name"
+            " a model of a hub, as hf://ORG/NAME"
+        )
+    if path.name == str(path):
         if (found := pulled(path.name)) is not None:
             return found
         entries = read_catalogue(settings.catalogue)

@@ -33,6 +33,7 @@ for 16,000."""
 _STEP = 2**13
 
 _OTHER_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # messages of llhttp
+_TLS = b"\x16\x03"  # how a client begins that wants TLS
 
 
 class Head(NamedTuple):
@@ -92,7 +93,7 @@ class Parser:
             except httptools.HttpParserCallbackError as error:
                 raise error.__context__ or error from None
             except httptools.HttpParserError as error:
-                raise _not_http(str(error)) from None
+                raise _not_http(str(error), piece) from None
             if self._pending > MAX_HEAD_BYTES:
                 raise _head_too_large()
 
@@ -206,8 +207,13 @@ def _head_too_large() -> HeadTooLargeError:
     )
 
 
-def _not_http(reason: str) -> ServiceError:
-    """Return the error for bytes that llhttp rejects with this message."""
+def _not_http(reason: str, piece: bytes = b"") -> ServiceError:
+    """Return the error for a piece of bytes that llhttp rejects with this message."""
+    if piece.startswith(_TLS):
+        return BadRequestError(
+            "this is TLS, and this server speaks HTTP without it; use http://, or a proxy"
+            " (docs/tls.md)"
+        )
     if reason in _OTHER_VERSION:
         return HttpVersionError("this server speaks HTTP/1.1; send the request in that version")
     return BadRequestError(f"malformed HTTP/1.1 request: {reason}")

@@ -19,6 +19,8 @@ ZIP = Signature("a ZIP archive", {0: b"PK\x03\x04"})
 MP4 = Signature("a video or HEIF container", {4: b"ftyp"})
 WEBM = Signature("a WebM or Matroska video", {0: b"\x1a\x45\xdf\xa3"})
 
+_BASE64 = 'an image in base64, which is taken in JSON, {"input": "..."}, as application/json'
+
 # What clients send by mistake; the images that are read are in `file.py`.
 _OTHERS = (
     ZIP,
@@ -34,6 +36,11 @@ _OTHERS = (
     Signature("a PDF", {0: b"%PDF"}),
     Signature("an SVG", {0: b"<svg"}),
     Signature("XML", {0: b"<?xml"}),
+    # The first bytes of a JPEG and of a PNG, and a data URL.
+    *(Signature(_BASE64, {0: mark}) for mark in (b"/9j/", b"iVBORw0KGgo", b"data:image/")),
+    Signature("compressed by gzip, and no Content-Encoding says so", {0: b"\x1f\x8b"}),
+    Signature("an array of NumPy, whose numbers the V2 protocol takes", {0: b"\x93NUMPY"}),
+    Signature("a Photoshop file", {0: b"8BPS"}),
     Signature("text that looks like JSON, whose Content-Type is application/json", {0: b"{"}),
 )
 

@@ -87,6 +87,8 @@ def read_json(decode: Callable[[bytes], T], text: bytes) -> T:
         reason = "it is nested too deeply"
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = str(error)
+        if "trailing characters" in reason:
+            reason += "; where binary data follow it, Inference-Header-Content-Length is its length"
     raise BadRequestError(f"failed to parse the request JSON buffer: {reason}")
 
 
@@ -125,14 +127,23 @@ def parse_request(
     end = len(body) if header_length is None else header_length
     if end > len(body):
         raise BadRequestError(
-            f"Inference-Header-Content-Length is {end}, but the body has {len(body)} bytes"
+            f"Inference-Header-Content-Length is {end}, but the body has {len(body)} bytes; it is"
+            " the length of the JSON, which comes first"
         )
     if end > MAX_JSON_BYTES:
         raise PayloadTooLargeError(
             f"the JSON has {end} bytes; at most {MAX_JSON_BYTES} are allowed, "
             "so send tensors as binary data, after the JSON"
         )
-    asked, lists = _read_head(body, end, max_images)
+    try:
+        asked, lists = _read_head(body, end, max_images)
+    except BadRequestError as error:
+        if header_length is None and (kind := ImageFormat.of(body)) is not None:
+            raise BadRequestError(
+                f"this is a {kind.value}, not JSON; a file in place of JSON needs"
+                " Inference-Header-Content-Length: 0"
+            ) from error
+        raise
     binary = memoryview(body)[end:]
 
     def elements(tensor: InputTensor) -> Elements:

@@ -124,6 +124,31 @@ def test_a_file_that_is_no_model_gets_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("data", "kind", "right"),
+    [
+        (b"", "empty", "download it again"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:46", "Git LFS", "git lfs pull"),
+        (b"<!DOCTYPE html><html></html>", "HTML", "download the file itself"),
+        (b"PK\x03\x04\0\0\0\0\0\0archive/data.pkl", "a ZIP archive", "docs/from-pytorch.md"),
+        (b"\x80\x02}q\0(X\x05\0\0\0", "a pickle", "docs/from-pytorch.md"),
+        (b"\x89HDF\r\n\x1a\n\0\0\0\0", "an HDF5 file", "docs/from-keras.md"),
+        (b'\x40\0\0\0\0\0\0\0{"w":{}}', "a safetensors file", "docs/from-pytorch.md"),
+        (b"\x1c\0\0\0TFL3\0\0\0\0", "TensorFlow Lite", "tf2onnx.convert --tflite"),
+        (b"\x1c\0\0\0ORTM\0\0\0\0", "ONNX Runtime's own format", "the .onnx file"),
+        (b"\x1f\x8b\x08\0\0\0\0\0", "gzip", "unpack it"),
+    ],
+)
+def test_a_file_that_people_have_in_place_of_a_model_is_named(
+    tmp_path: Path, data: bytes, kind: str, right: str
+) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match=f"m.onnx is not an ONNX model, but .*{kind}") as said:
+        read_model(path, FileLimits())
+    assert right in str(said.value)
+
+
 def test_a_file_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = save(tmp_path / "m.onnx", relu())
     size = path.stat().st_size

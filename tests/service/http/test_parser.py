@@ -162,6 +162,12 @@ async def test_a_head_that_is_not_as_it_should_be_is_refused(
         assert (await server.ask(post(b"3"))).status == 200
 
 
+async def test_a_client_that_wants_tls_is_named() -> None:
+    async with convoy() as (server, _):
+        hello = await server.send(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(32))
+        assert "this is TLS, and this server speaks HTTP" in (await hello.reply()).error(400)
+
+
 async def test_a_head_may_be_as_long_as_it_is_said_to_be() -> None:
     async with convoy() as (server, _):
         long = get("/v2", "X: " + "y" * (MAX_HEAD_BYTES - 100))

@@ -1,12 +1,14 @@
 """Bytes to pixels: what is refused, how soon, and that nothing but a clear error comes out."""
 
 import contextlib
+import gzip
 import io
 import struct
 import subprocess
 import sys
 import time
 import zlib
+from base64 import b64encode
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +42,7 @@ from tests.support.images.files import (
 FORMATS = [kind.value for kind in ImageFormat if kind is not ImageFormat.HEIF]  # not encoded here
 SOF = b"\x08" + struct.pack(">HH", 9, 9)  # of a JPEG's frame header, up to its components
 PNG = png(9, 9, 8, 2)
+JPEG = encode(scene(9, 9), "JPEG")
 
 
 @pytest.fixture
@@ -106,6 +109,12 @@ def test_a_side_that_no_other_format_could_have_is_refused() -> None:
         (b"II+\0\x08\0\0\0", "this is a BigTIFF"),
         (b"\0\0\0\x18ftypisom", "video or HEIF"),
         (b"%PDF-1.7", "this is a PDF"),
+        (b64encode(JPEG), "an image in base64, which is taken in JSON"),
+        (b64encode(PNG), "an image in base64, which is taken in JSON"),
+        (b"data:image/webp;base64,UklGRg==", "an image in base64, which is taken in JSON"),
+        (gzip.compress(JPEG), "compressed by gzip, and no Content-Encoding says so"),
+        (b"\x93NUMPY\x01\0v\0{'descr': '|u1'", "an array of NumPy"),
+        (b"8BPS\0\x01" + bytes(6), "a Photoshop file"),
         (b'{"image": "aGVsbG8="}', "looks like JSON"),
         (b"just\xfftext", "these 9 bytes are no image that is known; send a JPEG, PNG, "),
         (b"photos/cat.jpg\n", r"this is the text 'photos/cat.jpg'.* -F file=@cat.jpg, or --data-b"),

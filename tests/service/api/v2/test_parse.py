@@ -149,6 +149,12 @@ NESTING = "one flat list, or lists nested as the shape"
         ((b"[]", None), "Expected `object`, got `array`"),
         ((b"{}", 3), "Inference-Header-Content-Length is 3, but the body has 2 bytes"),
         ((b"{}", None), "missing required field `inputs`"),
+        ((FILE, None), "is a JPEG, not JSON; .*-Content-Length: 0"),
+        ((FILE + b"{" * 999, None), "is a JPEG, not JSON"),
+        (
+            (request({"parameters": {"binary_data_size": 6}}, bytes(6))[0], None),
+            "trailing characters .*; where binary data follow it, Inference-Header-Content-Length",
+        ),
         ((b'{"inputs": [1]}', None), r"Expected `object`, got `int` - at `\$.inputs\[0\]`"),
         ((b'{"inputs": []}', None), "expected 1 input but got 0"),
         (request({"name": 7}), r"Expected `str`, got `int` - at `\$.inputs\[0\].name`"),
