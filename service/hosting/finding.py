@@ -230,8 +230,8 @@ def _model_file(settings: Settings) -> Path:
         return path
     if (scheme := _SCHEME.match(str(path))) is not None:
         raise ModelFileError(
-            f"no model is fetched from {scheme[1]}://; download it and give the file's path, or name"
-            " a model of a hub, as hf://ORG/NAME"
+            f"no model is fetched from {scheme[1]}://; download it and give the file's path, or"
+            " name a model of a hub, as hf://ORG/NAME"
         )
     if path.name == str(path):
         if (found := pulled(path.name)) is not None:
