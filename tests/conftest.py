@@ -19,6 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from service.machine.cores import available_cores
 from tests.support import ROOT, bytecode, proved
+from tests.support.proved import CHOICE, Choice
 
 # Before a test imports ONNX Runtime, in this process or one that it starts: tests report nothing.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -55,19 +56,21 @@ def pytest_xdist_auto_num_workers() -> int:
     return available_cores() + 1
 
 
-_LEFT = pytest.StashKey[Counter[str]]()
-_HOLDING = pytest.StashKey[list[proved.Proof]]()
-_RUN = pytest.StashKey[str]()
-
 _WAITING = ("tests/service/whole/", "tests/deploy/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin to count what is left out, by folder, and look which proofs hold."""
-    config.stash[_LEFT] = Counter()
-    spare = config.getoption("--spare-proved")
-    config.stash[_HOLDING] = [proof for proof in proved.PROOFS if proof.holds()] if spare else []
-    config.stash[_RUN] = getattr(config, "workerinput", {}).get("testrunuid") or secrets.token_hex()
+    """Choose the tests of this run: the same in each of xdist's workers."""
+    told = getattr(config, "workerinput", {})
+    spares = config.getoption("--spare-proved")
+    holding = told["holding"] if told else proved.holding() if spares else []
+    config.stash[CHOICE] = Choice(holding, told.get("testrunuid") or secrets.token_hex())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of xdist which proofs hold: to look again takes a second."""
+    node.workerinput["holding"] = node.config.stash[CHOICE].holding
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -95,17 +98,18 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     try:
         worker = getattr(session.config, "workerinput", None)
         if worker is not None and session.config.args == session.config.getini("testpaths"):
-            _import_tests(session.config, int(worker["workerid"][2:]) / worker["workercount"])
+            begin = int(worker["workerid"][2:]) / worker["workercount"]
+            _import_tests(session.config.stash[CHOICE], begin)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
 
 
-def _import_tests(config: pytest.Config, begin: float) -> None:
+def _import_tests(choice: Choice, begin: float) -> None:
     """Import the test files that are collected, from this part of them on."""
     every = sorted((ROOT / "tests").rglob("test_*.py"))
-    files = [file for file in every if not _is_left(config, file)]
+    files = [file for file in every if not choice.leaves(file)]
     first = int(begin * len(files))
     for file in files[first:] + files[:first]:
         name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
@@ -114,18 +118,12 @@ def _import_tests(config: pytest.Config, begin: float) -> None:
             importlib.import_module(name)
 
 
-def _is_left(config: pytest.Config, file: Path) -> bool:
-    """Tell whether no test of a file is in this run."""
-    holding, run = config.stash[_HOLDING], config.stash[_RUN]
-    return any(proof.proves(file) and not proof.kept(file, run) for proof in holding)
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the files all of whose cases are spared."""
-    is_test = collection_path.match("test_*.py")
-    if not is_test or not _is_left(config, collection_path):
+    choice = config.stash[CHOICE]
+    if not collection_path.match("test_*.py") or not choice.leaves(collection_path):
         return None
-    config.stash[_LEFT][f"files of {_folder(collection_path)}"] += 1
+    choice.count("files", collection_path)
     return True
 
 
@@ -134,8 +132,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the cases that are spared, and begin with those that wait for servers: the rest can
     then be computed beside them.
     """
-    holding, run = config.stash[_HOLDING], config.stash[_RUN]
-    spared = [item for proof in holding for item in proof.spared(items, run)]
+    spared = config.stash[CHOICE].spared(items)
     left = set(map(id, spared))
     items[:] = [item for item in items if id(item) not in left]
     items.sort(key=lambda item: not item.nodeid.startswith(_WAITING))
@@ -148,25 +145,21 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Count what is left to `make test-all`, by folder."""
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("spared"):
-            item.config.stash[_LEFT][f"tests of {_folder(item.path)}"] += 1
-
-
-def _folder(file: Path) -> str:
-    return "/".join(file.relative_to(ROOT).parts[:2])
+            item.config.stash[CHOICE].count("tests", item.path)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell the process that shows the summary, in xdist's workers."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        left = session.config.stash[_LEFT]
-        output["left"] = dict(left)
+        output["left"] = dict(session.config.stash[CHOICE].left)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take what a worker of xdist left out: the same in each."""
-    node.config.stash[_LEFT] = Counter(getattr(node, "workeroutput", {}).get("left", {}))
+    left = getattr(node, "workeroutput", {}).get("left", {})
+    node.config.stash[CHOICE].left = Counter(left)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -177,7 +170,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 if name == "summary":
                     terminalreporter.section(report.nodeid)
                     terminalreporter.write_line(str(text))
-    if left := terminalreporter.config.stash[_LEFT]:
+    if left := terminalreporter.config.stash[CHOICE].left:
         parts = ", ".join(f"{count} {what}" for what, count in sorted(left.items()))
         terminalreporter.section("left to `make test-all`")
         terminalreporter.write_line(parts)

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from tests.support import ROOT, proved
-from tests.support.proved import PROOFS, Proof
+from tests.support.proved import PROOFS, Choice, Proof
 
 KERNELS, NETWORKS, FIGURES, PAPERS, BATCHING, IMAGES = PROOFS
 CASES = ROOT / "tests/kernels/whole/test_kernels.py"
@@ -24,26 +24,39 @@ def _items(file: Path, *tests: tuple[str, int]) -> list[pytest.Item]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("file", "tests", "files", "step"), [(CASES, 300, 1, 64), (SMALL, 96, 8, 8), (SMALL, 3, 8, 8)]
-)
-def test_one_test_in_64_is_left_and_over_runs_each_is(
-    file: Path, tests: int, files: int, step: int
-) -> None:
-    items = _items(file, ("of_many", tests - 1), ("of_one", 1))
+@pytest.mark.parametrize("tests", [96, 3])
+def test_one_test_in_64_is_left_and_over_runs_each_is(tests: int) -> None:
+    items = _items(SMALL, ("of_many", tests - 1), ("of_one", 1))
     chosen, kept, ran = 0, 0, set()
     for run in range(1200):
         spared = set(map(id, KERNELS.spared(items, f"run {run}")))
         assert spared == set(map(id, KERNELS.spared(items, f"run {run}")))  # as in another worker
         left = [index for index, item in enumerate(items) if id(item) not in spared]
-        assert {after - before for before, after in pairwise(left)} <= {step}
-        assert not left or KERNELS.kept(file, f"run {run}"), "it would not be collected"
+        assert {after - before for before, after in pairwise(left)} <= {8}
+        assert not left or KERNELS.kept(SMALL, f"run {run}"), "it would not be collected"
         chosen += bool(left)
         kept += len(left)
         ran |= set(left)
     assert ran == set(range(tests))
     assert 0.6 * tests < kept * 64 / 1200 < 1.4 * tests
-    assert chosen <= 1200 / files * 1.3
+    assert chosen <= 1200 / 8 * 1.3
+
+
+def test_tests_of_a_large_file_are_made_of_one_case_in_64_and_over_runs_of_each() -> None:
+    cases, kept, ran = range(300), 0, set[int]()
+    for run in range(1200):
+        choice = Choice(["kernels"], f"run {run}")
+        taken = choice.of_cases(CASES, cases)
+        assert taken == Choice(["kernels"], f"run {run}").of_cases(CASES, cases)
+        assert {after - before for before, after in pairwise(taken)} == {64}
+        assert choice.left == {"cases of tests/kernels": 300 - len(taken)}
+        assert not choice.leaves(CASES)
+        kept += len(taken)
+        ran |= set(taken)
+    assert ran == set(cases)
+    assert 0.9 * 300 < kept * 64 / 1200 < 1.1 * 300
+    assert Choice(["networks"], "a run").of_cases(CASES, cases) == cases
+    assert not KERNELS.spared(_items(CASES, ("of_those", 5)), "a run")  # not once more
 
 
 def test_files_of_a_proof_have_their_turns_apart() -> None:

@@ -15,11 +15,13 @@ import hashlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -27,6 +29,8 @@ from kernels.device.compile import compiler
 from tests.support import ROOT
 
 PROVED = ROOT / "tests" / "proved.txt"
+
+_Case = TypeVar("_Case")
 
 ONE_IN = 64
 
@@ -49,7 +53,7 @@ class Proof:
     tests: tuple[str, ...]
     sources: tuple[str, ...]  # except for test files that `reads_more` names
     libraries: tuple[str, ...]
-    large: tuple[str, ...] = ()  # files of so many tests that each run takes some of them
+    large: tuple[str, ...] = ()  # files of so many tests that each run makes only some of them
 
     def files(self) -> Iterator[Path]:
         """Yield the files of the sources, in order."""
@@ -99,13 +103,16 @@ class Proof:
         return range(turn // files % step, sys.maxsize, step) if turn % files == 0 else range(0)
 
     def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
-        """Return the tests that need not run again while it holds: 63 in 64."""
+        """Return the tests that need not run again while it holds: 63 in 64.
+
+        A large file makes only its share (`Choice.of_cases`).
+        """
         by_file: dict[Path, list[pytest.Item]] = {}
         for item in items:
             by_file.setdefault(item.path, []).append(item)
         spared: list[pytest.Item] = []
         for path, tests in by_file.items():
-            if self.proves(path):
+            if self.proves(path) and path.relative_to(ROOT).as_posix() not in self.large:
                 kept = self.kept(path, run)
                 spared += [test for place, test in enumerate(tests) if place not in kept]
         return spared
@@ -305,6 +312,53 @@ PROOFS = (
         libraries=(*_NETWORKS.libraries, "av", "pi-heif", "simplejpeg"),
     ),
 )
+
+
+class Choice:
+    """Chooses the tests of a run, and counts those it leaves out, by folder."""
+
+    def __init__(self, holding: Iterable[str], run: str) -> None:
+        """Spare most of what the proofs of these names prove; runs of other names run other
+        tests.
+        """
+        self.holding = list(holding)
+        self._proofs = [proof for proof in PROOFS if proof.name in self.holding]
+        self._run = run
+        self.left: Counter[str] = Counter()
+
+    def leaves(self, file: Path) -> bool:
+        """Tell whether no test of a file is in the run."""
+        return any(proof.proves(file) and not proof.kept(file, self._run) for proof in self._proofs)
+
+    def spared(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
+        """Return the tests that are not in the run."""
+        return [item for proof in self._proofs for item in proof.spared(items, self._run)]
+
+    def of_cases(self, file: Path, cases: Sequence[_Case]) -> Sequence[_Case]:
+        """Return the cases of a large file that are in the run, for tests to be made of them.
+
+        To make tests of all, and leave 63 in 64 out, took each worker more than a second.
+        """
+        for proof in self._proofs:
+            if proof.proves(file):
+                kept = proof.kept(file, self._run)
+                taken = cases[kept.start :: kept.step]
+                self.count("cases", file, len(cases) - len(taken))
+                return taken
+        return cases
+
+    def count(self, kind: str, file: Path, number: int = 1) -> None:
+        """Count what of a file is left to `make test-all`."""
+        self.left[f"{kind} of {'/'.join(file.relative_to(ROOT).parts[:2])}"] += number
+
+
+CHOICE = pytest.StashKey[Choice]()
+"""Where pytest's configuration has it."""
+
+
+def holding() -> list[str]:
+    """Return the names of the proofs that hold."""
+    return [proof.name for proof in PROOFS if proof.holds()]
 
 
 if __name__ == "__main__":

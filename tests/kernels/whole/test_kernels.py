@@ -1,6 +1,8 @@
 """Every kernel against its reference: simulated in any order of threads, and on a GPU."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,7 @@ from kernels.device.launch import Launch
 from kernels.device.tensor_map import TensorMap
 from tests.support.cases import CASES
 from tests.support.kernels.kernel_case import KernelCase, run
-
-EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=str)
+from tests.support.proved import CHOICE
 
 
 def may_hang(launch: Launch) -> bool:
@@ -22,14 +23,16 @@ def may_hang(launch: Launch) -> bool:
     return copies or launch.cluster != NO_CLUSTERS
 
 
-EVERY_CASE_BY_RISK = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=[pytest.mark.risky] * any(map(may_hang, case.launches)))
-        for case in CASES
-    ],
-    ids=str,
-)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make tests of the cases that are in this run: of all, or of one in 64."""
+    if "case" in metafunc.fixturenames:
+        cases = metafunc.config.stash[CHOICE].of_cases(Path(__file__), CASES)
+        metafunc.parametrize("case", [_by_risk(case) for case in cases], ids=str)
+
+
+def _by_risk(case: KernelCase) -> Any:
+    marks = [pytest.mark.risky] if any(map(may_hang, case.launches)) else []
+    return pytest.param(case, marks=marks)
 
 
 def _opened(build: Build, *orders: Order) -> Iterator[list[CusimDevice]]:
@@ -49,7 +52,6 @@ def sanitized(request: pytest.FixtureRequest) -> Iterator[list[CusimDevice]]:
     yield from _opened(request.param, Order.RANDOM)
 
 
-@EVERY_CASE
 def test_a_kernel_computes_its_reference_in_any_order(
     case: KernelCase, every_order: list[CusimDevice]
 ) -> None:
@@ -59,7 +61,6 @@ def test_a_kernel_computes_its_reference_in_any_order(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sanitized", [ASAN, TSAN], indirect=True, ids=["asan", "tsan"])
-@EVERY_CASE
 def test_a_kernel_is_sound_to_the_sanitizers(
     case: KernelCase, sanitized: list[CusimDevice]
 ) -> None:
@@ -71,7 +72,6 @@ def test_a_kernel_is_sound_to_the_sanitizers(
 
 
 @pytest.mark.gpu
-@EVERY_CASE_BY_RISK
 def test_a_kernel_computes_its_reference_on_a_gpu_and_the_same_again(
     case: KernelCase, cuda_device: Device
 ) -> None:
