@@ -225,7 +225,7 @@ class _JobProcess:
     def ask(
         self, data: bytes, buffers: Sequence[memoryview], bound_s: float
     ) -> "asyncio.Future[JobResult]":
-        """Have a batch run."""
+        """Send the process a batch, and return its outcome once it is there."""
         self._answer = answer = self._loop.create_future()
         end = _FIRST
         for buffer in buffers:

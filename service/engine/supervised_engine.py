@@ -68,7 +68,7 @@ _log = logging.getLogger("convoy")
 
 
 class Probe(NamedTuple):
-    """An image of which values inside the network are requested beside its scores."""
+    """Names the values inside the network that are requested of an image beside its scores."""
 
     image: Image | Undecoded
     inner: Collection[str]
@@ -79,7 +79,7 @@ Item = Image | Undecoded | Probe
 
 
 class JobResult(NamedTuple):
-    """Holds what a job made of a batch."""
+    """Holds the outcome of a job for each image of its batch."""
 
     results: Results | None  # of the images that were decoded; None: there is none
     failures: Mapping[int, Exception]  # of the others, by their place in the batch
@@ -100,7 +100,7 @@ class Jobs(Protocol):
     """Runs an engine's batches in other processes (`service/engine/job_processes.py`)."""
 
     lost: int
-    """How many processes were lost so far."""
+    """Counts the processes that were lost so far."""
 
     @property
     def ready(self) -> int:
@@ -522,8 +522,8 @@ def do_job(
 ) -> JobResult:
     """Decode the files of a batch, and run it.
 
-    `begin` is told which image is decoded next, and says whether to go on; `begin_running` returns
-    the engine. Raises what these and the engine raise.
+    `begin` gets the place of the image that is decoded next, and says whether to go on;
+    `begin_running` returns the engine. Raises what these and the engine raise.
 
     All headers are read first: for all but the first of them the code that does it is in the
     processor's cache, and takes a quarter of the time.

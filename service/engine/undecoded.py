@@ -10,13 +10,13 @@ from models import Pixels
 
 
 class Undecoded:
-    """An image that is still a file."""
+    """Holds an image that is still a file."""
 
     file: bytes
-    """What another process can make it of again."""
+    """Holds the bytes of which another process can make this image again."""
 
     expected_s: float
-    """The estimated seconds of one core that decoding it takes."""
+    """Estimates the seconds of one core that decoding it takes."""
 
     def read(self) -> Callable[[], Pixels]:
         """Read its header, and return the function that decodes it.
