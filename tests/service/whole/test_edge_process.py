@@ -15,53 +15,30 @@ import pytest
 from models import BUILT_IN_MODEL
 from tests.support import PATIENCE_S
 from tests.support.command_line import Run
+from tests.support.servers.asked import AskedServer, ServerProcess
 from tests.support.servers.control import until
 from tests.support.servers.forked import CONVOY, Forked
 
 _SAMPLE = min((BUILT_IN_MODEL.parent / "samples").glob("*")).read_bytes()
+_FIRST = {"x-api-key": "first"}
 
 
-class Serving:
+class Serving(AskedServer):
     """A running server and what it has written to its log."""
 
-    def __init__(self, process: Forked, port: int, grpc_port: int | None = None) -> None:
-        self.process = process
-        self.port = port
+    def __init__(self, process: ServerProcess, port: int, grpc_port: int | None = None) -> None:
+        super().__init__(process, port)
         self.grpc_port = grpc_port
-
-    def ask(
-        self, method: str, path: str, body: bytes | None = None, **headers: str
-    ) -> tuple[int, dict[str, str]]:
-        """Status and headers of an answer."""
-        with closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        ) as connection:
-            connection.request(
-                method,
-                path,
-                body,
-                {name.replace("_", "-"): value for name, value in headers.items()},
-            )
-            response = connection.getresponse()
-            response.read()
-            return response.status, {k.lower(): v for k, v in response.getheaders()}
 
     def read(self, path: str) -> str:
         """The body of an answer."""
-        with closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        ) as connection:
-            connection.request("GET", path)
-            return connection.getresponse().read().decode()
+        return self.ask("GET", path).body.decode()
 
     def classify(self, image: bytes) -> tuple[int, str]:
         """The status, and the label or the error's message, for an image."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
-            connection.request("POST", "/v1/classify?top_k=1", image)
-            response = connection.getresponse()
-            answer = json.loads(response.read())
-        if response.status != 200:
-            return response.status, answer["error"]
+        status, answer = self.exchange("POST", "/v1/classify?top_k=1", image)
+        if status != 200:
+            return status, answer["error"]
         return 200, answer["results"][0]["predictions"][0]["label"]
 
     def logged(self, pattern: str) -> str:
@@ -119,16 +96,15 @@ def test_keys_and_a_log_of_json_and_a_hangup_reads_the_keys_again(
 ) -> None:
     flags = ("--api-key-file", keys, "--log-format", "json", "--log-level", level)
     with serving(*flags) as server:
-        assert server.ask("GET", "/v2/health/ready")[0] == 200
-        assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 401
-        status, headers = server.ask(
-            "POST", "/v1/classify?top_k=1", _SAMPLE, X_API_Key="first", X_Request_Id="mine"
-        )
-        assert (status, headers["x-request-id"]) == (200, "mine")
+        assert server.ask("GET", "/v2/health/ready").status == 200
+        assert server.ask("POST", "/v1/classify", _SAMPLE).status == 401
+        named = {**_FIRST, "x-request-id": "mine"}
+        answer = server.ask("POST", "/v1/classify?top_k=1", _SAMPLE, named)
+        assert (answer.status, answer.headers["x-request-id"]) == (200, "mine")
         keys.write_text("second\n")
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: server.ask("GET", "/v2", X_API_Key="first")[0] == 401)
-        assert server.ask("GET", "/v2", Authorization="Bearer second")[0] == 200
+        until(lambda: server.ask("GET", "/v2", headers=_FIRST).status == 401)
+        assert server.ask("GET", "/v2", headers={"authorization": "Bearer second"}).status == 200
         lines: list[dict[str, Any]] = [json.loads(line) for line in server.stop()]
     requests = [line for line in lines if line["logger"] == "convoy.access"]
     first = [(line["path"], line["status"], line["level"]) for line in requests]
@@ -168,7 +144,7 @@ def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
 def test_connections_are_bounded_by_what_the_system_allows() -> None:
     with serving("--max-connections-per-address", 1000, files=64) as server:
         kept = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
-        until(lambda: server.ask("GET", "/v2/health/live")[0] == 200)
+        until(lambda: server.ask("GET", "/v2/health/live").status == 200)
         for connection in kept:
             connection.close()
         log = server.stop()
@@ -202,22 +178,22 @@ def test_a_file_of_keys_that_is_not_there_ends_with_status_2(convoy: Run, tmp_pa
 def test_a_hangup_without_keys_is_noted_and_no_more() -> None:
     with serving() as server:
         server.process.send_signal(signal.SIGHUP)
-        assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 200
+        assert server.ask("POST", "/v1/classify", _SAMPLE).status == 200
         log = server.stop()
     assert any("SIGHUP: there is no file to read again" in line for line in log)
 
 
 def test_a_hangup_while_models_are_loaded_ends_nothing() -> None:
     with serving(module="tests.support.servers.hung_up_server") as server:
-        assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 200
+        assert server.ask("POST", "/v1/classify", _SAMPLE).status == 200
         server.stop()
 
 
 def test_metrics_may_have_a_port_of_their_own(keys: Path) -> None:
     flags = ("--metrics-port", "0", "--api-key-file", keys)
     with serving(*flags) as server:
-        assert server.ask("POST", "/v1/classify", _SAMPLE, X_API_Key="first")[0] == 200
-        assert server.ask("GET", "/metrics", X_API_Key="first")[0] == 404
+        assert server.ask("POST", "/v1/classify", _SAMPLE, _FIRST).status == 200
+        assert server.ask("GET", "/metrics", headers=_FIRST).status == 404
         port = int(server.logged(r"metrics are at port (\d+)"))
         silent = socket.create_connection(("127.0.0.1", port))  # does not keep others waiting
         scraped = Serving(server.process, port)
@@ -227,7 +203,7 @@ def test_metrics_may_have_a_port_of_their_own(keys: Path) -> None:
             'nv_inference_request_success{model="digits",version="1"} 1',
         ):
             until(lambda line=line: line in scraped.read("/metrics"))  # type: ignore[misc]
-        assert scraped.ask("GET", "/v1/classify")[0] == 404
+        assert scraped.ask("GET", "/v1/classify").status == 404
         silent.close()
         server.stop()
 

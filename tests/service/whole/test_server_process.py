@@ -1,12 +1,9 @@
 """A real server process on a loopback port: batching, leaving clients, large bodies, signals."""
 
 import contextlib
-import http.client
 import json
-import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,29 +17,18 @@ from service.api.v1 import CLASSIFY_PATH
 from service.edge.connections import KEPT_S
 from service.http.server import ListenError, bind
 from tests.support import PATIENCE_S
+from tests.support.servers.asked import AskedServer, ServerProcess
 from tests.support.servers.control import Control, until
 from tests.support.servers.forked import FAKE_SERVER, Forked
 from tests.support.service.client import metric_in
 
 
-class Server:
-    """A running process, with the port it serves on."""
+class Server(AskedServer):
+    """A running fake server, and what is asked of it."""
 
-    def __init__(self, process: "subprocess.Popen[str] | Forked") -> None:
+    def __init__(self, process: ServerProcess) -> None:
         assert process.stdout is not None
-        self.process = process
-        self.port = int(process.stdout.readline())
-
-    def exchange(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
-        """The status and the body of one request on a connection of its own."""
-        with closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        ) as connection:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            text = response.read().decode()
-            is_json = response.headers["content-type"] == "application/json"
-            return response.status, json.loads(text) if is_json else text
+        super().__init__(process, int(process.stdout.readline()))
 
     def classify(self, digit: int) -> int | tuple[int, Any]:
         """The likeliest class of a picture of `digit`; status and body where that failed."""
@@ -59,17 +45,6 @@ class Server:
             return metric_in(text, sample)
         except AssertionError:
             return 0.0
-
-    def raw(self, request: bytes) -> socket.socket:
-        """A connection that has sent these bytes."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
-        connection.sendall(request)
-        return connection
-
-    def resident_bytes(self) -> int:
-        """Memory that the process has now."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager

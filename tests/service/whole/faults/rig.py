@@ -1,7 +1,6 @@
 """A server process that faults are injected into, and what is asked of it afterwards."""
 
 import contextlib
-import http.client
 import json
 import os
 import re
@@ -9,14 +8,14 @@ import signal
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from service.api.v1 import CLASSIFY_PATH
-from tests.support import PATIENCE_S
+from tests.support.servers.asked import AskedServer
 from tests.support.servers.control import Control, until
 from tests.support.servers.forked import FAKE_SERVER, Forked
 from tests.support.service.client import samples_in
@@ -26,7 +25,7 @@ INFER_PATH = "/v2/models/fake/infer"
 _REQUESTS = "convoy_requests_total"
 
 
-class Rig:
+class Rig(AskedServer):
     """A running fake server with its faults, and clients for it."""
 
     def __init__(
@@ -34,29 +33,11 @@ class Rig:
     ) -> None:
         """Use the `port`; None: the process prints it."""
         assert process.stdout is not None
+        super().__init__(process, int(process.stdout.readline()) if port is None else port)
         self.control = control
-        self.process = process
         self.errors = errors  # what the server wrote to its standard error
-        self.port = int(process.stdout.readline()) if port is None else port
 
     # --- well-behaved clients ---
-
-    def exchange(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> tuple[int, Any]:
-        """The status and the content of one request on a connection of its own."""
-        with closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        ) as connection:
-            connection.request(method, path, body, headers or {})
-            response = connection.getresponse()
-            data = response.read()
-            is_json = response.headers["content-type"] == "application/json"
-            return response.status, json.loads(data) if is_json else data.decode()
 
     def classify(self, picture: bytes | int, **headers: str) -> tuple[int, Any]:
         """The status, and the likeliest class or the error's message, for one picture."""
@@ -113,19 +94,7 @@ class Rig:
         """How many files the process has open."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
-    def resident_bytes(self) -> int:
-        """Memory that the process has now."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-
     # --- clients as they should not be ---
-
-    def raw(self, *pieces: bytes) -> socket.socket:
-        """A connection that has sent these bytes."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
-        for piece in pieces:
-            connection.sendall(piece)
-        return connection
 
     def answers(self, *pieces: bytes, half_close: bool = False) -> list[tuple[int, Any]]:
         """Every answer on a connection that sent these bytes, until the server closes it."""
