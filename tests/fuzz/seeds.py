@@ -63,7 +63,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for streamed in (False, True):
         yield "clip", video(small_frames, "webm", "libvpx", streamed=streamed, crf="63", b="1k")
     yield "headers", b"x-timeout-ms: 5\nx-priority: 1"
-    yield "headers", worst.COMPRESSED["nested JSON of 8 MB in 8 kB"][:500]
+    yield "headers", worst.COMPRESSED["nested JSON of 8 MB in 8 kB"]()[:500]
     for head in worst.HEADS.values():
         yield "protocol", b"\x40" + head + b"\r\n\r\n"
     body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"

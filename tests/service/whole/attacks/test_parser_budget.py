@@ -120,7 +120,7 @@ def test_a_head_takes_time_in_proportion_to_its_length(name: str) -> None:
 
 @pytest.mark.parametrize("name", worst.COMPRESSED)
 def test_inflating_takes_time_in_proportion_to_what_comes_out(name: str) -> None:
-    data = worst.COMPRESSED[name]
+    data = worst.COMPRESSED[name]()
 
     def timed() -> float:
         started = time.thread_time()

@@ -59,7 +59,7 @@ def hostile(times: int) -> list[Asked]:
         asked.append((INFER, data.replace(b"[1,224,224,3]", b"[1,32,32,1]"), {}))
     asked += [(CLASSIFY, data, form) for data in worst.FORMS.values()]
     asked += [(CLASSIFY, data, {}) for data in worst.HEADERS.values()]
-    asked += [(INFER, data, gzip) for data in worst.COMPRESSED.values()] * times
+    asked += [(INFER, make(), gzip) for make in worst.COMPRESSED.values()] * times
     asked += [(CLASSIFY, data, {}) for data in worst.images().values()] * times
     asked += [(f"{CLASSIFY}?{query.decode()}", b"7", {}) for query in worst.QUERIES.values()]
     for text in worst.ACCEPTED.values():
