@@ -281,11 +281,11 @@ def c3d_of(folder: Path, network: C3D) -> Classifier:
     return load_classifier(path, overrides={"preset": "imagenet"})
 
 
-async def check_agreement(classifier: Classifier, clips: Sequence[bytes], max_batch: int) -> None:
+async def check_agreement(classifier: Classifier, clips: Sequence[bytes]) -> None:
     """Serve a model by Convoy's kernels, on the simulator, and by ONNX Runtime."""
     device = CusimDevice(FAST)
-    cuda = CudaEngine(classifier, device, max_batch=max_batch, choose=heuristic(device))
-    cpu = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=max_batch, threads=1)
+    cuda = CudaEngine(classifier, device, max_batch=1, choose=heuristic(device))
+    cpu = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=1, threads=1)
     by_kernels = await scores_of(classifier, cuda, clips)
     by_ort = await scores_of(replace(classifier), cpu, clips)
     error = relative_error(by_kernels, by_ort)
@@ -299,7 +299,7 @@ async def test_c3d_and_the_moving_digits_agree_on_both_engines(tmp_path: Path) -
     small = c3d_of(tmp_path, C3D(clip=(8, 24, 24), filters=(4, 8), hidden=16, classes=5))
     assert small.preprocessing.frames == 8
     for classifier in (small, load_classifier(MODEL_PATH)):
-        await check_agreement(classifier, clips, max_batch=2)
+        await check_agreement(classifier, clips)
 
 
 @pytest.mark.slow
@@ -307,4 +307,4 @@ async def test_the_papers_c3d_agrees_on_both_engines(tmp_path: Path) -> None:
     """16×112×112, 8 thousand million multiplications a clip: minutes on the simulator."""
     paper = c3d_of(tmp_path, PAPER)
     assert paper.preprocessing.image_shape == (16, 112, 112, 3)
-    await check_agreement(paper, [video(pictures(digit_moving("growing")))], max_batch=1)
+    await check_agreement(paper, [video(pictures(digit_moving("growing")))])

@@ -17,7 +17,7 @@ SAMPLE = (BUILT_IN_MODEL.parent / "samples" / "4_black_on_white.png").read_bytes
 
 @contextmanager
 def serving(lost: Path, device: str) -> Iterator[tuple[Forked, httpx.Client]]:
-    arguments = ("serve", "--device", device, "--max-batch", "2", "--port", "0")
+    arguments = ("serve", "--device", device, "--max-batch", "1", "--port", "0")
     process = Forked("tests.support.servers.lost_device_server", lost, *arguments)
     try:
         assert process.stdout is not None
