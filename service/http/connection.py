@@ -84,6 +84,7 @@ class Connection(asyncio.Protocol):
         self._health_only = False
         self._stage = _OPENED
         self._since = 0.0  # loop time at which the stage began
+        self._looked = 0.0  # loop time of the last sweep
         self._posted = False  # its last request was for a model
         self._deaf = False  # after an error: what the client still sends is dropped
         self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
@@ -100,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._answers = AnswerQueue(self._peers, self._over, self._linger)
         connections = cast("set[Connection]", self._state.connections)
         connections.add(self)
-        self._since = self._loop.time()
+        self._since = self._looked = self._loop.time()
         self.address = network_of(self._peers.address)
         self._caller = self._edge.client_of(self.address)
         try:
@@ -285,6 +286,7 @@ class Connection(asyncio.Protocol):
     def inspect(self, now: float) -> None:
         """Close the connection if its client is too slow to send or to read at the time `now`."""
         limits = self._edge.limits
+        passed, self._looked = now - self._looked, now
         if not self._transport.get_write_buffer_size():
             self._unsent_since = 0.0
         elif not self._unsent_since:
@@ -296,7 +298,7 @@ class Connection(asyncio.Protocol):
             return
         took = now - self._since
         if self._stage == _BODY:
-            self._inspect_body(took)
+            self._inspect_body(took, passed)
         elif self._stage == _HEAD:
             # A head behind other requests has to wait for their answers.
             if took > limits.head_s and not self._answers.queue:
@@ -307,10 +309,10 @@ class Connection(asyncio.Protocol):
             if took > owed.get(self._stage, inf):
                 self._transport.close()
 
-    def _inspect_body(self, took: float) -> None:
+    def _inspect_body(self, took: float, passed: float) -> None:
         limits, queued = self._edge.limits, self._parsing
         if queued is None or self._peers.flow.read_paused or not queued.begun:
-            self._since += limits.sweep_s  # the client cannot send: the server does not read
+            self._since += passed  # the client cannot send: the server does not read
             return
         received = queued.record.bytes_in
         if took > limits.body_s:

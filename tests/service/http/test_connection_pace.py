@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,14 +14,16 @@ from starlette.types import Receive, Scope, Send
 from service.api.app import create_app
 from service.edge.edge import Limits
 from service.hosting.pipeline import Pipeline
-from tests.support.servers.listening import Client, OpenPort, get, listening, post
+from service.http.connection import _HEAD
+from tests.support import PATIENCE_S
+from tests.support.servers.listening import PATIENT, Client, OpenPort, get, listening, post
 from tests.support.service.client import metric_in, until
 from tests.support.service.fakes import FakeEngine, make_repository
 
 pytestmark = pytest.mark.anyio
 
-# What is under test is the one; the others are out of its way.
-_LONG = {"head_s": 60.0, "body_s": 60.0, "body_grace_s": 60.0, "answer_s": 60.0, "idle_s": 60.0}
+# In which all that is not under test happens; `server.edge.limits` may change as a test goes on.
+_LONG_S = PATIENT.body_s
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
@@ -29,7 +32,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 
 def limits(**changed: Any) -> Limits:
-    return Limits(**{**_LONG, "sweep_s": 0.01, **changed})
+    return replace(PATIENT, **{"sweep_s": 0.01, **changed})
+
+
+def sides(server: OpenPort) -> list[Any]:
+    """The server's sides of all connections."""
+    return list(server.connections)
 
 
 @asynccontextmanager
@@ -44,10 +52,10 @@ async def convoy(
     endpoints = app.endpoints if direct else {}
     async with listening(app, limits=limits(**changed), endpoints=endpoints) as server:
         yield server, pipeline
-    assert await pipeline.drain(5)
+    assert await pipeline.drain(PATIENCE_S)
     admission = pipeline.admission
     assert (admission.requests, admission.images, admission.room.taken) == (0, 0, 0)
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 async def drip(client: Client, data: bytes, every_s: float) -> None:
@@ -72,9 +80,11 @@ def error_in(answer: bytes) -> str:
 
 
 async def test_a_head_that_drips_in_is_answered_408_and_closed() -> None:
-    async with convoy(head_s=0.1) as (server, _):
-        client = await server.connect()
-        dripping = asyncio.create_task(drip(client, get("/", *["X-Slow: 1"] * 100), 0.005))
+    async with convoy() as (server, _):
+        client = await server.send(b"G")
+        await until(lambda: [side._stage for side in sides(server)] == [_HEAD])
+        server.edge.limits = limits(head_s=0.1)
+        dripping = asyncio.create_task(drip(client, get("/", *["X-Slow: 1"] * 100)[1:], 0.005))
         answer = await client.rest()
         assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert b"connection: close\r\n" in answer
@@ -92,15 +102,21 @@ async def test_a_connection_that_stays_silent_is_closed_without_a_word() -> None
 
 
 async def test_a_connection_is_kept_between_requests_longer_than_a_head_may_take() -> None:
-    async with convoy(head_s=0.05, idle_s=1.0) as (server, _):
-        client = await server.connect()
+    async with convoy() as (server, _):
+        client = await server.send(post(b"1"))
         for _ in range(3):
-            client.send(post(b"1"))
             assert (await client.reply()).status == 200
+            server.edge.limits = limits(head_s=0.05)
             await asyncio.sleep(0.12)
+            server.edge.limits = limits()
+            client.send(post(b"1"))
+        assert (await client.reply()).status == 200
+        server.edge.limits = limits(idle_s=0.05)
         assert await client.rest() == b""  # then it is closed, in silence
+        server.edge.limits = limits()
         client = await server.send(get("/v2/health/live"))
         assert (await client.reply()).status == 200
+        server.edge.limits = limits(head_s=0.05)
         client.send(b"GET / HT")  # the next one's head has its time from its first byte
         assert error_in(await client.rest())
 
@@ -128,46 +144,57 @@ async def test_a_body_that_never_ends_is_answered_408_at_its_deadline(direct: bo
 async def test_a_body_below_the_least_rate_is_cut_after_its_grace_and_one_above_it_is_not(
     direct: bool,
 ) -> None:
-    async with convoy(direct=direct, body_grace_s=0.1, body_rate=20_000) as (server, pipeline):
-        body = b"1" * 50_000
-        slow, quick = await server.connect(), await server.connect()
-        slow.send(post(body)[:1000])
-
-        async def send_above() -> None:
-            data = post(body)
-            while data:
-                quick.send(data[:1000])
-                data = data[1000:]
-                await asyncio.sleep(0.01)  # 100 kB/s at most, and 20 on a machine that is busy
-
-        sending = asyncio.create_task(send_above())
+    """The quick one's bytes are as many as this rate allows in minutes."""
+    async with convoy(direct=direct, body_grace_s=0.1, body_rate=100) as (server, pipeline):
+        whole = post(b"1" * 90_000)
+        slow, quick = await server.send(whole[:80]), await server.send(whole[:-1000])
         answer = await slow.rest()
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert "too slowly" in error_in(answer)
         await until(lambda: pipeline.admission.requests == 1)  # the quick one's
-        await sending
+        quick.send(whole[-1000:])
         assert (await quick.reply()).status == 200
 
 
 async def test_the_rest_of_a_body_that_was_answered_early_has_its_time_too() -> None:
-    async with convoy(direct=False, body_s=0.1) as (server, _):
+    async with convoy(direct=False) as (server, _):
         request = post(b"1" * 1000, "Content-Type: text/plain")
         client = await server.send(request[:-500])
         assert (await client.reply()).status == 415
+        server.edge.limits = limits(body_s=0.1)
         assert await client.rest() == b""  # closed, and not answered twice
         assert [entry.status for entry in server.entries] == [415]
 
 
 async def test_a_request_that_waits_behind_another_is_not_slow() -> None:
-    gate = threading.Event()
-    async with convoy(FakeEngine(gate=gate), body_s=0.3, head_s=0.3) as (server, _):
+    gate, hour = threading.Event(), 3600
+    own: Any = {"body_s": hour, "body_grace_s": hour, "sweep_s": _LONG_S}
+    async with convoy(FakeEngine(gate=gate), **own) as (server, _):
         client = await server.send(post(b"1") + post(b"2" * 90_000)[:60_000])
-        await asyncio.sleep(0.4)  # longer than any of it may take
+        await until(lambda: [len(side._answers.queue) for side in sides(server)] == [2])
+        (connection,), begun = sides(server), asyncio.get_running_loop().time()
+        # However far apart the sweeps are: on a busy machine farther than they should be.
+        for hours in (2, 9, 10):
+            connection.inspect(begun + hours * hour)
         gate.set()
         assert (await client.reply()).status == 200
-        await asyncio.sleep(0.05)  # some sweeps, from which its own time runs
+        connection.inspect(begun + 10.5 * hour)  # its own time runs from the last of those
         client.send(b"2" * 90_000)
         assert (await client.reply()).status == 200
+
+
+async def test_a_request_that_waited_behind_another_has_its_own_time_and_no_more() -> None:
+    gate, hour = threading.Event(), 3600
+    own: Any = {"body_s": hour, "body_grace_s": hour, "sweep_s": _LONG_S}
+    async with convoy(FakeEngine(gate=gate), **own) as (server, _):
+        client = await server.send(post(b"1") + post(b"2" * 90_000)[:60_000])
+        await until(lambda: [len(side._answers.queue) for side in sides(server)] == [2])
+        (connection,), begun = sides(server), asyncio.get_running_loop().time()
+        connection.inspect(begun + 10 * hour)
+        gate.set()
+        assert (await client.reply()).status == 200
+        connection.inspect(begun + 11.5 * hour)
+        assert (await client.reply()).status == 408
 
 
 async def test_pipelined_requests_are_answered_in_their_order() -> None:
@@ -213,21 +240,44 @@ async def _large(_: Scope, receive: Receive, send: Send) -> None:
 async def test_an_answer_that_is_not_taken_is_given_up_and_one_that_is_taken_slowly_is_not() -> (
     None
 ):
-    async with listening(_large, limits=limits(answer_s=0.4)) as server:
+    """By looks at moments of the test's own, a minute apart."""
+    size, minute = 64 * 2**20, 60.0
+    async with listening(_large, limits=limits(answer_s=1.5 * minute, sweep_s=_LONG_S)) as server:
         stuck, slow = await server.connect(limit=1024), await server.connect(limit=1024)
         stuck.send(get("/"))
         slow.send(get("/"))
-        taken = 0
-        while taken < 64 * 2**20:
-            piece = await slow.reader.read(2**20)
-            assert piece, taken
-            taken += len(piece)
-            await asyncio.sleep(0.0005)
-        await until(lambda: len(server.connections) == 1)
-        assert [(entry.status, entry.bytes_out >= 2**26) for entry in server.entries] in (
-            [(200, True), (200, False)],
-            [(200, False), (200, True)],
+        port = slow.writer.get_extra_info("sockname")[1]
+        await until(lambda: len(server.connections) == 2)
+        (served,) = (
+            side for side in sides(server) if side._transport.get_extra_info("peername")[1] == port
         )
+        taken, moment = 0, asyncio.get_running_loop().time()
+
+        async def take() -> int:
+            piece = await slow.reader.read(2**20)
+            assert piece, f"cut after {taken} bytes"
+            return len(piece)
+
+        for _ in range(5):
+            await until(lambda: all(map(waits_to_write, sides(server))))
+            moment += minute
+            for side in sides(server):
+                side.inspect(moment)
+            while served._unsent_since:  # until the server goes on writing
+                taken += await take()
+        while taken < size:
+            taken += await take()
+        await until(lambda: len(server.entries) == 2)
+        await until(lambda: len(server.connections) == 1)
+        assert [(entry.status, entry.bytes_out >= 2**26) for entry in server.entries] == [
+            (200, False),
+            (200, True),
+        ]
+
+
+def waits_to_write(side: Any) -> bool:
+    """Tell whether a client has not taken all that was written."""
+    return bool(side._transport.get_write_buffer_size())
 
 
 # --- connections ---------------------------------------------------------------------------------
@@ -241,8 +291,7 @@ async def test_good_clients_are_served_at_once_beside_many_slow_ones() -> None:
         good = await server.connect()
         for n in range(50):
             good.send(post(b"%d" % (n % 10)))
-            async with asyncio.timeout(10):
-                assert (await good.reply()).status == 200
+            assert (await good.reply()).status == 200
         assert pipeline.admission.requests == 100  # of the others, whose bodies were begun
         assert len(slow) == 200
 

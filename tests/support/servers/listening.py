@@ -18,6 +18,18 @@ from service.http.uvicorn_adapter import ConvoyConfig
 from service.telemetry.record import RequestRecord
 from tests.support import PATIENCE_S
 
+_LONG_S = 10.0 * PATIENCE_S
+
+PATIENT = Limits(
+    head_s=_LONG_S,
+    body_s=_LONG_S,
+    body_grace_s=_LONG_S,
+    answer_s=_LONG_S,
+    refused_s=_LONG_S,
+    idle_s=_LONG_S,
+)
+"""Cuts no client: on a busy machine those of tests are slow."""
+
 
 class OpenPort:
     """Holds a port, its edge with the records of its requests, and clients that send bytes."""
@@ -111,10 +123,10 @@ async def listening(
     endpoints: Mapping[str, AnyEndpoint] | None = None,
     room: ByteRoom | None = None,
 ) -> AsyncIterator[OpenPort]:
-    """Serve within these limits, with unread answers in `room`; in the end no request may be in
-    progress."""
+    """Serve within these limits, PATIENT unless given, with unread answers in `room`; in the end no
+    request may be in progress."""
     entries: list[RequestRecord] = []
-    edge = Edge(limits, keys, [entries.append, ended])
+    edge = Edge(limits or PATIENT, keys, [entries.append, ended])
     config = ConvoyConfig(
         app,
         edge,
