@@ -4,6 +4,7 @@ It does not matter which thread makes the call. Not seen: a call that sleeps wit
 it uses no CPU; and what is shorter than the pause between two beats.
 """
 
+import ctypes
 import gc
 import os
 import re
@@ -13,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-# How soon a thread that waits for the GIL asks for it: what is measured is too long by these.
-_SWITCH_S = 1e-4
+# How soon a thread that waits for the GIL asks for it: what is measured is too long by these. It
+# wakes as often while it waits, and on a busy machine has no core then for a while.
+_SWITCH_S = 5e-4
 _APART_S = 0.1  # between two tries: other work comes in bursts, which 40 tries in a row may meet
 # Between two beats, so that the core is not this thread's alone.
 _PAUSE_S = 5e-5
@@ -24,12 +26,39 @@ _PAUSE_S = 5e-5
 _SEARCHED, _SEARCH_S = bytes(2_000_000), 0.62e-3
 
 
+# Reads a file without letting go of the GIL, which another thread might take meanwhile.
+_pread = ctypes.PyDLL(None).pread
+
+
+class _CoreClock:
+    """Counts how long the thread that makes it could have run, and had no core."""
+
+    def __init__(self) -> None:
+        self._text = ctypes.create_string_buffer(64)
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        except OSError:  # this system does not count it
+            self._file = -1
+
+    def waited_s(self) -> float:
+        """Return the seconds so far."""
+        if self._file < 0 or _pread(self._file, self._text, 64, 0) <= 0:
+            return 0.0
+        return int(self._text.value.split()[1]) / 1e9
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+
+
 class Heartbeat(threading.Thread):
     """Takes the GIL repeatedly, and sees how much the process computed in between.
 
     The CPU time of all threads is what counts, not the time of day: it stands still while a thread,
     asked to let go of the GIL, waits until this one has had it, and while others use the core. Two
     threads that compute without the GIL are no hold: they do not keep this one from its next beat.
+    Nor is it one that this thread waits for a core, while others of the process compute.
     """
 
     def __init__(self) -> None:
@@ -40,16 +69,19 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         """Beat until `end` is called."""
-        # Another process would keep it from its core for milliseconds, and they would count.
+        # Another process would keep it from its core for milliseconds.
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        clock = _CoreClock()
         self._beating.set()
-        last = time.process_time()
+        last = _now(clock)
         while not self._over:
             time.sleep(_PAUSE_S)  # lets go of the GIL, and asks for it again
-            now = time.process_time()
-            self.longest_s = max(self.longest_s, now - last)
+            now = _now(clock)
+            computed, passed, waited = (b - a for a, b in zip(last, now, strict=True))
+            self.longest_s = max(self.longest_s, min(computed, passed) - waited)
             last = now
+        clock.close()
 
     def begin(self) -> None:
         """Start, and wait for the first beat."""
@@ -60,6 +92,10 @@ class Heartbeat(threading.Thread):
         """Stop after a last beat."""
         self._over = True
         self.join()
+
+
+def _now(clock: _CoreClock) -> tuple[float, float, float]:
+    return time.process_time(), time.perf_counter(), clock.waited_s()
 
 
 @contextmanager
@@ -88,10 +124,10 @@ def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> f
     gc.freeze()
     try:
         for _ in range(tries):
-            before = _slowness()
+            before = slowness()
             with heartbeat() as beats:
                 call()
-            found = min(found, beats.longest_s / max(before, _slowness()))
+            found = min(found, beats.longest_s / max(before, slowness()))
             if found <= enough_s:
                 break
             time.sleep(_APART_S)
@@ -100,7 +136,7 @@ def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> f
     return found
 
 
-def _slowness() -> float:
+def slowness() -> float:
     """Return how many times as long as a quiet core this one takes now; at least 1."""
     began = time.thread_time()
     re.search(rb"a$", _SEARCHED)
