@@ -75,7 +75,7 @@ def served(*arguments: str) -> Iterator[ServeProcess]:
         line = process.stdout.readline()
         url = re.search(r"at (http://\S+) on", line)
         assert url, line
-        with httpx.Client(base_url=url[1], timeout=60) as client:
+        with httpx.Client(base_url=url[1], timeout=PATIENCE_S) as client:
             yield ServeProcess(url[1], process, client)
         process.terminate()
         assert process.wait(PATIENCE_S) == 0

@@ -27,6 +27,7 @@ from service.http.server import bind
 from service.settings import load_settings
 from tests.deploy.container_files import ROOT, compose_services
 from tests.support import PATIENCE_S
+from tests.support.servers.control import until
 from tests.support.servers.forked import CONVOY, Forked
 
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
@@ -96,11 +97,8 @@ class Replica:
                 CONVOY, *command, *place, environ=settings, stdout=subprocess.DEVNULL, stderr=log
             )
         self.runs += 1
-        deadline = time.monotonic() + 60
-        while self.status() != 200:
-            assert self.process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: self.process.poll() is not None or self.status() == 200)
+        assert self.process.poll() is None
 
     def kill(self) -> None:
         """End it at once, if it was started."""
@@ -115,10 +113,9 @@ class Replica:
 
     def status(self) -> int:
         """The answer to a health check; 0: no connection."""
+        address = f"http://127.0.0.1:{self.port}/v2/health/ready"
         try:
-            return httpx.get(
-                f"http://127.0.0.1:{self.port}/v2/health/ready", verify=False
-            ).status_code
+            return httpx.get(address, verify=False, timeout=PATIENCE_S).status_code
         except httpx.TransportError:
             return 0
 
@@ -247,7 +244,7 @@ def test_nothing_is_lost_or_computed_twice_where_a_server_stops_under_load(tmp_p
     with fleet(tmp_path) as running:
         leaving, staying = running.replicas
         with Load(running.url) as load:
-            time.sleep(1)
+            until(lambda: len(load.durations_s) > 40)  # each has about half of them
             leaving.stop()
             time.sleep(1)
         outcomes = load.outcomes()

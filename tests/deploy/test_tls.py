@@ -4,7 +4,6 @@ import re
 import shutil
 import ssl
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import tritonclient.grpc as triton_grpc
 from benchmarks.serving.http_client import free_port
 from models import BUILT_IN_MODEL
 from tests.support import PATIENCE_S, ROOT
+from tests.support.servers.control import until
 from tests.support.servers.several_models import announced
 from tests.support.service.triton import files_input
 
@@ -68,7 +68,9 @@ def proxied(
         proxy = subprocess.Popen([program, *arguments, str(folder / name)], cwd=folder)
         try:
             trusted = ssl.create_default_context(cafile=str(certificate / "tls.crt"))
-            with httpx.Client(base_url=f"https://localhost:{own}", verify=trusted) as made:
+            with httpx.Client(
+                base_url=f"https://localhost:{own}", verify=trusted, timeout=PATIENCE_S
+            ) as made:
                 _wait(made)
                 yield made
         finally:
@@ -86,14 +88,14 @@ def client(
 
 
 def _wait(client: httpx.Client) -> None:
-    for _ in range(200):
+    def answers() -> bool:
         try:
             client.get("/healthz")
         except httpx.TransportError:
-            time.sleep(0.1)
-        else:
-            return
-    pytest.fail("the proxy does not answer")
+            return False
+        return True
+
+    until(answers)
 
 
 def test_a_proxy_has_the_certificate_and_convoy_the_answers(client: httpx.Client) -> None:

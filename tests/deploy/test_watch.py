@@ -109,7 +109,9 @@ class Prometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The samples of an instant query."""
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=10)
+        answer = httpx.get(
+            f"{self.url}/api/v1/query", params={"query": expression}, timeout=PATIENCE_S
+        )
         assert answer.status_code == 200, answer.text
         return cast("list[dict[str, Any]]", answer.json()["data"]["result"])
 
@@ -176,7 +178,7 @@ def prometheus(
 
 def address(process: "subprocess.Popen[bytes]", log: Path) -> str:
     """Where it listens, from its log once it is ready."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while "Server is ready" not in log.read_text():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline
@@ -192,7 +194,7 @@ def test_every_query_of_the_dashboard_returns_data(
     expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
     assert len(expressions) == len(set(expressions)) > 15
     images = [sample.read_bytes() for sample in SAMPLES]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     missing = expressions
     while missing:
         assert time.monotonic() < deadline, missing
@@ -210,7 +212,7 @@ def test_the_dashboard_is_drawn_without_grafana(
 ) -> None:
     draw = pytest.importorskip("draw", reason="Matplotlib is not installed (extra `dev`)")
     file = tmp_path / "dashboard.png"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while draw.draw_dashboard(prometheus.url, file, minutes=1):
         assert time.monotonic() < deadline
         server.classify(SAMPLES[0].read_bytes())

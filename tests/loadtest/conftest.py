@@ -1,10 +1,15 @@
 """The command in this process, and images for it to send."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from loadtest import loops
+from loadtest import run as runs
+from tests.support import PATIENCE_S
 from tests.support.command_line import Run, convoy
+from tests.support.counted_clock import CountedClock
 
 __all__ = ["convoy"]
 
@@ -23,10 +28,20 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def loadtest(convoy: Run, images: Path) -> Run:
-    """Run the command on these images: (exit status, standard output, standard error)."""
+def loadtest(convoy: Run, images: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command on these images: (exit status, standard output, standard error).
+
+    Each request of an open loop is sent, however late.
+    """
+    monkeypatch.setattr(loops, "_MAX_LAG_S", 10.0 * PATIENCE_S)
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         return convoy("loadtest", "--images", images, *arguments)
 
     return run
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many requests closed loops send does not depend on the machine."""
+    monkeypatch.setattr(runs, "precise_clock", lambda: nullcontext(CountedClock()))

@@ -16,10 +16,12 @@ from loadtest.journal import MIXED_UP
 from service.batching.consumer import BatchRecord
 from service.telemetry.metrics import Metrics
 from tests.loadtest.conftest import SHORT
+from tests.support import PATIENCE_S
 from tests.support.command_line import Run
 from tests.support.servers.scripted_server import ReceivedRequests, answer, honest, scripted
 
 
+@pytest.mark.usefixtures("counted")
 def test_images_take_turns_with_their_types_and_the_extra_headers(loadtest: Run) -> None:
     with scripted() as seen:
         options = ("--clients", "1", "--header", "Authorization: Bearer x y")
@@ -31,12 +33,14 @@ def test_images_take_turns_with_their_types_and_the_extra_headers(loadtest: Run)
     assert {head["Authorization"] for head in seen.headers} == {"Bearer x y"}
 
 
+@pytest.mark.usefixtures("counted")
 def test_the_model_is_in_the_path(loadtest: Run) -> None:
     with scripted(path="/under/v1/models/a b/classify") as seen:
         assert loadtest(f"{seen.url}/under/", *SHORT, "--model", "a b")[0] == 0
         assert len(seen.bodies) > 1
 
 
+@pytest.mark.usefixtures("counted")
 def test_samples_are_sent_with_their_types(loadtest: Run) -> None:
     async def any_image(_: bytes, __: int) -> web.Response:
         return answer(1)
@@ -57,7 +61,8 @@ def test_an_answer_that_belongs_to_another_image_is_an_error(loadtest: Run) -> N
         assert status == 1
         assert re.search(rf"errors: {MIXED_UP} ×\d", out)
         # A single one is enough, whatever share of errors is allowed.
-        assert loadtest(seen.url, *SHORT, "--verify", "--max-errors", "1")[0] == 1
+        load = ("--rate", "500", "--verify", "--max-errors", "1")
+        assert loadtest(seen.url, *SHORT, *load)[0] == 1
         status, out, _ = loadtest(seen.url, *SHORT, "--rate", "500")
     assert status == 0
     assert MIXED_UP not in out
@@ -71,13 +76,13 @@ def test_every_kind_of_error_is_counted(loadtest: Run, tmp_path: Path) -> None:
             case 2:
                 return web.Response(text="hello")
             case 3:
-                await asyncio.sleep(1)
+                await asyncio.sleep(PATIENCE_S)
             case 4:
                 return web.Response(status=503)
         return await honest(body, number)
 
     with scripted(troubled) as seen:
-        options = ("--rate", "200", "--timeout", "300ms", "--json", tmp_path / "it.json")
+        options = ("--rate", "200", "--timeout", "1s", "--json", tmp_path / "it.json")
         status, out, _ = loadtest(seen.url, *SHORT, *options)
     assert status == 1
     (load,) = json.loads((tmp_path / "it.json").read_text())["loads"]

@@ -124,7 +124,7 @@ def test_a_stage_that_hangs_or_fails_costs_itself_alone(
         tmp_path,
         monkeypatch,
         python("fails", "print('what it said'); raise SystemExit(3)"),
-        python("hangs", "import time; time.sleep(600)", 3),
+        python("hangs", "import time; time.sleep(600)", 4),
         python("absent", "", 60, "no-such-profiler", "{out}"),
         python("writes", "print(open(__import__('sys').argv[1]))", 60),
         Stage("folder", ("-c", "import sys; open(sys.argv[1] + '/made', 'w')", "{out}"), 1, 60),
@@ -153,7 +153,7 @@ def test_the_end_is_left_out_where_the_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs = python("hangs", "import time; time.sleep(600)")
-    ended = spent(tmp_path, monkeypatch, hangs, python("last", "pass"), seconds=2)
+    ended = spent(tmp_path, monkeypatch, hangs, python("last", "pass"), seconds=4)
     assert ended == ["hangs: the limit was reached", "last: left out: the time was over"]
 
 

@@ -20,7 +20,7 @@ from benchmarks.gpu.run import pack, run
 from benchmarks.gpu.units import Unit, limit_s, missing, packed, seconds_of, units
 from benchmarks.kernels.suites import MEASURED, NAMED, batches_of
 from benchmarks.rows import read
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 from tests.support.benchmarks.stand_in_gpu import CRASHING, UNITS
 
 _HELLO = (
@@ -74,20 +74,21 @@ def test_a_run_that_is_killed_again_and_again_loses_no_line_and_repeats_none(
 
 
 def test_a_line_cut_short_is_measured_again(tmp_path: Path) -> None:
-    run(tmp_path, 60, "0", UNITS[:3], lambda *_: worker())
+    run(tmp_path, PATIENCE_S, "0", UNITS[:3], lambda *_: worker())
     file = tmp_path / "gpu.jsonl"
     os.truncate(file, file.stat().st_size - 5)
     assert len(lines_of(tmp_path)) == 2
-    run(tmp_path, 60, "0", UNITS[:3], lambda *_: worker())
+    run(tmp_path, PATIENCE_S, "0", UNITS[:3], lambda *_: worker())
     assert [line["unit"] for line in lines_of(tmp_path)] == [str(unit) for unit in UNITS[:3]]
 
 
 def test_a_unit_that_hangs_leaves_a_line_and_the_next_has_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "limit_s", lambda *_: 1.0)
-    hangs = f"time.sleep(60) if 'made up 1\"' in line else {_ANSWER}"
-    run(tmp_path, 60, "0", UNITS[:3], lambda *_: worker(hangs))
+    limits = {UNITS[1]: 1.0}
+    monkeypatch.setattr(runs, "limit_s", lambda unit, _: limits.get(unit, PATIENCE_S))
+    hangs = f"time.sleep(600) if 'made up 1\"' in line else {_ANSWER}"
+    run(tmp_path, 10 * PATIENCE_S, "0", UNITS[:3], lambda *_: worker(hangs))
     assert [line["outcome"] for line in lines_of(tmp_path)] == ["measured", "crashed", "measured"]
     assert lines_of(tmp_path)[1]["why"] == "the measuring process hung for 1 s"
 
@@ -96,7 +97,7 @@ def test_a_side_that_cannot_start_stops_no_other_and_leaves_no_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     absent = [sys.executable, "-c", "raise SystemExit('no PyTorch')"]
-    run(tmp_path, 60, "0", UNITS, lambda _, side: absent if side == "torch" else worker())
+    run(tmp_path, PATIENCE_S, "0", UNITS, lambda _, side: absent if side == "torch" else worker())
     assert {line["side"] for line in lines_of(tmp_path)} == {"convoy"}
     assert "layer by torch is not measured: the measuring process crashed with status 1" in (
         capsys.readouterr().out
@@ -109,13 +110,13 @@ def test_a_run_ends_in_time_with_what_it_was_at_left_for_the_next(
     monkeypatch.setattr(runs, "START_S", 1.0)
     monkeypatch.setattr(runs, "seconds_of", lambda _: {("layer", "convoy"): 0.5})
     began = time.monotonic()
-    run(tmp_path, 3, "0", UNITS[:3], lambda *_: worker("time.sleep(60)"))
-    assert time.monotonic() - began < 50
+    run(tmp_path, 3, "0", UNITS[:3], lambda *_: worker("time.sleep(1200)"))
+    assert time.monotonic() - began < PATIENCE_S
     assert lines_of(tmp_path) == []
 
 
 def test_lines_of_another_commit_count_for_nothing(tmp_path: Path) -> None:
-    run(tmp_path, 60, "0", UNITS[:2], lambda *_: worker())
+    run(tmp_path, PATIENCE_S, "0", UNITS[:2], lambda *_: worker())
     lines = lines_of(tmp_path)
     assert missing(UNITS[:2], lines, "0") == []
     assert missing(UNITS[:2], lines, "1") == UNITS[:2]
@@ -123,7 +124,7 @@ def test_lines_of_another_commit_count_for_nothing(tmp_path: Path) -> None:
 
 
 def test_what_comes_back_is_one_file(tmp_path: Path) -> None:
-    run(tmp_path / "out", 60, "0", UNITS[:1], lambda *_: worker())
+    run(tmp_path / "out", PATIENCE_S, "0", UNITS[:1], lambda *_: worker())
     (tmp_path / "out" / "tuning.json").write_text("{}")
     pack(tmp_path / "out", tmp_path / "gpu.tar")
     with tarfile.open(tmp_path / "gpu.tar") as packed_file:

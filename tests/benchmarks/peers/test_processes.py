@@ -104,7 +104,7 @@ def test_what_all_processes_and_threads_use_is_counted(tmp_path: Path) -> None:
         after = server.usage()
         assert len(server.pids()) == 2
         spent = after.cpu_s_since(before)
-        assert 1.2 <= spent < 1.5, "0.3 s in a thread that ended and 0.3 s in the first, of both"
+        assert 1.2 <= spent < 1.7, "0.3 s in a thread that ended and 0.3 s in the first, of both"
         assert after.switches_since(before) > 0
         assert 5 < after.memory_mb < 100
 

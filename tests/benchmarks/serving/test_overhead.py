@@ -13,6 +13,7 @@ from benchmarks.rows import ROOT, read
 from benchmarks.serving import overhead as service
 from benchmarks.serving.http_client import BadAnswerError, answer_size
 from benchmarks.serving.targets import BESIDE, CONVOY, TARGETS, UVICORN, serve_checkout
+from tests.support import PATIENCE_S
 
 
 @pytest.mark.slow
@@ -93,7 +94,7 @@ def test_another_checkout_runs_its_own_code(tmp_path: Path) -> None:
     )
     with (
         service.serving(partial(serve_checkout, tmp_path)) as address,
-        socket.create_connection(address, 30) as client,
+        socket.create_connection(address, PATIENCE_S) as client,
     ):
         said = b"".join(iter(lambda: client.recv(1000), b"")).decode()
     assert said == str(package / "targets.py")

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from typing_extensions import override
 
 from benchmarks.rows import read
 from benchmarks.serving import soak
 from benchmarks.serving.soak import Process, Run, broken
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED
-from loadtest.clock import Clock
 from loadtest.images import ImageFile
 from loadtest.journal import MIXED_UP, NOT_SENT, OK
+from tests.support.counted_clock import CountedClock
 from tests.support.servers.scripted_server import answer, scripted
 
 DIGITS = [ImageFile(f"{n}.png", f"{n}{'.' * 60}".encode(), "image/png") for n in range(10)]
@@ -75,23 +74,6 @@ def test_whatever_is_wrong_is_named(changes: dict[str, Any], message: str) -> No
         setattr(run, name, value)
     (found,) = broken(run, 0.02)
     assert message in found
-
-
-class CountedClock(Clock):
-    """Goes on by a millisecond whenever it is read, so that no load makes a request late."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    @override
-    def now(self) -> float:
-        self._now += 1e-3
-        return self._now
-
-    @override
-    async def until(self, moment: float) -> None:
-        self._now = max(self._now, moment)
-        await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from tests.deploy.manifests.rendered import (
     pod_spec,
     rendered,
 )
+from tests.support import PATIENCE_S
 
 KUBERNETES_VERSION = "1.34"
 CRDS = yaml.safe_load((Path(__file__).with_name("crds.yaml")).read_text())
@@ -436,7 +437,7 @@ def test_a_model_is_downloaded_whole_and_as_expected_or_not_at_all(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == bool(error)
     assert error in run.stderr

@@ -32,6 +32,8 @@ from service.http.server import bind
 from tests.deploy.container_files import ROOT, dockerfile_stages, environment, packages
 from tests.deploy.manifests.rendered import container_environment, needs_kubectl, pod_spec, rendered
 from tests.support import PATIENCE_S
+from tests.support.servers.control import until
+from tests.support.service.client import metric_in
 
 SAMPLE = BUILT_IN_MODEL.parent / "samples" / "3_ink_on_paper.jpg"
 CONVOY = "from service.cli import main; main()"
@@ -239,12 +241,14 @@ def test_it_serves_confined_logs_json_and_drains_on_sigterm(code: Path) -> None:
                 answers.append((answer.status_code, label))
             return answers
 
+        def metrics() -> str:
+            return httpx.get(f"{running.metrics_url}/metrics", timeout=PATIENCE_S).text
+
         clients = [httpx.Client(timeout=PATIENCE_S, trust_env=False) for _ in range(8)]
         asked = [pool.submit(classify, client) for client in clients]
-        time.sleep(1)
-        assert (
-            "convoy_phase_duration_seconds_sum" in httpx.get(f"{running.metrics_url}/metrics").text
-        )
+        answered = 'convoy_requests_total{status="200"}'
+        until(lambda: 'status="200"' in metrics() and metric_in(metrics(), answered) > len(clients))
+        assert "convoy_phase_duration_seconds_sum" in metrics()
         running.process.terminate()
         grace = pod_spec(rendered("cpu"))["terminationGracePeriodSeconds"]
         _, log = running.process.communicate(timeout=grace)
@@ -285,7 +289,8 @@ def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service(
         with container("kserve", code, *arguments, **own) as running:
             answer = httpx.get(f"{running.url}/v2/models/{name}", timeout=PATIENCE_S)
             assert (answer.status_code, answer.json()["name"]) == (200, name)
-            assert httpx.get(f"{running.url}/v2/models/{name}/ready").status_code == 200
+            answer = httpx.get(f"{running.url}/v2/models/{name}/ready", timeout=PATIENCE_S)
+            assert answer.status_code == 200
             with closing(triton.InferenceServerClient(f"127.0.0.1:{grpc_port}")) as by_grpc:
                 assert by_grpc.is_model_ready(name)
             running.process.terminate()

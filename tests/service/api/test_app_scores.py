@@ -13,6 +13,7 @@ from models import Images, OutputKind, Scores
 from service.api.app import create_app
 from service.api.schemas import ClassifyAnswer
 from service.hosting.repository import Repository
+from tests.support import PATIENCE_S
 from tests.support.service.client import PATH, AppClient, error_of
 from tests.support.service.fakes import CLASSES, LABELS, FakeEngine, decode_digit, fake_info, free
 
@@ -31,7 +32,7 @@ async def served(
     await repository.warm_up()
     async with AppClient(create_app(repository)) as client:
         yield client
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 def up_to(images: Images) -> Scores:

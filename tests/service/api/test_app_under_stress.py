@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from models import EngineError, OutputKind
+from tests.support import PATIENCE_S
 from tests.support.service.client import (
     PATH,
     SCOPE,
@@ -61,7 +62,7 @@ async def test_images_being_decoded_count_as_inside() -> None:
     gate = threading.Event()
 
     def decode(data: bytes) -> Any:
-        gate.wait(10)
+        gate.wait(PATIENCE_S)
         return decode_digit(data)
 
     async with serving(FakeEngine(max_batch=1), decode=decode, max_queue=3, decode_threads=1) as (
@@ -140,7 +141,7 @@ async def test_scores_that_are_no_numbers_fail_their_own_image_only(
 
 async def test_until_it_is_warm_it_is_live_but_not_ready() -> None:
     gate = threading.Event()
-    async with serving(FakeEngine(warm_up=lambda: gate.wait(10)), warm=False) as (
+    async with serving(FakeEngine(warm_up=lambda: gate.wait(PATIENCE_S)), warm=False) as (
         client,
         pipeline,
     ):
@@ -174,7 +175,7 @@ async def test_while_draining_what_is_inside_is_answered_and_nothing_new_is_take
     async with serving(FakeEngine(gate=gate)) as (client, pipeline):
         inside = [asyncio.create_task(client.post(PATH, content=b"8")) for _ in range(5)]
         await until(lambda: pipeline.admission.images == 5)
-        draining = asyncio.create_task(pipeline.drain(5))
+        draining = asyncio.create_task(pipeline.drain(PATIENCE_S))
         await asyncio.sleep(0)
         assert "shutting down" in error_of(await client.post(PATH, content=b"1"), 503)
         assert "shutting down" in error_of(await client.get("/v2/health/ready"), 503)

@@ -18,6 +18,7 @@ from models import Absent
 from service.api.app import create_app
 from service.api.embeddings import PATH, EmbeddingsAnswer
 from service.hosting.repository import Repository
+from tests.support import PATIENCE_S
 from tests.support.service.client import AppClient, digits, error_of, serving, until
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free
 
@@ -166,7 +167,7 @@ async def served(*names: str, **changes: Any) -> AsyncIterator[AppClient]:
     await repository.warm_up()
     async with AppClient(create_app(repository)) as client:
         yield client
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 async def test_a_model_without_an_embedding_says_why() -> None:

@@ -18,6 +18,7 @@ from models.preprocessing import PRESETS
 from service.api.app import create_app
 from service.hosting.repository import Repository
 from service.images.prepare import ImageLimits, prepare_image
+from tests.support import PATIENCE_S
 from tests.support.images.files import encode, exif
 from tests.support.service.client import PATH, AppClient, error_of
 from tests.support.service.fakes import CLASSES, LABELS, FakeEngine, fake_info
@@ -64,7 +65,7 @@ async def served(maps: Maps | Absent = MAPS, **changes: Any) -> AsyncIterator[Ap
     await repository.warm_up()
     async with AppClient(create_app(repository)) as client:
         yield client
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 async def test_the_likeliest_class_and_others_are_explained_in_the_images_coordinates() -> None:

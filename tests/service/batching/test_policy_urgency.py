@@ -14,6 +14,7 @@ from service.api.v1 import urgency_from
 from service.batching.policy import NO_HURRY, Urgency
 from service.edge.keys import Keys
 from service.errors import InvalidParameterError
+from tests.support import PATIENCE_S
 from tests.support.servers.listening import listening, post
 from tests.support.service.client import PATH, digits, error_of, serving, until
 from tests.support.service.fakes import FakeEngine, decode_digit, make_repository, one_hot
@@ -52,7 +53,7 @@ def test_a_priority_that_is_no_whole_number_is_refused(value: bytes) -> None:
 @pytest.mark.anyio
 async def test_warming_up_measures_batches_of_every_size() -> None:
     engine = FakeEngine(delay_s=0.004, max_batch=3)
-    async with serving(engine, measure_s=10) as (_, pipeline):
+    async with serving(engine, measure_s=10 * PATIENCE_S) as (_, pipeline):
         assert sorted(engine.batches) == sorted([1, 2, 3] * 5)
         latency = pipeline.runner.batcher.latency()
         assert 0.004 <= latency.of(1) <= latency.of(3)
@@ -67,7 +68,7 @@ async def test_an_engine_that_cannot_be_measured_has_failed_to_warm_up() -> None
     with pytest.raises(EngineError):
         await repository.warm_up()
     assert not repository.ready
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 # --- deadlines -----------------------------------------------------------------------------------
@@ -82,16 +83,16 @@ async def test_what_cannot_be_done_in_time_is_refused_before_it_is_decoded() -> 
         return decode_digit(data)
 
     engine = FakeEngine(delay_s=0.03, max_batch=2)
-    async with serving(engine, decode=decode, measure_s=10) as (client, _):
+    async with serving(engine, decode=decode, measure_s=10 * PATIENCE_S) as (client, _):
         engine.batches.clear()
         refused = await client.post(PATH, content=b"7", headers={"X-Timeout-Ms": "10"})
         assert "would be done in" in error_of(refused, 504)
         refused = await client.post(INFER, json=infer(7, timeout=10_000))
         assert "would be done in" in error_of(refused, 504)
         assert (decoded, engine.batches) == ([], [])
-        headers = {"X-Timeout-Ms": "5000"}
+        headers = {"X-Timeout-Ms": f"{PATIENCE_S}000"}
         assert digits(await client.post(PATH, content=b"7", headers=headers)) == [7]
-        answered = await client.post(INFER, json=infer(7, timeout=5_000_000))
+        answered = await client.post(INFER, json=infer(7, timeout=PATIENCE_S * 1_000_000))
         assert answered.status_code == 200
         error_of(await client.post(PATH, content=b"7", headers={"X-Timeout-Ms": "never"}), 422)
 
@@ -149,4 +150,4 @@ async def test_a_higher_priority_is_run_first(v2: bool, tmp_path: Path) -> None:
         for client in sent:
             assert (await client.reply()).status == 200
     assert ran == [0, 1, 2, 3]
-    assert await repository.close(5)
+    assert await repository.close(PATIENCE_S)

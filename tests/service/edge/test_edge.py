@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import re
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from service.edge.keys import Keys
 from service.settings import LogFormat, LogLevel
 from service.telemetry.logs import AccessLog, LineWriter
 from tests.support import PATIENCE_S
-from tests.support.servers.listening import OpenPort, Reply, get, listening, post
+from tests.support.servers.listening import PATIENT, OpenPort, Reply, get, listening, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
 
@@ -52,7 +54,7 @@ async def convoy(
     async with listening(app, endpoints=endpoints, **options) as server:
         server.repository = repository
         yield server
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 def error_of(reply: Reply, status: int) -> str:
@@ -182,7 +184,7 @@ async def test_one_client_has_so_many_requests_inside_and_no_more(direct: bool) 
 async def test_a_client_that_leaves_has_nothing_inside_any_longer(direct: bool) -> None:
     gate = threading.Event()
     async with convoy(
-        direct=direct, engine=FakeEngine(gate=gate), limits=Limits(per_client=2)
+        direct=direct, engine=FakeEngine(gate=gate), limits=replace(PATIENT, per_client=2)
     ) as server:
         whole, half = await server.send(post(b"1")), await server.send(post(b"12")[:-1])
         await until(lambda: server.edge.inside == {"127.0.0.1": 2})
@@ -236,10 +238,14 @@ async def test_images_are_what_is_counted_not_requests(direct: bool) -> None:
 
 
 async def test_a_rate_is_in_images(direct: bool) -> None:
-    async with convoy(direct=direct, limits=Limits(rate=2)) as server:
+    async with convoy(direct=direct, limits=Limits(rate=0.02)) as server:  # 400 s for 8 images
         assert (await server.ask(post(form(8), FORM))).status == 200  # a full bucket owes the rest
         refused = await server.ask(post(b"7"))
-        assert "2 images per second; send the next in 4 s" in error_of(refused, 429)
+        said = re.search(
+            r"0\.02 images per second; send the next in (\d+) s", error_of(refused, 429)
+        )
+        assert said
+        assert 400 - PATIENCE_S < int(said[1]) <= 400
 
 
 async def test_priorities_above_the_default_belong_to_keys_that_may_use_them(
@@ -343,7 +349,7 @@ async def test_an_unexpected_error_is_logged_with_its_id(
     endpoints = app.endpoints if direct else {}
     async with listening(app, endpoints=endpoints) as server:
         error_of(await server.ask(post(b"1", "X-Request-Id: find-me")), 500)
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
     assert "find-me" in caplog.text
     assert "of the decoder" in caplog.text
 
@@ -408,5 +414,5 @@ async def test_an_unread_log_delays_no_request() -> None:
                 assert (await client.reply()).status == 200
     lines.close(0.01)
     os.close(reader)
-    lines.close(10)
+    lines.close(PATIENCE_S)
     os.close(writer)

@@ -16,6 +16,7 @@ from service.fair_queue import Right
 from service.hosting.regions import Regions
 from service.http.server import http_settings
 from service.settings import load_settings
+from tests.support import PATIENCE_S
 from tests.support.servers.listening import OpenPort, listening, post
 from tests.support.servers.routes import posts_of
 from tests.support.service.fakes import make_repository
@@ -100,7 +101,7 @@ async def convoy(**options: Any) -> AsyncIterator[OpenPort]:
     async with listening(app, endpoints=app.endpoints, **options) as server:
         server.repository = repository
         yield server
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 def request_to(path: str, *headers: str, host: str = "", file: str = "") -> bytes:

@@ -16,18 +16,18 @@ import pytest
 
 from models import Batch, EngineError, OutputKind, Pixels, Results
 from service.batching.latency import Latency
-from service.engine.job_processes import JobParent, JobProcesses
+from service.engine.job_processes import JobParent, JobProcesses, _JobProcess
 from service.engine.ranking import ScoreRow
 from service.engine.supervised_engine import Item, Probe, SupervisedEngine
 from service.engine.undecoded import NotHereError, Undecoded
 from service.engine.watchdog import Bounds
 from service.errors import DecoderLostError, ImageError
+from tests.support import PATIENCE_S
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, decode_digit
 
 pytestmark = pytest.mark.anyio
 
-BOUND_S = 2.0
 ELSEWHERE = 100  # is added to the scores of another process
 
 
@@ -48,7 +48,7 @@ def decode(data: bytes) -> Pixels:
     if b"crashes" in data:
         os.kill(os.getpid(), signal.SIGKILL)
     if b"hangs" in data:
-        time.sleep(600)
+        time.sleep(100 * PATIENCE_S)
     if b"odd" in data:
         raise OddError(1, 2)
     return decode_digit(data)
@@ -101,7 +101,7 @@ async def engine_of(
         name="the engine",
         latency=lambda: Latency.measured({1: 0.001}, 64),
         on_change=lambda _: None,
-        bounds=Bounds(batch_s=BOUND_S),
+        bounds=Bounds(batch_s=10 * PATIENCE_S),
     )
     await engine.warm_up()
     jobs = JobProcesses(parent, (Unopened() if opened is Unopened else opened, File), most)
@@ -177,7 +177,10 @@ async def test_a_lost_decoder_is_named_and_the_others_are_decoded_elsewhere(
     async with engine_of(parent) as (engine, jobs):
         await started(engine, jobs)
         pixels = np.full((1, 1, 1), 7, np.uint8)
-        rows = await engine.run([*files(1, f"2 {how}", 3), pixels])
+        running = asyncio.ensure_future(engine.run([*files(1, f"2 {how}", 3), pixels]))
+        if how == "hangs":
+            await expire(jobs, decoding=1)
+        rows = await running
         good, bad, other, array = seen(rows)
         assert isinstance(bad, DecoderLostError)
         assert "the image may be the cause" in str(bad)
@@ -187,6 +190,17 @@ async def test_a_lost_decoder_is_named_and_the_others_are_decoded_elsewhere(
         assert jobs.lost == 1
         await started(engine, jobs)
         assert seen(await engine.run(files(4, 5))) == [(4, True), (5, True)]
+
+
+async def expire(jobs: JobProcesses, decoding: int) -> None:
+    """More time passes than a process has that is at this image of its batch."""
+
+    def stuck() -> list[_JobProcess]:
+        return [each for each in jobs._all if each._decoding[0] == decoding]
+
+    await until(lambda: bool(stuck()))
+    for process in stuck():
+        process._look(0)
 
 
 async def test_a_process_that_is_lost_while_it_runs_costs_its_batch(parent: JobParent) -> None:

@@ -20,6 +20,7 @@ from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Outcome, Request, Scored
 from service.telemetry.record import RequestRecord
+from tests.support import PATIENCE_S
 from tests.support.service.client import PATH, digits, error_of, metric, serving, until
 from tests.support.service.fakes import FakeEngine, make_repository, one_hot
 
@@ -40,7 +41,7 @@ class HangingEngine(FakeEngine):
         first = not self.batches
         super().run(images, inner)
         if first:
-            self.free.wait(30)
+            self.free.wait(PATIENCE_S)
             return Results(one_hot(np.zeros((len(images), 1, 1, 1), np.uint8)))
         return Results(one_hot(np.asarray(images)))
 
@@ -61,7 +62,7 @@ class Engines:
 
     def reopen(self) -> FakeEngine:
         if self._gate is not None:
-            self._gate.wait(30)
+            self._gate.wait(PATIENCE_S)
         hangs = len(self.opened) < self._hanging
         self.opened.append(HangingEngine() if hangs else FakeEngine(max_batch=2))
         return self.opened[-1]
@@ -117,7 +118,7 @@ async def test_a_batch_that_hangs_is_answered_500_who_waits_503_and_then_all_is_
         # The stuck one ends at last: it is closed, and its scores are discarded.
         assert not engines.first.closed
         engines.free()
-        assert engines.first.ended.wait(10)
+        assert engines.first.ended.wait(PATIENCE_S)
         assert engines.first.batches == [1], "what waited never got there"
         assert digits(await post(client, 8)) == [8]
         assert await metric(client, "convoy_engine_restarts_total") == 1
@@ -133,7 +134,7 @@ async def test_who_was_let_in_and_is_still_decoded_is_told_too() -> None:
 
     def decode(data: bytes) -> Pixels:
         if data == b"2":
-            decoding.wait(10)
+            decoding.wait(PATIENCE_S)
         return np.full((1, 1, 1), int(data), np.uint8)
 
     async with serving(engines.first, decode=decode, bounds=HUNG, reopen=engines.reopen) as (
@@ -185,7 +186,7 @@ async def test_an_engine_that_hangs_again_and_again_is_given_up_for_good() -> No
     assert len(engines.opened) == 3
     assert not await repository.close(0.01), "three are stuck"
     engines.free()
-    assert await repository.close(10)
+    assert await repository.close(PATIENCE_S)
     assert all(engine.closed for engine in engines.opened)
 
 
@@ -207,7 +208,7 @@ async def test_a_restart_that_fails_is_the_end(opens: bool) -> None:
     assert "cannot be restarted: no memory" in str(await repository.failure())
     assert only(repository).runner.state is State.FAILED
     engine.free.set()
-    assert await repository.close(10)
+    assert await repository.close(PATIENCE_S)
 
 
 @pytest.mark.anyio
@@ -222,7 +223,7 @@ async def test_a_restart_that_hangs_is_the_end(monkeypatch: pytest.MonkeyPatch) 
     assert "cannot be restarted" in str(await repository.failure())
     gate.set()
     engines.free()
-    assert await repository.close(10)
+    assert await repository.close(PATIENCE_S)
     assert engines.opened[1].closed, "even what was opened too late"
 
 
@@ -234,7 +235,7 @@ async def test_with_nothing_to_restart_it_is_the_end() -> None:
     await hang(only(repository), [engine])
     assert "for good" in str(await repository.failure())
     engine.free.set()
-    assert await repository.close(10)
+    assert await repository.close(PATIENCE_S)
 
 
 @pytest.mark.anyio
@@ -260,7 +261,7 @@ async def test_a_hang_while_draining_ends_the_draining_and_starts_nothing() -> N
     assert pipeline.runner.state is State.DRAINING
     assert engines.opened == [engines.first]
     engines.free()
-    assert await repository.close(10)
+    assert await repository.close(PATIENCE_S)
     assert engines.first.closed
 
 
@@ -271,11 +272,11 @@ async def test_a_signal_during_a_restart_is_obeyed() -> None:
     repository = make_repository(engines.first, bounds=HUNG, reopen=engines.reopen)
     await repository.warm_up()
     await hang(only(repository), engines.opened)
-    assert await repository.drain(10)
+    assert await repository.drain(PATIENCE_S)
     assert only(repository).runner.state is State.DRAINING
     gate.set()
     engines.free()
-    assert await repository.close(10)
+    assert await repository.close(PATIENCE_S)
     assert only(repository).runner.state is State.DRAINING
     assert all(engine.closed for engine in engines.opened)
 
@@ -383,14 +384,14 @@ async def test_images_that_no_network_can_take_replace_nothing(
 async def test_a_warm_up_is_bounded_only_where_a_setting_says_so() -> None:
     gate = threading.Event()
     repository = make_repository(
-        FakeEngine(warm_up=lambda: gate.wait(30)), bounds=Bounds(warm_up_s=0.05)
+        FakeEngine(warm_up=lambda: gate.wait(PATIENCE_S)), bounds=Bounds(warm_up_s=0.05)
     )
     with pytest.raises(EngineError, match=r"has not warmed up within 0\.05 s"):
         await repository.warm_up()
     assert only(repository).runner.state is State.FAILED
     assert not await repository.close(0.01)
     gate.set()
-    assert await repository.close(10)
+    assert await repository.close(PATIENCE_S)
 
 
 @pytest.mark.anyio
@@ -399,14 +400,14 @@ async def test_a_warm_up_that_lasts_is_mentioned(
 ) -> None:
     monkeypatch.setattr("service.engine.supervised_engine._REMIND_S", 0.01)
     gate = threading.Event()
-    repository = make_repository(FakeEngine(warm_up=lambda: gate.wait(30)))
+    repository = make_repository(FakeEngine(warm_up=lambda: gate.wait(PATIENCE_S)))
     warming = asyncio.create_task(repository.warm_up())
     await until(lambda: "warming up for" in caplog.text)
     assert not repository.ready
     gate.set()
     await warming
     assert repository.ready
-    await repository.close(10)
+    await repository.close(PATIENCE_S)
 
 
 def only(repository: Repository) -> Pipeline:

@@ -13,6 +13,7 @@ from service.engine.supervised_engine import State
 from service.errors import EngineFailedError
 from service.hosting.pipeline import Pipeline
 from tests.service.engine.test_runner import HUNG, HangingEngine, expire, only, post, ready, score
+from tests.support import PATIENCE_S
 from tests.support.service.client import digits, error_of, metric, samples_in, serving, until
 from tests.support.service.fakes import (
     FakeEngine,
@@ -124,7 +125,7 @@ async def test_it_is_not_ready_only_while_no_engine_serves() -> None:
     gate = threading.Event()
 
     def reopen() -> FakeEngine:
-        gate.wait(30)
+        gate.wait(PATIENCE_S)
         return FakeEngine(max_batch=2)
 
     async with serving(engines[0], others=engines[1:], bounds=HUNG, reopen=reopen) as (client, p):
@@ -164,7 +165,7 @@ async def test_an_engine_that_is_lost_for_good_leaves_the_others_until_the_last(
         await score(pipeline)
     assert isinstance(await failure, EngineError)
     assert state(pipeline) is State.FAILED
-    assert await repository.close(10)
+    assert await repository.close(PATIENCE_S)
 
 
 @pytest.mark.anyio
@@ -191,7 +192,7 @@ async def test_two_models_share_each_device_by_its_number() -> None:
     await asyncio.gather(*(score(both[number % 2]) for number in range(60)))
     assert max(most) == 1
     assert all(engine.batches for engine in engines)
-    assert await repository.close(10)
+    assert await repository.close(PATIENCE_S)
 
 
 @pytest.mark.anyio

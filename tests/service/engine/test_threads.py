@@ -13,6 +13,7 @@ import pytest
 from service.engine.threads import StrayError, ThreadPool
 from service.errors import ThreadLostError
 from tests.support import PATIENCE_S
+from tests.support.service.client import until
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +33,7 @@ async def test_jobs_start_in_order_and_run_side_by_side() -> None:
 
     def meet(n: int) -> int:
         started.append(n)
-        meeting.wait(10)
+        meeting.wait(PATIENCE_S)
         return n
 
     assert await asyncio.gather(*[pool.run(meet, n) for n in range(6)]) == list(range(6))
@@ -88,7 +89,7 @@ async def test_a_job_cancelled_before_its_turn_is_never_run() -> None:
     pool = ThreadPool("test", 1)
     gate = threading.Event()
     ran: list[int] = []
-    first = pool.run(lambda _: gate.wait(10), None)
+    first = pool.run(lambda _: gate.wait(PATIENCE_S), None)
     second = pool.run(ran.append, 2)
     third = pool.run(ran.append, 3)
     second.cancel()
@@ -105,11 +106,10 @@ async def test_a_job_cancelled_while_it_runs_ends_unnoticed() -> None:
 
     def wait(_: None) -> None:
         started.set()
-        gate.wait(10)
+        gate.wait(PATIENCE_S)
 
     job = pool.run(wait, None)
-    while not started.is_set():
-        await asyncio.sleep(0.001)
+    await until(started.is_set)
     job.cancel()
     gate.set()
     assert await pool.run(abs, -1) == 1
@@ -125,11 +125,7 @@ async def test_an_idle_thread_keeps_nothing_of_its_last_job() -> None:
     gone = weakref.ref(picture)
     await pool.run(id, picture)
     del picture
-    for _ in range(500):
-        if gone() is None:
-            break
-        await asyncio.sleep(0.01)
-    assert gone() is None
+    await until(lambda: gone() is None)
     pool.close()
 
 
@@ -142,11 +138,7 @@ async def test_closed_threads_finish_their_jobs_and_end() -> None:
     jobs = [pool.run(time.sleep, 0.01) for _ in range(6)]
     pool.close()
     await asyncio.gather(*jobs)
-    for _ in range(500):
-        if not alive():
-            break
-        await asyncio.sleep(0.01)
-    assert not alive()
+    await until(lambda: not alive())
 
 
 def test_a_job_that_outlives_its_loop_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +146,7 @@ def test_a_job_that_outlives_its_loop_harms_nobody(capsys: pytest.CaptureFixture
     gate = threading.Event()
 
     async def leave() -> None:
-        pool.run(lambda _: gate.wait(10), None)
+        pool.run(lambda _: gate.wait(PATIENCE_S), None)
 
     asyncio.run(leave())
     gate.set()
@@ -171,28 +163,28 @@ async def use(pool: ThreadPool) -> int:
 
 
 async def test_a_job_that_takes_too_long_is_given_up_and_its_thread_replaced() -> None:
-    pool = ThreadPool("test", 1, bound_s=10)
+    pool = ThreadPool("test", 1, bound_s=10_000)  # beside which real time hardly passes
     gate, ended = threading.Event(), threading.Event()
 
     def hang(_: None) -> str:
-        gate.wait(10)
+        gate.wait(PATIENCE_S)
         ended.set()
         return "late"
 
     stuck, behind = pool.run(hang, None), pool.run(abs, -1)
     await begun(pool)
     pool.look(0)  # seen for the first time
-    pool.look(9.9)
+    pool.look(9_800)
     assert not stuck.done()
     assert pool.lost == 0
-    pool.look(0.2)
-    with pytest.raises(ThreadLostError, match=r"stuck for 10\.1 s"):
+    pool.look(300)
+    with pytest.raises(ThreadLostError, match=r"stuck for 10[12]\d\d\.\d s"):
         await stuck
     assert pool.lost == 1
     assert await behind == 1
     (late,) = lost_threads()
     gate.set()
-    assert ended.wait(10)
+    assert ended.wait(PATIENCE_S)
     late.join(PATIENCE_S)
     assert not late.is_alive()
     assert isinstance(stuck.exception(), ThreadLostError)
@@ -201,12 +193,12 @@ async def test_a_job_that_takes_too_long_is_given_up_and_its_thread_replaced() -
 
 
 async def test_bounds_are_of_single_jobs_in_a_thread_not_of_their_wait_for_one() -> None:
-    pool = ThreadPool("test", 1, bound_s=10)
+    pool = ThreadPool("test", 1, bound_s=10_000)
     for _ in range(3):
         gate = threading.Event()
-        job, waiting = pool.run(gate.wait, 10), pool.run(abs, -1)
+        job, waiting = pool.run(gate.wait, PATIENCE_S), pool.run(abs, -1)
         await begun(pool)
-        for seconds in (0, 6):
+        for seconds in (0, 6_000):
             pool.look(seconds)
         gate.set()
         assert await job
@@ -218,7 +210,7 @@ async def test_bounds_are_of_single_jobs_in_a_thread_not_of_their_wait_for_one()
 async def test_a_job_may_have_a_bound_of_its_own_and_time_does_the_looking() -> None:
     pool = ThreadPool("test", 2)
     gate = threading.Event()
-    patient, hasty = pool.run(gate.wait, 10), pool.run(gate.wait, 10, 0.02)
+    patient, hasty = pool.run(gate.wait, PATIENCE_S), pool.run(gate.wait, PATIENCE_S, 0.02)
     with pytest.raises(ThreadLostError):
         await hasty
     assert not patient.done()
@@ -230,7 +222,7 @@ async def test_a_job_may_have_a_bound_of_its_own_and_time_does_the_looking() -> 
 async def test_a_stuck_thread_that_is_not_replaced_does_what_is_behind_once_it_is_free() -> None:
     pool = ThreadPool("test", 1, bound_s=0.02, replaced=False)
     gate = threading.Event()
-    stuck = pool.run(gate.wait, 10)
+    stuck = pool.run(gate.wait, PATIENCE_S)
     with pytest.raises(ThreadLostError):
         await stuck
     behind = pool.run(abs, -1, inf)
@@ -243,7 +235,7 @@ async def test_a_stuck_thread_that_is_not_replaced_does_what_is_behind_once_it_i
 
 
 async def test_a_thread_that_died_is_replaced_and_its_job_is_an_error() -> None:
-    pool = ThreadPool("test", 1, bound_s=10)
+    pool = ThreadPool("test", 1, bound_s=PATIENCE_S)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("threading.excepthook", lambda _: None)
         patch.setattr("service.engine.threads.outcome_of", lambda *_: fail(SystemExit()))
@@ -263,10 +255,10 @@ async def test_a_thread_that_died_is_replaced_and_its_job_is_an_error() -> None:
 async def test_who_left_does_not_keep_a_stuck_thread_from_being_replaced() -> None:
     pool = ThreadPool("test", 1, bound_s=0.02)
     gate = threading.Event()
-    stuck = pool.run(gate.wait, 10)
+    stuck = pool.run(gate.wait, PATIENCE_S)
     await begun(pool)
     stuck.cancel()
-    assert await pool.run(abs, -1) == 1
+    assert await pool.run(abs, -1, inf) == 1
     assert pool.lost == 1
     gate.set()
     pool.close()
@@ -279,7 +271,7 @@ async def test_time_in_which_the_whole_process_stood_still_is_nobodys_fault(
     monkeypatch.setattr("service.engine.threads.monotonic", lambda: clock[0])
     pool = ThreadPool("test", 1, bound_s=4)
     gate = threading.Event()
-    job = pool.run(gate.wait, 10)
+    job = pool.run(gate.wait, PATIENCE_S)
     await begun(pool)
     loop = asyncio.get_running_loop()
     for hours in range(3):  # frozen for an hour between any two looks
@@ -293,9 +285,7 @@ async def test_time_in_which_the_whole_process_stood_still_is_nobodys_fault(
 
 async def begun(pool: ThreadPool) -> None:
     """Wait until the first thread is at a job."""
-    async with asyncio.timeout(PATIENCE_S):
-        while pool._threads[0].job is None:
-            await asyncio.sleep(0.001)
+    await until(lambda: pool._threads[0].job is not None)
 
 
 def lost_threads() -> list[threading.Thread]:
@@ -309,7 +299,7 @@ def lost_threads() -> list[threading.Thread]:
 async def test_a_thread_that_ended_as_it_was_told_is_not_missed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pool = ThreadPool("ended", 2, bound_s=10)
+    pool = ThreadPool("ended", 2, bound_s=PATIENCE_S)
     await pool.run(str.upper, "a")
     pool.close()
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("ended-")]
@@ -337,9 +327,9 @@ async def test_a_listener_that_raises_costs_no_other_job_its_bound() -> None:
     pool = ThreadPool("test", 1, bound_s=0.05)
     fault = ZeroDivisionError()
     gate = threading.Event()
-    pool.post(lambda _: gate.wait(10), None, lambda _result, _error: fail(fault))
+    pool.post(lambda _: gate.wait(PATIENCE_S), None, lambda _result, _error: fail(fault))
     with pytest.raises(ThreadLostError):
-        await pool.run(lambda _: gate.wait(10), None)
+        await pool.run(lambda _: gate.wait(PATIENCE_S), None)
     assert [context["exception"] for context in logged] == [fault]
     assert pool.lost == 2
     gate.set()

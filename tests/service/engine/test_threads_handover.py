@@ -71,7 +71,7 @@ def test_a_process_may_end_while_a_thread_works() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -85,10 +85,10 @@ async def test_a_short_job_that_is_waited_for_is_done_when_it_is_posted() -> Non
         told.append((result, error))
 
     error = ValueError("no")
-    assert pool.post(abs, -1, then, patience_s=10) is None
-    assert pool.post(fail, error, then, patience_s=10) is None
+    assert pool.post(abs, -1, then, patience_s=PATIENCE_S) is None
+    assert pool.post(fail, error, then, patience_s=PATIENCE_S) is None
     assert told == [(1, None), (None, error)]
-    assert await pool.run(abs, -2, patience_s=10) == 2
+    assert await pool.run(abs, -2, patience_s=PATIENCE_S) == 2
     await asyncio.sleep(0.01)
     assert len(told) == 2, "once each"
     pool.close()
@@ -97,7 +97,7 @@ async def test_a_short_job_that_is_waited_for_is_done_when_it_is_posted() -> Non
 async def test_a_job_that_takes_longer_than_it_is_waited_for_comes_back_as_any_other() -> None:
     pool = ThreadPool("test", 1)
     gate = threading.Event()
-    job = pool.run(lambda _: gate.wait(10), None, patience_s=0.001)
+    job = pool.run(lambda _: gate.wait(PATIENCE_S), None, patience_s=0.001)
     assert not job.done()
     gate.set()
     assert await job
@@ -112,13 +112,15 @@ def may_run_on(_: object) -> set[int]:
 async def test_a_thread_is_on_the_event_loop_s_core_only_while_that_waits_for_it() -> None:
     pool = ThreadPool("test", 1)
     anywhere = may_run_on(None)
-    kept = await pool.run(may_run_on, None, patience_s=10)
+    kept = await pool.run(may_run_on, None, patience_s=PATIENCE_S)
     assert len(kept) == 1
     assert kept <= anywhere
     assert await pool.run(may_run_on, None) == anywhere
     gate = threading.Event()
-    await pool.run(abs, 0, patience_s=10)
-    longer = pool.run(lambda _: (gate.wait(10), may_run_on(None))[1], None, patience_s=0.001)
+    await pool.run(abs, 0, patience_s=PATIENCE_S)
+    longer = pool.run(
+        lambda _: (gate.wait(PATIENCE_S), may_run_on(None))[1], None, patience_s=0.001
+    )
     assert not longer.done()
     gate.set()
     assert await longer == anywhere
@@ -126,7 +128,7 @@ async def test_a_thread_is_on_the_event_loop_s_core_only_while_that_waits_for_it
     # Not everywhere, where the event loop itself may not run everywhere.
     os.sched_setaffinity(0, {min(anywhere)})
     try:
-        await pool.run(abs, 0, patience_s=10)
+        await pool.run(abs, 0, patience_s=PATIENCE_S)
         assert await pool.run(may_run_on, None) == {min(anywhere)}
     finally:
         os.sched_setaffinity(0, anywhere)
@@ -141,7 +143,7 @@ async def test_a_thread_that_cannot_be_put_on_a_core_works_all_the_same(
 
     monkeypatch.setattr("service.engine.threads.keep_on", refuse)
     pool = ThreadPool("test", 1)
-    assert await pool.run(abs, -1, patience_s=10) == 1
+    assert await pool.run(abs, -1, patience_s=PATIENCE_S) == 1
     assert await pool.run(abs, -2) == 2
     pool.close()
 
@@ -164,7 +166,7 @@ async def test_a_job_is_told_once_whoever_gives_up_first(round_: int) -> None:
 async def test_a_job_that_is_waited_for_behind_a_stuck_one_is_given_up_in_time() -> None:
     pool = ThreadPool("test", 1, replaced=False)
     gate = threading.Event()
-    stuck = pool.run(lambda _: gate.wait(10), None)
+    stuck = pool.run(lambda _: gate.wait(PATIENCE_S), None)
     behind = pool.run(abs, -1, patience_s=0.001)
     assert not behind.done()
     gate.set()

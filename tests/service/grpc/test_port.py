@@ -108,7 +108,7 @@ async def client(
         await until(lambda: not repository.requests)
         admission = pipeline.admission
         assert (admission.images, admission.room.taken, port._arrivals.images) == (0, 0, 0)
-        assert await repository.close(5)
+        assert await repository.close(PATIENCE_S)
 
 
 def opened(port: GrpcPort, **options: Any) -> Any:
@@ -167,10 +167,13 @@ async def test_long_contents_are_read_in_a_thread() -> None:
 
 @run
 async def test_requests_together_make_batches() -> None:
-    engine = FakeEngine(delay_s=0.02)
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
     async with client(engine) as asking:
-        found = await asyncio.gather(*(asking.digits(n % 10) for n in range(24)))
-        assert found == [[n % 10] for n in range(24)]
+        asked = [asyncio.create_task(asking.digits(n % 10)) for n in range(24)]
+        await until(lambda: asking.pipeline.admission.images == 24)
+        gate.set()
+        assert await asyncio.gather(*asked) == [[n % 10] for n in range(24)]
         assert len(engine.batches) < 12
 
 
@@ -245,10 +248,10 @@ async def test_a_stream_has_few_bytes_in_flight_and_waits_after_a_refusal(
         gate.clear()
         asking.pipeline.admission.expected_wait_s = lambda: 0.3
         stream = asking.call("ModelStreamInfer")()
+        began = asyncio.get_running_loop().time()
         for _ in range(3):
             await stream.write(digit(*[1] * 8))
         await until(lambda: asking.ended[-1].status == Code.TOO_MANY)  # the third
-        began = asyncio.get_running_loop().time()
         await stream.write(digit(*[1] * 8))
         gate.set()
         errors = [(await stream.read()).error_message for _ in range(4)]
@@ -318,11 +321,15 @@ async def test_a_deadline_of_grpc_is_the_requests() -> None:
     async with client(engine) as asking:
         first = asyncio.create_task(asking.digits(1))
         await until(lambda: engine.batches == [1])
-        async with refused(Status.DEADLINE_EXCEEDED):
-            await asking.digits(2, timeout=0.1)
-        await until(lambda: len(asking.ended) == 1)
-        assert asking.ended[0].status in (Code.TOO_LATE, Code.CLIENT_LEFT)
-        assert asking.pipeline.runner.batcher.depth == 0
+        timeout_s = 0.1
+        while not asking.ended:  # on a busy machine one may not leave its client in time
+            async with refused(Status.DEADLINE_EXCEEDED):
+                await asking.digits(2, timeout=timeout_s)
+            await asyncio.sleep(timeout_s)
+            timeout_s *= 2
+        statuses = {record.status for record in asking.ended}
+        assert statuses <= {Code.TOO_LATE, Code.CLIENT_LEFT}
+        await until(lambda: asking.pipeline.runner.batcher.depth == 0)
         gate.set()
         await first
     assert engine.batches == [1]
@@ -335,7 +342,7 @@ async def test_the_sooner_of_two_deadlines_holds() -> None:
         asked = digit(2)
         asked.parameters["timeout"].int64_param = 1
         async with refused(Status.DEADLINE_EXCEEDED, "its deadline"):
-            await asking.ask(asked, timeout=30)
+            await asking.ask(asked, timeout=PATIENCE_S)
 
 
 @run
@@ -396,9 +403,9 @@ async def test_images_of_a_client_are_limited_as_over_http() -> None:
         assert await waiting == [1, 2, 3]
         assert await asking.digits(5) == [5]
         assert asking.edge.inside == {}
-    async with client(limits=Limits(rate=2)) as asking:
+    async with client(limits=Limits(rate=0.01)) as asking:
         assert await asking.digits(1, 1) == [1, 1]
-        async with refused(Status.RESOURCE_EXHAUSTED, "2 images per second"):
+        async with refused(Status.RESOURCE_EXHAUSTED, "0.01 images per second"):
             await asking.digits(1)
 
 
@@ -435,12 +442,16 @@ async def test_of_too_many_that_arrive_the_newest_of_who_has_most_gives_way(tmp_
 
 @run
 async def test_a_stream_is_answered_in_its_order_and_goes_on_after_an_error() -> None:
-    engine = FakeEngine(delay_s=0.02)
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
     async with client(engine) as asking:
         sent = [digit(n % 10) for n in range(20)]
         sent[5] = digit(1, model="no")
         sent[6] = b"\xff"
-        answers = [each async for each in asking.call("ModelStreamInfer")(iter(sent))]
+        stream = asking.call("ModelStreamInfer")(iter(sent))
+        await until(lambda: asking.pipeline.admission.images == 18)
+        gate.set()
+        answers = [each async for each in stream]
         assert "unknown model: 'no'" in answers[5].error_message
         assert "does not end" in answers[6].error_message
         found = [digits_in(a.infer_response)[0] for a in answers if not a.error_message]
@@ -622,14 +633,19 @@ async def test_a_defect_is_logged_and_not_told(caplog: pytest.LogCaptureFixture)
 
 @run
 async def test_requests_inside_are_answered_after_the_port_stops() -> None:
-    engine = FakeEngine(delay_s=0.2)
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
     async with client(engine) as asking:
         asked = asyncio.create_task(asking.digits(1))
         await until(lambda: engine.batches == [1])
-        await asking.port.stop(5)
+        stopping = asyncio.create_task(asking.port.stop(PATIENCE_S))
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        gate.set()
+        await stopping
         assert await asked == [1]
         async with opened(asking.port) as late, refused(Status.UNAVAILABLE):
-            await late.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=2)
+            await late.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=PATIENCE_S)
 
 
 @run
@@ -678,8 +694,8 @@ async def read_to_the_end(stream: Any) -> None:
 async def test_a_stream_whose_client_reads_nothing_keeps_few_answers_and_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    limits, most = Limits(answer_s=1.0), 0
-    async with client(wide(), limits=limits) as asking:
+    most = 0
+    async with client(wide(), limits=Limits(answer_s=1.0)) as asking:
         room = asking.pipeline.admission.room
         options = [("grpc.use_local_subchannel_pool", 1), *_NARROW]
         address = f"127.0.0.1:{asking.port.number}"
@@ -689,10 +705,16 @@ async def test_a_stream_whose_client_reads_nothing_keeps_few_answers_and_ends(
             for _ in range(30):
                 with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
                     await stream.write(long_answers())
-                most = max(most, room.taken)
                 await asyncio.sleep(0.01)
-            assert 500_000 < most < 5 * _UNREAD_BYTES  # of 30 MB
+
+            def peak() -> int:
+                nonlocal most
+                most = max(most, room.most_taken())
+                return most
+
+            await until(lambda: peak() > 500_000)
             await until(lambda: not room.taken)  # though the client is there, and reads nothing
+            assert peak() < 5 * _UNREAD_BYTES  # of 30 MB
             with pytest.raises(grpc.aio.AioRpcError):
                 await read_to_the_end(stream)
     assert "Traceback" not in caplog.text
@@ -795,7 +817,7 @@ async def test_a_single_answer_that_is_not_read_ends_too() -> None:
         async with grpc.aio.insecure_channel(address, options=options) as channel:
             method = channel.stream_stream(f"/{INFERENCE}/{INFER}")()  # which reads when asked to
             await method.write(long_answers().SerializeToString())
-            await until(lambda: room.taken > 500_000)
+            await until(lambda: room.most_taken() > 500_000)
             await until(lambda: not room.taken)
 
 

@@ -81,6 +81,9 @@ async def test_one_address_leaves_connections_to_others() -> None:
 async def test_the_longest_silent_connection_gives_way_to_a_new_one() -> None:
     async with client(limits=FEW) as asking:
         with silent(asking.port.number, 6) as opened:
+            counted = asking.port._connections
+            assert counted is not None
+            await until(lambda: len(counted._open) == 6)
             await asyncio.sleep(2 * GRACE_S)
             with silent(asking.port.number, 1) as newest:
                 await until(lambda: sum(map(is_closed, opened)) == 1)

@@ -56,20 +56,22 @@ def test_an_error_is_raised_here_and_says_where_it_was_raised_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "how"),
+    ("end", "bound_s", "how"),
     [
-        (partial(os._exit, 3), "ended with status 3"),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), "was ended by signal 9"),
-        (partial(time.sleep, PATIENCE_S), "is stuck for 0.2 s"),
+        (partial(os._exit, 3), PATIENCE_S, "ended with status 3"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), PATIENCE_S, "was ended by signal 9"),
+        (partial(time.sleep, 10 * PATIENCE_S), 0.2, "is stuck for 0.2 s"),
     ],
 )
-def test_a_copy_that_ends_too_early_is_an_error(end: Callable[[], object], how: str) -> None:
+def test_a_copy_that_ends_too_early_is_an_error(
+    end: Callable[[], object], bound_s: float, how: str
+) -> None:
     def fail() -> Iterator[object]:
         yield "first"
         end()
         yield "second"
 
-    made = begin(fail, 0.2)
+    made = begin(fail, bound_s)
     assert next(made) == "first"
     with pytest.raises(ModelError, match=f"the copy {how}"):
         next(made)

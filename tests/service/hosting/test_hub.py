@@ -19,6 +19,7 @@ from service.hosting.hub import Address, parse_address, pull
 from service.hosting.loading import OpenModel, open_models
 from service.hosting.reading import load
 from service.settings import HubAccess, Settings, SettingsError, hub_access
+from tests.support import PATIENCE_S
 from tests.support.servers.answering import answering, send_part
 from tests.support.servers.fake_hub import COMMIT, REPOSITORY, Answer, FakeHub, fake_hub, send
 
@@ -34,6 +35,7 @@ FILES = {
 }
 FLOWERS = Address("maker", "flowers")
 MAIN, LISTED = "main", f"/api/models/{REPOSITORY}/revision/main"
+STALLED_S = 2.5  # longer than a busy machine takes to begin an answer
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +44,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(download, "_STALLED_S", 0.5)
+    monkeypatch.setattr(download, "_STALLED_S", PATIENCE_S)
     monkeypatch.setattr(download, "_PAUSE_S", 0.0)
 
 
@@ -266,9 +268,11 @@ def cut(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
 
 
 def stall(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
+    """Half of what is left, and the rest never comes; all later answers have their time."""
     cut(handler, data, begin)
     handler.wfile.flush()
-    threading.Event().wait(1.5)
+    download._STALLED_S = PATIENCE_S
+    handler.connection.recv(1)  # until the client closes
 
 
 def drop(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
@@ -352,8 +356,10 @@ def changed(key: str, value: object) -> Answer:
     ],
 )
 def test_what_fails_for_a_while_is_tried_again(
-    flowers: FakeHub, name: str, faults: list[Answer]
+    flowers: FakeHub, name: str, faults: list[Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if stall in faults:
+        monkeypatch.setattr(download, "_STALLED_S", STALLED_S)
     flowers.faults[name] += faults
     path = got(flowers)
     assert path.read_bytes() == MODEL

@@ -13,6 +13,7 @@ from service.api.app import create_app
 from service.hosting import opening
 from service.hosting.opening import add_models, make_repository
 from service.settings import Settings, SettingsError
+from tests.support import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +27,7 @@ async def test_the_settings_bound_the_repository() -> None:
     assert pipeline.runner.max_batch == 2
     assert pipeline.admission.max_images == 5
     assert repository.max_body_bytes == SETTINGS.max_body_bytes
-    await repository.close(1)
+    await repository.close(PATIENCE_S)
 
 
 async def test_a_default_model_that_is_not_served_is_refused() -> None:
@@ -34,7 +35,7 @@ async def test_a_default_model_that_is_not_served_is_refused() -> None:
     repository = make_repository(settings)
     with pytest.raises(SettingsError, match="other is not served; there are digits"):
         add_models(repository, settings)
-    await repository.close(1)
+    await repository.close(PATIENCE_S)
 
 
 async def test_a_model_of_a_hub_is_the_default_beside_itself_without_asking_the_hub(
@@ -48,7 +49,7 @@ async def test_a_model_of_a_hub_is_the_default_beside_itself_without_asking_the_
     ):
         repository = make_repository(settings)
         assert repository._default == name
-        await repository.close(1)
+        await repository.close(PATIENCE_S)
 
 
 async def test_the_first_of_a_model_beside_itself_is_the_default() -> None:
@@ -57,7 +58,7 @@ async def test_the_first_of_a_model_beside_itself_is_the_default() -> None:
     add_models(repository, settings)
     assert list(repository.models) == ["digits", "digits-40"]
     assert repository.default is repository.models["digits"]
-    await repository.close(1)
+    await repository.close(PATIENCE_S)
 
 
 async def test_another_asgi_server_runs_the_application_within_its_lifespan() -> None:
@@ -68,8 +69,8 @@ async def test_another_asgi_server_runs_the_application_within_its_lifespan() ->
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await repository.warm_up()
         yield
-        assert await repository.drain(1)
-        await repository.close(1)
+        assert await repository.drain(PATIENCE_S)
+        await repository.close(PATIENCE_S)
 
     app = create_app(repository, lifespan=lifespan)
     image = (BUILT_IN_MODEL.parent / "samples" / "3_ink_on_paper.jpg").read_bytes()

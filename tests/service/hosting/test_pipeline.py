@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from models import Kind
+from tests.support import PATIENCE_S
 from tests.support.service.fakes import FakeEngine, make_repository
 
 
@@ -26,4 +27,4 @@ async def test_resizing_is_left_to_engines_that_all_resize_as_long_as_few_images
     pipeline.admission.images += 1  # a file takes no more memory than its request's body
     assert list(pipeline.left) == [Kind.JPEG]
     pipeline.admission.images -= 129
-    await repository.close(5)
+    await repository.close(PATIENCE_S)

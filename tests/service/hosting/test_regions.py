@@ -149,7 +149,7 @@ def test_a_client_that_leases_its_file_does_not_hold_the_server_up(file: Path) -
         started = time.monotonic()
         with pytest.raises(BadRequestError, match="Unable to open shared memory region"):
             Regions(40).register("r", file.name, 0, 1)
-        assert time.monotonic() - started < 20  # the kernel ends a lease after 45 s
+        assert time.monotonic() - started < 40  # the kernel ends a lease after 45 s
     finally:
         os.close(leased)
         signal.signal(signal.SIGIO, before)

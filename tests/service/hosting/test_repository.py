@@ -17,6 +17,7 @@ from service.hosting.opening import add_models, make_repository
 from service.hosting.repository import Repository
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
+from tests.support import PATIENCE_S
 from tests.support.servers.several_models import CHANNELS, SAMPLES, make_models
 from tests.support.service.client import AppClient, metric_in, until
 from tests.support.service.fakes import make_repository as make_fakes
@@ -44,7 +45,7 @@ async def repository(tmp_path: Path) -> AsyncIterator[Repository]:
     repository = repository_of(folder)
     await repository.warm_up()
     yield repository
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 async def test_the_other_models_are_served_and_the_server_is_ready(repository: Repository) -> None:
@@ -104,7 +105,7 @@ async def test_a_guess_and_its_doubts_are_listed() -> None:
     async with AppClient(create_app(repository)) as client:
         (told,) = (await client.get("/v1/models")).json()["models"]
     assert (told["guess"], told["warning"], told["error"]) == ("imagenet", "probably wrong", "")
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 async def test_no_other_model_stands_in_for_a_broken_default(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ async def test_no_other_model_stands_in_for_a_broken_default(tmp_path: Path) -> 
         async with AppClient(create_app(repository)) as client:
             answer = await client.post("/v1/classify", content=THREE)
         assert answer.status_code == status
-        await repository.close(5)
+        await repository.close(PATIENCE_S)
 
 
 async def test_another_version_of_a_broken_model_is_unknown(repository: Repository) -> None:
@@ -131,7 +132,7 @@ async def test_a_folder_of_one_model_has_it_as_its_default(tmp_path: Path) -> No
     shutil.copy(BUILT_IN_MODEL, tmp_path / "mine" / "model.onnx")
     repository = repository_of(tmp_path)
     assert repository.default is repository.models["mine"]
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 async def test_who_asks_for_metrics_while_they_are_made_shares_the_next(
@@ -141,7 +142,7 @@ async def test_who_asks_for_metrics_while_they_are_made_shares_the_next(
 
     def exposition(_: Metrics) -> bytes:
         made.append(len(made))
-        gate.wait(10)
+        gate.wait(PATIENCE_S)
         time.sleep(0.02)
         return b"%d" % made[-1]
 
@@ -152,13 +153,13 @@ async def test_who_asks_for_metrics_while_they_are_made_shares_the_next(
     asked = [fakes.exposition() for _ in range(20)]
     left = asyncio.ensure_future(fakes.exposition())
     left.cancel()
+    began = time.monotonic()
     gate.set()
     assert await first == b"0"
-    began = time.monotonic()
     assert await asyncio.gather(*asked) == [b"1"] * 20
     assert time.monotonic() - began > 4 * 0.02
     assert await fakes.exposition() == b"2"
-    await fakes.close(5)
+    await fakes.close(PATIENCE_S)
 
 
 async def test_metrics_are_made_again_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,4 +172,4 @@ async def test_metrics_are_made_again_after_an_error(monkeypatch: pytest.MonkeyP
         with pytest.raises(OSError, match="driver"):
             await fakes.exposition()
     assert b"convoy_ready" in await fakes.exposition()
-    await fakes.close(5)
+    await fakes.close(PATIENCE_S)

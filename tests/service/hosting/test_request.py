@@ -27,6 +27,7 @@ from service.hosting.pipeline import Pipeline
 from service.hosting.request import ImageRequest, Outcome, Request
 from service.images.decode_pool import Decoding
 from service.telemetry.record import RequestRecord
+from tests.support import PATIENCE_S
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, decode_digit, make_repository
 
@@ -41,7 +42,7 @@ async def pipeline_of(engine: FakeEngine) -> AsyncIterator[Pipeline]:
     yield pipeline
     assert pipeline.admission.requests == 0
     assert pipeline.admission.room.taken == 0
-    assert await repository.close(5)
+    assert await repository.close(PATIENCE_S)
 
 
 def opened(pipeline: Pipeline, then: Callable[[Outcome], None], client: Client = ANYONE) -> Request:
@@ -286,4 +287,4 @@ async def test_what_a_file_is_copied_to_counts_beside_it() -> None:
     await until(lambda: len(ended) == 1)
     call.end()
     assert room.taken == 0
-    assert await repository.close(5)
+    assert await repository.close(PATIENCE_S)

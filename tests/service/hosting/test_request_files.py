@@ -23,6 +23,7 @@ from service.hosting.request import ImageRequest, Outcome, Request
 from service.images.decode_pool import DecodePool
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
+from tests.support import PATIENCE_S
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeDecoder, FakeEngine, make_repository, prepare_file
 
@@ -43,7 +44,7 @@ async def pipeline_of(engine: FakeEngine, **options: Any) -> AsyncIterator[Pipel
     yield pipeline
     assert (pipeline.admission.requests, pipeline.admission.images) == (0, 0)
     assert pipeline.admission.room.taken == 0
-    assert await repository.close(5)
+    assert await repository.close(PATIENCE_S)
 
 
 class Ask:

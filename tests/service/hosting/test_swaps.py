@@ -37,6 +37,7 @@ from service.hosting.repository import Repository
 from service.hosting.swaps import Swaps
 from service.hosting.trial import Trial
 from service.settings import Settings
+from tests.support import PATIENCE_S
 from tests.support.servers import served as live
 from tests.support.service.client import AppClient, error_of, metric, samples_in, until
 from tests.support.service.fakes import (
@@ -158,8 +159,8 @@ async def serving(
     await repository.warm_up()
     async with AppClient(create_app(repository)) as client:
         yield Served(client, repository, changes)
-    assert await repository.drain(5)
-    await repository.close(5)
+    assert await repository.drain(PATIENCE_S)
+    await repository.close(PATIENCE_S)
     for pipeline in repository.models.values():
         admission = pipeline.admission
         assert (admission.requests, admission.images, admission.room.taken) == (0, 0, 0)
@@ -583,7 +584,7 @@ async def test_a_new_model_that_fails_is_listed_as_broken(folder: Folder, served
 
 async def test_a_load_goes_on_without_the_client_that_asked(folder: Folder, served: Served) -> None:
     gate = threading.Event()
-    folder.put("b", partial(engine_of, 2, warm_up=lambda: gate.wait(5)))
+    folder.put("b", partial(engine_of, 2, warm_up=lambda: gate.wait(PATIENCE_S)))
     asking = asyncio.create_task(served.changes.load(FAKE))
     await until(lambda: folder.opened == ["2"])
     asking.cancel()
@@ -595,7 +596,7 @@ async def test_a_load_goes_on_without_the_client_that_asked(folder: Folder, serv
 
 async def test_a_server_that_ends_lets_nothing_take_over(folder: Folder, served: Served) -> None:
     gate = threading.Event()
-    new = engine_of(2, warm_up=lambda: gate.wait(5))
+    new = engine_of(2, warm_up=lambda: gate.wait(PATIENCE_S))
     folder.put("b", lambda: new)
     asking = asyncio.create_task(served.changes.load(FAKE))
     await until(lambda: len(list(served.repository._every)) == 2)
@@ -622,12 +623,12 @@ async def test_a_server_that_ends_waits_for_no_trial(
     await until(lambda: bool(processes._busy))
     served.changes.stop()
     with pytest.raises(ShuttingDownError):
-        await asyncio.wait_for(asking, 10)
+        await asyncio.wait_for(asking, PATIENCE_S)
     assert not processes._busy
 
 
 def tried_for_long(changes: Swaps, _: object) -> object:
-    return changes._processes.run(partial(time.sleep, 60))
+    return changes._processes.run(partial(time.sleep, 10 * PATIENCE_S))
 
 
 async def test_a_trial_that_crashes_leaves_the_old_version(
@@ -659,7 +660,7 @@ async def test_what_is_being_loaded_is_closed_with_the_server(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    new = engine_of(2, warm_up=lambda: gate.wait(5))
+    new = engine_of(2, warm_up=lambda: gate.wait(PATIENCE_S))
     async with serving(folder, monkeypatch) as served:
         folder.put("b", lambda: new)
         asking = asyncio.create_task(served.changes.load(FAKE))

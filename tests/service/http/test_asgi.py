@@ -77,7 +77,7 @@ def requests() -> Iterator[bytes]:
     # Headers.
     yield from (
         post(b"7", f"X-Timeout-Ms: {value}")
-        for value in ("5000", "1e4", "0", "-1", "nan", "inf", "soon", "1" * 30)
+        for value in ("60000", "1e5", "0", "-1", "nan", "inf", "soon", "1" * 30)
     )
     yield from (
         post(b"7", f"X-Priority: {value}") for value in ("1", "2", "0", "-1", "1.5", "9" * 9)
@@ -100,7 +100,7 @@ def requests() -> Iterator[bytes]:
     ]
     yield from (v2(tensor(**fields)) for fields in spoilt)
     yield from (v2(body) for body in (b"", b"{", b"[]", b"{}", b'{"inputs": []}', b"\xff"))
-    yield v2(tensor(), "X-Timeout-Ms: 5000")
+    yield v2(tensor(), "X-Timeout-Ms: 60000")
 
 
 def steady(body: bytes) -> Any:

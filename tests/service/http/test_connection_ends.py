@@ -13,6 +13,7 @@ from service.api.app import create_app
 from service.edge.connections import GRACE_S
 from service.http import connection as connection_module
 from service.http.connection import Connection
+from tests.support import PATIENCE_S
 from tests.support.servers.listening import Client, OpenPort, Reply, get, listening, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
@@ -37,8 +38,8 @@ async def convoy(
         server.edge.leaving = leaving
         yield server
     (pipeline,) = repository.models.values()
-    assert await pipeline.drain(5)
-    await repository.close(5)
+    assert await pipeline.drain(PATIENCE_S)
+    await repository.close(PATIENCE_S)
 
 
 def only(server: OpenPort) -> Connection:
@@ -117,7 +118,7 @@ async def test_an_idle_connection_is_kept_for_the_notice_and_closed_at_its_end()
         client = await server.send(post(b"7"))
         assert digit(await client.reply()) == 7
         server.edge.leaving = True
-        await asyncio.sleep(GRACE_S)
+        await asyncio.sleep(1.2 * GRACE_S)
         connection = only(server)
         assert not connection._transport.is_closing()
         connection.shutdown()
@@ -126,7 +127,10 @@ async def test_an_idle_connection_is_kept_for_the_notice_and_closed_at_its_end()
 
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["opened", "answered"])
-async def test_a_request_that_may_be_on_its_way_is_waited_for(fresh: bool) -> None:
+async def test_a_request_that_may_be_on_its_way_is_waited_for(
+    fresh: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "GRACE_S", PATIENCE_S)
     async with convoy(leaving=fresh) as server:
         client = await server.connect()
         await until(lambda: bool(server.connections))
@@ -135,10 +139,11 @@ async def test_a_request_that_may_be_on_its_way_is_waited_for(fresh: bool) -> No
             assert digit(await client.reply()) == 1
             server.edge.leaving = True
         only(server).shutdown()
-        await asyncio.sleep(GRACE_S / 2)
+        await asyncio.sleep(0.01)
         client.send(post(b"2"))
         reply = await client.reply()
         assert (digit(reply), reply.headers["connection"]) == (2, "close")
+        monkeypatch.setattr(connection_module, "GRACE_S", 0.05)
         silent = await server.connect()  # but not for longer
         await until(lambda: len(server.connections) == 2)
         for connection in tuple(server.connections):
@@ -161,19 +166,19 @@ async def test_a_request_that_has_arrived_is_read_before_its_connection_is_close
 
 
 async def test_an_answer_of_which_the_head_is_sent_is_the_last_all_the_same() -> None:
-    sent = asyncio.Event()
+    begun, sent = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"content-length", b"2")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"o", "more_body": True})
+        begun.set()
         await sent.wait()
         await send({"type": "http.response.body", "body": b"k"})
 
     async with listening(slow) as server:
         client = await server.send(get("/"))
-        await until(lambda: bool(server.connections) and bool(only(server)._answers.queue))
-        await asyncio.sleep(0.01)
+        await begun.wait()
         server.edge.leaving = True
         only(server).shutdown()
         sent.set()

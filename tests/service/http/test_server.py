@@ -13,6 +13,7 @@ from service.fair_queue import ANYONE
 from service.hosting.admission import ByteRoom, Held
 from service.http.server import SWITCH_S, Server, http_settings, turn_away
 from service.settings import Settings
+from tests.support import PATIENCE_S
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux filters the packets of a socket")
@@ -22,7 +23,7 @@ def test_who_connects_as_listening_ends_is_refused_and_who_was_before_is_served(
         address = listener.getsockname()
         early = socket.create_connection(address)
         turn_away(listener)
-        late = pool.submit(socket.create_connection, address, 20)
+        late = pool.submit(socket.create_connection, address, PATIENCE_S)
         time.sleep(0.2)
         accepted, _ = listener.accept()
         with pytest.raises(BlockingIOError):  # its handshake did not begin
@@ -31,7 +32,7 @@ def test_who_connects_as_listening_ends_is_refused_and_who_was_before_is_served(
         with pytest.raises(ConnectionRefusedError):
             late.result()
         with early, accepted:
-            accepted.settimeout(20)
+            accepted.settimeout(PATIENCE_S)
             early.sendall(b"more")
             assert accepted.recv(10) == b"more"
 

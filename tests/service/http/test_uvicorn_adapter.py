@@ -21,6 +21,7 @@ from uvicorn.server import Server, ServerState
 
 from service.http.connection import Connection
 from service.http.uvicorn_adapter import AsgiCall
+from tests.support import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -205,5 +206,5 @@ def test_a_server_makes_connections_with_the_arguments_that_connection_takes() -
         writer.close()
         await server.shutdown(sockets=[listener])
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
     assert [set(arguments) for arguments in made] == [set(parameters(Connection))]

@@ -14,6 +14,7 @@ from service.engine.lane import Cost
 from service.errors import DecodersBusyError, PayloadTooLargeError, ThreadLostError
 from service.fair_queue import ANYONE, Client
 from service.images.decode_pool import DecodePool, Decoding
+from tests.support import PATIENCE_S
 from tests.support.service.client import until
 
 MB = 2**20
@@ -34,7 +35,7 @@ class Table:
 
         def run() -> Pixels:
             self.begun.append(name)
-            gate.wait(5)
+            gate.wait(PATIENCE_S)
             if error is not None:
                 raise error
             return np.zeros((1, 1, 1), np.uint8)
@@ -69,7 +70,7 @@ HOSTILE, HONEST = Client("hostile"), Client("honest")
 
 
 def with_pool(
-    threads: int = 4, budget: int = BUDGET, bound_s: float = 10
+    threads: int = 4, budget: int = BUDGET, bound_s: float = 10 * PATIENCE_S
 ) -> Callable[[Callable[[DecodePool, Table], Coroutine[Any, Any, None]]], Callable[[], None]]:
     def decorate(
         test: Callable[[DecodePool, Table], Coroutine[Any, Any, None]],
@@ -161,10 +162,13 @@ async def test_an_error_is_told_and_gives_memory_back(pool: DecodePool, table: T
     assert pool._large.bytes == 0
 
 
-@with_pool(threads=2, bound_s=0.05)
+@with_pool(threads=2)
 async def test_a_large_image_that_hangs_is_given_up(pool: DecodePool, table: Table) -> None:
     table.post(pool, "hangs", LARGE)
     table.post(pool, "next", LARGE)
+    await until(lambda: table.begun == ["hangs"])
+    for seconds in (0, 10 * PATIENCE_S):  # which pass
+        pool._large.pool.look(seconds)
     await until(lambda: bool(table.ended))
     assert isinstance(table.ended[0][1], ThreadLostError)
     table.gates["next"].set()
@@ -270,7 +274,7 @@ def test_resizing_is_left_to_the_engine_where_asked_but_for_large_images(threads
     only_whole = Decoding(Cost(), lambda: whole)
 
     async def run() -> None:
-        pool, images = DecodePool(threads, BUDGET, bound_s=10), list[Pixels]()
+        pool, images = DecodePool(threads, BUDGET, bound_s=PATIENCE_S), list[Pixels]()
 
         def take(image: Pixels, _: Exception | None) -> None:
             images.append(image)
@@ -296,7 +300,7 @@ def test_what_is_decoded_apart_is_with_the_large_ones_however_small() -> None:
         return decode()
 
     async def run() -> None:
-        pool, images = DecodePool(1, BUDGET, bound_s=10, apart=apart), list[Pixels]()
+        pool, images = DecodePool(1, BUDGET, bound_s=PATIENCE_S, apart=apart), list[Pixels]()
         pixels = np.zeros((1, 1, 1), np.uint8)
 
         def has(number: int) -> bool:

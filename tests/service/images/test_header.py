@@ -26,6 +26,7 @@ from service.images.header import parse_image_file
 from service.images.jpeg import MAX_SCANS
 from service.images.prepare import ImageLimits, prepare_image
 from tests.service.images.test_prepare import RGB, decode
+from tests.support import PATIENCE_S
 from tests.support.images.files import (
     encode,
     exif,
@@ -338,7 +339,7 @@ sys.exit("not refused")
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

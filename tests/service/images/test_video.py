@@ -35,6 +35,7 @@ from service.images.prepare import ImageLimits
 from service.images.signatures import WEBM
 from service.images.video import Video
 from service.images.webm import parse_webm
+from tests.support import PATIENCE_S
 from tests.support.clips.videos import video
 from tests.support.images.files import scene
 
@@ -91,7 +92,7 @@ def decode(data: bytes, limits: ImageLimits = LIMITS) -> np.ndarray[Any, Any]:
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[ProcessPool]:
-    made = ProcessPool(DecoderLostError, bound_s=20)
+    made = ProcessPool(DecoderLostError, bound_s=PATIENCE_S)
     yield made
     made.close()
 

@@ -18,6 +18,7 @@ from service.machine.memory import (
     resident_bytes,
 )
 from tests.service.edge.test_edge import convoy
+from tests.support import PATIENCE_S
 from tests.support.servers.listening import get, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
@@ -127,7 +128,7 @@ def test_a_server_gives_back_what_it_does_not_use(monkeypatch: pytest.MonkeyPatc
         await until(lambda: resident_bytes() < most - 30_000_000)
         assert last
         giving.cancel()
-        await repository.close(5)
+        await repository.close(PATIENCE_S)
 
     asyncio.run(scenario())
 

@@ -206,7 +206,7 @@ def test_a_full_pipe_blocks_no_writer_and_dropped_lines_are_counted(
 
 def _read_lines(pipe: Pipe, writer: LineWriter) -> list[str]:
     def end() -> None:
-        writer.close(10)
+        writer.close(PATIENCE_S)
         os.close(pipe.writer)
 
     text = os.read(pipe.reader, 65536)

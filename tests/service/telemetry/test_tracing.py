@@ -17,6 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from service.api.app import create_app
 from service.telemetry.tracing import Traces
 from tests.service.whole.test_edge_process import serving
+from tests.support import PATIENCE_S
 from tests.support.command_line import Run
 from tests.support.servers.control import until
 from tests.support.servers.listening import get, listening, post
@@ -41,7 +42,7 @@ async def spans_of(
     async with listening(app, endpoints=endpoints, ended=traces) as server:
         for request in requests:
             await server.ask(request)
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
     return list(exporter.get_finished_spans())
 
 

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from tritonclient.utils import InferenceServerException
 
 from models import BUILT_IN_MODEL
-from tests.support import ROOT
+from tests.support import PATIENCE_S, ROOT
 from tests.support.servers.several_models import SAMPLES, announced, save_channels
 from tests.support.service.triton import files_input
 
@@ -164,7 +164,7 @@ def test_every_answer_about_a_broken_model_says_why_without_the_servers_folders(
     http, grpc = addresses
     says = BROKEN[name][1]
     with (
-        httpx.Client(base_url=f"http://{http}", timeout=60) as client,
+        httpx.Client(base_url=f"http://{http}", timeout=PATIENCE_S) as client,
         triton_grpc.InferenceServerClient(grpc) as other,
     ):
         every = [*_by_http(client, name), *_by_grpc(other, name)]
@@ -186,7 +186,7 @@ def test_a_version_that_is_refused_is_named_without_the_servers_folders(
     (folder / "digits/model.onnx").write_text("this is no model")
     says = "version 2 of digits is not served: models/digits/model.onnx is not an ONNX model"
     with (
-        httpx.Client(base_url=f"http://{http}", timeout=60) as client,
+        httpx.Client(base_url=f"http://{http}", timeout=PATIENCE_S) as client,
         triton_grpc.InferenceServerClient(grpc) as other,
     ):
         refused = client.post("/v2/repository/models/digits/load")

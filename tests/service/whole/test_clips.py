@@ -36,6 +36,7 @@ from service.images.clip import CLIP_TYPES, prepare_clip
 from service.images.prepare import ImageLimits
 from tests.service.images.test_clip import REFUSED
 from tests.service.images.test_video import REFUSED as REFUSED_VIDEOS
+from tests.support import PATIENCE_S
 from tests.support.clips import MODEL_PATH
 from tests.support.clips.moving import FRAMES, MOTIONS, clips_of, moving
 from tests.support.clips.videos import video
@@ -65,7 +66,7 @@ async def served(classifier: Classifier, engine: Engine) -> AsyncIterator[AppCli
     await repository.warm_up()
     async with AppClient(create_app(repository)) as client:
         yield client
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 @asynccontextmanager

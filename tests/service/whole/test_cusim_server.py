@@ -15,6 +15,7 @@ from service.api.app import create_app
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.images.prepare import ImageLimits, prepare_image
+from tests.support import PATIENCE_S
 from tests.support.images.files import encode
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
@@ -67,5 +68,5 @@ async def test_a_picture_posted_to_the_server_is_answered_by_cuda_source(
     assert (f"{decoded} 1.0" in exposed) == (takes is Kind.JPEG)
     assert described["decoded"].get("gpu", 0) == (takes is Kind.JPEG)
     assert bool(described["decoded"]) == (takes is Kind.JPEG)
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
     device.close()

@@ -20,6 +20,7 @@ from PIL import Image
 from tritonclient.utils import InferenceServerException
 
 from models import BUILT_IN_MODEL
+from tests.support import PATIENCE_S
 from tests.support.command_line import Run
 from tests.support.servers.fake_hub import REPOSITORY, fake_hub
 from tests.support.servers.several_models import CHANNELS, SAMPLES, announced, make_models
@@ -259,7 +260,7 @@ def test_the_answer_to_a_wrong_request_says_what_would_be_right(
 ) -> None:
     request, status, wrong, right = REQUESTS[name]
     method, path, options = request
-    answer = httpx.request(method, f"http://{servers.http}{path}", timeout=60, **options)
+    answer = httpx.request(method, f"http://{servers.http}{path}", timeout=PATIENCE_S, **options)
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert wrong in error

@@ -101,16 +101,20 @@ def in_flight(server: Server, pool: ThreadPoolExecutor, digits: range) -> list[F
     return requests
 
 
-def test_clients_in_parallel_are_batched_and_each_gets_its_own_answer() -> None:
-    with running("--delay-s", "0.05") as server, ThreadPoolExecutor(24) as pool:
-        sent = [n % 10 for n in range(72)]
-        assert list(pool.map(server.classify, sent)) == sent
+def test_clients_in_parallel_are_batched_and_each_gets_its_own_answer(tmp_path: Path) -> None:
+    control, clients = Control(tmp_path), 24
+    with running("--control", tmp_path) as server, ThreadPoolExecutor(clients) as pool:
+        with control.holding():
+            sent = [n % 10 for n in range(clients)]
+            asked = [pool.submit(server.classify, digit) for digit in sent]
+            until(lambda: server.metric("convoy_images_inside") == clients)
+        assert [each.result() for each in asked] == sent
         batches = server.metric("convoy_batch_size_count")
-        assert batches < 72 / 2
+        assert batches < clients / 2
         assert server.metric('convoy_batch_size_bucket{le="8.0"}') == batches
         # Some were as large as they may be.
         assert server.metric('convoy_batch_size_bucket{le="7.0"}') < batches
-        assert server.metric("convoy_images_total") == 72
+        assert server.metric("convoy_images_total") == clients
 
 
 def test_a_client_that_hangs_up_is_dropped_before_it_is_computed(tmp_path: Path) -> None:
@@ -196,20 +200,21 @@ def test_a_signal_lets_what_is_in_flight_finish_and_the_exit_status_is_0(
 
 
 def test_readiness_fails_before_requests_are_refused() -> None:
-    with running("--notice-s", "1") as server:
+    with running("--notice-s", "600") as server:
         server.process.terminate()
         until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
         assert server.exchange("GET", "/v2/health/live")[0] == 200
         assert [server.classify(digit) for digit in range(10)] == list(range(10))
-        assert server.process.wait(PATIENCE_S) == 0
-
-
-def test_a_second_signal_ends_the_notice() -> None:
-    with running("--notice-s", "600") as server:
-        server.process.terminate()
-        until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
-        server.process.terminate()
+        server.process.terminate()  # which ends the notice
         server.process.wait(PATIENCE_S)
+
+
+def test_the_server_ends_after_the_notice() -> None:
+    with running("--notice-s", "1") as server:
+        began = time.monotonic()
+        server.process.terminate()
+        assert server.process.wait(PATIENCE_S) == 0
+        assert time.monotonic() - began >= 1
 
 
 def test_a_signal_when_nothing_is_in_flight_ends_it_at_once() -> None:
@@ -221,17 +226,23 @@ def test_a_signal_when_nothing_is_in_flight_ends_it_at_once() -> None:
 
 def test_a_client_that_keeps_its_connection_is_answered_once_more_as_the_server_ends() -> None:
     asks = head("Content-Length: 1") + b"7"
-    with running("--drain-s", "600") as server, server.raw(b"") as kept, server.raw(b"") as silent:
-        for connection in silent, kept:
-            connection.sendall(asks)
-            assert b"connection:" not in read_until(connection, b'"batch_size":1,"version":"1"}')
+    kept_s = ("--kept-s", PATIENCE_S)
+    with running("--drain-s", "600", *kept_s) as server, server.raw(asks) as kept:
+        assert b"connection:" not in read_until(kept, b'"batch_size":1,"version":"1"}')
         server.process.terminate()
         until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
         kept.sendall(asks)
         answer = read_all(kept)  # it is the last
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert b"connection: close" in answer
-        # One that is only kept open delays the exit by a second.
+        assert server.process.wait(PATIENCE_S) == 0
+
+
+def test_a_connection_that_is_only_kept_open_delays_the_end_by_a_moment() -> None:
+    asks = head("Content-Length: 1") + b"7"
+    with running("--drain-s", "600") as server, server.raw(asks) as silent:
+        read_until(silent, b'"batch_size":1,"version":"1"}')
+        server.process.terminate()
         assert server.process.wait(PATIENCE_S) == 0
         assert read_all(silent) == b""
 

@@ -18,6 +18,7 @@ from service.hosting.loading import OpenModel, open_models
 from service.hosting.presets import PHOTOGRAPHS
 from service.hosting.repository import Repository
 from service.settings import Settings
+from tests.support import PATIENCE_S
 from tests.support.servers.listening import listening, post
 
 ROOT = Path(__file__).parents[3]
@@ -88,7 +89,7 @@ async def traced() -> list[Step]:
                 reply = await client.reply()
             finally:
                 sys.setprofile(None)
-        await repository.close(5)
+        await repository.close(PATIENCE_S)
     finally:
         threading.setprofile(None)
     assert reply.status == 200

@@ -62,7 +62,7 @@ def imported_until_the_first_answer(home: Path) -> tuple[set[str], set[str]]:
             assert found, (home / "log").read_text()
             image = (BUILT_IN_MODEL.parent / "samples" / "3_ink_on_paper.jpg").read_bytes()
             asked = Request(f"{found[0]}/v1/classify", image, {"Content-Type": "image/jpeg"})
-            with urlopen(asked, timeout=60) as answer:
+            with urlopen(asked, timeout=PATIENCE_S) as answer:
                 assert b'"3"' in answer.read()
         finally:
             server.send_signal(signal.SIGTERM)

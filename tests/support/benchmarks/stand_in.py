@@ -12,13 +12,16 @@ from benchmarks.peers.comparison import settings_of
 from benchmarks.peers.processes import Running, running
 from benchmarks.peers.works import NOOP, Case, Task
 from benchmarks.serving.http_client import Connection, answers, free_port, post_request
+from tests.support import PATIENCE_S
 
 COMMAND = ("python", "-m", "tests.support.benchmarks.stand_in_peer")
 
 NOTHING = Task([Case(b"an image", "image/jpeg", (None, 0.001))], 1)
 
 
-def run(folder: Path, start_s: float = 30, **choices: Any) -> AbstractContextManager[Running]:
+def run(
+    folder: Path, start_s: float = PATIENCE_S, **choices: Any
+) -> AbstractContextManager[Running]:
     """Start the peer at the no-op."""
     port = free_port()
     settings = asdict(settings_of(NOOP, NOTHING, 1, port, folder, choices))

@@ -9,16 +9,22 @@ import itertools
 import os
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from models import EngineError, Images, Scores
 from service.api.app import create_app
+from service.edge.connections import KEPT_S
 from service.engine.watchdog import Bounds
+from service.http import connection, server
 from service.http.server import bind, run_server
 from service.settings import LogFormat, Settings
 from service.telemetry.logs import configure_logging
 from tests.service.whole.faults.pictures import FaultyScores, prepare_faulty
+from tests.support import PATIENCE_S
 from tests.support.servers.control import Control
+from tests.support.servers.listening import PATIENT
 from tests.support.service.fakes import FakeEngine, decode_digit, free, make_repository, one_hot
 
 
@@ -29,14 +35,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--delay-s", type=float, default=0.0)
     parser.add_argument("--control", type=Path, help="folder of a Control")
     parser.add_argument("--notice-s", type=float, default=0.0)
-    parser.add_argument("--drain-s", type=float, default=10.0)
+    parser.add_argument("--kept-s", type=float, default=KEPT_S)
+    parser.add_argument("--drain-s", type=float, default=PATIENCE_S)
     parser.add_argument("--max-body-bytes", type=int, default=100_000)
     parser.add_argument("--max-queue", type=int, default=32)
     parser.add_argument("--cannot-warm-up", action="store_true")
     parser.add_argument("--faults", action="store_true", help="some pictures bring about faults")
     parser.add_argument("--unsteady-clock", action="store_true", help="time.time() jumps days")
     parser.add_argument("--engine-timeout-s", type=float, help="and another engine follows")
-    parser.add_argument("--decode-timeout-s", type=float, default=30.0)
+    parser.add_argument("--decode-timeout-s", type=float, default=PATIENCE_S)
     parser.add_argument("--decodes", action="store_true", help="in the jobs that run images")
     parser.add_argument("--decode-bytes", type=int, default=10**9)
     parser.add_argument("--max-connections", type=int, default=1024)
@@ -80,6 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.unsteady_clock:
         steady, days = time.time, itertools.cycle((0, 400, -400))
         time.time = lambda: steady() + 86_400 * next(days)
+    vars(connection)["KEPT_S"] = options.kept_s
+    vars(server)["Limits"] = partial(replace, PATIENT)
     listener = bind("127.0.0.1", options.port)
     port = listener.getsockname()[1]
     app = create_app(repository)

@@ -14,6 +14,7 @@ from service.api.app import create_app
 from service.hosting.repository import Repository
 from service.http.server import http_settings
 from service.settings import Settings
+from tests.support import PATIENCE_S
 from tests.support.servers.listening import Client
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
@@ -105,7 +106,7 @@ async def served(
             (connection.transport if stock else connection._transport).abort()
         await until(lambda: not repository.requests)
         assert repository.models["fake"].admission.room.taken == 0
-        assert await repository.close(5)
+        assert await repository.close(PATIENCE_S)
 
 
 FORM = "content-type: multipart/form-data; boundary=cut"
@@ -119,6 +120,6 @@ def form(*files: bytes) -> bytes:
 def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @wraps(test)
     def wrapper(*args: Any, **options: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **options), 30))
+        asyncio.run(asyncio.wait_for(test(*args, **options), 2 * PATIENCE_S))
 
     return wrapper

@@ -39,10 +39,10 @@ async def serving(
         await repository.warm_up()
     async with AppClient(create_app(repository)) as client:
         yield client, pipeline
-        assert await pipeline.drain(5)
+        assert await pipeline.drain(PATIENCE_S)
         admission = pipeline.admission
         assert (admission.requests, admission.images, admission.room.taken) == (0, 0, 0)
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 def digits(answer: httpx.Response) -> list[int]:

@@ -35,6 +35,8 @@ from service.hosting.repository import Repository
 from service.images.decode_pool import Decoding, NotForDeviceError
 from tests.support import PATIENCE_S
 
+LONG_S = 10.0 * PATIENCE_S  # a bound that no work of a test exceeds, unless it hangs
+
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -183,7 +185,7 @@ def make_repository(
     decode_threads: int = 2,
     measure_s: float = 0,
     bounds: Bounds | None = None,
-    decode_s: float = 10,
+    decode_s: float = LONG_S,
     reopen: Callable[[], Engine] | None = None,
     others: Sequence[FakeEngine] = (),
     swaps: bool = False,
@@ -192,7 +194,8 @@ def make_repository(
     """Return a repository of one model over fakes, not yet warm.
 
     `prepare` replaces a `decode` that costs nothing. `others` are engines beside the first. With
-    `decodes` the jobs that run images decode them.
+    `decodes` the jobs that run images decode them. No time is too long unless `bounds` or
+    `decode_s` say so.
     """
     engine = engine or FakeEngine()
     repository = Repository(
@@ -201,7 +204,7 @@ def make_repository(
         max_body_bytes=max_body_bytes,
         decode_threads=decode_threads,
         measure_s=measure_s,
-        bounds=bounds,
+        bounds=bounds or Bounds(batch_s=LONG_S),
         decode_s=decode_s,
         decode_bytes=decode_bytes,
         swaps=swaps,

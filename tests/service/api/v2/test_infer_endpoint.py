@@ -19,6 +19,7 @@ from service.api.v2.parse import parse_request
 from service.errors import ServiceError
 from service.hosting.repository import Repository
 from service.http.compression import compress, inflate, wanted_coding
+from tests.support import PATIENCE_S
 from tests.support.service.client import AppClient, error_of, metric, serving, until
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free
 
@@ -299,7 +300,7 @@ async def test_of_several_models_one_may_be_the_default() -> None:
         assert (await client.post("/v1/classify", content=b"1")).json()["model"] == "b"
         assert (await client.post("/v1/models/a/classify", content=b"1")).json()["model"] == "a"
         error_of(await client.post("/v1/models/c/classify", content=b"1"), 404)
-    await repository.close(5)
+    await repository.close(PATIENCE_S)
 
 
 @pytest.mark.anyio

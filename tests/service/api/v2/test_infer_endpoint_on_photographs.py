@@ -13,6 +13,7 @@ import pytest
 from models import load_classifier
 from models.preprocessing import normalised
 from service.images.prepare import ImageLimits, prepare_image
+from tests.support import PATIENCE_S
 from tests.support.networks import SHARED, SQUEEZENET, needs_shared
 from tests.support.servers.several_models import announced
 from tests.support.service.triton import Tensor, files_input, pixels_input, triton_client
@@ -41,7 +42,7 @@ def test_tensors_pixels_files_and_v1_agree_on_photographs(addresses: list[str]) 
     with (
         triton_client("http", addresses[0]) as by_http,
         triton_client("grpc", addresses[1]) as by_grpc,
-        httpx.Client(base_url=f"http://{addresses[0]}", timeout=60) as http,
+        httpx.Client(base_url=f"http://{addresses[0]}", timeout=PATIENCE_S) as http,
     ):
         (own,) = by_http.get_model_metadata(SQUEEZENET.stem)["inputs"]
         assert (own["datatype"], own["shape"]) == ("FP16", [-1, 3, 224, 224])

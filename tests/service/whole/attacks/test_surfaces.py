@@ -25,7 +25,6 @@ from models import Batch, Results
 from models.preprocessing import PRESETS
 from service.api.app import create_app
 from service.edge.connections import GRACE_S
-from service.edge.edge import Limits
 from service.grpc import port as grpc_port
 from service.grpc.messages import INFERENCE, message_class
 from service.grpc.methods import METHODS
@@ -36,8 +35,9 @@ from service.images.clip import prepare_clip
 from service.images.prepare import ImageLimits, prepare_image
 from tests.service.api.test_explain import FEATURES, MAPS, MappedEngine, photo
 from tests.service.grpc.test_port_connections import closing, silent
+from tests.support import PATIENCE_S
 from tests.support.images.files import encode
-from tests.support.servers.listening import Client, OpenPort, get, listening, post
+from tests.support.servers.listening import PATIENT, Client, OpenPort, get, listening, post
 from tests.support.servers.routes import posts_of
 from tests.support.servers.served import run
 from tests.support.service.client import until
@@ -225,8 +225,8 @@ async def asking(name: str, **limits: Any) -> AsyncIterator[Surface]:
     await repository.warm_up()
     app = create_app(repository)
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(repository.close, 5)
-        edge = Limits(**{"sweep_s": 0.01, **limits})
+        stack.push_async_callback(repository.close, PATIENCE_S)
+        edge = replace(PATIENT, **{"sweep_s": 0.01, **limits})
         server = await stack.enter_async_context(
             listening(app, endpoints=app.endpoints, limits=edge, room=repository.room)
         )
@@ -351,8 +351,8 @@ async def test_connections_of_one_address_leave_some_to_others(surface: str) -> 
     async with asking(surface, **few) as asked:
         port = asked.server.port if surface in BY_HTTP else asked.port.number
         with silent(port, 20) as opened:
-            await asyncio.sleep(2 * GRACE_S)
             await closing(opened, 14)
+            await asyncio.sleep(2 * GRACE_S)
             assert await asked.ask(asked.files(SMALL)) == ""
             if surface in BY_HTTP:  # its own next request displaces a silent one
                 assert await asked.ask(asked.files(SMALL), "127.0.0.2") == ""
@@ -363,15 +363,20 @@ async def test_connections_of_one_address_leave_some_to_others(surface: str) -> 
 @run
 async def test_a_silent_connection_ends(surface: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_port, "_IDLE_MS", 300)
-    async with asking(surface, idle_s=0.3, head_s=0.3) as asked:
+    async with asking(surface) as asked:
         if surface in BY_HTTP:
             client = await asked.server.send(asked.request(asked.files(SMALL)))
             assert (await client.reply()).status == 200
+            asked.server.edge.limits = replace(asked.server.edge.limits, idle_s=0.3)
             assert await client.rest() == b""
             return
         async with asked.channel() as channel:
             if surface == "ModelStreamInfer":
+                monkeypatch.setattr(grpc_port, "_IDLE_MS", 1e3 * PATIENCE_S)  # but for the last
                 stream = channel.stream_stream(f"/{INFERENCE}/{surface}")()
+                await stream.write(message(asked.files(SMALL)))
+                assert await stream.read()
+                monkeypatch.setattr(grpc_port, "_IDLE_MS", 300)
                 await stream.write(message(asked.files(SMALL)))
                 assert await stream.read()
                 with pytest.raises(grpc.aio.AioRpcError, match="no message came for"):
@@ -418,6 +423,7 @@ async def test_answers_that_are_not_read_end_and_count(surface: str) -> None:
     async with asking(surface, answer_s=0.3) as asked:
         room, files = asked.repository.room, asked.files(SMALL)
         if surface in BY_HTTP:
+            asked.server.edge.limits = replace(asked.server.edge.limits, answer_s=PATIENT.answer_s)
             await leave_unread(asked, asked.request(files))
         else:
             address = f"127.0.0.1:{asked.port.number}"
@@ -425,7 +431,7 @@ async def test_answers_that_are_not_read_end_and_count(surface: str) -> None:
                 stream = client.begin(f"/{INFERENCE}/{asked.method}")
                 data = b"\x0a\x04fake" if surface == OTHER_GRPC else message(files)
                 await client.send(stream, http2.message_of(data, compressed=False))
-                await until(lambda: room.taken > 0)
+                await until(lambda: room.most_taken() > 0)
                 await until(lambda: client.is_lost)
         await until(lambda: not room.taken)
 
@@ -444,6 +450,7 @@ async def leave_unread(asked: Surface, request: bytes) -> None:
         transport.set_write_buffer_limits(high=0)
         sending = asyncio.create_task(loop.sock_sendall(client, request * PIPELINED))
         await until(lambda: room.taken > 0 and transport.get_write_buffer_size() > 0)
+        asked.server.edge.limits = replace(asked.server.edge.limits, answer_s=0.3)
         await until(lambda: not asked.server.connections)
         sending.cancel()
         await asyncio.wait([sending])

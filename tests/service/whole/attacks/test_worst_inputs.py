@@ -23,6 +23,7 @@ from models import BUILT_IN_MODEL
 from service.grpc.messages import INFERENCE
 from tests.fuzz import lock
 from tests.service.whole.test_edge_process import Serving, serving
+from tests.support import PATIENCE_S
 from tests.support.images import worst_inputs as worst
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
@@ -94,7 +95,9 @@ class Attack:
         for path, body, headers in itertools.islice(asked, most):
             if self.stopped.is_set():
                 return
-            with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as client:
+            with closing(
+                http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+            ) as client:
                 try:
                     client.request("POST", path, body, headers)
                     status = client.getresponse().status
@@ -148,7 +151,7 @@ class GrpcAttack(Attack):
                 packed = grpc.Compression.Gzip if place % 4 == 0 else None
                 body = bodies[place % len(bodies)] if packed is None else bomb
                 try:
-                    infer(body, compression=packed, timeout=60)
+                    infer(body, compression=packed, timeout=PATIENCE_S)
                     self.statuses[200] += 1
                 except grpc.RpcError as error:
                     self.statuses[error.code()] += 1
@@ -187,7 +190,7 @@ def check(server: Serving, seconds: float | None = None, grpc_port: int | None =
     finally:
         attack.stopped.set()
         for thread in (*clients, *others):
-            thread.join(70)
+            thread.join(2 * PATIENCE_S)
     assert latencies
     if seconds is not None:
         assert quantiles(latencies, n=100)[98] < 1.0, sorted(latencies)[-5:]

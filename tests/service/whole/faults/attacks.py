@@ -1,6 +1,8 @@
 """Small requests that would stop a server that takes them for what they say they are."""
 
+import select
 import signal
+import socket
 import struct
 import time
 from collections import Counter
@@ -12,6 +14,7 @@ from PIL import Image
 from tests.service.whole.faults.fault import Counted, Faults, collector
 from tests.service.whole.faults.rig import Rig, head, parse_answers, post
 from tests.support.images.files import encode, noise
+from tests.support.servers.control import until
 
 ATTACKS: Faults = {}
 fault = collector(ATTACKS)
@@ -82,6 +85,7 @@ def _(rig: Rig) -> Counted:
 )
 def _(rig: Rig) -> Counted:
     silent = [rig.raw() for _ in range(200)]
+    until(lambda: sum(map(_is_closed, silent)) >= 200 - 32)
     time.sleep(0.3)
     for number in range(10):
         assert rig.classify(number) == (200, number)
@@ -91,15 +95,23 @@ def _(rig: Rig) -> Counted:
     return {"200": 10}
 
 
+def _is_closed(connection: socket.socket) -> bool:
+    closed = select.poll()
+    closed.register(connection, select.POLLIN)
+    return bool(closed.poll(0))
+
+
 @fault("a client exceeds its rate", "429 with Retry-After", "--rate", "20")
 def _(rig: Rig) -> Counted:
     time.sleep(1)
     started = time.monotonic()
-    with closing(rig.raw(post(b"1") * 90)) as connection:
-        received = b""
-        while received.count(b"HTTP/1.1 ") < 90:
-            received += connection.recv(65_536)
-    answers = Counter(status for status, _ in parse_answers(received))
+    answers = Counter[int]()
+    while not answers[429]:  # a server that stands still for seconds may have a new token for each
+        with closing(rig.raw(post(b"1") * 90)) as connection:
+            received = b""
+            while received.count(b"HTTP/1.1 ") < 90:
+                received += connection.recv(65_536)
+        answers.update(status for status, _ in parse_answers(received))
     assert answers.keys() == {200, 429}
     assert 20 <= answers[200] <= 21 + 20 * (time.monotonic() - started)
     time.sleep(1)  # for what is asked afterwards

@@ -14,52 +14,54 @@ from tests.support.servers.control import until
 PROCESSES: Faults = {}
 fault = collector(PROCESSES)
 
-SLOW = b"engine is slow"
-
 
 @fault(
     "SIGTERM under load",
     "the answer if it was accepted, then 503, then refused",
-    "--delay-s",
-    "0.5",
+    "--drain-s",
+    "600",
     ends=True,
 )
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(16) as pool:
-        requests = rig.many(pool, [b"%d" % (n % 10) for n in range(16)])
-        rig.wait_inside(16)
-        rig.process.terminate()
+        with rig.control.holding():
+            requests = rig.many(pool, [b"%d" % (n % 10) for n in range(16)])
+            rig.wait_inside(16)
+            rig.process.terminate()
+            until(lambda: rig.exchange("GET", "/v2/health/ready")[0] == 503)
         assert [request.result() for request in requests] == [(200, n % 10) for n in range(16)]
     assert rig.process.wait(PATIENCE_S) == 0
     return {}
 
 
-@fault("a second SIGTERM", "503", "--delay-s", "1.5", ends=True)
+@fault("a second SIGTERM", "503", "--drain-s", "600", ends=True)
 def _(rig: Rig) -> Counted:
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, rig.control.holding():
         request = pool.submit(rig.classify, 7)
         rig.wait_inside(1)
         rig.process.terminate()
         until(lambda: rig.exchange("GET", "/v2/health/ready")[0] == 503)
         rig.process.terminate()
         assert request.result()[0] == 503
-    assert rig.process.wait(PATIENCE_S) == 1
+        assert rig.process.wait(PATIENCE_S) == 1
     return {}
 
 
 @fault("SIGSTOP under load, and SIGCONT later", "the answer, late")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(6) as pool, ExitStack() as stack:
-        before = rig.many(pool, [SLOW])
-        rig.wait_inside(1)  # the others wait for this one
-        before += rig.many(pool, [b"%d" % n for n in range(5)])
-        rig.process.send_signal(signal.SIGSTOP)
-        until(lambda: " T " in Path(f"/proc/{rig.process.pid}/stat").read_text())
-        during = [
-            stack.enter_context(closing(rig.raw(post(b"%d" % n, "Connection: close"))))
-            for n in range(6)
-        ]
-        rig.process.send_signal(signal.SIGCONT)
+        with rig.control.holding():
+            before = rig.many(pool, [b"0"])
+            rig.control.until_held()
+            before += rig.many(pool, [b"%d" % n for n in range(5)])
+            rig.wait_inside(6)
+            rig.process.send_signal(signal.SIGSTOP)
+            until(lambda: " T " in Path(f"/proc/{rig.process.pid}/stat").read_text())
+            during = [
+                stack.enter_context(closing(rig.raw(post(b"%d" % n, "Connection: close"))))
+                for n in range(6)
+            ]
+            rig.process.send_signal(signal.SIGCONT)
         assert [request.result() for request in before] == [(200, n) for n in (0, *range(5))]
         assert [parse_answers(read_all(each)) for each in during] == [[(200, n)] for n in range(6)]
     return {"200": 12}
@@ -84,7 +86,7 @@ def _(rig: Rig) -> Counted:
 @fault("the clock jumps by days", "the answer", "--unsteady-clock")
 def _(rig: Rig) -> Counted:
     with rig.others(), rig.others():
-        assert rig.classify(7, X_Timeout_Ms="5000") == (200, 7)
+        assert rig.classify(7, X_Timeout_Ms=f"{PATIENCE_S}000") == (200, 7)
     return {"200": 17}
 
 

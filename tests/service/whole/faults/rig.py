@@ -107,6 +107,10 @@ class Rig(AskedServer):
         """Until so many images are inside."""
         until(lambda: self.inside()[0] == images)
 
+    def wait_until_inside(self, request: "Future[Any]") -> None:
+        """Until an image is inside, or its request has been, and is answered."""
+        until(lambda: request.done() or self.inside()[0] > 0)
+
     def many(
         self, pool: ThreadPoolExecutor, pictures: list[bytes]
     ) -> "list[Future[tuple[int, Any]]]":
