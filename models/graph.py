@@ -124,6 +124,7 @@ class Product(Node):
 
     a: str = operand()
     b: str = operand()
+    precision: Precision = Precision.FP32
 
 
 @dataclass(frozen=True, kw_only=True)

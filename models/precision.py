@@ -38,7 +38,7 @@ _IS_LAST = "scores are float32"
 
 
 def at_precision(graph: Graph, precision: Precision) -> Graph:
-    """Return the rewritten graph with every Conv, Attention and value at `precision`.
+    """Return the rewritten graph with every Conv, Attention, Product and value at `precision`.
 
     In fp16 the nodes of `kept_in_float` stay in float32.
     """
@@ -62,7 +62,7 @@ def _at(node: Node, precision: Precision) -> Node:
     match node:
         case Conv():
             return replace(node, problem=replace(node.problem, precision=precision))
-        case Attention():
+        case Attention() | Product():
             return replace(node, precision=precision)
         case _:
             return node

@@ -73,6 +73,8 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
                 errors.append(ROUNDED)  # its weights
         elif isinstance(node, Attention):
             errors += [sqrt(_terms(graph, node)), 2 * FACTORS[node.precision]]  # of both products
+        elif isinstance(node, Product):
+            errors += [max(2, sqrt(_terms(graph, node))), FACTORS[node.precision]]
         elif isinstance(node, Opaque):
             errors += [2 + sqrt(terms) + ROUNDED * node.halves for terms in node.sums]
         else:

@@ -306,8 +306,8 @@ def _attention(to: Context, node: Attention) -> None:
 def _product(to: Context, node: Product) -> None:
     y = to.output_by_tokens(node.output)
     (a, a_at), (b, b_at) = (to.tensor(name, y.strided.stored) for name in (node.a, node.b))
-    launch = product_launch(a, b, y.strided)
-    _reading(to, product_reads(a.shape[-1], y.strided.stored))
+    launch = product_launch(a, b, y.strided, node.precision)
+    _reading(to, product_reads(a.shape[-1], y.strided.stored), node.precision)
     to.tape.emit(launch, a=a_at, b=b_at, y=at(y))
 
 

@@ -12,7 +12,7 @@ from cusim.device import CusimDevice, Order
 from kernels.layout.strided import StridedTensor
 from kernels.operations.attention import attention_launch
 from kernels.problems.precision import HALF, Precision
-from tests.support.cases.attention import WINDOWS, attention_case, qkv, rows
+from tests.support.cases.attention import ORDERS, WINDOWS, attention_case, lying, qkv, rows
 from tests.support.kernels import ptx, resources
 from tests.support.kernels.arrays import FLOATING
 from tests.support.kernels.kernel_case import KernelCase
@@ -85,14 +85,10 @@ def drawn_cases(draw: st.DrawFn) -> KernelCase:
     every = [(queries, depth), (keys, depth), (keys, width), (queries, width)]
     if draw(st.booleans()):
         every = [(tokens, -(-channels // 8) * 8) for tokens, channels in every]
-    axes = draw(st.sampled_from(((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2))))
-    made = []
-    for shape in ((2, heads, *each) for each in every):
-        lies = rows(*(shape[axis] for axis in axes))
-        made.append(lies.transposed([axes.index(axis) for axis in range(4)]))
+    axes = draw(st.sampled_from(ORDERS))
+    q, k, v, y = (lying((2, heads, *each), axes) for each in every)
     bias = rows(heads, queries, keys) if draw(st.booleans()) else None
     precision = draw(st.sampled_from(FLOATING))
-    q, k, v, y = made
     return attention_case("drawn", q, k, v, y, bias, scale=depth**-0.5, precision=precision)
 
 

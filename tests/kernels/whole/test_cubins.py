@@ -111,5 +111,8 @@ def _spills(cell: str) -> bool:
     return "stores" in cell or "loads" in cell
 
 
+_BY_TENSOR_CORES = "conv_tensor", "conv_integer", "attention_tensor", "product_tensor"
+
+
 def _on_tensor_cores(kernel: str) -> bool:
-    return any(name in kernel for name in ("conv_tensor", "conv_integer", "attention_tensor"))
+    return any(name in kernel for name in _BY_TENSOR_CORES)

@@ -82,6 +82,16 @@ def rows(*shape: int) -> StridedTensor:
     return StridedTensor.contiguous(shape)
 
 
+ORDERS = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2))
+"""In which order axes may lie: as they are, heads side by side, each channel of all tokens."""
+
+
+def lying(shape: tuple[int, ...], axes: tuple[int, ...]) -> StridedTensor:
+    """Return a tensor of a shape whose axes lie in this order in memory, without gaps."""
+    lies = rows(*(shape[axis] for axis in axes))
+    return lies.transposed([axes.index(axis) for axis in range(len(axes))])
+
+
 def qkv(tokens: int, heads: int, depth: int, images: int = 2) -> list[StridedTensor]:
     """Return q, k, v as one product leaves them, and y with the heads side by side."""
     whole = rows(images, tokens, 3, heads, depth)
