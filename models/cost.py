@@ -72,6 +72,17 @@ def flops_per_image(graph: Graph, node: Node) -> int:
             raise TypeError(f"the arithmetic of {type(node).__name__} has no formula here")
 
 
+def exponentials_per_image(graph: Graph, node: Node) -> int:
+    """Return how many of the node's FLOPs are exponentials of a softmax: one a score."""
+    match node:
+        case Attention():
+            return prod(graph.shape(node.output)[:-1]) * graph.shape(node.k)[-2]
+        case Softmax():
+            return prod(graph.shape(node.output))
+        case _:
+            return 0
+
+
 def _prologue_flops(graph: Graph, conv: Conv) -> int:
     prologue = conv.problem.prologue
     if prologue is None:

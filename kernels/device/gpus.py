@@ -60,6 +60,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 block's shared memory, so kernels are compiled ahead for those that are listed; another GPU may need
 one more kernel, which its engine compiles at start."""
 
+EXPONENTIALS = 16
+"""Exponentials that a multiprocessor computes a clock, on each of them, by its units for special
+functions: CUDA C++ Programming Guide, throughput of native arithmetic instructions."""
+
 OTHER = Architecture(128, 1.0, 0, 0)
 """The properties assumed of an architecture that is not listed, such as the simulator's."""
 

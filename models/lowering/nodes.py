@@ -25,7 +25,7 @@ from kernels.operations.reads import BlockReads
 from kernels.operations.softmax import softmax_launch
 from kernels.problems.pool import PoolKind
 from kernels.problems.precision import Precision
-from models.cost import bytes_moved, flops_per_image
+from models.cost import bytes_moved, exponentials_per_image, flops_per_image
 from models.graph import (
     Activate,
     Attention,
@@ -72,8 +72,10 @@ def lower_node(to: Context, node: Node) -> None:
     """Emit the launches of one node. Raises TypeError for a node that has no kernel."""
     if type(node) not in _LOWER:
         raise TypeError(f"{node.name}: {type(node).__name__} has no kernel")
-    flops = to.n * flops_per_image(to.graph, node)
-    to.tape.begin(node.name, Cost(flops, bytes_moved(to.graph, node, to.n)))
+    graph, n = to.graph, to.n
+    flops, exponentials = flops_per_image(graph, node), exponentials_per_image(graph, node)
+    cost = Cost(n * flops, bytes_moved(graph, node, n), exponentials=n * exponentials)
+    to.tape.begin(node.name, cost)
     _LOWER[type(node)](to, node)
 
 

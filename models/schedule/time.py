@@ -3,9 +3,9 @@
 A convolution takes what the cost model says (kernels/tuning/heuristic.py), divided equally among
 its launches. Any other step takes OTHER_US plus what takes longest: its operations on the busiest
 multiprocessor, its bytes from memory, those that its blocks read from the second-level cache, or
-their waits for them. A step starts a gap after the last of those that it waits for. Steps that run
-in parallel share the GPU: each fills the multiprocessors that it has blocks for, and where that is
-more than there are, all slow down alike.
+their waits for them. A softmax's exponentials are operations of slower units. A step starts a gap
+after the last of those that it waits for. Steps that run in parallel share the GPU: each fills the
+multiprocessors that it has blocks for, and where that is more than there are, all slow down alike.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from math import ceil, prod
 from typing import Protocol
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.device.gpus import architecture_of
+from kernels.device.gpus import EXPONENTIALS, architecture_of
 from kernels.device.launch import Launch
 from kernels.operations.reads import NO_READS, BlockReads
 from kernels.problems.conv import ConvProblem
@@ -71,14 +71,15 @@ class Machine(Protocol):
 class Cost:
     """Holds the least work of a step, which is its FLOPs and the bytes that it moves.
 
-    `precision` is that of its FLOPs, except of a convolution, whose algorithm has one; `reads` are
-    those of each of its blocks.
+    `precision` is that of its FLOPs, except of a convolution, whose algorithm has one, and of the
+    FLOPs that are `exponentials` of a softmax; `reads` are those of each of its blocks.
     """
 
     flops: int = 0
     bytes: int = 0
     precision: Precision = Precision.FP32
     reads: BlockReads = NO_READS
+    exponentials: int = 0
 
 
 NO_COST = Cost()
@@ -153,9 +154,11 @@ def _cycles(step: TimedStep, machine: Machine) -> float:
     flops_per_cycle = 2 * architecture.lanes * architecture.rate(cost.precision)
     if cost.precision is not Precision.FP32:
         flops_per_cycle /= MMA
+    operations = (cost.flops - cost.exponentials) / flops_per_cycle
+    operations += cost.exponentials / EXPONENTIALS  # of a block, between its products
     at_once = max(1, _THREADS // prod(step.launch.block))
     return max(
-        cost.flops * busiest / blocks / flops_per_cycle,
+        operations * busiest / blocks,
         cost.reads.bytes * busiest / ASSUMED.cache_bytes_per_cycle,
         cost.reads.rounds * LATENCY * ceil(busiest / at_once),
     )

@@ -167,6 +167,20 @@ def test_products_on_tensor_cores_take_what_their_precision_does() -> None:
         assert cycles[precision] == pytest.approx(of_a_block * 1.6 / faster)
 
 
+def test_exponentials_take_longer_than_products_on_tensor_cores() -> None:
+    """16 a clock of a multiprocessor, at any precision, where other operations are 2560 in fp16."""
+    blocks = 13 * 6 * 800
+    scores = 800 * 6 * 197 * 197
+    for precision, others in ((Precision.FP32, 256), (Precision.FP16, 2560)):
+        step = attention_of(precision, images=800)
+        without, counted = (
+            us_without(step, reads=NO_READS, bytes=0, exponentials=each) for each in (0, scores)
+        )
+        of_busiest = scores / blocks * -(-blocks // 132)
+        more = of_busiest * (1 / 16 - 1 / others) / 1980
+        assert counted - without == pytest.approx(more)
+
+
 def test_a_launch_of_few_blocks_takes_as_long_as_one_that_fills_the_gpu() -> None:
     """Of 78 blocks each has a multiprocessor, of 132 too; of 156 some have two."""
     step = replace(attention_of(Precision.FP16, 1), cost=Cost(10**9, precision=Precision.FP16))

@@ -18,7 +18,7 @@ from models.engines.tolerance import network_tolerance, relative_error
 from models.graph import Attention, Constant
 from models.lowering import lower
 from models.plan import build_plan
-from tests.support.models.attention import SIZE, attention
+from tests.support.models.attention import HEADS, SIZE, TOKENS, attention
 from tests.support.models.engines import preprocessing_of
 from tests.support.models.graphs import GraphBuilder
 
@@ -81,3 +81,11 @@ def test_nothing_is_copied_between_the_layers_and_attention(vit: Classifier) -> 
     at = kernels.index("attention")
     assert kernels[at - 1].startswith("conv_")
     assert kernels[at:] == ["attention", "reduce", "linear", "top_k"]
+
+
+def test_an_attention_has_an_exponential_for_each_score(vit: Classifier) -> None:
+    plan = build_plan(vit.rewritten.graph, vit.preprocessing, 3, heuristic(H200))
+    found = {step.launch.instantiation.kernel: step.cost.exponentials for step in plan.steps}
+    assert {kernel: count for kernel, count in found.items() if count} == {
+        "attention": 3 * HEADS * TOKENS**2
+    }
