@@ -22,34 +22,41 @@ from tests.support.models.attention import HEADS, SIZE, TOKENS, attention
 from tests.support.models.engines import preprocessing_of
 from tests.support.models.graphs import GraphBuilder
 
+LARGE = 68
+"""The side of images of 289 tokens: more than the keys that a block of attention holds."""
+
+
+def of_side(folder: Path, side: int) -> Classifier:
+    path = folder / "vit.onnx"
+    path.write_bytes(attention("N", side=side).SerializeToString())
+    return load_classifier(path, overrides={"preset": "imagenet", "resize": side})
+
 
 @pytest.fixture
 def vit(tmp_path: Path) -> Classifier:
-    path = tmp_path / "vit.onnx"
-    path.write_bytes(attention("N").SerializeToString())
-    return load_classifier(path, overrides={"preset": "imagenet", "resize": SIZE})
-
-
-IMAGES = np.random.default_rng(0).integers(0, 256, (8, SIZE, SIZE, 3)).astype(np.uint8)
+    return of_side(tmp_path, SIZE)
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.TF32, Precision.FP16])
+@pytest.mark.parametrize(("side", "most"), [(SIZE, 8), (LARGE, 2)])
 def test_attention_on_kernels_has_the_scores_of_the_cpu(
-    vit: Classifier, precision: Precision
+    side: int, most: int, precision: Precision, tmp_path: Path
 ) -> None:
+    vit = of_side(tmp_path, side)
+    images = np.random.default_rng(0).integers(0, 256, (most, side, side, 3)).astype(np.uint8)
     assert not vit.network.no_kernels
-    cpu = open_engine(vit, device=DeviceKind.CPU, max_batch=8)
-    expected = cpu.run(IMAGES).scores
+    cpu = open_engine(vit, device=DeviceKind.CPU, max_batch=most)
+    expected = cpu.run(images).scores
     cpu.close()
     classifier = replace(vit, precision=precision)
     device = CusimDevice(FAST)
-    engine = CudaEngine(classifier, device, max_batch=8, choose=heuristic(device))
+    engine = CudaEngine(classifier, device, max_batch=most, choose=heuristic(device))
     engine.warm_up()
-    together = engine.run(IMAGES).scores
+    together = engine.run(images).scores
     bound = network_tolerance(classifier.rewritten.graph, heuristic(device))
     assert relative_error(together, expected) < bound
-    assert np.array_equal(engine.run(IMAGES[::-1].copy()).scores[::-1], together)
-    assert relative_error(engine.run(IMAGES[3:4]).scores, expected[3:4]) < bound
+    assert np.array_equal(engine.run(images[::-1].copy()).scores[::-1], together)
+    assert relative_error(engine.run(images[1:2]).scores, expected[1:2]) < bound
     engine.close()
     device.close()
 
@@ -81,6 +88,19 @@ def test_nothing_is_copied_between_the_layers_and_attention(vit: Classifier) -> 
     at = kernels.index("attention")
     assert kernels[at - 1].startswith("conv_")
     assert kernels[at:] == ["attention", "reduce", "linear", "top_k"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "kernel"), [(Precision.FP32, "product"), (Precision.FP16, "product_tensor")]
+)
+def test_over_many_tokens_attention_is_two_products_and_a_softmax(
+    precision: Precision, kernel: str, tmp_path: Path
+) -> None:
+    vit = replace(of_side(tmp_path, LARGE), precision=precision)
+    plan = build_plan(vit.rewritten.graph, vit.preprocessing, 1, heuristic(H200))
+    found = [step for step in plan.steps if step.launch.instantiation.kernel == kernel]
+    assert [step.cost.precision for step in found] == [precision] * 2
+    assert "softmax" in [step.launch.instantiation.kernel for step in plan.steps]
 
 
 def test_an_attention_has_an_exponential_for_each_score(vit: Classifier) -> None:

@@ -15,9 +15,10 @@ def attention(
     head: str = "Gemm",
     *,
     unknown: bool = False,
+    side: int = SIZE,
 ) -> onnx.ModelProto:
     """Return a ViT of one layer, as timm's is exported: its patches, q, k and v by one product,
-    attention, the mean of the tokens.
+    attention, the mean of the tokens. Each 4 × 4 pixels of an image are a token.
 
     If it has something `unknown`, typed nodes cannot express it.
     """
@@ -45,7 +46,7 @@ def attention(
         node("ReduceMean", "all second", "mean", keepdims=0),
         *last,
     ]
-    size = 1 if batch == 1 else -1
+    size, tokens = 1 if batch == 1 else -1, (side // 4) ** 2
     rng = np.random.default_rng(0)
     numbers = {
         "p": rng.normal(0, 1 / 7, (WIDTH, 3, 4, 4)),
@@ -54,9 +55,9 @@ def attention(
         "scale": np.array((WIDTH / HEADS) ** -0.5),
     }
     weights = {name: array.astype(kind) for name, array in numbers.items()} | {
-        "rows": np.array([0, WIDTH, TOKENS]),
-        "heads": np.array([size, TOKENS, 3, HEADS, WIDTH // HEADS]),
-        "joined": np.array([size, TOKENS, WIDTH]),
+        "rows": np.array([0, WIDTH, tokens]),
+        "heads": np.array([size, tokens, 3, HEADS, WIDTH // HEADS]),
+        "joined": np.array([size, tokens, WIDTH]),
         "first": np.array([0]),
         "once": np.array([1, 1, 1, 1]),
         "second": np.array([1]),
@@ -64,7 +65,7 @@ def attention(
     graph = helper.make_graph(
         nodes,
         "vit",
-        [helper.make_tensor_value_info("x", element, (batch, 3, SIZE, SIZE))],
+        [helper.make_tensor_value_info("x", element, (batch, 3, side, side))],
         [helper.make_tensor_value_info("y", element, (batch, CLASSES))],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
