@@ -25,7 +25,8 @@ beside it each launch's arithmetic or traffic at the card's peak rates: estimate
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the document with the rows; families without rows are left out."""
+    """Return the document with the rows, and why files do not load; families without rows are left
+    out."""
     newest: dict[tuple[str, str, str], Row] = {}
     simulated: dict[str, float] = {}
     for row in rows:
@@ -38,10 +39,14 @@ def table(rows: Iterable[Row]) -> str:
         found = [row for (name, *_), row in newest.items() if name == family]
         if found:
             lines.append(_line(family, found, simulated))
-    refused = {family for (family, *_), row in newest.items() if not row["loads"]}
-    loading = len(lines) - len(refused)
+    refused = {at: row["reason"] for at, row in newest.items() if not row["loads"]}
+    loading = len(lines) - len({family for family, *_ in refused})
     head = _HEAD.format(families=len(lines), size=SIZE)
-    return f"{head}{''.join(lines)}\n{loading} of {len(lines)} families load.\n"
+    told = [
+        f"- {family}, {exporter}, batch {batch}: {' '.join(why.split())}\n"
+        for (family, exporter, batch), why in refused.items()
+    ]
+    return "".join((head, *lines, f"\n{loading} of {len(lines)} families load.\n", *told))
 
 
 def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> str:

@@ -27,6 +27,6 @@ def test_a_family_is_a_line_of_its_newest_rows() -> None:
 
 
 def test_a_refused_file_is_a_family_that_does_not_load() -> None:
-    text = table([row("1", loads=False, reason="no"), row("dynamic", **loading(1e-7))])
+    text = table([row("1", loads=False, reason="no\nnode"), row("dynamic", **loading(1e-7))])
     assert "| convnext_atto | 1 of 2 | 70 | 61 | 1.0e-07 |  |  |  |" in text
-    assert "0 of 1 families load." in text
+    assert "0 of 1 families load.\n- convnext_atto, dynamo, batch 1: no node\n" in text
