@@ -18,7 +18,16 @@ from typing_extensions import override
 from models import __version__
 from service.api import embeddings, v1, v2
 from service.api.page import add_pages, with_headers
-from service.api.schemas import Traffic, errors, traffic_of
+from service.api.schemas import (
+    ClassifyAnswer,
+    ErrorAnswer,
+    ModelsAnswer,
+    Traffic,
+    answer_of,
+    definitions,
+    errors,
+    traffic_of,
+)
 from service.errors import CRASHED, ServiceError
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
@@ -36,6 +45,9 @@ _PREFLIGHT = Response(
     },
 )
 
+
+# To what operations refer.
+_ANSWERS = (ClassifyAnswer, ModelsAnswer, Traffic, embeddings.EmbeddingsAnswer, ErrorAnswer)
 
 METRICS_PORT_HEADER = "Metrics-Port"
 """The header of a 404 at /metrics if metrics have a port of their own."""
@@ -75,9 +87,9 @@ class App(FastAPI):
 
     @override
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document with V2's request schemas, which FastAPI does not know."""
+        """Return the OpenAPI document with the schemas that operations refer to by name."""
         document = super().openapi()
-        document["components"]["schemas"].update(v2.REQUEST_SCHEMAS)
+        document["components"]["schemas"] |= definitions(*_ANSWERS) | v2.REQUEST_SCHEMAS
         return document
 
 
@@ -131,8 +143,7 @@ def create_app(
 
     @app.get(
         "/v1/models/{model}/traffic",
-        response_model=Traffic,
-        responses=errors(404, 503),
+        responses=answer_of(Traffic) | errors(404, 503),
         summary="What a model does now, in brief",
         tags=["models"],
     )

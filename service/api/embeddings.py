@@ -16,7 +16,7 @@ from typing_extensions import TypedDict  # pydantic requires this one before Pyt
 
 from service.api.json_images import ImagesJson, content_of, is_json, read_json
 from service.api.query import read_query
-from service.api.schemas import errors
+from service.api.schemas import answer_of, errors
 from service.api.v1 import body_of, files_of, parameters_of, takes_long, urgency_from
 from service.batching.policy import Urgency
 from service.errors import InvalidParameterError, ModelNotFoundError
@@ -133,8 +133,8 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Any
             route,
             methods=["POST"],
             summary=summary,
-            response_model=EmbeddingsAnswer,
-            responses=errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 501, 503, 504),
+            responses=answer_of(EmbeddingsAnswer)
+            | errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 501, 503, 504),
             openapi_extra={"requestBody": body, "parameters": parameters_of(_QUERY)},
             tags=["classify"],
         )

@@ -27,6 +27,7 @@ from service.api.schemas import (
     ImageResult,
     ModelDescription,
     ModelsAnswer,
+    answer_of,
     broken_model,
     errors,
 )
@@ -183,7 +184,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Any
     app.add_api_route(
         "/v1/models",
         list_models,
-        response_model=ModelsAnswer,
+        responses=answer_of(ModelsAnswer),
         summary="List the models with their labels",
         tags=["models"],
     )
@@ -203,8 +204,8 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Any
             route,
             methods=["POST"],
             summary=summary,
-            response_model=ClassifyAnswer,
-            responses=errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
+            responses=answer_of(ClassifyAnswer)
+            | errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
             openapi_extra={"requestBody": body_of(*asked), "parameters": _parameters(classes)},
             tags=["classify"],
         )

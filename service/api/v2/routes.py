@@ -6,7 +6,7 @@ import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
-from service.api.schemas import DEFINITION, errors
+from service.api.schemas import errors
 from service.api.v2 import description
 from service.api.v2.description import Asked, IndexEntry, Models, index_of
 from service.api.v2.infer_endpoint import Infer, InferAnswer
@@ -33,7 +33,7 @@ router.add_api_route(
     description.ready,
     summary="Is the server ready?",
     tags=["health"],
-    responses=DEFINITION,
+    responses=errors(503),
 )
 router.add_api_route(
     "/healthz",

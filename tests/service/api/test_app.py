@@ -1,6 +1,7 @@
 """The HTTP face over a fake engine, in process: every status, every bound, one error shape."""
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -356,8 +357,12 @@ async def test_what_fastapi_refuses_and_what_crashes_has_the_one_error_shape() -
 
 async def test_the_openapi_document_tells_bodies_parameters_and_errors() -> None:
     async with serving() as (client, _):
-        document = (await client.get("/openapi.json")).json()
+        answer = await client.get("/openapi.json")
         assert (await client.get("/docs")).status_code == 200
+    document = answer.json()
+    named = set(re.findall(r"'#/components/schemas/(\w+)'", str(document)))
+    assert {"ClassifyAnswer", "ErrorAnswer", "InferAnswer"} <= named
+    assert named <= document["components"]["schemas"].keys()
     operation = document["paths"][PATH]["post"]
     content = operation["requestBody"]["content"]
     assert set(content) == {*IMAGE_TYPES, "multipart/form-data", "application/json"}
