@@ -50,7 +50,9 @@ def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
             raise OSError(f"it has more than {longest} characters")
     except (OSError, UnicodeError) as error:
         whole = f"{what} cannot be read from {path}" if what else f"{path} cannot be read"
-        why = getattr(error, "strerror", None) or error  # without the path once more
+        why: object = getattr(error, "strerror", None) or error  # without the path once more
+        if isinstance(error, UnicodeError):
+            why = "it is not text in UTF-8; save it as that"
         raise PreprocessingError(f"{whole}: {why}") from error
     return text
 

@@ -167,14 +167,14 @@ def _load(
     place, version = file.path.parent, file.version
     if file.path.name == FILE and place.name == version and not file.path.is_file():
         raise ModelFileError(f"{place.parent} has no {FILE}, and no {version}/{FILE}")
-    overrides: dict[str, object] = {
-        **parse_assignments(expectations or ()),
+    flags = {
         "preset": settings.preset,
         "labels": settings.labels,
+        "precision": settings.precision and settings.precision.value,
     }
-    if settings.precision is not None:  # None would hide a --set precision
-        overrides["precision"] = settings.precision.value
-    overrides.update(file.overrides)
+    # A flag that is not given would hide a key that --set sets.
+    given = {key: value for key, value in flags.items() if value is not None}
+    overrides = parse_assignments(expectations or ()) | given | dict(file.overrides)
     limits = FileLimits(external_data=settings.external_data)
     loaded = load_classifier(
         file.path,

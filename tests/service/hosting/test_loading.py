@@ -254,6 +254,20 @@ def test_a_folder_that_holds_the_model_itself_gives_it_its_name(tmp_path: Path) 
         list(open_models(models_in(folder.rename(tmp_path / "my flowers")), None))
 
 
+def test_set_sets_keys_that_are_flags_too(tmp_path: Path) -> None:
+    labels = tmp_path / "words.txt"
+    labels.write_text("\n".join("abcdefghij"))
+    (opened,) = opened_of(Settings(), [f"labels={labels}", "preset=digits"])
+    assert list(opened.info.labels) == list("abcdefghij")
+    for key in ("labels=nope.txt", "preset=imagnet"):
+        with pytest.raises(ModelError, match=f"the flags: .*{key.partition('=')[2]}"):
+            opened_of(Settings(), [key])
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("café\n".encode("latin-1") * 10)
+    with pytest.raises(ModelError, match=r"latin\.txt: it is not text in UTF-8; save it as that"):
+        opened_of(Settings(), [f"labels={latin}"])
+
+
 @pytest.mark.parametrize(
     ("settings", "expectations"),
     [({"preset": "imagenet"}, None), ({"labels": Path("x")}, None), ({}, ["size=3"])],
