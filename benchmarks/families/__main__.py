@@ -4,7 +4,7 @@
     python -m benchmarks.families check [FOLDER] [--family NAME]... [--simulate]
     python -m benchmarks.families table
 
-Exports one small member of each of 50 families of timm, by both exporters of PyTorch, for batch 1
+Exports one small member of each of 51 families of timm, by both exporters of PyTorch, for batch 1
 and for any, and checks what Convoy makes of them. Rows go to benchmarks/results/families.jsonl; the
 models stay in FOLDER, outside the repository. --simulate also runs the newest export of each family
 named on Convoy's kernels, on the CPU: minutes each.

@@ -67,6 +67,7 @@ FAMILIES = (
     "coatnet_nano_rw_224",
     "efficientformer_l1",
     "vit_small_patch14_dinov2",
+    "vit_base_patch16_siglip_224",
 )
 """The smallest model that timm has of each family."""
 
@@ -81,6 +82,7 @@ MADE_FOR = {
     "coatnet_nano_rw_224": SIZE,
     "efficientformer_l1": 224,  # timm makes it for no other
     "vit_small_patch14_dinov2": 112,  # 8 × 8 patches of 14
+    "vit_base_patch16_siglip_224": SIZE,
 }
 """The side that a network is made for, where it is made for one."""
 

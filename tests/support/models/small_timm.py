@@ -1,16 +1,21 @@
 """Small networks with attention as PyTorch's exporters write those of timm, committed beside this.
 
-    python -m tests.support.models.small_timm    # anew, with torch 2.11 and timm 1.0.31
+    python -m tests.support.models.small_timm NAME ...    # anew
+
+They are torch 2.11's and timm 1.0.31's, those from mobilevit on torch 2.15's.
 
 Widths and depths are the least that show each network's form; weights are random, and so are the
 normalisations, as if they had seen data.
 """
 
 import io
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import onnx
 
 FOLDER = Path(__file__).parent / "small_timm"
 CLASSES = 5
@@ -79,6 +84,78 @@ def _levit(timm: Any) -> Any:
     )
 
 
+def _mobile(timm: Any, attention: Any) -> Any:
+    """Return a network with a block of attention over 8 × 8 pixels, in patches of 2 × 2."""
+    made_of = {"bottle_in": True, "linear_out": True}
+    ahead = timm.models.ByoBlockCfg("bottle", 1, 8, gs=1, br=2, block_kwargs=made_of)
+    sizes = timm.models.ByoModelCfg(
+        (ahead, attention),
+        downsample="",
+        stem_pool="",
+        stem_chs=8,
+        act_layer="silu",
+        num_features=16,
+    )
+    return timm.models.ByobNet(sizes, num_classes=CLASSES)
+
+
+def _mobilevit(timm: Any) -> Any:
+    sizes = {"transformer_dim": 16, "transformer_depth": 1, "patch_size": 2}
+    return _mobile(timm, timm.models.ByoBlockCfg("mobilevit", 1, 8, 1, block_kwargs=sizes))
+
+
+def _mobilevitv2(timm: Any) -> Any:
+    sizes = {"transformer_depth": 1, "patch_size": 2}
+    block = timm.models.ByoBlockCfg("mobilevit2", 1, 8, 1, gs=1, br=0.5, block_kwargs=sizes)
+    return _mobile(timm, block)
+
+
+def _coatnet(timm: Any) -> Any:
+    # A stage of convolutions, then one of 4 × 4 tokens with biases of relative positions.
+    return timm.models.MaxxVit(
+        timm.models.MaxxVitCfg(
+            embed_dim=(8, 16),
+            depths=(1, 2),
+            block_type=("C", "T"),
+            stem_width=(8, 8),
+            conv_cfg=timm.models.MaxxVitConvCfg(
+                expand_ratio=2, expand_output=False, stride_mode="pool", act_layer="silu"
+            ),
+            transformer_cfg=timm.models.MaxxVitTransformerCfg(
+                dim_head=8, expand_ratio=2, expand_first=False
+            ),
+        ),
+        img_size=32,
+        num_classes=CLASSES,
+    )
+
+
+def _siglip(timm: Any) -> Any:
+    # One learned query gathers all tokens.
+    return timm.models.VisionTransformer(
+        img_size=16,
+        patch_size=8,
+        embed_dim=16,
+        depth=1,
+        num_heads=2,
+        class_token=False,
+        global_pool="map",
+        num_classes=CLASSES,
+    )
+
+
+def _dinov2(timm: Any) -> Any:
+    return timm.models.VisionTransformer(
+        img_size=28,
+        patch_size=14,
+        embed_dim=16,
+        depth=1,
+        num_heads=2,
+        init_values=1e-5,
+        num_classes=CLASSES,
+    )
+
+
 SMALL: Mapping[str, Small] = {
     "vit": Small(_vit, 16),
     "deit_distilled": Small(_deit, 16, any_n=False),
@@ -86,16 +163,22 @@ SMALL: Mapping[str, Small] = {
     "edgenext": Small(_edgenext, 64),
     "efficientformer": Small(_efficientformer, 224, dynamo=True),
     "levit": Small(_levit, 64),
+    "mobilevit": Small(_mobilevit, 32),
+    "mobilevitv2": Small(_mobilevitv2, 32, dynamo=True),
+    "coatnet": Small(_coatnet, 32, dynamo=True),
+    "siglip": Small(_siglip, 16),
+    "dinov2": Small(_dinov2, 28, dynamo=True),
 }
 
 
-def main() -> None:
-    """Export each network."""
+def main(names: Iterable[str]) -> None:
+    """Export the networks of these names."""
     import timm  # noqa: PLC0415  hundreds of megabytes, which only this needs
     import torch  # noqa: PLC0415
 
     FOLDER.mkdir(exist_ok=True)
-    for name, small in SMALL.items():
+    for name in names:
+        small = SMALL[name]
         torch.manual_seed(0)
         network = small.make(timm).eval()
         for module in network.modules():
@@ -109,7 +192,17 @@ def main() -> None:
         written = io.BytesIO()
         names = {"input_names": ["x"], "output_names": ["y"]}
         torch.onnx.export(network, (image,), written, **names, **options)
-        (FOLDER / f"{name}.onnx").write_bytes(written.getvalue())
+        model = _without_traces(onnx.load_from_string(written.getvalue()))
+        (FOLDER / f"{name}.onnx").write_bytes(model.SerializeToString())
+
+
+def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Leave out by which lines of the exporter's files, on one machine, each node was made."""
+    graph = model.graph
+    values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    for each in (model, graph, *graph.node, *values):
+        del each.metadata_props[:]
+    return model
 
 
 def _as_if_trained(module: Any) -> None:
@@ -129,4 +222,4 @@ def _as_if_trained(module: Any) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
