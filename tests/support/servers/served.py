@@ -104,8 +104,7 @@ async def served(
         server.close()
         for connection in cast("set[Any]", state.connections.copy()):
             (connection.transport if stock else connection._transport).abort()
-        await until(lambda: not repository.requests)
-        assert repository.models["fake"].admission.room.taken == 0
+        await until(lambda: not repository.requests and not repository.room.taken)
         assert await repository.close(PATIENCE_S)
 
 
