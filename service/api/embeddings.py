@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from service.api.json_images import ImagesJson, content_of, is_json, read_json
+from service.api.json_images import ImagesJson, content_of, read_json
 from service.api.query import read_query
 from service.api.schemas import answer_of, errors
 from service.api.v1 import body_of, files_of, parameters_of, takes_long, urgency_from
@@ -25,7 +25,7 @@ from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Scored
 from service.hosting.vectors import embedding, embeddings_of, normalise
 from service.http.asgi import answer_to
-from service.http.body import Headers, form_boundary
+from service.http.body import Headers, form_boundary, is_json
 from service.http.exchange import AnyEndpoint
 from service.http.responses import JSON_NUMBER_BYTES, json_around
 from service.images.clip import CLIP_TYPES, Frames

@@ -18,7 +18,7 @@ from service.errors import (
     TooManyImagesError,
 )
 from service.hosting.pipeline import ModelInfo
-from service.http.body import JSON_TYPE, Headers
+from service.http.body import JSON_TYPE
 
 # Strings that are cut out, and the most bytes of all the rest, which is parsed at once.
 _LONG, _MOST_BESIDE = 2**10, 2**18
@@ -40,12 +40,6 @@ class ImagesJson(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _Json = TypeVar("_Json", bound=ImagesJson)
-
-
-def is_json(headers: Headers) -> bool:
-    """Return whether the headers say that the body is JSON."""
-    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    return media_type == JSON_TYPE.encode()
 
 
 def content_of(kind: type[ImagesJson]) -> dict[str, Any]:

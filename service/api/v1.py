@@ -20,7 +20,7 @@ from service.api.explain import (
     maps_of,
     read_explain,
 )
-from service.api.json_images import ImagesJson, content_of, is_json, read_json
+from service.api.json_images import ImagesJson, content_of, read_json
 from service.api.query import read_query
 from service.api.schemas import (
     ClassifyAnswer,
@@ -38,7 +38,15 @@ from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Scored
 from service.http.asgi import answer_to
-from service.http.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES, Headers, form_boundary, images_of
+from service.http.body import (
+    FILE_FIELDS,
+    FORM_TYPE,
+    IMAGE_TYPES,
+    Headers,
+    form_boundary,
+    images_of,
+    is_json,
+)
 from service.http.exchange import AnyEndpoint
 from service.http.responses import json_around, json_response
 from service.images.clip import CLIP_TYPES, MOST_FRAMES, Frames, clips_of
@@ -249,6 +257,7 @@ class Classify:
         self._few = _Form(*_by_default(pipeline.info, classes))
         self._read_query = query_parser(pipeline.info, classes)
         self._line_bytes = _LINE_BYTES + pipeline.longest_label
+        self._also = CLIP_TYPES if pipeline.info.of_clips else ()  # types of bodies, beside images
 
     def check(self, record: RequestRecord) -> _ClassifyParameters:
         """Return the options in query and headers. Raises ServiceError where they are invalid."""
@@ -256,9 +265,7 @@ class Classify:
         return _ClassifyParameters(
             self._read_query(query) if query else self._few,
             urgency_from(headers, record.started),
-            None
-            if is_json(headers)
-            else form_boundary(headers, CLIP_TYPES if self.pipeline.info.of_clips else ()),
+            None if is_json(headers) else form_boundary(headers, self._also),
         )
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
@@ -354,13 +361,13 @@ def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequenc
     The body is a form, an image where the `boundary` is empty, or JSON where that is None. Raises
     the errors of `images_of`, `read_json` and `clips_of`.
     """
-    info = pipeline.info
-    most = MOST_FRAMES if info.of_clips else pipeline.admission.max_images_a_request
+    info, of_clips = pipeline.info, pipeline.info.of_clips
+    most = MOST_FRAMES if of_clips else pipeline.admission.max_images_a_request
     if boundary is None:
         _, files = read_json(body, ImagesJson, info, model_path("NAME"), most)
     else:
         files = images_of(body, boundary, most)
-    return clips_of(files) if info.of_clips else files
+    return clips_of(files) if of_clips else files
 
 
 def takes_long(headers: Headers, length: int) -> bool:

@@ -171,7 +171,7 @@ class AnswerQueue:
                 work.add_piece(chunk)
             if queued.whole:
                 work.end()
-        return work.answered and queued.whole
+        return queued.whole and work.answered
 
 
 def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -91,6 +91,12 @@ def content_coding(headers: Headers) -> str:
     return coding
 
 
+def is_json(headers: Headers) -> bool:
+    """Return whether the headers say that the body is JSON."""
+    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    return media_type == JSON_TYPE.encode()
+
+
 def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:
     """Return a form's boundary, or b"" if the body is an image or has a media type in `also`.
 
