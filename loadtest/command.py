@@ -52,7 +52,7 @@ def _url(text: str) -> str:
         wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
     except ValueError:  # a port that is not a number, an invalid address
         wrong = True
-    if wrong or parts.query or parts.fragment:
+    if wrong or parts.query or parts.fragment or parts.path.rstrip("/").endswith("/classify"):
         raise typer.BadParameter(f"{text} is not a server's address, as http://127.0.0.1:8000")
     return text
 

@@ -532,4 +532,7 @@ def _explain(error: ValidationError, given: Mapping[str, tuple[str, object]]) ->
         reason = problem["msg"].removeprefix("Value error, ").partition(", unable to")[0]
         reason = reason.replace("Input should be", "must be", 1)
         reason = reason.replace("a valid integer", "a whole number").replace("a valid nu", "a nu")
+        default = name in Settings.model_fields and Settings.model_fields[name].default
+        if reason.endswith("number") and default:
+            reason += f", as {default}"
         yield f"{written}: {value} is not allowed; it {reason}"

@@ -207,13 +207,19 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     headers = dict(error.headers or {})
     if message == HTTPStatus.NOT_FOUND.phrase:
         path = request.url.path[:_SHOWN]
-        near = get_close_matches(path, islice(_paths(request.app), _MOST_COMPARED), 1, _NEAR)
+        beginning = f"{path.rstrip('/')}/classify"  # as of a model's path
+        near = [beginning] if beginning in request.app.endpoints else None
+        near = near or get_close_matches(
+            path, islice(_paths(request.app), _MOST_COMPARED), 1, _NEAR
+        )
         other = f"POST images to {v1.CLASSIFY_PATH}; /docs lists what there is"
         right = f"did you mean {near[0]}?" if near else other
         message = f"there is nothing at {path}; {right}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allow = headers.get("Allow", "another method")
         message = f"{request.url.path} does not support {request.method}; use {allow}"
+        if request.method == "POST":
+            message += f", or POST images to {v1.CLASSIFY_PATH}"
     return error_response(error.status_code, message, headers)
 
 

@@ -70,8 +70,11 @@ def read_json(
     try:
         asked = msgspec.json.decode(short, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        also = "; there are float and base64" if "enum" in str(error) else ""
+        if kind is ImagesJson and "unknown field" in str(error):
+            also = "; everything else is in the query, as ?top_k=3"
         raise BadRequestError(
-            f"the JSON cannot be read: {error}; `input` is one image or a list of them, {HOW}"
+            f"the JSON cannot be read: {error}; `input` is one image or a list of them, {HOW}{also}"
         ) from error
     if asked.model not in ("", info.name):
         raise ModelNotFoundError(
@@ -136,7 +139,9 @@ def _file(image: str, long: Mapping[str, Span], which: str) -> bytes:
         else:
             file = decode_base64(span._replace(start=span.start + len(image) - len(data)))
     except (ValueError, msgspec.DecodeError) as error:  # binascii's, too
-        raise BadRequestError(f"{which}it is not base64: {error}; send images, {HOW}") from error
+        lines = "\n" in data if span is None else span.text.find(b"\\n", span.start, span.end) > 0
+        why = "it has line ends, which `base64 -w0` leaves out" if lines else error
+        raise BadRequestError(f"{which}it is not base64: {why}; send images, {HOW}") from error
     if not file:
         raise BadRequestError(f"{which}it is empty; send images, {HOW}")
     return file

@@ -50,7 +50,7 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         wanted = args[0]
         if wanted not in _COMMANDS and not ctx.resilient_parsing:
-            near = get_close_matches(wanted, _COMMANDS, 1)
+            near = get_close_matches(wanted, [*_COMMANDS, "--help", "--version"], 1)
             right = (
                 f"did you mean {near[0]!r}?"
                 if near
@@ -58,7 +58,13 @@ class _Commands(TyperGroup):
             )
             ctx.fail(f"No such command {wanted!r}; {right}")
         name, command, rest = super().resolve_command(ctx, args)
-        return name, _imported(str(name)) if command else None, rest
+        if command is None:
+            return name, None, rest
+        command = _imported(wanted)
+        known = {flag for parameter in command.params for flag in parameter.opts}
+        if "--model" not in known and any(word.partition("=")[0] == "--model" for word in rest):
+            ctx.fail(f"No such option: --model; the model has no flag: `convoy {wanted} digits`")
+        return name, command, rest
 
 
 class _Grouped(TyperCommand):

@@ -161,7 +161,9 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
         for start in range(0, len(body), _PIECE):
             parser.write(body[start : start + _PIECE])
     except FormParserError as error:
-        raise BadRequestError(f"malformed {FORM_TYPE} body: {error}") from error
+        raise BadRequestError(
+            f"malformed {FORM_TYPE} body: {error}; let the HTTP client write form and Content-Type"
+        ) from error
     if not form.ended:
         raise BadRequestError(f"the {FORM_TYPE} body ends early; send it again")
     if not form.files:

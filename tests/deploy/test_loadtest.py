@@ -21,6 +21,7 @@ TOOLS = {
     "hey": (r"\[200\]\s+\d+ responses", r"\[[^2]\d\d\]\s+\d+ responses|Error distribution"),
     "k6": (r"checks_succeeded\.*: 100\.00%", r"checks_failed\.*: (?!0\.00%)"),
     "autocannon": (r"\d+ requests in", r"non 2xx|\d+ errors"),
+    "oha": (r"\[200\] \d+ responses", r"\[[^2]\d\d\] \d+ responses|Error distribution"),
     "locust": (r"POST +/v1/classify +\d+ +0\(0\.00%\)", r"Error report"),
 }
 

@@ -1,6 +1,8 @@
 """Deliberate mistakes on the command line and in requests: each answer says what was
 wrong, and what would be right."""
 
+import base64
+import gzip
 import io
 import re
 import socket
@@ -226,6 +228,50 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
         *(404, "infre", "/v2/models/digits/infer"),
     ),
     "a slash too many": (post("//v1/classify"), 404, "//v1/classify", "/v1/classify"),
+    # Newer ones.
+    "an image to the page": (post("/"), 405, "/ does not support POST", "POST images to /v1/class"),
+    "an image to the list of models": (post("/v1/models"), 405, "use GET", "/v1/classify"),
+    "an image to a model": (post("/v1/models/digits"), 404, "nothing at", "digits/classify"),
+    "a path of no server": (Request("GET", "/status", {}), 404, "/status", "/docs"),
+    "base64 as the body": (
+        post(content=base64.b64encode(DIGIT)),
+        *(415, "an image in base64", '{"input": "..."}, as application/json'),
+    ),
+    "a data URL as the body": (
+        post(content=b"data:image/jpeg;base64," + base64.b64encode(DIGIT)),
+        *(415, "an image in base64", '{"input": "..."}, as application/json'),
+    ),
+    "gzip that no header names": (post(content=gzip.compress(DIGIT)), 415, "by gzip", FORMATS),
+    "an array of NumPy": (post(content=b"\x93NUMPY" + bytes(99)), 415, "an array of NumPy", "V2"),
+    "base64 with line ends": (
+        post(json={"input": base64.encodebytes(DIGIT).decode()}),
+        *(400, "it has line ends", "base64 -w0"),
+    ),
+    "top_k in JSON": (post(json={"input": "", "top_k": 3}), 400, "`top_k`", "?top_k=3"),
+    "top_k in a form": (
+        post(files={"file": ("3.jpg", DIGIT)}, data={"top_k": "3"}),
+        *(422, "'top_k'", "?top_k=3"),
+    ),
+    "a form with another boundary": (
+        typed("multipart/form-data; boundary=y", b"--x\r\n\r\n"),
+        *(400, "malformed", "let the HTTP client write"),
+    ),
+    "a form of embeddings that is none": (
+        post("/v1/embeddings", json={"input": "", "encoding_format": "hex"}),
+        *(400, "'hex'", "float and base64"),
+    ),
+    "a file in place of V2's JSON": (
+        post(V2),
+        *(400, "this is a JPEG, not JSON", "Inference-Header-Content-Length: 0"),
+    ),
+    "binary data without the JSON's length": (
+        post(V2, content=b'{"inputs":[]}' + bytes(9)),
+        *(400, "trailing characters", "Inference-Header-Content-Length is its length"),
+    ),
+    "a length beyond the body": (
+        post(V2, content=b"{}", headers={"inference-header-content-length": "99"}),
+        *(400, "is 99, but the body has 2 bytes", "the length of the JSON"),
+    ),
 }
 
 
@@ -483,6 +529,32 @@ COMMANDS: dict[str, tuple[Sequence[str], int, str, str]] = {
     ),
     "a precision by another name": (("serve", "--precision", "half"), 2, "half", "'fp16'"),
     "a folder of no model": ((*SERVE, "{}/empty"), 1, "{}/empty", "NAME/model.onnx"),
+    # Newer ones.
+    "a pointer of Git LFS": ((*SERVE, "{}/lfs.onnx"), 1, "Git LFS", "git lfs pull"),
+    "a checkpoint of PyTorch": ((*SERVE, "{}/model.pt"), 1, "a ZIP archive", "docs/from-pytorch"),
+    "an address of a bucket": ((*SERVE, "s3://bucket/m.onnx"), 1, "s3://", "hf://ORG/NAME"),
+    "a model without a command": (("digits",), 2, "'digits'", "convoy serve digits"),
+    "help as a command": (("help",), 2, "'help'", "'--help'"),
+    "a flag for the model": (("serve", "--model", "m.onnx"), 2, "--model;", "convoy serve digits"),
+    "a host with its port": (
+        ("serve", "--host", "localhost:8000"),
+        *(2, "localhost:8000", "without a port"),
+    ),
+    "a host that is a URL": (("serve", "--hosts", "http://a.org"), 2, "a.org", "without http://"),
+    "a share in percent": (("serve", "--agreement", "80%"), 2, "80%", "a number, as 0.8"),
+    "a preset by --set that is none": (
+        (*SERVE, "digits", "--set", "preset=cafe"),
+        *(1, "cafe", "Did you mean caffe?"),
+    ),
+    "labels by --set that are not there": (
+        (*SERVE, "digits", "--set", "labels=no.txt"),
+        *(1, "no.txt", "No such file"),
+    ),
+    "labels in Latin-1": ((*SERVE, "digits", "--labels", "{}/latin.txt"), 1, "latin.txt", "UTF-8"),
+    "a load test of a path": (
+        ("loadtest", "http://127.0.0.1:9/v1/classify"),
+        *(2, "/v1/classify is not", "http://127.0.0.1:8000"),
+    ),
 }
 
 VARIABLES: dict[str, tuple[str, str, str]] = {
@@ -499,6 +571,9 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "cat.jpg").write_bytes(DIGIT)
     (folder / "three.txt").write_text("red\ngreen\nblue\n")
+    (folder / "latin.txt").write_bytes("café\n".encode("latin-1"))
+    (folder / "lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\n")
+    (folder / "model.pt").write_bytes(b"PK\x03\x04" + bytes(26) + b"archive/data.pkl")
     (folder / "photos").mkdir()
     (folder / "photos/3.jpg").write_bytes(DIGIT)
     (folder / "empty").mkdir()
