@@ -209,7 +209,7 @@ def ready(running: Container) -> Container:
 
 def test_it_serves_confined_logs_json_and_drains_on_sigterm(code: Path) -> None:
     with (
-        container("cpu", code, CONVOY_NOTICE_S="1") as running,
+        container("cpu", code, CONVOY_NOTICE_S="0.3") as running,
         ThreadPoolExecutor(8) as pool,
     ):
         status = running.facts("status")
@@ -231,6 +231,7 @@ def test_it_serves_confined_logs_json_and_drains_on_sigterm(code: Path) -> None:
             """Ask until the server refuses or is gone."""
             answers: list[tuple[int, str]] = []
             while not answers or answers[-1][0] == 200:
+                time.sleep(0.01)
                 try:
                     answer = client.post(f"{running.url}/v1/classify?top_k=1", content=image)
                 except httpx.TransportError:
