@@ -254,7 +254,8 @@ async def test_an_answer_that_is_not_taken_is_given_up_and_one_that_is_taken_slo
         taken, moment = 0, asyncio.get_running_loop().time()
 
         async def take() -> int:
-            piece = await slow.reader.read(2**20)
+            async with asyncio.timeout(PATIENCE_S):
+                piece = await slow.reader.read(2**20)
             assert piece, f"cut after {taken} bytes"
             return len(piece)
 
