@@ -1,11 +1,13 @@
 """Runs `convoy` in this process, by a fixture to import into a conftest."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kernels.device import cache_folder
 from service import cli
 
 Run = Callable[..., tuple[int, str, str]]
@@ -18,6 +20,9 @@ def convoy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     """
     # Wide, so that no table breaks a path.
     monkeypatch.setenv("COLUMNS", "400")
+    # The command sets both for the processes that it starts, and later tests run in this one.
+    monkeypatch.setenv("CONVOY_CACHE", os.environ.get("CONVOY_CACHE", ""))
+    monkeypatch.setattr(cache_folder, "_chosen", [*cache_folder._chosen])
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["convoy", *map(str, arguments)])
