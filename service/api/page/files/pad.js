@@ -13,6 +13,7 @@ export function drawingPad(canvas, take, emptied) {
   let example = false; // an example is shown, which a stroke replaces
   let busy = false;
   let changed = false;
+  let cleared = 0; // how often
 
   function clear() {
     ink.fillStyle = "white";
@@ -20,7 +21,8 @@ export function drawingPad(canvas, take, emptied) {
     ink.strokeStyle = "black";
     ink.lineWidth = PEN;
     ink.lineCap = ink.lineJoin = "round";
-    down = example = false;
+    down = example = changed = false;
+    cleared += 1;
     labelPen();
   }
 
@@ -38,7 +40,9 @@ export function drawingPad(canvas, take, emptied) {
     busy = true;
     while (changed) {
       changed = false;
+      const before = cleared;
       const blob = await new Promise((resolve) => canvas.toBlob(resolve));
+      if (before !== cleared) continue; // it is no longer what the pad has
       await take(new File([blob], "drawing.png", { type: "image/png" }));
     }
     busy = false;

@@ -226,13 +226,14 @@ def _images(page: "Page") -> float:
 def test_batches_grow_where_images_arrive_together(page: "Page") -> None:
     button, said = page.get_by_role("button", name="Send 200 images"), page.locator("#said")
     largest: list[int] = []
-    while len(largest) < 3 and 8 not in largest:  # which batches form depends on the cores' time
+    # Which batches form depends on the cores' time; two processes share what waits.
+    while len(largest) < 5 and max(largest, default=0) < 3:
         button.click()
         expect(button).to_be_disabled()
         expect(button).to_be_enabled(timeout=60_000)
         expect(said).to_contain_text("200 images in")
         largest.append(int(said.inner_text().rpartition(" ")[2]))
-    assert max(largest) == 8
+    assert 3 <= max(largest) <= 8
     drawn = """canvas => canvas.getContext("2d")
         .getImageData(0, 0, canvas.width, canvas.height).data.some(value => value > 0)"""
     assert page.locator("#lanes").evaluate(drawn)
