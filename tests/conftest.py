@@ -17,6 +17,8 @@ import pytest
 # other by spinning, and a product of small matrices beside busy processes takes 50 times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import numpy as np
+
 from service.machine.cores import available_cores
 from tests.support import ROOT, bytecode, proved
 from tests.support.proved import CHOICE, Choice
@@ -42,6 +44,13 @@ with contextlib.suppress(ImportError):  # the tests that a GPU is wanted for do 
     settings.register_profile("convoy", deadline=None, derandomize=True)
     settings.register_profile("search", deadline=None)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convoy"))
+
+
+@pytest.fixture(autouse=True)
+def same_noise() -> None:
+    """Have a test draw the same weights (`onnx_chains.noise`) whatever ran before it."""
+    if chains := sys.modules.get("tests.support.models.onnx_chains"):
+        vars(chains)["RNG"] = np.random.default_rng(17)
 
 
 @pytest.fixture
