@@ -47,6 +47,14 @@ class _Commands(TyperGroup):
         return found and TyperCommand(cmd_name, short_help=found[1])
 
     @override
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        command = next((word for word in args if word in _COMMANDS), "")
+        own = {flag for parameter in self.get_params(ctx) for flag in parameter.opts}
+        if command and args[0].startswith("-") and args[0].partition("=")[0] not in own:
+            ctx.fail(f"No such option: {args[0]}; options follow the command: `convoy {command} …`")
+        return super().parse_args(ctx, args)
+
+    @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         wanted = args[0]
         if wanted not in _COMMANDS and not ctx.resilient_parsing:
@@ -64,6 +72,10 @@ class _Commands(TyperGroup):
         known = {flag for parameter in command.params for flag in parameter.opts}
         if "--model" not in known and any(word.partition("=")[0] == "--model" for word in rest):
             ctx.fail(f"No such option: --model; the model has no flag: `convoy {wanted} digits`")
+        for word in rest:
+            near = [flag for flag in sorted(known) if flag.startswith(f"-{word}")]
+            if len(word) == 2 and word not in known and near:
+                ctx.fail(f"No such option: {word}; did you mean {' or '.join(near)}?")
         return name, command, rest
 
 

@@ -146,6 +146,11 @@ def _find_models(settings: Settings) -> list[ModelFile]:
         if path in (folder, BUILT_IN_MODEL):
             return [ModelFile(path.stem, "1", path)]
         return [ModelFile(_folder_name(path.parent, settings), "1", path)]
+    if (folder / "saved_model.pb").is_file():
+        raise ModelFileError(
+            f"{folder} is a SavedModel of TensorFlow; convert it by"
+            f" `python -m tf2onnx.convert --saved-model {folder} --output {FILE}`"
+        )
     found = []
     every = (place for place in folder.iterdir() if place.is_dir())
     places = sorted(place for place in every if not place.name.startswith("."))

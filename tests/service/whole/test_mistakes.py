@@ -551,6 +551,12 @@ COMMANDS: dict[str, tuple[Sequence[str], int, str, str]] = {
         *(1, "no.txt", "No such file"),
     ),
     "labels in Latin-1": ((*SERVE, "digits", "--labels", "{}/latin.txt"), 1, "latin.txt", "UTF-8"),
+    "an option ahead of the command": (
+        ("--port", "8001", "serve"),
+        *(2, "No such option: --port", "`convoy serve …`"),
+    ),
+    "an option by its first letter": (("serve", "-p", "80"), 2, "No such option: -p", "--port"),
+    "a SavedModel": ((*SERVE, "{}/saved"), 1, "SavedModel", "tf2onnx.convert --saved-model"),
     "a load test of a path": (
         ("loadtest", "http://127.0.0.1:9/v1/classify"),
         *(2, "/v1/classify is not", "http://127.0.0.1:8000"),
@@ -577,6 +583,8 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "photos").mkdir()
     (folder / "photos/3.jpg").write_bytes(DIGIT)
     (folder / "empty").mkdir()
+    (folder / "saved/variables").mkdir(parents=True)
+    (folder / "saved/saved_model.pb").touch()
     _models(folder)
     return folder
 
