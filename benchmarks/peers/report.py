@@ -19,7 +19,7 @@ LOAD = 8
 """The number of connections whose rows have start-up and memory, and choose the best of several
 servers."""
 
-# Of twelve rounds as normal as can be, one median in 2500 is further away: a run has 200.
+# Of ten rounds as normal as can be, one median in 3000 is further away: a run has 200.
 _DEVIATIONS = 5
 
 ALWAYS = (CONVOY, TRITON, MOSEC)
