@@ -302,7 +302,7 @@ def moved(rows: Sequence[Row]) -> Iterator[str]:
             old = find(before, server, work, connections)
             if row["work"] != work or "error" in row or old is None:
                 continue
-            if row["setting"] != old["setting"]:  # then the spread is another server's
+            if row["setting"] != old["setting"]:  # the spread is of another setting
                 continue
             for column in JUDGED:
                 spread, now = number(old, column), number(row, column).median

@@ -208,10 +208,11 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     if message == HTTPStatus.NOT_FOUND.phrase:
         path = request.url.path[:_SHOWN]
         beginning = f"{path.rstrip('/')}/classify"  # as of a model's path
-        near = [beginning] if beginning in request.app.endpoints else None
-        near = near or get_close_matches(
-            path, islice(_paths(request.app), _MOST_COMPARED), 1, _NEAR
-        )
+        if beginning in request.app.endpoints:
+            near = [beginning]
+        else:
+            compared = islice(_paths(request.app), _MOST_COMPARED)
+            near = get_close_matches(path, compared, 1, _NEAR)
         other = f"POST images to {v1.CLASSIFY_PATH}; /docs lists what there is"
         right = f"did you mean {near[0]}?" if near else other
         message = f"there is nothing at {path}; {right}"

@@ -6,7 +6,7 @@ new process may get it again. An error is one line on standard error, without a 
 A command's module is imported when the command runs: all of them take seconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
@@ -49,7 +49,7 @@ class _Commands(TyperGroup):
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         command = next((word for word in args if word in _COMMANDS), "")
-        own = {flag for parameter in self.get_params(ctx) for flag in parameter.opts}
+        own = _flags(self.get_params(ctx))
         if command and args[0].startswith("-") and args[0].partition("=")[0] not in own:
             ctx.fail(f"No such option: {args[0]}; options follow the command: `convoy {command} …`")
         return super().parse_args(ctx, args)
@@ -69,7 +69,7 @@ class _Commands(TyperGroup):
         if command is None:
             return name, None, rest
         command = _imported(wanted)
-        known = {flag for parameter in command.params for flag in parameter.opts}
+        known = _flags(command.params)
         if "--model" not in known and any(word.partition("=")[0] == "--model" for word in rest):
             ctx.fail(f"No such option: --model; the model has no flag: `convoy {wanted} digits`")
         for word in rest:
@@ -77,6 +77,10 @@ class _Commands(TyperGroup):
             if len(word) == 2 and word not in known and near:
                 ctx.fail(f"No such option: {word}; did you mean {' or '.join(near)}?")
         return name, command, rest
+
+
+def _flags(parameters: Iterable[Any]) -> set[str]:
+    return {flag for parameter in parameters for flag in parameter.opts}
 
 
 class _Grouped(TyperCommand):

@@ -92,7 +92,7 @@ async def test_the_wait_for_the_batch_before_is_told() -> None:
         took_ms = (time.perf_counter() - began) * 1e3
     assert timing["queue"] >= 60
     assert timing["compute"] >= 30
-    assert timing["total"] <= took_ms + 0.01  # as those batches are told once
+    assert timing["total"] <= took_ms + 0.01  # each wait is counted once
 
 
 async def test_an_answer_ranks_five_classes_unless_asked_otherwise() -> None:

@@ -23,7 +23,7 @@ from service.images.prepare import ImageLimits, prepare_image
 from tests.support.service.fakes import CLASSES, decode_digit, free, one_hot
 
 SLOW_S = 0.6
-HANG_S = 6.0  # longer than a hang is waited for; then its thread ends
+HANG_S = 6.0  # longer than the server waits for a hang; then its thread ends
 
 
 def _raise(error: BaseException) -> None:
