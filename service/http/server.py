@@ -34,6 +34,7 @@ from service.hosting.repository import Repository
 from service.http.connection import Connection
 from service.http.exchange import AnyEndpoint
 from service.http.uvicorn_adapter import ConvoyConfig
+from service.machine.memory import keep_free_memory
 from service.settings import LogLevel, Settings
 from service.telemetry.logs import AccessLog, line_writer
 from service.telemetry.record import OnEnd
@@ -370,6 +371,7 @@ def run_server(
     """
     config = http_settings(app, settings, keys, endpoints, repository.room)
     server = Server(config, repository, settings, announce, port)
+    keep_free_memory()
     server.run(sockets=[listener])
     return outcome_of(server)
 

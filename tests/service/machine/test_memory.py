@@ -3,6 +3,8 @@
 import asyncio
 import ctypes
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +107,28 @@ def test_what_is_free_is_given_back_once_much_was_used_and_little_is() -> None:
     assert not slack.is_worth_it(1000)
     resident[0] = 111e6
     assert slack.is_worth_it(1000)
+
+
+_FAULTS_OF_BODIES = """
+from resource import RUSAGE_SELF, getrusage
+from service.machine.memory import keep_free_memory
+
+def take_and_free():
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    bodies = [b"x" * (100_000 + each) for each in range(20)]
+    return getrusage(RUSAGE_SELF).ru_minflt - before
+
+keep_free_memory()
+take_and_free()
+print(max(take_and_free() for _ in range(5)))
+"""
+
+
+def test_bodies_are_read_into_memory_that_was_freed_before() -> None:
+    # A process of its own: other tests' blocks may lie behind the freed ones.
+    command = [sys.executable, "-c", _FAULTS_OF_BODIES]
+    faults = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert int(faults) < 100  # of 490 pages
 
 
 @pytest.mark.skipif(
