@@ -25,6 +25,9 @@ _ADDRESSES, _RESIDENT = 0, 1
 # Bytes: growth that is worth giving back, which takes milliseconds; and what little use is.
 _MUCH, _LITTLE = 2**23, 2**22
 
+# At this look after much was in use, the last of it is free: what a library held is not counted.
+_SETTLED = 3
+
 
 def address_share() -> float:
     """Return the share in use of the addresses that this process may have, 0 if there is no
@@ -78,13 +81,18 @@ class Slack:
     def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:
         self._resident = resident
         self._least = 0  # bytes since it was last given back; 0: not looked at
+        self._lowest = 0  # of all looks
+        self._quiet = 0  # looks since much was in use
 
     def is_worth_it(self, most_in_use: int) -> bool:
         """Return whether to give back now; `most_in_use` are the bytes of bodies and answers that
         were in use at once since the last look."""
         now = self._resident()
         self._least = min(self._least or now, now)
-        if most_in_use > _LITTLE or now - self._least < _MUCH:
+        self._lowest = min(self._lowest or now, now)
+        self._quiet = 0 if most_in_use > _LITTLE else self._quiet + 1
+        before = self._lowest if self._quiet == _SETTLED else self._least
+        if not self._quiet or now - before < _MUCH:
             return False
         self._least = 0
         return True

@@ -101,12 +101,25 @@ def test_what_is_free_is_given_back_once_much_was_used_and_little_is() -> None:
     assert not slack.is_worth_it(5_000_000)  # it is in use
     assert slack.is_worth_it(1000)
     resident[0] = 130e6  # the rest is in use, or not to be had
-    assert not slack.is_worth_it(1000)
-    assert not slack.is_worth_it(1000)
+    assert [slack.is_worth_it(1000) for _ in range(4)] == [False, True, False, False]
     resident[0] = 101e6
     assert not slack.is_worth_it(1000)
     resident[0] = 111e6
     assert slack.is_worth_it(1000)
+
+
+def test_what_gets_free_after_it_was_given_back_is_given_back_too() -> None:
+    resident = [100e6]
+    slack = Slack(lambda: int(resident[0]))
+    assert not slack.is_worth_it(50_000_000)
+    resident[0] = 190e6
+    assert slack.is_worth_it(1000)
+    resident[0] = 180e6  # a library holds the rest for a moment
+    assert not slack.is_worth_it(1000)
+    assert slack.is_worth_it(1000)
+    assert not any(slack.is_worth_it(1000) for _ in range(5))  # it is in use: a model, say
+    assert not slack.is_worth_it(50_000_000)
+    assert [slack.is_worth_it(1000) for _ in range(4)] == [False, False, True, False]
 
 
 _FAULTS_OF_BODIES = """
