@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         QuantizationError,
         UnsupportedModelError,
     )
+    from models.first_bytes import Signature, name_of
     from models.onnx_loader import FileLimits, external_files
     from models.onnx_loader.kept import TRANSLATED
     from models.preprocessing import (
@@ -121,6 +122,7 @@ _NAMES = {
         "QuantizationError",
         "UnsupportedModelError",
     ],
+    "first_bytes": ["Signature", "name_of"],
     "onnx_loader": ["FileLimits", "external_files"],
     "onnx_loader.kept": ["TRANSLATED"],
     "preprocessing": [
@@ -238,6 +240,7 @@ __all__ = [
     "Rounding",
     "Scores",
     "Serving",
+    "Signature",
     "Timeline",
     "TopClasses",
     "TuningReport",
@@ -266,6 +269,7 @@ __all__ = [
     "load_classifier",
     "meaning_of",
     "measure_timeline",
+    "name_of",
     "normalised",
     "open_engine",
     "open_engines",

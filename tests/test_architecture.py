@@ -41,7 +41,7 @@ ORDER = {
         "tuning",
     ],
     "models": [
-        "errors graph arena imagenet scores session served varints",
+        "errors first_bytes graph arena imagenet scores session served varints",
         "quantized_filters",
         "preprocessing open_gpu cost precision onnx_loader rewrite schedule layers",
         "readers torchvision inner as_given",

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from models.errors import ModelError, ModelFileError, UnsupportedModelError
+from models.first_bytes import Signature, name_of
 from models.onnx_loader.external import external_names, read_external_data
 from models.onnx_loader.limits.bounds import shortened
 from models.onnx_loader.limits.census import all_nodes, check_census, check_stored
@@ -153,25 +154,32 @@ def _parse(path: Path, data: bytes) -> ModelProto:
 
 _EXPORT = "export the model as docs/from-pytorch.md or docs/from-keras.md says"
 
-# What people have in place of a model, or under its name: an offset, the bytes there, and what the
-# file is.
+# What people have in place of a model, or under its name.
 _OTHERS = (
-    (0, b"version https://git-lfs", "a pointer of Git LFS; `git lfs pull` fetches the file itself"),
-    (0, b"<", "HTML or XML; download the file itself, not the page about it"),
-    (0, b"PK\x03\x04", f"a ZIP archive, as PyTorch and Keras save models; {_EXPORT}"),
-    (0, b"\x80\x02", f"a pickle, as older PyTorch saves models; {_EXPORT}"),
-    (0, b"\x89HDF", f"an HDF5 file, as older Keras saves models; {_EXPORT}"),
-    (8, b'{"', f"a safetensors file, which has weights and no network; {_EXPORT}"),
-    (4, b"TFL3", "a TensorFlow Lite model; convert it by `python -m tf2onnx.convert --tflite`"),
-    (4, b"ORTM", "a file in ONNX Runtime's own format; give the .onnx file that it was made of"),
-    (0, b"\x1f\x8b", "compressed by gzip; unpack it"),
+    Signature(
+        "a pointer of Git LFS; `git lfs pull` fetches the file itself",
+        {0: b"version https://git-lfs"},
+    ),
+    Signature("HTML or XML; download the file itself, not the page about it", {0: b"<"}),
+    Signature(f"a ZIP archive, as PyTorch and Keras save models; {_EXPORT}", {0: b"PK\x03\x04"}),
+    Signature(f"a pickle, as older PyTorch saves models; {_EXPORT}", {0: b"\x80\x02"}),
+    Signature(f"an HDF5 file, as older Keras saves models; {_EXPORT}", {0: b"\x89HDF"}),
+    Signature(f"a safetensors file, which has weights and no network; {_EXPORT}", {8: b'{"'}),
+    Signature(
+        "a TensorFlow Lite model; convert it by `python -m tf2onnx.convert --tflite`",
+        {4: b"TFL3"},
+    ),
+    Signature(
+        "a file in ONNX Runtime's own format; give the .onnx file that it was made of",
+        {4: b"ORTM"},
+    ),
+    Signature("compressed by gzip; unpack it", {0: b"\x1f\x8b"}),
 )
 
 
 def _no_model(path: Path, data: bytes, how: str) -> ModelFileError:
     """Return the error for a file that is no model, with its kind where its first bytes show it."""
-    others = (kind for at, mark, kind in _OTHERS if data.startswith(mark, at))
-    kind = next(others, "") if data else "empty; copy or download it again"
+    kind = name_of(data, _OTHERS) if data else "empty; copy or download it again"
     said = f", but {kind}" if kind else f"{how}; give an .onnx file"
     return ModelFileError(f"{path} is not an ONNX model{said}")
 

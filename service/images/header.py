@@ -5,6 +5,7 @@ pixels: comments, colour profiles, thumbnails and EXIF cost no time or memory, a
 reaches less code.
 """
 
+from models import name_of
 from service.errors import ImageError, UnsupportedMediaTypeError
 from service.images.bmp import parse_bmp
 from service.images.file import FORMATS, ImageFile, ImageFormat
@@ -12,7 +13,7 @@ from service.images.gif import parse_gif_image
 from service.images.heif import parse_avif, parse_heic
 from service.images.jpeg import parse_jpeg
 from service.images.png import parse_png
-from service.images.signatures import name_of
+from service.images.signatures import OTHERS
 from service.images.tiff import parse_tiff
 from service.images.webp import parse_webp
 
@@ -67,7 +68,7 @@ def _parsed(data: bytes) -> ImageFile:
 
 def unread(data: bytes, wanted: str) -> UnsupportedMediaTypeError:
     """Return the error for bytes of no format that is read; `wanted` says what would be right."""
-    name, text = name_of(data), _text_in(data)
+    name, text = name_of(data, OTHERS), _text_in(data)
     if text and not name:
         return UnsupportedMediaTypeError(
             f"this is the text {text!r}; {wanted}. With curl, @ before a file's name sends the"

@@ -1,19 +1,6 @@
-"""Recognises kinds of files by the bytes with which they begin."""
+"""Lists kinds of files that are no images: those of clips, and those that are sent by mistake."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
-
-class Signature(NamedTuple):
-    """Names a kind of file, and its files' bytes at some offsets."""
-
-    name: str
-    marks: Mapping[int, bytes]
-
-    def begins(self, data: bytes) -> bool:
-        """Return whether a file begins like this kind."""
-        return all(data.startswith(mark, at) for at, mark in self.marks.items())
-
+from models import Signature
 
 ZIP = Signature("a ZIP archive", {0: b"PK\x03\x04"})
 MP4 = Signature("a video or HEIF container", {4: b"ftyp"})
@@ -21,8 +8,7 @@ WEBM = Signature("a WebM or Matroska video", {0: b"\x1a\x45\xdf\xa3"})
 
 _BASE64 = 'an image in base64, which is taken in JSON, {"input": "..."}, as application/json'
 
-# What clients send by mistake; the images that are read are in `file.py`.
-_OTHERS = (
+OTHERS = (
     ZIP,
     Signature("a BigTIFF, a TIFF for more than 4 GB", {0: b"II+\0"}),
     Signature("a BigTIFF, a TIFF for more than 4 GB", {0: b"MM\0+"}),
@@ -43,8 +29,4 @@ _OTHERS = (
     Signature("a Photoshop file", {0: b"8BPS"}),
     Signature("text that looks like JSON, whose Content-Type is application/json", {0: b"{"}),
 )
-
-
-def name_of(data: bytes) -> str:
-    """Return the name of the first signature that a file has, or "" if its kind is not known."""
-    return next((kind.name for kind in _OTHERS if kind.begins(data)), "")
+"""The kinds that clients send by mistake, each before those that begin more generally."""
