@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cusim.device import CusimDevice, Order
 from kernels.device.compile import DEFAULT_CACHE, compile_all
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import DeviceError
@@ -23,6 +24,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     except DeviceError:  # which each test says, or why it is skipped
         return
     compile_all(kernels, [device.architecture], DEFAULT_CACHE)
+
+
+@pytest.fixture(scope="module", params=Order, ids=lambda order: order.name.lower())
+def device(request: pytest.FixtureRequest) -> Iterator[CusimDevice]:
+    """The simulator for cases that are drawn, in each order in which threads may take turns."""
+    device = CusimDevice(order=request.param)
+    yield device
+    device.close()
 
 
 @pytest.fixture(scope="session")

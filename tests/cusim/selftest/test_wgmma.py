@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from cusim.build import BUILDS, ORDERED, PLAIN, Build
 from cusim.device import CusimDevice, Order
-from kernels.device import nvrtc
-from kernels.device.compile import FLAGS, compile_kernel
+from kernels.device.compile import compile_kernel
 from kernels.device.device import SOURCE_ROOT, FaultError
 from kernels.device.machine_code import disassemble
 from tests.cusim.selftest.defects import multiplies_by_warpgroups
@@ -24,6 +23,7 @@ from tests.cusim.selftest.launching import (
     opened,
     unwritten,
 )
+from tests.support.kernels import ptx
 
 FORMS = [
     (kind, columns, registers)
@@ -120,6 +120,5 @@ def test_a_compiler_takes_the_source_and_lets_products_overlap(
     assert sum(count for name, count in code.items() if re.match("[HI]GMMA", name)) == 4
     assert code["WARPGROUP.ARRIVE"] == code["WARPGROUP.DEPBAR.LE"] == 1
     assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0
-    options = ("--gpu-architecture=sm_90a", *FLAGS)
-    log = nvrtc.compile_program(source, kernel.source, kernel.expression, headers, options).log
-    assert "C75" not in log  # ptxas warns so where it waits for each product
+    # ptxas warns so where it waits for each product.
+    assert "C75" not in ptx.made(kernel, tmp_path).log

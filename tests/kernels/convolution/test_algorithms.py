@@ -132,8 +132,8 @@ def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
         (COALESCED, STRIDED_1X1, "stride 2x2; it runs stride 1"),
         (COALESCED, DILATED, "dilation 2x2; it runs dilation 1"),
         (COALESCED, RESNEXT, "groups 32; it runs 1 group"),
-        (DEPTHWISE, VGG_3_1, "groups 1; it runs one channel a group"),
-        (DEPTHWISE, RESNEXT, "groups 32; it runs one channel a group"),
+        (DEPTHWISE, VGG_3_1, "groups 1; it runs one channel per group"),
+        (DEPTHWISE, RESNEXT, "groups 32; it runs one channel per group"),
         (
             DEPTHWISE,
             conv_problem(1, 8, 8, window((4, 7, 7), (3, 3, 3)), 8),

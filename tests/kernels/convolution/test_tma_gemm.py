@@ -1,6 +1,5 @@
 """Convolution by tensor copies and wgmma: any layer by any tile, its defects, its machine code."""
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +11,7 @@ from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.split_sum import MAX_CLUSTER, MIN_CHUNKS, TileConfig
 from kernels.convolution.tma_gemm import TMA_TILES, has_filter_rows
 from kernels.convolution.warpgroup_gemm import WARPGROUP_TILES
-from kernels.device import nvrtc
-from kernels.device.compile import FLAGS, compile_all
 from kernels.device.device import SOURCE_ROOT, Instantiation
-from kernels.device.machine_code import disassemble
 from kernels.device.tensor_map import TensorMap
 from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
@@ -27,9 +23,10 @@ from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import conv_case
 from tests.support.cases.tensor_gemm import at_precision
 from tests.support.cases.tma_gemm import PRECISIONS, TMA, TOGETHER, at_16_bytes
+from tests.support.kernels import wgmma
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer, odd, within
 from tests.support.kernels.mutations import replaced
-from tests.support.kernels.resources import ARCHITECTURES, CACHE
+from tests.support.kernels.resources import ARCHITECTURES
 from tests.support.kernels.rig import notices, of_drawn
 from tests.support.kernels.windows import conv_problem, window, windows
 
@@ -107,10 +104,8 @@ DEFECTS = {
         "__syncthreads();  // all have multiplied the last chunk",
         ";",
     ),
-    "no zeros for a part without chunks": ("clear(sums);  // no product", ";  // no product"),
     "a chunk stores instead of adding": ("i > 0);", "false);"),
     "the first product adds": ("i > 0);", "true);"),
-    "pixels of the first warpgroup for all": ("warp / 4 * (64 * ROW)", "0 * warp"),
     "weights of the first chunk for all": (
         "weight, column, first_filter,",
         "weight, 0, first_filter,",
@@ -123,7 +118,7 @@ DEFECTS = {
     ),
     "a tap of pixels without an end": ("if (--x_left > 0) return;", "return;"),
     "a tap of weights without an end": ("if (--weights_left > 0)", "if (true)"),
-    "tiles aligned to 128 bytes": ("SWIZZLED_SHARED", "DYNAMIC_SHARED"),
+    **wgmma.OF_PRODUCTS,
     "a part of pixels from the first column on": (
         "s = int(peel(tap, window.kernel[2])) * window.dilation[2]",
         "s = 0 * int(peel(tap, window.kernel[2]))",
@@ -203,13 +198,7 @@ OF_CLUSTERS = {
         "cluster_arrive();  // this block's part",
         "cluster_arrive_relaxed();  // this block's part",
     ),
-    "the first rows for all": ("first_row = min(split * each, exist)", "first_row = 0"),
-    "rows of others, not added up": (
-        "end = first_pixel + first_row + count",
-        "end = first_pixel + exist",
-    ),
-    "rows that do not divide": ("exist + splits - 1, sizes", "exist, sizes"),
-    "a workspace that is not there": ("in_cluster ? 1 : splits", "splits"),
+    **wgmma.OF_CLUSTERS,
 }
 """Of blocks that share copies and, in the same cluster, the parts of sums."""
 
@@ -503,20 +492,14 @@ def test_blocks_of_a_cluster_share_copies_and_sums() -> None:
 def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_for(
     kernel: Instantiation,
 ) -> None:
-    """Where ptxas waits for each product it says so: C7510 to C7515."""
-    ((_, cubin),) = compile_all([kernel], ["90a"], CACHE).items()
-    listed = disassemble(cubin)
-    code = Counter(each.opcode for each in listed)
-    waiting = ["gsb0" in each.operands for each in listed if each.base == "HGMMA"]
-    assert waiting == [False, False, False, True]
+    waiting = [False, False, False, True]
+    _, listed, code = wgmma.machine_code(kernel, waiting)
     assert code["WARPGROUP.ARRIVE"] == 1
     # Filters as rows leave a tile as many columns as it has pixels.
     arguments = dict(kernel.arguments)
     columns = arguments["bm"] if arguments["filter_rows"] else arguments["bn"]
     assert sum(f"64x{columns}x" in opcode for opcode in code.elements()) == len(waiting)
-    loads = sum(count for opcode, count in code.items() if opcode.startswith("LDSM"))
-    assert loads == (4 if "TF32" in kernel.expression else 0)  # pixels, to be rounded
-    assert not any(opcode.startswith(("HMMA", "LDGSTS")) for opcode in code)
+    assert not any(opcode.startswith("LDGSTS") for opcode in code)
     # The copying thread is elected: ptxas makes no loop of the lanes around a copy.
     assert code["ELECT"] == 1
     assert code["BRA.U.ANY"] == 0
@@ -535,10 +518,3 @@ def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_fo
     together = int(arguments["together"]) > 1
     assert code["UCGABAR_ARV"] == (4 if together else 2)
     assert code["UCGABAR_WAIT"] == (3 if together else 2)
-    assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0
-    headers = {path.name: path.read_text(encoding="utf-8") for path in SOURCE_ROOT.glob("*.cuh")}
-    source = (SOURCE_ROOT / kernel.source).read_text(encoding="utf-8")
-    options = ("--gpu-architecture=sm_90a", *FLAGS)
-    log = nvrtc.compile_program(source, kernel.source, kernel.expression, headers, options).log
-    assert "registers" in log
-    assert "C75" not in log

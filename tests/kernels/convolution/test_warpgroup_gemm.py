@@ -1,6 +1,5 @@
 """Convolution by wgmma: any layer by any tile, its defects, and its machine code."""
 
-from collections import Counter
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -15,11 +14,8 @@ from kernels.convolution.implicit_gemm import inner_size
 from kernels.convolution.split_sum import MAX_CLUSTER, MIN_CHUNKS, TileConfig
 from kernels.convolution.tensor_gemm import ROW_BYTES, STEP_BYTES
 from kernels.convolution.warpgroup_gemm import WARPGROUP_TILES
-from kernels.device import nvrtc
-from kernels.device.compile import FLAGS, compile_all
-from kernels.device.device import SOURCE_ROOT, Instantiation
+from kernels.device.device import Instantiation
 from kernels.device.gpus import ARCHITECTURES
-from kernels.device.machine_code import disassemble
 from kernels.layout.operands import ConvTensors
 from kernels.problems.precision import Precision
 from tests.kernels.convolution.test_implicit_gemm import layers
@@ -27,10 +23,10 @@ from tests.kernels.convolution.test_tensor_gemm import projecting_layers
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import conv_case
 from tests.support.cases.tensor_gemm import PRECISIONS, TENSOR, WARPGROUPS, at_precision
+from tests.support.kernels import wgmma
 from tests.support.kernels.conv_layers import Layer, dense
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
-from tests.support.kernels.resources import CACHE
 from tests.support.kernels.rig import notices, of_drawn
 from tests.support.kernels.windows import conv_problem, window
 
@@ -86,9 +82,7 @@ DEFECTS = {
     "a wait for the chunk before": ("wgmma_wait<0>();", "wgmma_wait<1>();"),
     "a chunk stores instead of adding": ("chunk > first_chunk)", "false)"),
     "a stage refilled while it is read": ("writing = STAGES - 1,", "writing = 0,"),
-    "pixels of the first warpgroup for all": ("warp / 4 * (64 * ROW)", "0 * warp"),
-    "tiles aligned to 128 bytes": ("SWIZZLED_SHARED", "DYNAMIC_SHARED"),
-    "no zeros for a part without chunks": ("clear(sums);  // no product", ";  // no product"),
+    **wgmma.OF_PRODUCTS,
     "sums written before the last chunk is read": (
         "__syncthreads();  // all have read the last chunk",
         ";",
@@ -146,22 +140,7 @@ OF_CLUSTERS = {
         "if (in_cluster) cluster_wait();",
         "",
     ),
-    "the first rows for all": (
-        "tensor_gemm.cu",
-        "first_row = min(split * each, exist)",
-        "first_row = 0",
-    ),
-    "rows of others, not added up": (
-        "tensor_gemm.cu",
-        "end = first_pixel + first_row + count",
-        "end = first_pixel + exist",
-    ),
-    "rows that do not divide": (
-        "tensor_gemm.cu",
-        "exist + splits - 1, sizes",
-        "exist, sizes",
-    ),
-    "a workspace that is not there": ("tensor_gemm.cu", "in_cluster ? 1 : splits", "splits"),
+    **{name: ("tensor_gemm.cu", *edit) for name, edit in wgmma.OF_CLUSTERS.items()},
 }
 
 
@@ -310,32 +289,16 @@ def test_every_tile_is_among_the_cases() -> None:
 def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_for(
     kernel: Instantiation,
 ) -> None:
-    """Where ptxas waits for each product it says so: C7510 to C7515.
-
-    Of 128 filters, 3xTF32 has registers for the sums of two steps at once: two groups a chunk.
-    """
+    """Of 128 filters, 3xTF32 has registers for the sums of two steps at once: two groups per
+    chunk."""
     splits = "TF32X3" in kernel.expression
     groups = 2 if splits and dict(kernel.arguments)["bn"] == 128 else 1
     products = 3 * ROW_BYTES // STEP_BYTES if splits else ROW_BYTES // STEP_BYTES
-    ((_, cubin),) = compile_all([kernel], ["90a"], CACHE).items()
-    listed = disassemble(cubin)
-    code = Counter(each.opcode for each in listed)
-    waiting = ["gsb0" in each.operands for each in listed if each.base == "HGMMA"]
-    assert waiting == [*[False] * (products // groups - 1), True] * groups
+    waiting = [*[False] * (products // groups - 1), True] * groups
+    cubin, _, code = wgmma.machine_code(kernel, waiting)
     assert code["WARPGROUP.ARRIVE"] == code["WARPGROUP.DEPBAR.LE"] == groups
-    loads = sum(count for opcode, count in code.items() if opcode.startswith("LDSM"))
-    # Pixels, to be rounded or split.
-    assert loads == (4 if "TF32" in kernel.expression else 0)
-    assert not any(opcode.startswith("HMMA") for opcode in code)
     # Where a cluster adds up: a barrier's two halves, ahead of the sum and behind it. The first
     # arrival fences what the block stored; a workspace's counter has the other fence.
     assert code["UCGABAR_ARV"] == code["UCGABAR_WAIT"] == 2
     assert code["MEMBAR.ALL.GPU"] == 2
     assert cubin.resources.static_shared == WARPGROUPS.STATIC_BYTES
-    assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0
-    headers = {path.name: path.read_text(encoding="utf-8") for path in SOURCE_ROOT.glob("*.cuh")}
-    source = (SOURCE_ROOT / kernel.source).read_text(encoding="utf-8")
-    options = ("--gpu-architecture=sm_90a", *FLAGS)
-    log = nvrtc.compile_program(source, kernel.source, kernel.expression, headers, options).log
-    assert "registers" in log
-    assert "C75" not in log

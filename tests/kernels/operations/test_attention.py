@@ -1,14 +1,12 @@
 """Attention of any layout at every precision, and defects planted in its kernels."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
-from cusim.device import CusimDevice, Order
 from kernels.layout.strided import StridedTensor
 from kernels.operations.attention import attention_launch
 from kernels.problems.precision import HALF, Precision
@@ -66,14 +64,6 @@ ON_TENSOR_CORES = {
     "queries that are not swizzled": (TF32, "vector_at(lane % 16, lane / 16);", "lane % 16 * 128;"),
 }
 """In attention_tensor, by what is wrong: a precision at which it shows, and the edit."""
-
-
-@pytest.fixture(scope="module", params=Order, ids=lambda order: order.name.lower())
-def device(request: pytest.FixtureRequest) -> Iterator[CusimDevice]:
-    """A simulated device with one of the orders."""
-    device = CusimDevice(order=request.param)
-    yield device
-    device.close()
 
 
 @st.composite

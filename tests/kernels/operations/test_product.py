@@ -1,13 +1,11 @@
 """Products of computed matrices at every precision, and defects planted in their kernels."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
-from cusim.device import CusimDevice, Order
 from kernels.operations.product import product_launch
 from kernels.problems.precision import Precision
 from tests.support.cases.attention import ORDERS, lying
@@ -68,14 +66,6 @@ IN_FRAGMENTS = {
     "small parts of columns left out": (TF32X3, "multiply<PRECISION>(step, factors, small);", ""),
     "small parts of rows left out": (TF32X3, "multiply<PRECISION>(step, small, factors);", ""),
 }
-
-
-@pytest.fixture(scope="module", params=Order, ids=lambda order: order.name.lower())
-def device(request: pytest.FixtureRequest) -> Iterator[CusimDevice]:
-    """A simulated device with one of the orders."""
-    device = CusimDevice(order=request.param)
-    yield device
-    device.close()
 
 
 @st.composite

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from kernels.tuning.autotune import Search, autotune
 from kernels.tuning.search import conditions_of, finder, instantiations, ranking, shortlist
 from kernels.tuning.store import TuningStore
 from tests.support.kernels.tuning_fakes import (
-    FEW,
     GROUPED,
     IN_3D,
     LAYER,
@@ -35,23 +33,7 @@ from tests.support.kernels.tuning_fakes import (
 )
 from tests.support.kernels.windows import conv_problem, window
 
-
-@pytest.fixture(autouse=True)
-def few_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever else there is."""
-    monkeypatch.setattr(algorithms, "ALGORITHMS", FEW)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice()
-    yield device
-    device.close()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> TuningStore:
-    return TuningStore(tmp_path / "tuning.json")
+pytestmark = pytest.mark.usefixtures("few_algorithms")
 
 
 def test_candidates_are_screened_finalists_timed_and_the_best_is_found(

@@ -32,24 +32,7 @@ from tests.support.kernels.tuning_fakes import (
     silent,
 )
 
-
-@pytest.fixture(autouse=True)
-def few_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever else there is."""
-    monkeypatch.setattr(algorithms, "ALGORITHMS", FEW)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice()
-    yield device
-    device.close()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> TuningStore:
-    return TuningStore(tmp_path / "tuning.json")
-
+pytestmark = pytest.mark.usefixtures("few_algorithms")
 
 BROKEN: dict[type, str] = {
     tuning_fakes.TurnsFilter: "WrongResultError: .* of image 0 are wrong, the first",

@@ -1,6 +1,5 @@
 """What the model assumes, from readings of a made-up GPU and on the simulator."""
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 
 import pytest
@@ -85,13 +84,6 @@ def test_cycles_are_of_the_models_clock() -> None:
     assert cycles(1.0) == CLOCK_HZ / 1e6
     assert microseconds(cycles(3.7)) == pytest.approx(3.7)
     assert cache_bytes_per_cycle(Reading("cache", {"blocks": 1}, microseconds(CACHE_BYTES))) == 1
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice()
-    yield device
-    device.close()
 
 
 @pytest.mark.parametrize("name", MEASUREMENTS)

@@ -53,15 +53,19 @@ class Touch:
         return f"{', '.join(self.registers)} in: {self.instruction}"
 
 
-def compiled(instantiation: Instantiation, root: Path = SOURCE_ROOT) -> str:
-    """Return the PTX of a kernel for Hopper."""
+def made(instantiation: Instantiation, root: Path = SOURCE_ROOT) -> nvrtc.CompilerOutput:
+    """Return all that the compiler makes of a kernel for Hopper."""
     headers = {path.name: path.read_text(encoding="utf-8") for path in root.glob("*.cuh")}
     source = (root / instantiation.source).read_text(encoding="utf-8")
     options = (f"--gpu-architecture=sm_{ARCHITECTURE}", *FLAGS, *instantiation.macros)
-    made = nvrtc.compile_program(
+    return nvrtc.compile_program(
         source, instantiation.source, instantiation.expression, headers, options
     )
-    return made.ptx
+
+
+def compiled(instantiation: Instantiation, root: Path = SOURCE_ROOT) -> str:
+    """Return the PTX of a kernel for Hopper."""
+    return made(instantiation, root).ptx
 
 
 def touches(ptx: str) -> list[Touch]:
