@@ -53,7 +53,8 @@ def kustomized(kustomization: str, **files: str) -> dict[str, Resource]:
         )
     assert run.returncode == 0, run.stderr
     assert not run.stderr
-    resources = [cast("Resource", each) for each in yaml.safe_load_all(run.stdout)]
+    documents = yaml.load_all(run.stdout, yaml.CSafeLoader)  # 10 times as fast as safe_load_all
+    resources = [cast("Resource", each) for each in documents]
     by_kind = {_key(each): each for each in resources}
     assert len(by_kind) == len(resources)
     return by_kind

@@ -17,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from models import BUILT_IN_MODEL
 from tests.support import PATIENCE_S, ROOT
+from tests.support.servers.forked import KEEPING_SERVER
 from tests.support.servers.several_models import SAMPLES, announced, save_channels
 from tests.support.service.triton import files_input
 
@@ -115,7 +116,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def addresses(folder: Path) -> Iterator[Sequence[str]]:
     """Yield the addresses of HTTP and gRPC."""
     options = ["--grpc-port", "0", "--repository-api", "--device", "cpu", "--max-batch", "1"]
-    with announced(folder, *options, "--no-access-log") as line:
+    with announced(folder, *options, "--no-access-log", program=KEEPING_SERVER) as line:
         yield re.findall(ADDRESSES, line)[:2]
 
 

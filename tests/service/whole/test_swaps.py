@@ -19,7 +19,7 @@ from benchmarks.serving.swaps import NAME, Clients, scores_of, swapping, write_v
 from loadtest.images import SAMPLES, load_images
 from loadtest.journal import OK
 from tests.support import PATIENCE_S
-from tests.support.servers.forked import BUSY_SERVER
+from tests.support.servers.forked import BUSY_SERVER, KEEPING_SERVER
 from tests.support.servers.several_models import announced
 from tests.support.service.client import metric_in
 
@@ -49,7 +49,7 @@ def test_under_load_nothing_is_lost_or_mixed_and_each_answer_is_of_one_version(
                 asked = (clients.send(number + each) for each in range(6))
                 outcomes.update(each.kind for each in await asyncio.gather(*asked))
                 number += 6
-                await asyncio.sleep(0.01)  # or what loads the model waits for this client, too
+                await asyncio.sleep(0.03)  # or what loads the model waits for this client, too
         assert done.failures == []
 
     options = ["--grpc-port", "0", "--repository-api", "--device", "cpu", "--no-access-log"]
@@ -74,7 +74,7 @@ def test_under_load_nothing_is_lost_or_mixed_and_each_answer_is_of_one_version(
 def test_the_calls_of_tritons_client_work_by_both_protocols(tmp_path: Path) -> None:
     write_version(tmp_path, 1)
     options = ("--grpc-port", "0", "--repository-api", "--device", "cpu")
-    with announced(tmp_path, *options, program=BUSY_SERVER) as line:
+    with announced(tmp_path, *options, program=KEEPING_SERVER) as line:
         http, grpc = re.findall(ADDRESSES, line)[:2]
         version = 1
         for client in (

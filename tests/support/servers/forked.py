@@ -23,9 +23,13 @@ CONVOY = "service.cli"
 BUSY_SERVER = "tests.support.servers.busy_server"
 FAKE_SERVER = "tests.support.servers.fake_server"
 JOBS_SERVER = "tests.support.servers.jobs_server"
+KEEPING_SERVER = "tests.support.servers.keeping_server"
 
 _FORKS = get_context("forkserver")
-_FORKS.set_forkserver_preload([CONVOY, "service.cli.listen", FAKE_SERVER])
+# What reads models, too: each server would import ONNX in a copy of itself, for a second of a core.
+_FORKS.set_forkserver_preload(
+    [CONVOY, "service.cli.listen", "service.hosting.reading", FAKE_SERVER]
+)
 
 
 class Forked:

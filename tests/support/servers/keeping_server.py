@@ -1,0 +1,22 @@
+"""Runs `convoy` whose trials of models share one process, which imports their libraries once.
+
+No trial waits for an idle core, as in busy_server.py.
+"""
+
+from unittest.mock import patch
+
+from service.engine.process_pool import ProcessPool
+from tests.support.servers import busy_server
+
+_end = ProcessPool.end_idle
+
+
+def main() -> None:
+    """Run the command line."""
+    with patch.object(ProcessPool, "end_idle", _end_if_closed):
+        busy_server.main()
+
+
+def _end_if_closed(pool: ProcessPool) -> None:
+    if pool._closed:
+        _end(pool)
