@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 OUT    ?= benchmarks/results
 SECONDS_TO_SPEND ?= 3000
 
+# Of `make prove`: all, or some of the proofs in tests/support/proved.py.
+PROOFS ?=
+
 # Of `make image`.
 DOCKER ?= docker
 EXTRA  ?=
@@ -49,9 +52,9 @@ serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a
 test: $(VENV)/dev.stamp  ## the test suite
 	$(BIN)/pytest -m "not slow" --spare-proved -n auto --dist worksteal
 
-prove: $(VENV)/dev.stamp  ## all tests whose results depend on sources alone, most of which `make test` then spares until they change
-	$(BIN)/pytest -m "not slow" -n auto --dist worksteal $$($(BIN)/python -m tests.support.proved --tests)
-	$(BIN)/python -m tests.support.proved
+prove: $(VENV)/dev.stamp  ## all tests whose results depend on sources alone, most of which `make test` then spares until they change (PROOFS)
+	$(BIN)/pytest -m "not slow" -n auto --dist worksteal $$($(BIN)/python -m tests.support.proved --tests $(PROOFS))
+	$(BIN)/python -m tests.support.proved $(PROOFS)
 
 test-all: $(VENV)/long.stamp  ## the suite with its longer sweeps, and once with the newest of every package
 	HYPOTHESIS_PROFILE=search $(BIN)/pytest -n auto --dist worksteal

@@ -10,7 +10,7 @@ import pytest
 from tests.support import ROOT, proved
 from tests.support.proved import PROOFS, Choice, Proof
 
-KERNELS, NETWORKS, FIGURES, PAPERS, BATCHING, IMAGES = PROOFS
+KERNELS, NETWORKS, FIGURES, PAPERS, BATCHING, IMAGES, APPLICATION = PROOFS
 CASES = ROOT / "tests/kernels/whole/test_kernels.py"
 SMALL = CASES.with_name("test_bounds.py")
 
@@ -84,6 +84,9 @@ def test_files_of_a_proof_have_their_turns_apart() -> None:
         (PAPERS, "tests/benchmarks/papers/test_errors_page.py"),
         (BATCHING, "tests/service/batching/test_policy_urgency.py"),
         (IMAGES, "tests/service/images/test_file.py"),
+        (IMAGES, "tests/service/images/test_decode_time.py"),
+        (APPLICATION, "tests/service/cli/test_cli.py"),
+        (APPLICATION, "tests/service/images/test_file.py"),
     ],
 )
 def test_tests_that_read_what_the_digest_is_not_of_all_run(proof: Proof, file: str) -> None:

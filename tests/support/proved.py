@@ -7,10 +7,13 @@ then writes the digest of all that each proof depends on to tests/proved.txt. Wh
 holds, `make test` runs one test in 64, each run others than the one before, for
 what a digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
 
-    python -m tests.support.proved            # writes the digests: `make prove`, where all passed
-    python -m tests.support.proved --tests    # names the tests that it runs
+    python -m tests.support.proved [PROOF ...]            # writes digests: `make prove`, at its end
+    python -m tests.support.proved --tests [PROOF ...]    # names the tests that it runs
+
+Both are for all proofs if none is named (`make prove PROOFS=server`).
 """
 
+import argparse
 import hashlib
 import re
 import subprocess
@@ -79,12 +82,9 @@ class Proof:
 
     def reads_more(self, file: Path) -> bool:
         """Tell whether a module imports one of the project's that is none of the sources."""
-        places = {source.removesuffix(".py").replace("/", ".") for source in self.sources}
-        return any(
-            name != "tests.support.ROOT"
-            and not any(f"{name}.".startswith(f"{place}.") for place in places)
-            for name in _imports(file)
-        )
+        names = (source.removesuffix(".py").replace("/", ".") for source in self.sources)
+        places = tuple(f"{name}." for name in names)
+        return any(not f"{name}.".startswith(places) for name in _imports(file))
 
     def proves(self, file: Path) -> bool:
         """Tell whether the results of a file's tests depend only on what the digest is of."""
@@ -127,14 +127,20 @@ def _gpp() -> str:
 @cache
 def _imports(file: Path) -> tuple[str, ...]:
     """Return what a file imports, with the names of each module that stand on the same line: a
-    package's may be its modules."""
+    package's may be its modules, or else are in its `__init__`."""
     lines = file.read_text(encoding="utf-8").splitlines()
     return tuple(
-        f"{found[1]}.{name.split()[0]}" if name else found[1]
+        _with_name(found[1], name.split()[0]) if name else found[1]
         for line in lines
         if (found := _IMPORT.match(line))
         for name in (found[2] or "").strip().split(", ")
     )
+
+
+def _with_name(module: str, name: str) -> str:
+    place = ROOT.joinpath(*module.split("."))
+    is_module = (place / f"{name}.py").is_file() or (place / name).is_dir()
+    return f"{module}.{name}" if is_module or not place.is_dir() else f"{module}.__init__"
 
 
 _KERNELS = Proof(
@@ -242,6 +248,15 @@ _PAPERS = (
     *("launches", "memory", "papers", "pipeline"),
 )
 
+# What the application answers and its commands print, in the process of the test.
+_IN_PROCESS = {
+    "api": ("app", "app_scores", "app_under_stress", "embeddings", "explain"),
+    "api/v2": ("infer_endpoint", "interpretation", "long_json", "parse", "parse_tensors"),
+    "cli": ("check", "check_by_newcomers", "inspect", "pull", "quantize", "tune"),
+    "hosting": ("catalogue", "comparison", "loading", "opening", "presets", "trial"),
+    "whole": ("clips", "cusim_server", "trainers"),
+}
+
 PROOFS = (
     _KERNELS,
     _NETWORKS,
@@ -296,20 +311,44 @@ PROOFS = (
         ),
         libraries=(*_NETWORKS.libraries, "matplotlib"),
     ),
-    # What decoding takes, and what becomes of damaged files.
+    # What becomes of files, whole and damaged, and what decoding takes.
     Proof(
         "images",
-        tests=(
-            "tests/service/images/test_decode_fuzz.py",
-            "tests/service/images/test_decode_memory.py",
-        ),
+        tests=("tests/service/images",),
         sources=(
             *_NETWORKS.sources,
+            "service/api/page/photographs",
             "tests/service/images",
             "tests/support/clips/__init__.py",
             "tests/support/clips/videos.py",
         ),
         libraries=(*_NETWORKS.libraries, "av", "pi-heif", "simplejpeg"),
+    ),
+    Proof(
+        "application",
+        tests=tuple(
+            f"tests/service/{folder}/test_{name}.py"
+            for folder, names in _IN_PROCESS.items()
+            for name in names
+        ),
+        sources=(
+            *_NETWORKS.sources,
+            "benchmarks/__init__.py",
+            "benchmarks/environments.py",
+            "loadtest",
+            "service",
+            "tests/service",
+            "tests/support/clips",
+            "tests/support/command_line.py",
+            "tests/support/servers",
+            "tests/support/service",
+        ),
+        libraries=(
+            *_NETWORKS.libraries,
+            *("aiohttp", "av", "fastapi", "grpcio", "httptools", "httpx", "msgspec", "pi-heif"),
+            *("prometheus-client", "pydantic", "python-multipart", "pyyaml", "rich", "simplejpeg"),
+            *("starlette", "typer", "uvicorn"),
+        ),
     ),
 )
 
@@ -361,10 +400,31 @@ def holding() -> list[str]:
     return [proof.name for proof in PROOFS if proof.holds()]
 
 
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--tests"]:
-        print(*(test for proof in PROOFS for test in proof.tests))
+def write(names: Iterable[str]) -> None:
+    """Write the digests of these proofs, and leave those of others as they are."""
+    lines = PROVED.read_text(encoding="utf-8").splitlines() if PROVED.exists() else []
+    digests = dict(line.split() for line in lines)
+    digests |= {proof.name: proof.digest() for proof in PROOFS if proof.name in names}
+    kept = (proof.name for proof in PROOFS if proof.name in digests)
+    text = "".join(f"{name} {digests[name]}\n" for name in kept)
+    PROVED.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Write the digests of the proofs that the command line names, or print their tests."""
+    every = [proof.name for proof in PROOFS]
+    parser = argparse.ArgumentParser(prog="python -m tests.support.proved")
+    parser.add_argument("--tests", action="store_true", help="print the tests, write nothing")
+    parser.add_argument("proofs", nargs="*", metavar="PROOF", help=f"of {', '.join(every)}")
+    options = parser.parse_args()
+    names = options.proofs or every
+    if unknown := set(names) - set(every):
+        parser.error(f"there is no proof of {', '.join(unknown)}")
+    if options.tests:
+        print(*(test for proof in PROOFS if proof.name in names for test in proof.tests))
     else:
-        PROVED.write_text(
-            "".join(f"{proof.name} {proof.digest()}\n" for proof in PROOFS), encoding="utf-8"
-        )
+        write(names)
+
+
+if __name__ == "__main__":
+    main()
