@@ -73,7 +73,7 @@ def flops_per_image(graph: Graph, node: Node) -> int:
 
 
 def exponentials_per_image(graph: Graph, node: Node) -> int:
-    """Return how many of the node's FLOPs are exponentials of a softmax: one a score."""
+    """Return how many of the node's FLOPs are exponentials of a softmax: one per score."""
     match node:
         case Attention():
             return prod(graph.shape(node.output)[:-1]) * graph.shape(node.k)[-2]

@@ -106,8 +106,10 @@ def files_of(model_path: Path) -> Iterator[Path]:
 
 
 def descriptions_of(model_path: _Path) -> list[_Path]:
-    """Return the paths of the files in TOML that may describe a model, the first of which counts:
-    its own, or that of its folder or, as for a version's, of the folder above."""
+    """Return the paths of the TOML files that may describe a model; the first that exists counts.
+
+    They are its own, its folder's, and, as it may be a version's folder, that of the folder above.
+    """
     folders = folders_beside(model_path)
     return [model_path.with_suffix(".toml"), *(folder / "model.toml" for folder in folders)]
 
@@ -464,7 +466,7 @@ def _sampling(source: str, depth: Sequence[int], given: Mapping[str, Any]) -> Ma
     found = {key: given[key] for key in ("sampling", "stride") if key in given}
     if found and not depth:
         raise PreprocessingError(
-            f"{source}: {' and '.join(found)} is of models of clips, and this one takes images"
+            f"{source}: {' and '.join(found)} is only for models of clips; this one takes images"
         )
     strides = found.get("sampling") is Sampling.STRIDE
     if strides != ("stride" in found):

@@ -259,8 +259,10 @@ RGB and one for BGR, because its operations do not tell the order of channels.""
 
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
-    """Return this preprocessing changed to each preset with as many channels, by the preset's
-    name; to none if the model takes pixels as they are."""
+    """Return this preprocessing as each preset would have it, by the presets' names.
+
+    Only presets with as many channels count, and none if the model takes pixels as they are.
+    """
     if preprocessing.as_bytes:
         return {}
     return {

@@ -187,8 +187,8 @@ def paired(m: int) -> Transforms:
     of = matrices(m)
 
     def rows(matrix: Matrix) -> int:
-        """Return the instructions of 0's row, of infinity's, and of each pair's even and odd
-        half."""
+        """Return the instructions of a matrix: of the rows of 0 and infinity, and of the halves,
+        even and odd, that each pair of rows shares."""
         taken = _instructions(matrix[0]) + _instructions(matrix[-1])
         for row in matrix[1:-1:2]:
             halves = [[c for j, c in enumerate(row) if j % 2 == odd] for odd in (0, 1)]

@@ -81,7 +81,7 @@ def by_batch(
 
 
 def of_goal(where: str, what: str, theirs: str, only: str, goal: Goal) -> Result:
-    """Return a row whose number is one that a goal limits."""
+    """Return a row for the ratio that a goal wants, of the goal's layers."""
 
     def say(found: Measured) -> tuple[str, float]:
         value = reached(_rows(), replace(goal, batches=tuple(found)), "warm")

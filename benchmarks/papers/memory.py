@@ -65,7 +65,7 @@ def blocks_of(problem: ConvProblem, group: int) -> Iterator[tuple[Touched, Touch
 
 
 def blocking(problem: ConvProblem, cache_bytes: int) -> dict[str, int]:
-    """Return the bytes from memory by the order of a layer's blocks."""
+    """Return the bytes that a layer reads from memory in each order of its blocks."""
     orders = {"filters inside": problem.k, "groups of 128": GROUP, "tiles inside": BLOCK}
     return {
         name: dram_bytes(blocks_of(problem, group), cache_bytes) for name, group in orders.items()
@@ -162,7 +162,7 @@ def sectors_of(problem: ConvProblem, layout: str) -> int:
 
 
 def table_layouts(layers: Mapping[str, ConvProblem]) -> Cells:
-    """Return the MB of sectors by layer and layout, and how many times fewer than the baseline."""
+    """Return each layer's MB of sectors by layout, and the baseline's divided by them."""
     rows: list[Sequence[str]] = [
         ("layer", *(f"{layout}, MB" for layout in LAYOUTS), "CDHWN, times fewer", "no reshape")
     ]
@@ -174,7 +174,7 @@ def table_layouts(layers: Mapping[str, ConvProblem]) -> Cells:
 
 
 def table_shares(problem: ConvProblem) -> Cells:
-    """Return each kernel's share of the sectors of a layer, by layout: of figure 4's profile."""
+    """Return each kernel's share of a layer's sectors by layout, as figure 4 profiles it."""
     found = [stages(problem.with_batch(N), layout) for layout in LAYOUTS]
     names = [stage.name for stage in found[0]]
     rows: list[Sequence[str]] = [("kernel", *LAYOUTS)]

@@ -91,7 +91,7 @@ def _orders(ratio: float) -> int:
 
 
 def table_larger_tiles() -> Cells:
-    """Return the error of F(9×9, 5×5) over the direct sum's, by points, scaling and products."""
+    """Return the error of F(9×9, 5×5) divided by the direct sum's, by points, scaling, products."""
     rows: list[tuple[str, ...]] = [("points", "scaled", "float32", "products of halves")]
     for name, points in POINTS.items():
         for scaled in (False, True):

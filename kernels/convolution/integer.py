@@ -99,8 +99,9 @@ def rounding_struct(tensors: ConvTensors) -> bytes:
 def signed_bytes(weight: Filter) -> Filter:
     """Return a filter's whole numbers as signed bytes. Raises ValueError where one does not fit."""
     numbers = weight.astype(np.int8)
-    if not np.array_equal(numbers, weight):
-        raise ValueError("a filter of bytes has whole numbers from -128 to 127")
+    wrong = weight[numbers != weight]
+    if wrong.size:
+        raise ValueError(f"the filter has {wrong[0]}; bytes are whole numbers from -128 to 127")
     return numbers
 
 

@@ -41,8 +41,9 @@ PLACE_BYTES = ENTRY_BYTES + _TAPS_BYTES + JPEG_BYTES + 3 * MOST_PIXELS
 class Resize:
     """Says how to resize, crop, turn and paste a decoded image, whose x and y are as stored.
 
-    `size` is what `box` of it becomes, and `crop` is cut out of that. That is mirrored by
-    `x_reversed` and `y_reversed`, then transposed, and lies in the middle of the `frame`.
+    The image's `box` is resized to `size`, and `crop` is cut out of the result. This crop is
+    mirrored by `x_reversed` and `y_reversed`, then transposed, and pasted into the middle of the
+    `frame`.
     """
 
     size: tuple[int, int]  # width, height

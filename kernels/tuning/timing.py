@@ -1,6 +1,6 @@
 """Times launches on a device, by replaying graphs that hold many copies between two events.
 
-    launches × operand sets ─ capture ─> graphs of 20 to 50 copies ─ replay ─> µs a copy ─> Timing
+    launches × operand sets ─ capture ─> graphs of 20 to 50 copies ─ replay ─> µs per copy ─> Timing
 
 Many copies per graph keep the cost of its replay, and the clock's resolution, out of the result.
 The operand sets decide whether the second-level cache is warm: copy i runs on set i modulo their

@@ -84,7 +84,7 @@ def _operand(to: Importer, node: OnnxNode, index: int, letters: str, batch: str)
     constant = constant_of(value)
     if constant is not None:
         if batch in letters:
-            raise RefusedError(f"operand {index} is a constant that has the batch, {batch}")
+            raise RefusedError(f"operand {index} is a constant with the batch axis, {batch}")
         return _Term(to.weight(f"{node.name}/{index}", constant), letters)
     if letters[:1] != batch:
         raise RefusedError(

@@ -22,7 +22,7 @@ class ImpossibleError(RefusedError):
 
 
 class UnknownShapeError(RefusedError):
-    """Names a value without a shape, in most cases because an earlier node is unknown."""
+    """Says that a value has no shape, in most cases because an earlier node is unknown."""
 
 
 @dataclass

@@ -75,7 +75,7 @@ def _fold_batch_norm(norm: ir.Node, graph: ir.Graph) -> None:
 
 
 def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
-    """Give all channels one scale between a convolution and depthwise ones."""
+    """Give a convolution's output one scale where only depthwise convolutions read it."""
     found = _by_channel(quantize)
     if found is None:
         return

@@ -182,7 +182,7 @@ class QuantizedConstant:
 
     @property
     def floats(self) -> NDArray[np.float32]:
-        """Return the numbers as one product in float32, like ONNX Runtime."""
+        """Return the numbers in float32, each a single product as ONNX Runtime computes it."""
         floats: NDArray[np.float32] = self.numbers.astype(np.float32) * self._along(self.scale)
         return floats
 

@@ -312,8 +312,8 @@ def _softmax(node: OnnxNode, *, is_log: bool) -> Range:
 
 
 def _moved(seen: Range, value: ir.Value) -> Range:
-    """Return the range of moved or averaged numbers; their sum is lost with the axis that has
-    them."""
+    """Return the range of moved or averaged numbers. Where the axis that they lie along is gone,
+    their sum is no longer known."""
     if seen.total is None:
         return seen
     shape = static_shape_or_none(value)

@@ -149,7 +149,7 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
             raise UnsupportedModelError(f"output {value.name} is constant: no image changes it")
         if _holds_integers(value):
             raise NoKernelsError(
-                f"output {value.name} holds integers, which stand for other numbers"
+                f"output {value.name} holds 8-bit codes, not the numbers that they stand for"
             )
         outputs.append(str(value.name))
     return importer.graph(name, inputs, tuple(outputs))

@@ -201,7 +201,7 @@ class _Run:
         self._before = probabilities(self._proto, self._held, self._output)
         if not np.isfinite(self._before).all():
             raise QuantizationError(
-                f"{classifier.name} gives scores that are no numbers; is its preset right?"
+                f"{classifier.name} gives scores that are NaN or infinite; is its preset right?"
             )
 
     def result(self) -> tuple[ModelProto, QuantizationReport]:

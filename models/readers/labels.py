@@ -70,8 +70,8 @@ def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
         labels = labels_in(parse_value(text)) or _in_lines(path, text)
     if not labels:
         raise NotLabelsError(
-            f"{path} has no labels that Convoy finds: they may be a list, one per line, or by the"
-            " numbers of the classes from 0 or 1 on, in text, JSON, YAML or CSV"
+            f"{path} has no labels that Convoy finds; it reads a list, or labels by class number"
+            " from 0 or 1 on, as text with one per line, JSON, YAML or CSV"
         )
     return labels
 

@@ -76,7 +76,7 @@ class EmbeddingsAnswer(TypedDict):
 
 
 class _Form(NamedTuple):
-    """Says in which form vectors are answered."""
+    """Chooses the form of the vectors in an answer."""
 
     encoding: Encoding
     normalised: bool

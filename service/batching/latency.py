@@ -86,8 +86,7 @@ class Latency(NamedTuple):
         return self.of(items) * (1 + _MARGIN * self.error)
 
     def after(self, each_s: float) -> "Latency":
-        """Return the table of batches whose items take `each_s` more seconds apiece, ahead of the
-        batch."""
+        """Return the table for batches ahead of which each item takes `each_s` seconds more."""
         return Latency(tuple(took + n * each_s for n, took in enumerate(self.seconds, 1)))
 
     def observed(self, n: int, took_s: float) -> "Latency":

@@ -15,8 +15,8 @@ L(n) is the measured latency of a batch of n items.
 - **Company.** A request that comes while a batch runs waits for that batch, and for its own. So
   where m clients share the engines, two batches last no longer than m times what the lightest
   client's items take alone (then its latency grows m times at most), unless the engines would do
-  less than an m-th of what they can: then batches are as large as that takes, or one image a second
-  of one client would cost the others more than its share.
+  less than an m-th of what they can: then batches are as large as that takes, or one image per
+  second of one client would cost the others more than its share.
 - **Time.** At once, unless expected arrivals (`service/batching/traffic.py`) make waiting pay:
   items per second with them must exceed items per second without, for this batch alone and for this
   and the next together. This breaks up cohorts: of eight steady clients in two batches of four, the

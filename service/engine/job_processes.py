@@ -79,7 +79,7 @@ class JobParent:
     def fork() -> "JobParent | None":
         """Fork the parent of job processes, while this process has neither threads nor models.
 
-        None where that is not Linux, which alone has all that is needed.
+        Returns None but on Linux, which alone has all that is needed.
         """
         if sys.platform != "linux":
             return None

@@ -185,8 +185,8 @@ class EngineRunner:
         ]
 
     def _ran(self, number: int) -> tuple[int, int, float]:
-        """Return how many batches an engine ended, of how many images, and their seconds over how
-        many it runs at a time."""
+        """Return the batches that an engine ended, their images, and their seconds divided by the
+        number of batches that it runs at a time."""
         numbers = self._numbers[number]
         batches, images, seconds = zip(*map(self.batcher.ran, numbers), strict=True)
         return sum(batches), sum(images), sum(seconds) / len(numbers)

@@ -492,8 +492,8 @@ class Repository:
         self._teller.post(_shrink, self._processes, lambda _, __: None)
 
     async def read_aside(self, read: Callable[[], bytes], client: Client) -> bytes:
-        """Return what a client's function that takes long makes of a body, in the client's turn.
-        Raises what it raises."""
+        """Run a long function on a client's body in the client's turn, and return its result.
+        Raises its errors."""
         return await self._reader.run(READ, read, client)
 
     async def give_back_periodically(self) -> None:

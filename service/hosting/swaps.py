@@ -76,8 +76,11 @@ class Swaps(Changes):
         expectations: Sequence[str] | None,
         stamps: Mapping[str, Stamp],
     ) -> None:
-        """Prepare to change the models that `settings` and `expectations` describe; `stamps` are
-        the open models'."""
+        """Prepare to change the served models.
+
+        `settings` and `expectations` say which they are, and `stamps` has the stamp of each model
+        that is open.
+        """
         self._repository, self._settings, self._expectations = repository, settings, expectations
         self.by_clients = settings.repository_api
         self._served = dict(stamps)

@@ -89,8 +89,8 @@ def prepared(
     prepare: Callable[[Any], Decoding],
     image: bytes | Frames | Array,
 ) -> Image | None:
-    """Return an image that the old version took as the new one takes it, or None if it takes no
-    such image."""
+    """Return the input that the new version makes of an image that the old one took; None if it
+    takes no such image."""
     if isinstance(image, Frames) and not new.of_clips:
         return None
     if not isinstance(image, np.ndarray):

@@ -1,4 +1,4 @@
-"""Makes embeddings, one vector of finite numbers for each image, of an engine's results."""
+"""Makes embeddings from an engine's results: one vector of finite numbers per image."""
 
 from collections.abc import Sequence
 

@@ -14,8 +14,8 @@ from time import monotonic
 from service.machine.cgroups import memory_share
 
 NEAR = 0.92
-"""The share of a limit from which on memory is short. Decoding may take a quarter, but most of that
-is in use by then."""
+"""The share of its limit that memory in use has when it is short. That is more than three quarters,
+though decoding may take a quarter: most of that quarter is in use by then."""
 
 _EVERY_S = 0.25
 

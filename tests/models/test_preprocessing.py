@@ -400,7 +400,7 @@ def test_where_the_model_leaves_its_frames_open_they_must_be_given(model: Path) 
         (
             'sampling = "first"',
             (3, 112, 112),
-            "sampling is of models of clips, and this one takes images",
+            "sampling is only for models of clips; this one takes images",
         ),
         ("stride = 2", (3, 16, 112, 112), 'needs sampling = "stride", too'),
         ('sampling = "stride"', (3, 16, 112, 112), "needs stride = 2, or another number, too"),

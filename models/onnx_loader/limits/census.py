@@ -61,7 +61,7 @@ def check_census(model: ModelProto) -> None:
     edges = size.edges + len(model.graph.input) + len(model.graph.output)
     if edges > EDGE_LIMIT:
         raise UnsupportedModelError(
-            f"its nodes read and write {shown(edges)} names, each time counted;"
+            f"its nodes have {shown(edges)} inputs and outputs;"
             f" at most {EDGE_LIMIT:,} are supported"
         )
     limit = INLINED_BYTES_LIMIT + model.ByteSize()

@@ -112,7 +112,7 @@ def check_reads(model: ir.Model, room: int) -> None:
     )
     if read > room:
         raise UnsupportedModelError(
-            f"its nodes read {shown(read)} numbers of its constants, each time counted;"
+            f"its nodes read {shown(read)} numbers of constants, each constant once per node;"
             f" at most {room:,} are supported for a file of this size"
         )
 

@@ -210,7 +210,7 @@ def test_each_reader_of_integers_counts() -> None:
     weights: Arrays = {"w": np.ones((4, 4, 41, 41), np.int8), "s": np.array(0.5, np.float32)}
     for each in nodes[1:]:
         each.attribute.append(helper.make_attribute("pads", [20] * 4))
-    with pytest.raises(UnsupportedModelError, match="numbers of its constants, each time counted"):
+    with pytest.raises(UnsupportedModelError, match="numbers of constants, each constant once"):
         load_proto("small", _model(nodes, weights))
 
 

@@ -89,7 +89,7 @@ UNSUPPORTED: dict[str, tuple[str, Build]] = {
     ),
     "a million names": (PORTS, lambda: model([node("Sum", "x " * 200_000, "y")])),
     "nodes of many names": (
-        "names, each time counted; at most 80,000",
+        "inputs and outputs; at most 80,000",
         lambda: model([node("Concat", "x " * 500, f"c{i}", axis=1) for i in range(200)]),
     ),
     "a value with 200 readers": ("x is read by 200 nodes; at most 128", lambda: read_by(200)),
@@ -185,7 +185,7 @@ UNSUPPORTED: dict[str, tuple[str, Build]] = {
         ),
     ),
     "a weight that 1000 nodes share": (
-        "numbers of its constants, each time counted; " + FOLDING.partition("; ")[2],
+        "numbers of constants, each constant once per node; " + FOLDING.partition("; ")[2],
         lambda: model(chain("Add", 1000, "w"), {"w": np.ones((1, 3, 300, 300), np.float32)}),
     ),
     "a shape of 2**20 sizes": (
