@@ -65,8 +65,7 @@ class _Exchange:
             most = bytes_of(self._asked, outcome.results, self._pipeline)
             request.hold_answer(most)
             answer = await self._made(outcome) if most > LONG_ANSWER else self._format(outcome)
-            request.count(outcome, request.phases(outcome))
-            request.end()
+            request.finish(outcome)
             return answer
         except Exception as error:
             request.fail(error)  # counted and logged, unless it was
@@ -93,7 +92,7 @@ class _Exchange:
         request, pipeline = self._request, self._pipeline
         request.open()
         request.hold(length, f"this one has {length}")
-        request.receive()
+        self._record.received = perf_counter()
         max_images = pipeline.admission.max_images_a_request
 
         def read(message: Message) -> InferRequest:
