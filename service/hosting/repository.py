@@ -227,7 +227,7 @@ class Repository:
             info.image_shape,
             info.output,
             turns=[self._turns[number] for number in range(len(engines))],
-            on_batch=lambda record: metrics.counts.batch(record),  # noqa: PLW0108  may be replaced
+            on_batch=metrics.counts.batch,
             company=self.company,
             measure_s=self._measure_s if measure_s is None else measure_s,
             known=known,
@@ -388,7 +388,7 @@ class Repository:
             raise ShuttingDownError("the server is about to shut down; send requests elsewhere")
         for pipeline in self.models.values():
             if pipeline.runner.state is not State.BROKEN:
-                pipeline.runner.state.check_ready()
+                pipeline.runner.check_ready()
 
     def leave(self) -> None:
         """Report not to be ready from now on, but accept requests still."""
