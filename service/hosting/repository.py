@@ -33,8 +33,7 @@ from service.hosting.admission import Admission, ByteRoom
 from service.hosting.pipeline import READ, FailedModel, ModelInfo, Pipeline
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
-from service.images.coded import Coded
-from service.images.decode_pool import DecodePool, Decoding, in_process
+from service.images.decode_pool import Coded, DecodePool, Decoding, in_process
 from service.machine.memory import MemoryPressure, Slack, give_back_free_memory
 from service.telemetry.metrics import Metrics, ModelMetrics
 
@@ -254,7 +253,7 @@ class Repository:
         opened = elsewhere(engine)
         if self._parent is None or opened is None:
             return None
-        coded = partial(Coded, prepare=prepare, fits=self._decoders.fits_in_job)
+        coded = partial(Coded, prepare=prepare, most_bytes=self._decoders.quick_bytes)
         return JobProcesses(self._parent, (opened, coded), self._most_processes)
 
     def install(self, new: Pipeline) -> None:

@@ -30,8 +30,7 @@ from service.errors import Code, ForbiddenError, PayloadTooLargeError, ServiceEr
 from service.hosting.admission import Reservation
 from service.hosting.pipeline import READ, Pipeline
 from service.images.clip import Frames
-from service.images.coded import Coded
-from service.images.decode_pool import Decoding, NotForDeviceError
+from service.images.decode_pool import Coded, Decoding, NotForDeviceError
 from service.images.view import View, view_of
 from service.telemetry.counts import BESIDE_BROKEN, BY_DEVICE, NO_FILE, Phases, why_left
 from service.telemetry.record import RequestRecord
@@ -240,20 +239,20 @@ class Request:
         self._reservation.admit(len(files))
         if wanted.urgency is not NO_HURRY:
             self.pipeline.runner.batcher.check_deadline(len(files), wanted.urgency, client)
-        pipeline = self.pipeline
-        if sum(map(len, files)) <= _LONG_FILES and not pipeline.info.of_clips:
-            if pipeline.runner.decodes and not wanted.pixels_only and wanted.views is None:
-                try:
-                    self._decoded = _prepare(files, pipeline.coded)
-                except ServiceError:
-                    _prepare(files, pipeline.prepare)  # an earlier one may be wrong, too
-                    raise
-                self._rows = [None] * len(files)
-                self._score_rest()
-            else:
-                self._decode(_prepare(files, pipeline.prepare))
-            return
-        self._read_aside(partial(_prepare, files, self.pipeline.prepare), self._prepared)
+        pipeline, quick = self.pipeline, sum(map(len, files)) <= _LONG_FILES
+        in_jobs = pipeline.runner.decodes and not wanted.pixels_only and wanted.views is None
+        if quick and in_jobs:  # which decode no clips
+            try:
+                self._decoded = _prepare(files, pipeline.coded)
+            except ServiceError:
+                _prepare(files, pipeline.prepare)  # an earlier one may be wrong, too
+                raise
+            self._rows = [None] * len(files)
+            self._score_rest()
+        elif quick and not pipeline.info.of_clips:
+            self._decode(_prepare(files, pipeline.prepare))
+        else:
+            self._read_aside(partial(_prepare, files, pipeline.prepare), self._prepared)
 
     def _read_aside(self, read: Callable[[], T], then: OnDone[T]) -> None:
         """Call `read` in a thread for what takes long, and then `then`."""
