@@ -57,7 +57,7 @@ ORDER = {
         "digits",
     ],
     "service": [
-        "errors fair_queue folders machine progress",
+        "errors callbacks fair_queue folders machine progress",
         "settings",
         "batching",
         "engine",

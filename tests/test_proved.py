@@ -85,7 +85,7 @@ def test_files_of_a_proof_have_their_turns_apart() -> None:
         (BATCHING, "tests/service/batching/test_policy_urgency.py"),
         (IMAGES, "tests/service/images/test_file.py"),
         (IMAGES, "tests/service/images/test_decode_time.py"),
-        (APPLICATION, "tests/service/cli/test_cli.py"),
+        (APPLICATION, "tests/service/cli/test_cli_process.py"),
         (APPLICATION, "tests/service/images/test_file.py"),
     ],
 )

@@ -65,7 +65,8 @@ class _Exchange:
             most = bytes_of(self._asked, outcome.results, self._pipeline)
             request.hold_answer(most)
             answer = await self._made(outcome) if most > LONG_ANSWER else self._format(outcome)
-            request.finish(outcome)
+            request.count(outcome, request.phases(outcome))
+            request.end()
             return answer
         except Exception as error:
             request.fail(error)  # counted and logged, unless it was
@@ -92,7 +93,7 @@ class _Exchange:
         request, pipeline = self._request, self._pipeline
         request.open()
         request.hold(length, f"this one has {length}")
-        self._record.received = perf_counter()
+        request.receive()
         max_images = pipeline.admission.max_images_a_request
 
         def read(message: Message) -> InferRequest:

@@ -115,10 +115,7 @@ class Swaps(Changes):
         self._tasks.add(loading)
         loading.add_done_callback(self._tasks.discard)
         loading.add_done_callback(lambda done: done.cancelled() or done.exception())
-        try:
-            return await asyncio.shield(loading)
-        finally:
-            del loading  # its error's traceback would have it, and the versions with it: a cycle
+        return await asyncio.shield(loading)
 
     @override
     async def unload(self, name: str) -> None:
@@ -145,7 +142,7 @@ class Swaps(Changes):
                 return await self._swap(old, file, stamp)
             except NotLoadedError as error:
                 _log.error("%s", error)
-                self._refuse(old, file, "refused", str(error))
+                self._refuse(old, file, "refused", error)
                 raise
             except ShuttingDownError:
                 raise
@@ -153,15 +150,17 @@ class Swaps(Changes):
                 self._check()
                 unserved = f"version {file.version} of {name} is not served: "
                 _log.error("%s%s", unserved, error)
-                why = unserved + for_clients(error, self._settings, file)
-                raise self._refuse(old, file, "failed", why) from error
+                why = NotLoadedError(unserved + for_clients(error, self._settings, file))
+                self._refuse(old, file, "failed", why)
+                raise why from error
             except Exception as error:
                 _log.exception("version %s of %s failed unexpectedly", file.version, name)
-                why = (
+                why = NotLoadedError(
                     f"version {file.version} of {name} is not served: it failed unexpectedly; the "
                     "log says how"
                 )
-                raise self._refuse(old, file, "failed", why) from error
+                self._refuse(old, file, "failed", why)
+                raise why from error
 
     async def _swap(self, old: Pipeline | None, file: ModelFile, stamp: Stamp) -> LoadResult:
         """Open, prove and compare a version, and then serve it."""
@@ -249,20 +248,18 @@ class Swaps(Changes):
             )
 
     def _refuse(
-        self, old: Pipeline | None, file: ModelFile, outcome: str, why: str
-    ) -> NotLoadedError:
-        """Record the reason why a version is not served in metrics and where clients read it, and
-        return it as an error."""
+        self, old: Pipeline | None, file: ModelFile, outcome: str, why: NotLoadedError
+    ) -> None:
+        """Record the reason why a version is not served in metrics and where clients read it."""
         repository = self._repository
         repository.metrics.swapped(file.name, outcome)
         if old is not None:
-            old.refusal = why
+            old.refusal = str(why)
         else:
             repository.unloaded.pop(file.name, None)
             if file.name not in repository.broken:
-                repository.add_broken(FailedModel(file.name, file.version, why))
-            repository.broken[file.name] = FailedModel(file.name, file.version, why)
-        return NotLoadedError(why)
+                repository.add_broken(FailedModel(file.name, file.version, str(why)))
+            repository.broken[file.name] = FailedModel(file.name, file.version, str(why))
 
     def _retire(self, old: Pipeline | None) -> None:
         if old is not None:
