@@ -1,12 +1,16 @@
 """Assembles the application: `v1` and `v2` for a repository's models, the pages, and metrics."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from difflib import get_close_matches
+from functools import lru_cache
+from heapq import nlargest
 from http import HTTPStatus
 from itertools import islice
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -56,9 +60,10 @@ METRICS_PORT_HEADER = "Metrics-Port"
 _TAGS = ("classify", "models", "KServe V2", "health", "metrics")
 
 
-# Of a path that is not there: the most characters that are shown, the most others that it is
-# compared with, and how like one of them it must be.
-_SHOWN, _MOST_COMPARED, _NEAR = 200, 200, 0.8
+# Of a path that is not there: the most characters that are shown, the most others that are looked
+# at, the most of these that it is compared with, which takes 0.1 ms each, and how like one of them
+# it must be.
+_SHOWN, _MOST_PATHS, _MOST_COMPARED, _NEAR = 200, 1000, 32, 0.8
 
 # The paths of the default model, and what they are for the model of a name.
 _DEFAULTS = {v1.CLASSIFY_PATH: v1.model_path, embeddings.PATH: embeddings.embeddings_path}
@@ -113,6 +118,7 @@ def create_app(
         description='Send images, get labels. Every error is `{"error": "..."}`.',
         lifespan=lifespan,
         openapi_tags=[{"name": name} for name in _TAGS],
+        openapi_url=None,  # below
         docs_url=None,
         redoc_url=None,
         exception_handlers={
@@ -159,6 +165,20 @@ def create_app(
             said["counts"] = traffic_of(totals, counted.pending(), gpus)
         return json_response(said)
 
+    @lru_cache(maxsize=1)
+    def document(root_path: str) -> bytes:
+        found = app.openapi()
+        return msgspec.json.encode(
+            {**found, "servers": [{"url": root_path}]} if root_path else found
+        )
+
+    async def openapi(request: Request) -> Response:
+        """Return the OpenAPI document; a thread makes it, which takes long, the first time."""
+        root_path = request.scope.get("root_path", "").rstrip("/")
+        found = await asyncio.to_thread(document, root_path)
+        return Response(found, media_type="application/json")
+
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
     app.endpoints = _endpoints(repository)
     v1.add_routes(app, repository, app.endpoints)
     embeddings.add_routes(app, repository, app.endpoints)
@@ -211,8 +231,13 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
         if beginning in request.app.endpoints:
             near = [beginning]
         else:
-            compared = islice(_paths(request.app), _MOST_COMPARED)
-            near = get_close_matches(path, compared, 1, _NEAR)
+            parts = {*path.split("/")}
+
+            def shared(other: str) -> int:
+                return len(parts & {*other.split("/")})
+
+            paths = islice(_paths(request.app), _MOST_PATHS)
+            near = get_close_matches(path, nlargest(_MOST_COMPARED, paths, shared), 1, _NEAR)
         other = f"POST images to {v1.CLASSIFY_PATH}; /docs lists what there is"
         right = f"did you mean {near[0]}?" if near else other
         message = f"there is nothing at {path}; {right}"

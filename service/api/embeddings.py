@@ -192,7 +192,7 @@ class Embed:
     def reads_quickly(self, headers: Headers, length: int) -> bool:
         """Return whether reading a body of `length` bytes takes less time than handing it to a
         thread."""
-        return not takes_long(headers, length)
+        return not takes_long(headers, length, self.pipeline.info)
 
     def read(self, head: _Head, body: bytes) -> tuple[ImageRequest, _Form]:
         """Return the images of the body."""

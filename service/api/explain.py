@@ -1,6 +1,7 @@
 """Reads a request's wish for class activation maps, and makes them."""
 
 import base64
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,9 @@ _MAP_BYTES, _OVERLAY_BYTES = 2048, 2**20
 _LIKELIEST = "1"
 _BY_NUMBER = "class:"
 
+# Classes that an error names, of those with the same label.
+_SHOWN = 8
+
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
@@ -63,11 +67,24 @@ def maps_of(info: ModelInfo) -> Maps:
     raise InvalidParameterError(f"the model '{info.name}' has no maps: {info.maps.reason}")
 
 
+def classes_by_label(info: ModelInfo) -> Mapping[str, Sequence[int]]:
+    """Return the classes of each label; nothing where the model has no maps."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for index, label in enumerate(info.labels if isinstance(info.maps, Maps) else ()):
+        found[label].append(index)
+    return dict(found)
+
+
 def read_explain(
-    query: Mapping[str, Sequence[str]], info: ModelInfo, classes: int
+    query: Mapping[str, Sequence[str]],
+    info: ModelInfo,
+    classes: int,
+    labelled: Mapping[str, Sequence[int]],
 ) -> MapRequest | None:
-    """Return which maps a query asks for. Raises InvalidParameterError for a bad query, or if the
-    model has none."""
+    """Return which maps a query asks for; `labelled` has the classes of each label.
+
+    Raises InvalidParameterError for a bad query, or if the model has none.
+    """
     kind = query.get(EXPLAIN_AS, ["numbers"])[-1]
     if kind not in ("numbers", "overlay"):
         raise InvalidParameterError(f"{EXPLAIN_AS} must be numbers or overlay; got {kind[:20]!r}")
@@ -77,7 +94,7 @@ def read_explain(
             raise InvalidParameterError(f"{EXPLAIN_AS} needs {EXPLAIN}, such as {EXPLAIN}=1")
         return None
     maps_of(info)
-    found = dict.fromkeys(_class(wanted, info, classes) for wanted in asked)
+    found = dict.fromkeys(_class(wanted, labelled, classes) for wanted in asked)
     return MapRequest(list(found), kind == "overlay")
 
 
@@ -129,7 +146,7 @@ def _likeliest(row: ScoreRow, info: ModelInfo) -> int:
     return top_k(row, 1, info.output, info.labels)[0]["index"]
 
 
-def _class(asked: str, info: ModelInfo, classes: int) -> int | None:
+def _class(asked: str, labelled: Mapping[str, Sequence[int]], classes: int) -> int | None:
     """Return the class asked for, or None for the likeliest. Raises InvalidParameterError."""
     if asked == _LIKELIEST:
         return None
@@ -140,11 +157,11 @@ def _class(asked: str, info: ModelInfo, classes: int) -> int | None:
         raise InvalidParameterError(
             f"{EXPLAIN}={_BY_NUMBER}N takes a whole number below {classes}; got {number[:20]!r}"
         )
-    found = [index for index, label in enumerate(info.labels) if label == asked]
+    found = labelled.get(asked, ())
     if len(found) == 1:
         return found[0]
     if found:
-        which = " or ".join(f"{_BY_NUMBER}{index}" for index in found)
+        which = " or ".join(f"{_BY_NUMBER}{index}" for index in found[:_SHOWN])
         raise InvalidParameterError(
             f"{len(found)} classes are labelled {asked[:40]!r}; send {EXPLAIN}={which}"
         )

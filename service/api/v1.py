@@ -15,6 +15,7 @@ from service.api.explain import (
     QUERY,
     MapRequest,
     check_number,
+    classes_by_label,
     explain,
     map_bytes,
     maps_of,
@@ -32,7 +33,7 @@ from service.api.schemas import (
     errors,
 )
 from service.batching.policy import LEVELS, NO_HURRY, Urgency, urgency_of
-from service.engine.ranking import DEFAULT_THRESHOLD, most_of, top_k
+from service.engine.ranking import DEFAULT_THRESHOLD, Ranking, likeliest, most_of, named
 from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.repository import Repository
@@ -48,7 +49,7 @@ from service.http.body import (
     is_json,
 )
 from service.http.exchange import AnyEndpoint
-from service.http.responses import json_around, json_response
+from service.http.responses import around, json_around, json_response
 from service.images.clip import CLIP_TYPES, MOST_FRAMES, Frames, clips_of
 from service.images.decode import as_png
 from service.telemetry.counts import PHASES, Phases
@@ -167,7 +168,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Any
                         output=pipeline.info.output.value,
                         multi_label=pipeline.info.is_multi_label,
                         scores=pipeline.info.meaning,
-                        labels=list(pipeline.info.labels),
+                        labels=pipeline.labels_json,
                         image=list(pipeline.info.image_shape),
                         device=pipeline.runner.device,
                         precision=pipeline.runner.precision,
@@ -271,7 +272,7 @@ class Classify:
     def reads_quickly(self, headers: Headers, length: int) -> bool:
         """Return whether reading a body of `length` bytes takes less time than handing it to a
         thread."""
-        return not takes_long(headers, length)
+        return not takes_long(headers, length, self.pipeline.info)
 
     def read(self, head: _ClassifyParameters, body: bytes) -> tuple[ImageRequest, _Form]:
         """Return the images of the body."""
@@ -302,13 +303,12 @@ class Classify:
         many = form.classes * len(scored.results) > _MANY_LINES or asked is not None
         results, pieces = [], []
         for number, row in enumerate(scored.results):
-            result = ImageResult(
-                predictions=top_k(row, form.classes, info.output, info.labels, form.threshold)
-            )
+            found = likeliest(row, form.classes, info.output, form.threshold)
+            result = ImageResult(predictions=[] if many else named(found, info.labels))
             if asked is not None:
                 result["maps"] = explain(row, asked.views[number], asked, info)
             if many:
-                pieces.append(msgspec.json.encode(result))
+                pieces.append(around(result, "predictions", _lines(found, info.labels)))
             else:
                 results.append(result)
         total, *parts = [us / 1e3 for us in phases()]
@@ -355,6 +355,17 @@ class ShowPixels(Classify):
         return Response(as_png(pixels), media_type="image/png")
 
 
+def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
+    """Return predictions as JSON, each piece of several, between which other threads run."""
+    indices, probabilities = found
+    pieces = []
+    for at in range(0, len(indices), _MANY_LINES):
+        end = at + _MANY_LINES
+        some = named((indices[at:end], probabilities[at:end]), labels)
+        pieces.append(msgspec.json.encode(some)[1:-1])
+    return pieces
+
+
 def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequence[bytes | Frames]:
     """Return a body's images, or for a model of clips its clips; several images make one clip.
 
@@ -370,9 +381,10 @@ def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequenc
     return clips_of(files) if of_clips else files
 
 
-def takes_long(headers: Headers, length: int) -> bool:
-    """Return whether a body takes long to parse: it is long, and not simply an image."""
-    if length <= _LONG_FORM:
+def takes_long(headers: Headers, length: int, info: ModelInfo) -> bool:
+    """Return whether a body takes long to parse: it is long, or may have the files of many frames,
+    and is not simply an image."""
+    if length <= _LONG_FORM and not info.of_clips:
         return False
     media_type = headers.get(b"content-type", b"").lower()
     return b"multipart/" in media_type or b"json" in media_type
@@ -382,14 +394,14 @@ def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
     """Return a parser of a query to a model of `classes` classes; it raises ServiceError."""
     validate: Callable[[bytes | str], int] = _top_k(classes).validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
-    usual = _by_default(info, classes)
+    usual, labelled = _by_default(info, classes), classes_by_label(info)
 
     def parse(query: bytes) -> _Form:
         parameters = read_query(query, ("top_k", "threshold", *QUERY))
         asked, least = parameters.get("top_k"), parameters.get("threshold")
         top = usual.classes if asked is None else validated(validate, asked[-1], rule)
         threshold = usual.threshold if least is None else validated(_share, least[-1], _SHARE)
-        return _Form(top, read_explain(parameters, info, classes), threshold)
+        return _Form(top, read_explain(parameters, info, classes, labelled), threshold)
 
     return parse
 

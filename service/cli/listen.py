@@ -22,6 +22,7 @@ from service.hosting.reads import Reads
 from service.hosting.repository import Repository
 from service.http.metrics_port import metrics_port
 from service.http.server import bind, ended_by_sigterm, run_server
+from service.machine.memory import share_one_arena
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging
 
@@ -43,6 +44,8 @@ def listen(
         parent = JobParent.fork() if settings.processes else None
         if parent is not None:
             stack.callback(parent.close)
+        if settings.grpc_port is not None:
+            share_one_arena()
         configure_logging(verbose=verbose, log_format=settings.log_format, level=settings.log_level)
         keys = _keys(settings)
         stack.enter_context(ended_by_sigterm())

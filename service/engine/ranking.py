@@ -166,20 +166,30 @@ def top_k(
     1 <= k <= classes. Scores become probabilities in float64. A class without a label is named by
     its index. Raises EngineFailedError where a score is NaN or infinite.
     """
+    return named(likeliest(row, k, output, least), labels)
+
+
+def likeliest(row: ScoreRow, k: int, output: OutputKind, least: float = 0.0) -> Ranking:
+    """Return what `top_k` returns, without labels."""
     ranking = row.ranking
     if ranking is None or k > len(ranking[0]):
         ranking = _ranking(row.scores, k, output)
     indices, probabilities = ranking
     if least:
         k = min(k, sum(probability >= least for probability in probabilities))
-    named = len(labels)
+    return indices[:k], probabilities[:k]
+
+
+def named(ranking: Ranking, labels: Sequence[str]) -> list[Prediction]:
+    """Return the predictions of a ranking."""
+    known = len(labels)
     return [
         {
             "index": index,
-            "label": labels[index] if index < named else str(index),
+            "label": labels[index] if index < known else str(index),
             "probability": probability,
         }
-        for index, probability in zip(indices[:k], probabilities, strict=False)
+        for index, probability in zip(*ranking, strict=True)
     ]
 
 

@@ -33,6 +33,7 @@ from service.errors import BadRequestError, PayloadTooLargeError
 from service.grpc.messages import message_class, parse
 from service.hosting.pipeline import ModelInfo
 from service.hosting.regions import Regions
+from service.http.body import LONG_BODY
 
 # Fields of a request or of an input: one input and one output with their parameters are few.
 _MOST_FIELDS = 256
@@ -127,7 +128,8 @@ def read_message(data: bytes) -> Message:
         else:
             kept.append(_short(data[entry.start : entry.end]))
     head = _short(b"".join(kept))
-    is_long = sum(part.end - part.start for elements in typed for part in elements.parts) > _LONG
+    parts = [part for elements in typed for part in elements.parts]
+    is_long = sum(part.end - part.start for part in parts) > _LONG or sum(map(len, raw)) > LONG_BODY
     return Message(parse(_Request, head), raw, typed, is_long)
 
 

@@ -10,13 +10,14 @@ from service.api.v2.answer import Output, bytes_of, outputs_of
 from service.api.v2.interpretation import InferRequest
 from service.batching.policy import urgency_of
 from service.edge.rights import permit
-from service.errors import CRASHED, Code, ServiceError
+from service.errors import CRASHED, Code, PayloadTooLargeError, ServiceError
 from service.fair_queue import Right
 from service.grpc.infer_request import Message, encoded_varint, infer_request, read_message
 from service.grpc.messages import message_class
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Outcome, Request, Scored
+from service.http.body import LONG_BODY
 from service.http.exchange import LONG_ANSWER
 from service.telemetry.record import RequestRecord
 
@@ -31,25 +32,43 @@ _LENGTH = 2
 # Elements that are encoded at once: so many strings take a millisecond.
 _PIECE = 2**14
 
+MOST_ANSWER = 2**24
+"""The most bytes of an answer: grpcio copies it in one go, with the interpreter's lock."""
+
 
 async def infer(
-    repository: Repository, record: RequestRecord, data: bytes, remaining_s: float | None
+    repository: Repository,
+    record: RequestRecord,
+    data: bytes,
+    remaining_s: float | None,
+    *,
+    in_stream: bool = False,
 ) -> bytes:
-    """Return the answer's message; `remaining_s` is the time to the deadline if the client set one.
+    """Return the answer's message, or a stream's; `remaining_s` is the time to the deadline if the
+    client set one.
 
     Cancelled, it withdraws the request. Raises ServiceError.
     """
     deadline = None if remaining_s is None else perf_counter() + remaining_s
     message = read_message(data)
     pipeline = repository.find(message.head.model_name, message.head.model_version or None)
-    return await _Exchange(pipeline, record, deadline).answer(message, len(data))
+    exchange = _Exchange(pipeline, record, deadline, in_stream=in_stream)
+    return await exchange.answer(message, len(data))
 
 
 class _Exchange:
     """Handles a call over gRPC from its message to its answer."""
 
-    def __init__(self, pipeline: Pipeline, record: RequestRecord, deadline: float | None) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        record: RequestRecord,
+        deadline: float | None,
+        *,
+        in_stream: bool,
+    ) -> None:
         self._pipeline, self._record, self._deadline = pipeline, record, deadline
+        self._in_stream = in_stream
         self._outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._request = Request(pipeline, record, self._take)
 
@@ -65,6 +84,11 @@ class _Exchange:
             most = bytes_of(self._asked, outcome.results, self._pipeline)
             request.hold_answer(most)
             answer = await self._made(outcome) if most > LONG_ANSWER else self._format(outcome)
+            if len(answer) > MOST_ANSWER:
+                raise PayloadTooLargeError(
+                    f"the answer has {len(answer)} bytes, and at most {MOST_ANSWER} are sent by"
+                    " gRPC; send fewer images at once, ask for fewer classes, or ask over HTTP"
+                )
             request.count(outcome, request.phases(outcome))
             request.end()
             return answer
@@ -99,7 +123,8 @@ class _Exchange:
         def read(message: Message) -> InferRequest:
             return infer_request(message, pipeline.info, max_images, pipeline.regions)
 
-        if message.is_long:
+        regions = pipeline.regions
+        if message.is_long or (regions is not None and regions.longest > LONG_BODY):
             request.aside(read, message, self._infer)
         else:
             self._infer(read(message))
@@ -135,12 +160,9 @@ class _Exchange:
         if raw:
             for output in outputs:
                 parts += _field(_RAW, b"" if output.written else output.binary())
+        if self._in_stream:  # the answer is a field of its message
+            parts.insert(0, _key(_INFER_RESPONSE, sum(map(len, parts))))
         return b"".join(parts)
-
-
-def in_stream(answer: bytes) -> bytes:
-    """Return an answer's message as that of a stream."""
-    return b"".join(_field(_INFER_RESPONSE, answer))
 
 
 def _tensor(output: Output, *, raw: bool) -> bytes:
@@ -164,4 +186,9 @@ def _tensor(output: Output, *, raw: bool) -> bytes:
 
 def _field(number: int, value: bytes) -> tuple[bytes, bytes]:
     """Return a field of bytes, or of a message in bytes, in two parts."""
-    return bytes([number << 3 | _LENGTH]) + encoded_varint(len(value)), value
+    return _key(number, len(value)), value
+
+
+def _key(number: int, length: int) -> bytes:
+    """Return what precedes a field of so many bytes."""
+    return bytes([number << 3 | _LENGTH]) + encoded_varint(length)

@@ -20,6 +20,7 @@ from typing_extensions import override
 from service.edge.connections import Connection, Connections, network_of
 from service.edge.edge import Limits
 from service.errors import TooManyConnectionsError
+from service.grpc.receiving import bytes_received
 
 # The open files of this process.
 _FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
@@ -64,12 +65,31 @@ class _Seen(Connection):
     @override
     def hang_up_on(self) -> None:
         self._closing = True
-        with suppress(OSError):  # closed meanwhile
+        with self._socket() as same, suppress(OSError):  # closed meanwhile
+            if same is not None:
+                same.shutdown(socket.SHUT_RDWR)
+
+    def received(self) -> int | None:
+        """Return how many bytes came, or None if that is not known."""
+        with self._socket() as same:
+            return None if same is None else bytes_received(same)
+
+    @contextmanager
+    def _socket(self) -> Iterator[socket.socket | None]:
+        """Yield a copy of the socket, or None if it is closed."""
+        same = None
+        with suppress(OSError):
             file = os.dup(self._file)
-            with socket.socket(fileno=file) as same:
-                # The number of a file may be another's by now.
-                if os.fstat(file).st_ino == self._number:
-                    same.shutdown(socket.SHUT_RDWR)
+            same = socket.socket(fileno=file)
+            # The number of a file may be another's by now.
+            if os.fstat(file).st_ino != self._number:
+                same.close()
+                same = None
+        try:
+            yield same
+        finally:
+            if same is not None:
+                same.close()
 
     @override
     def inspect(self, now: float) -> None:
@@ -121,6 +141,12 @@ class PortConnections:
         """Return whether a peer may only ask for health, because its connection is one too many."""
         seen = self._by_peer.get(peer)
         return seen is not None and seen.health_only
+
+    def received(self, peer: Peer) -> int | None:
+        """Return how many bytes a peer has sent, or None if that is not known, as just after it
+        connected."""
+        seen = self._by_peer.get(peer)
+        return None if seen is None else seen.received()
 
     async def hang_up_on(self, peer: Peer) -> None:
         """Close a peer's connection."""

@@ -85,10 +85,12 @@ class Pipeline:
     recent: Recent | None = None  # where a new version may take over
     refusal: str = ""  # why the last new version did not
     longest_label: int = field(init=False)  # bytes that a label takes in JSON at most
+    labels_json: Any = field(init=False)  # a msgspec.Raw of all: to encode many takes long
 
     def __post_init__(self) -> None:
-        labels = self.info.labels
-        self.longest_label = max((len(msgspec.json.encode(label)) for label in labels), default=8)
+        labels = [msgspec.json.encode(label) for label in self.info.labels]
+        self.longest_label = max(map(len, labels), default=8)
+        self.labels_json = msgspec.Raw(b"[%b]" % b",".join(labels))
         runner = self.runner
         self.metrics.engines = lambda: runner.engines
         self.metrics.pending = lambda: runner.batcher.depth

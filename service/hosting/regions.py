@@ -92,6 +92,7 @@ class Regions:
         """Set `max_bytes`, the most that one tensor may have."""
         self._max_bytes = max_bytes
         self._regions: dict[str, _Region] = {}
+        self.longest = 0  # bytes of a region, of those that were ever registered
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register part of a file. Raises BadRequestError unless the file exists and is long
@@ -118,6 +119,7 @@ class Regions:
             )
         status = RegionStatus(name=name, key=key, offset=offset, byte_size=byte_size)
         self._regions[name] = _Region(status, file)
+        self.longest = max(self.longest, byte_size)
 
     def unregister(self, name: str = "") -> None:
         """Forget a region, or every region if none is named; an unknown name is no error."""

@@ -168,6 +168,8 @@ class Repository:
         self.company = Company()
         self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         self.room.pressure = MemoryPressure(on_short=self._give_back)
+        # Bytes that came since this was called last and that the room does not count.
+        self.taken_elsewhere: Callable[[], int] = int
         pace: Any = {"bound_s": decode_s, "nice": _DECODE_NICE}
         self._processes = ProcessPool(DecoderLostError, decode_s)
         self._decoders = DecodePool(
@@ -501,7 +503,7 @@ class Repository:
         slack = Slack()
         while True:
             await asyncio.sleep(_GIVE_BACK_S)
-            if slack.is_worth_it(self.room.most_taken()):
+            if slack.is_worth_it(self.room.most_taken() + self.taken_elsewhere()):
                 await self.give_back()
 
     async def give_back(self) -> None:

@@ -53,6 +53,9 @@ _PLAIN = frozenset((b"", *(kind.encode() for kind in IMAGE_TYPES)))
 # Longest body that is read to its end after its answer.
 SHORT_BYTES = 65_536
 
+LONG_BODY = 2**20
+"""What is longer, in bytes, is copied and read in a thread: on the event loop 20 MB take 10 ms."""
+
 # Digits of the largest length that llhttp takes; more are leading zeros.
 _LENGTH_DIGITS = 20
 

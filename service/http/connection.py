@@ -90,6 +90,8 @@ class Connection(asyncio.Protocol):
         self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
         self._unsent: Held | None = None  # what a long answer that is not read takes of the room
         self._turn: Turn | None = None  # of what it sends after a refusal
+        self._unparsed = b""  # the rest of a read that has much to do
+        self._at_end = False  # the client ended its side behind that
 
     # --- called by the transport -----------------------------------------------------------------
 
@@ -125,22 +127,25 @@ class Connection(asyncio.Protocol):
         self._parsing = None
         if self._turn is not None:
             self._turn.withdraw()
+        self._unparsed = b""
         self._parser.close()
         self._peers.flow.resume_writing()  # an application that waits to write continues, and ends
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
-            return
-        try:
-            self._parser.parse(data)
-        except ServiceError as error:
-            self._refuse(error)
+        if self._unparsed:  # reading was resumed meanwhile
+            self._unparsed += data
+            self._transport.pause_reading()
+        else:
+            self._parse(data)
 
     @override
     def eof_received(self) -> bool:
         """Return True to answer a client that ended its side after whole requests, False if it has
         left."""
+        if self._unparsed:
+            self._at_end = True
+            return True
         queue = self._answers.queue
         within = self._parsing is not None or self._stage == _HEAD
         if not queue or (within and not self._deaf):
@@ -176,6 +181,33 @@ class Connection(asyncio.Protocol):
         if self._unsent is not None:
             self._unsent.release()
             self._unsent = None
+
+    def _parse(self, data: bytes) -> None:
+        """Parse bytes; of those that take long, the rest after others had a turn."""
+        if self._deaf:
+            return
+        try:
+            self._unparsed = self._parser.parse(data)
+        except ServiceError as error:
+            self._refuse(error)
+        if self._transport.is_closing():
+            self._unparsed = b""
+        elif self._unparsed:
+            self._transport.pause_reading()
+            self._loop.call_soon(self._parse_rest)
+
+    def _parse_rest(self) -> None:
+        data, self._unparsed = self._unparsed, b""
+        if not data:  # the connection is lost
+            return
+        self._parse(data)
+        if self._unparsed or self._transport.is_closing():
+            return
+        if not self._at_end:
+            if not self._peers.flow.read_paused:
+                self._transport.resume_reading()
+        elif not self.eof_received():
+            self._transport.close()
 
     # --- called by the parser --------------------------------------------------------------------
 

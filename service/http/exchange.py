@@ -16,7 +16,7 @@ from starlette.responses import Response
 from service.errors import CRASHED, Code, ServiceError
 from service.hosting.pipeline import Pipeline
 from service.hosting.request import ImageRequest, Outcome, Request, Scored
-from service.http.body import Headers, content_coding, content_length
+from service.http.body import LONG_BODY, Headers, content_coding, content_length
 from service.http.compression import inflate
 from service.http.responses import error_response, refusal
 from service.telemetry.counts import Phases
@@ -139,18 +139,16 @@ class Exchange(Generic[Head, Form]):
         if self.answered:
             return
         chunks, self._chunks = self._chunks, []
-        body = b"".join(chunks)  # a single chunk of bytes is not copied
         self._request.receive()
         try:
             headers = self.record.headers
             coding = content_coding(headers) if b"content-encoding" in headers else ""
             if coding:
                 max_bytes = self.endpoint.pipeline.admission.max_body_bytes
-                self._request.aside(
-                    partial(inflate, coding=coding, max_bytes=max_bytes), body, self._inflated
-                )
+                inflated = partial(_inflate, coding=coding, max_bytes=max_bytes)
+                self._request.aside(inflated, chunks, self._inflated)
             else:
-                self._read(body)
+                self._read(chunks, self._length)
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             self._request.fail(error)
 
@@ -161,15 +159,15 @@ class Exchange(Generic[Head, Form]):
 
     def _inflated(self, body: bytes) -> None:
         self._request.hold_more(len(body))
-        self._read(body)
+        self._read([body], len(body))
 
-    def _read(self, body: bytes) -> None:
+    def _read(self, chunks: list[bytes | bytearray], length: int) -> None:
         """Read the body now, or in a thread if that takes long."""
         endpoint = self.endpoint
-        if endpoint.reads_quickly(self.record.headers, len(body)):
-            self._infer(endpoint.read(self._head, body))
+        if length <= LONG_BODY and endpoint.reads_quickly(self.record.headers, length):
+            self._infer(endpoint.read(self._head, _joined(chunks)))
         else:
-            self._request.aside(partial(endpoint.read, self._head), body, self._infer)
+            self._request.aside(partial(_read_joined, endpoint, self._head), chunks, self._infer)
 
     def _infer(self, read: tuple[ImageRequest, Form]) -> None:
         wanted, self._form = read
@@ -211,6 +209,25 @@ class Exchange(Generic[Head, Form]):
         self._request.count(scored, phases)
         self._request.end()
         self._respond(response)
+
+
+def _joined(chunks: list[bytes | bytearray]) -> bytes:
+    """Return a body of its pieces, which are let go: it is in memory once while it is read."""
+    # A single piece of bytes is not copied. Other threads run while many are joined, but not if one
+    # is a bytearray.
+    body = b"".join([bytes(chunk) for chunk in chunks])
+    chunks.clear()
+    return body
+
+
+def _inflate(chunks: list[bytes | bytearray], coding: str, max_bytes: int) -> bytes:
+    return inflate(_joined(chunks), coding, max_bytes)
+
+
+def _read_joined(
+    endpoint: Endpoint[Head, Form], head: Head, chunks: list[bytes | bytearray]
+) -> tuple[ImageRequest, Form]:
+    return endpoint.read(head, _joined(chunks))
 
 
 def add_chunk(chunks: list[bytes | bytearray], chunk: bytes) -> None:

@@ -5,6 +5,8 @@ from math import ceil
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,8 +25,11 @@ JSON_NUMBER_BYTES = 24
 # Elements of a list that are encoded at once: 16,000 strings take a millisecond.
 _PIECE = 2**14
 
-# Stands for a list in JSON, in which no byte is 0.
+# In JSON no byte is 0.
 _PLACE = b"[\0]"
+
+PLACE = msgspec.Raw(_PLACE)
+"""Stands for a list in an answer."""
 
 _JSON = (b"content-type", b"application/json")
 
@@ -55,26 +60,43 @@ def json_response(answer: Any) -> Response:
 
 
 def json_around(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Response:
-    """Return a successful answer whose field `name` is a list of elements that are JSON already.
+    """Return a successful answer whose field `name` is a list of elements that are JSON already."""
+    return _Json(around(answer, name, pieces), 200, ())
 
-    They are joined once: each further copy of megabytes takes milliseconds.
+
+def around(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> bytes:
+    """Return JSON whose field `name` is a list of elements that are JSON already."""
+    return b"".join(parts_around({**answer, name: PLACE}, [pieces]))
+
+
+def parts_around(answer: Mapping[str, Any], lists: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Return JSON in parts, with the lists in the places of `PLACE`; their elements are JSON
+    already.
+
+    To be joined once, while other threads run: each further copy of megabytes takes milliseconds.
     """
-    head = msgspec.json.encode({**answer, name: msgspec.Raw(_PLACE)})
-    before, _, after = head.partition(_PLACE)
-    parts = [before, b"["]
-    for number, piece in enumerate(pieces):
-        parts += (b",", piece) if number else (piece,)
-    return _Json(b"".join([*parts, b"]", after]), 200, ())
+    first, *others = msgspec.json.encode(answer).split(_PLACE)
+    parts = [first]
+    for pieces, text in zip(lists, others, strict=True):
+        parts.append(b"[")
+        for number, piece in enumerate(pieces):
+            parts += (b",", piece) if number else (piece,)
+        parts += (b"]", text)
+    return parts
 
 
-def json_list(elements: Sequence[Any]) -> Any:
-    """Return a list for an answer. A long one is returned as JSON, encoded in pieces, between which
-    other threads run."""
-    if len(elements) <= _PIECE:
-        return elements
-    places = range(0, len(elements), _PIECE)
-    pieces = [msgspec.json.encode(elements[at : at + _PIECE])[1:-1] for at in places]
-    return msgspec.Raw(b"[%b]" % b",".join(pieces))
+def json_pieces(
+    elements: Sequence[Any] | NDArray[Any],
+    encode: Callable[[Any], bytes] = msgspec.json.encode,
+    at_once: int = _PIECE,
+) -> list[bytes]:
+    """Return the elements as JSON, many in each piece, between which other threads run."""
+    pieces = []
+    for at in range(0, len(elements), at_once):
+        some = elements[at : at + at_once]
+        listed = some.tolist() if isinstance(some, np.ndarray) else some
+        pieces.append(encode(listed)[1:-1])
+    return pieces
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -19,6 +19,9 @@ though decoding may take a quarter: most of that quarter is in use by then."""
 
 _EVERY_S = 0.25
 
+# M_ARENA_MAX of glibc's malloc.h.
+_ARENAS = -8
+
 # The columns of /proc/self/statm.
 _ADDRESSES, _RESIDENT = 0, 1
 
@@ -70,6 +73,17 @@ def give_back_free_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries of C lack it
     if trim is not None:
         trim(0)
+
+
+def share_one_arena() -> None:
+    """Have threads that begin from now on allocate from one arena of glibc.
+
+    What is free at the end of any other arena is not given back: after messages of 20 MB by gRPC
+    that was 65 MB of each.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_ARENAS, 1)
 
 
 class Slack:

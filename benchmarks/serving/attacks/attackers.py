@@ -96,6 +96,8 @@ def attacks_on(url: str, *, by_grpc: bool = False) -> Sequence[Attack]:
         _posted("100 refinement scans", CLASSIFY_PATH, scans()),
         Attack("pipelined requests whose answers are not read", png(8), ways.pipeline),
         Attack("bodies that stay halves", bytes(100_000), ways.half),
+        Attack("chunks of a byte", b"1\r\n7\r\n" * 500_000 + b"0\r\n\r\n", ways.in_chunks),
+        _posted("numbers that are none", infer, *_nan(own)),
     ]
 
 
@@ -131,6 +133,18 @@ def _tensors(count: int) -> tuple[bytes, Mapping[str, str]]:
     head = json.dumps({"inputs": inputs}, separators=(",", ":")).encode()
     body = head + b"\1\0\0\0x" * count
     return body, {"Inference-Header-Content-Length": str(len(head))}
+
+
+def _nan(own: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
+    """Return a request with many images of NaN for a model's own input, and its headers."""
+    shape = own["shape"][1:]
+    n = max(1, min(128, 4_900_000 // prod(shape)))
+    numbers = b"\x00\x00\xc0\x7f" * (n * prod(shape))
+    tensor = {"name": own["name"], "datatype": "FP32", "shape": [n, *shape]}
+    sized = tensor | {"parameters": {"binary_data_size": len(numbers)}}
+    head = json.dumps({"inputs": [sized]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Encoding": "gzip"}
+    return gzip.compress(head + numbers, 9), headers
 
 
 def _parts(count: int) -> tuple[bytes, Mapping[str, str]]:

@@ -147,27 +147,51 @@ async def half(place: Place, body: bytes, seen: Counter[str]) -> None:
         await asyncio.gather(*(_left(place, request) for _ in range(_HALVES)))
 
 
-def _head(place: Place, length: int) -> bytes:
+async def in_chunks(place: Place, body: bytes, seen: Counter[str]) -> None:
+    """Send a body that is in chunks already, and read the answer."""
+    request = _head(place, None) + body
+    while True:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S), _opened(place) as (reader, writer):
+                writer.write(request)
+                line = await reader.readline()
+            seen[line.split()[1].decode()] += 1
+        except asyncio.CancelledError:
+            seen[UNANSWERED] += 1
+            raise
+        except (OSError, IndexError):  # a TimeoutError, too
+            seen[NO_ANSWER] += 1
+            await asyncio.sleep(_REFUSED_PAUSE_S)
+
+
+def _head(place: Place, length: int | None) -> bytes:
+    """Return the head of a request; without a length its body is in chunks."""
     address = urlsplit(place.url).netloc
     first = f"POST {CLASSIFY_PATH} HTTP/1.1\r\nHost: {address}"
-    return f"{first}\r\nContent-Length: {length}\r\n\r\n".encode()
+    of_body = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    return f"{first}\r\n{of_body}\r\n\r\n".encode()
+
+
+@asynccontextmanager
+async def _opened(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    parts = urlsplit(place.url)
+    reader, writer = await asyncio.open_connection(
+        parts.hostname, parts.port, local_addr=(ADDRESS, 0), limit=1024
+    )
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
 
 
 async def _left(place: Place, data: bytes) -> None:
     """Send bytes, and leave the connection open for a while without reading."""
-    parts = urlsplit(place.url)
-    writer = None
     try:
-        _, writer = await asyncio.open_connection(
-            parts.hostname, parts.port, local_addr=(ADDRESS, 0), limit=1024
-        )
-        writer.write(data)
-        await asyncio.sleep(_AGAIN_S)
+        async with _opened(place) as (_, writer):
+            writer.write(data)
+            await asyncio.sleep(_AGAIN_S)
     except OSError:
         await asyncio.sleep(_REFUSED_PAUSE_S)
-    finally:
-        if writer is not None:
-            writer.transport.abort()
 
 
 # --- by gRPC -------------------------------------------------------------------------------------

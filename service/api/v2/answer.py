@@ -62,8 +62,9 @@ def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -
     those of an image EngineFailedError. Raises what `embeddings_of` and `RegionPart.write` raise,
     too.
     """
-    for number, row in enumerate(rows, 1):
-        if not row.is_known_finite and not _may_be_any(asked, info):
+    unsure = [(number, row) for number, row in enumerate(rows, 1) if not row.is_known_finite]
+    if unsure and not _may_be_any(asked, info):
+        for number, row in unsure:
             _check_finite(row, number, asked, info)
     return [_written(_output(wanted, rows, info), wanted.shared) for wanted in asked.outputs]
 
@@ -102,10 +103,12 @@ def _may_be_any(asked: InferRequest, info: ModelInfo) -> bool:
     own = asked.images
     if own is None or own.dtype != np.float32:
         return False
-    is_any = not np.isfinite(own).all()
     return all(
         output.name != info.scores
-        or (output.classes is None and (output.binary or output.shared is not None or is_any))
+        or (
+            output.classes is None
+            and (output.binary or output.shared is not None or not np.isfinite(own).all())
+        )
         for output in asked.outputs
     )
 

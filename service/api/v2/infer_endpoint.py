@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
@@ -19,9 +18,9 @@ from service.errors import BadRequestError
 from service.fair_queue import Right
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.request import ImageRequest, Scored
-from service.http.body import Headers, content_coding
+from service.http.body import LONG_BODY, Headers, content_coding
 from service.http.compression import compress, wanted_coding
-from service.http.responses import json_list
+from service.http.responses import PLACE, json_pieces, parts_around
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
 
@@ -29,6 +28,9 @@ _HEADER_LENGTH = b"inference-header-content-length"
 
 # Parsing longer JSON takes longer than handing it to a thread.
 _LONG_JSON = 2**16
+
+# Numbers that the standard library writes at once: so many take a millisecond.
+_SLOW_PIECE = 2**12
 
 
 def _json_length(headers: Headers) -> int | None:
@@ -58,6 +60,9 @@ class Infer:
     def reads_quickly(self, headers: Headers, length: int) -> bool:
         """Return whether reading a body of `length` bytes takes less time than handing it to a
         thread."""
+        regions = self.pipeline.regions
+        if regions is not None and regions.longest > LONG_BODY:  # which it may have copied
+            return False
         json_length = _json_length(headers)
         return (length if json_length is None else json_length) <= _LONG_JSON
 
@@ -134,16 +139,18 @@ def format_answer(
     Raises the errors of `outputs_of`.
     """
     binary: list[bytes] = []
-    outputs = [_tensor(output, binary) for output in outputs_of(asked, rows, info)]
+    lists: list[list[bytes]] = []
+    outputs = [_tensor(output, binary, lists) for output in outputs_of(asked, rows, info)]
     answer = InferAnswer(model_name=info.name, model_version=info.version, outputs=outputs)
     if asked.id:
         answer["id"] = asked.id
-    head = msgspec.json.encode(answer)
-    return (b"".join([head, *binary]), len(head)) if binary else (head, None)
+    head = parts_around(answer, lists)
+    return b"".join([*head, *binary]), sum(map(len, head)) if binary else None
 
 
-def _tensor(output: Output, binary: list[bytes]) -> InferTensor:
-    """Return an output as JSON; add its elements to `binary` if they follow the JSON."""
+def _tensor(output: Output, binary: list[bytes], lists: list[list[bytes]]) -> InferTensor:
+    """Return an output as JSON; add its elements to `binary` if they follow the JSON, else to
+    `lists`."""
     tensor = InferTensor(name=output.name, datatype=output.datatype, shape=output.shape)
     if output.written:
         tensor["parameters"] = dict(output.written)
@@ -153,9 +160,11 @@ def _tensor(output: Output, binary: list[bytes]) -> InferTensor:
         binary.append(raw)
     else:
         elements = output.elements
-        listed = elements.tolist() if isinstance(elements, np.ndarray) else elements
-        # As Triton writes what JSON has not, to a client that sent NaN.
-        is_any = isinstance(elements, np.ndarray) and not np.isfinite(elements).all()
-        data: Any = msgspec.Raw(json.dumps(listed).encode()) if is_any else json_list(listed)
-        tensor["data"] = data
+        place: Any = PLACE
+        tensor["data"] = place
+        if isinstance(elements, np.ndarray) and not np.isfinite(elements).all():
+            # As Triton writes what JSON has not, to a client that sent NaN.
+            lists.append(json_pieces(elements, lambda some: json.dumps(some).encode(), _SLOW_PIECE))
+        else:
+            lists.append(json_pieces(elements))
     return tensor

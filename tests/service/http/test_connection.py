@@ -11,6 +11,7 @@ import pytest
 from service.errors import ImageError
 from service.hosting.admission import ByteRoom
 from service.hosting.request import Request
+from service.http.connection import Connection
 from service.http.exchange import Exchange
 from service.images.decode_pool import Decoding
 from tests.support.servers.listening import post
@@ -384,4 +385,50 @@ async def test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn
         http.send(post(b"no digit"))
         assert (await http.answer())[0] == 400
         http.abort()
+        await until(lambda: len(server.connections) == 1)
+
+
+def in_small_chunks(body: bytes) -> bytes:
+    head = b"POST /v1/classify HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+
+
+@run
+async def test_what_comes_in_many_pieces_is_parsed_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[int] = []  # pieces in each callback of the event loop
+    usual_piece, usual_parse = Connection.on_piece, Connection._parse
+
+    def on_piece(connection: Connection, piece: bytes) -> None:
+        parsed[-1] += 1
+        usual_piece(connection, piece)
+
+    def parse(connection: Connection, data: bytes) -> None:
+        parsed.append(0)
+        usual_parse(connection, data)
+
+    monkeypatch.setattr(Connection, "on_piece", on_piece)
+    monkeypatch.setattr(Connection, "_parse", parse)
+    body = b"7" + bytes(20_000)
+    async with served() as server:
+        http = await server.connect()
+        http.send(in_small_chunks(body) + post(b"8"))
+        assert [await http.digit(), await http.digit()] == [7, 8]
+        assert sum(parsed) == len(body) + 1
+        assert max(parsed) < 2000
+        # A client that has ended its side, or left, behind what is not parsed yet.
+        ended = await server.connect()
+        ended.send(in_small_chunks(body))
+        ended.writer.write_eof()
+        assert await ended.digit() == 7
+        assert await ended.ended()
+        left = await server.connect()
+        left.send(in_small_chunks(body))
+        await left.writer.drain()
+        left.abort()
+        half = await server.connect()
+        half.send(in_small_chunks(body)[:-50])
+        half.writer.write_eof()
+        assert await half.ended()
         await until(lambda: len(server.connections) == 1)

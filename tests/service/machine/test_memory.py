@@ -17,6 +17,7 @@ from service.machine.memory import (
     MemoryPressure,
     Slack,
     address_share,
+    give_back_free_memory,
     resident_bytes,
 )
 from tests.service.edge.test_edge import convoy
@@ -151,6 +152,7 @@ def test_a_server_gives_back_what_it_does_not_use(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("service.hosting.repository._GIVE_BACK_S", 0.01)
 
     async def scenario() -> None:
+        give_back_free_memory()  # what other tests left would be used again
         repository = make_repository()
         giving = asyncio.create_task(repository.give_back_periodically())
         await asyncio.sleep(0.05)

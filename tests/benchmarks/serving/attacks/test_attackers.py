@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attackers have 
 ALONE = Honest("nobody", 0, [0.01] * 10)
 
 # What is refused by now, by parts of the names.
-BOUNDED = ("frames", "JSON", "not there", "brackets", "white", "tensors", "form", "wrong")
+BOUNDED = ("frames", "JSON", "not there", "brackets", "white", "tensors", "form", "wrong", "chunks")
 
 
 def test_the_images_cost_much_for_their_bytes() -> None:
@@ -100,7 +100,7 @@ def test_every_attack_is_made_and_every_honest_answer_is_right(tmp_path: Path) -
         ]
     )
     (row,) = read(file)
-    assert len(row["attacked"]) == 26
+    assert len(row["attacked"]) == 28
     for seen in row["attacked"]:
         assert seen["answers"] > 0
         assert seen["wrong"] == []

@@ -21,7 +21,7 @@ from service.api.v2.repository_calls import _decode as load_request
 from service.engine.ranking import rank
 from service.errors import BadRequestError
 from service.grpc.messages import message_class, parse
-from service.grpc.model_infer import _Exchange, in_stream
+from service.grpc.model_infer import _Exchange
 from service.hosting.pipeline import ModelInfo
 from tests.fuzz.lock import KNOWN, MOST_HELD_S, READERS, TRIES, written
 from tests.fuzz.targets import CORPUS, LOCK
@@ -82,9 +82,9 @@ def within(endpoint: Any, form: Any, found: Any) -> bytes:
 
 
 def in_grpc(*wanted: WantedOutput) -> Callable[[], bytes]:
-    exchange: Any = SimpleNamespace(_pipeline=PIPELINE)
+    exchange: Any = SimpleNamespace(_pipeline=PIPELINE, _in_stream=True)
     exchange._asked, found = InferRequest([], np.zeros(1, np.float32), wanted), scored()
-    return lambda: in_stream(_Exchange._format(exchange, found))
+    return lambda: _Exchange._format(exchange, found)
 
 
 NAMES = WantedOutput("scores", classes=CLASSES)

@@ -43,6 +43,8 @@ async def _feed(data: bytes) -> float:
     connection.connection_made(DeafTransport())
     started = time.thread_time()
     connection.data_received(data)
+    while connection._unparsed:
+        await asyncio.sleep(0)
     taken = time.thread_time() - started
     connection.connection_lost(None)
     return taken

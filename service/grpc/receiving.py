@@ -1,0 +1,206 @@
+"""Receives messages; what takes long of it keeps neither the event loop nor other clients waiting.
+
+grpcio collects a message in pieces, as they came. When the coroutine that reads goes on, it copies
+them one by one with the interpreter's lock, and then joins them:
+
+    read ── wait until it is whole ─┬─ few bytes ── copied here
+                                    └─ many ── the client's turn ── memory ── copied in a thread
+
+A copy of 20 MB needs 5,000 pages that the process has not; so their memory is asked for first,
+without the lock. Pieces are as long as the client makes its frames: where they are short a copy
+takes longer, and the client's next long message waits for a multiple of that.
+"""
+
+import asyncio
+import ctypes
+import socket
+import struct
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+
+from service.errors import PayloadTooLargeError
+
+T = TypeVar("T")
+
+# A message of so many bytes on its connection is copied at once.
+_FEW = 2**17
+
+# A copy that takes longer is followed by a pause of that many times as long.
+_LONG_S, _PAUSES = 0.005, 4
+
+# What may have come of a message that is not known.
+_MAYBE = 2**24
+
+# Between two looks at how much of a message that must be short has come.
+_LOOK_S = 0.05
+
+# In what Linux tells of a TCP connection, the bytes received.
+_TCP_INFO, _RECEIVED = 11, 128
+
+_libc: Any = ctypes.CDLL(None)  # a call by it gives up the interpreter's lock
+_libc.malloc.argtypes, _libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+_libc.free.argtypes = [ctypes.c_void_p]
+_libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+
+
+def bytes_received(connection: socket.socket) -> int | None:
+    """Return how many bytes came on a TCP connection, or None where the system does not say."""
+    if sys.platform != "linux":
+        return None
+    size = _RECEIVED + 8
+    told = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, size)
+    return int(struct.unpack_from("Q", told, _RECEIVED)[0]) if len(told) >= size else None
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Lets a client's long messages be copied one after another."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    free_at: float = 0.0  # loop time
+
+
+class Receiver:
+    """Receives the messages of a port; used from its event loop."""
+
+    def __init__(self, received: Callable[[Any], int | None]) -> None:
+        """Set `received`, which returns how many bytes came on a context's connection, or None."""
+        self._received = received
+        self._turns: dict[str, _Turn] = {}
+        self._thread = ThreadPoolExecutor(1, "receive")
+        self._taken = 0  # bytes of long messages since `taken`
+
+    def taken(self) -> int:
+        """Return the bytes of the long messages since this was called last, or more."""
+        taken, self._taken = self._taken, 0
+        return taken
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False)
+
+    async def read(self, context: Any, client: str, most: int | None = None) -> Any:
+        """Return a call's next message, or grpcio's EOF.
+
+        Raises PayloadTooLargeError for one that goes on arriving after more than `most` bytes.
+        """
+        before = self._received(context)
+        reading = context.read()
+        try:
+            whole = reading.send(None)
+        except StopIteration as read:
+            return read.value
+        whole._asyncio_future_blocking = False  # as a task does that waits for it
+        await self._arrived(reading, whole, partial(self._count, context, before), most)
+        count = self._count(context, before)
+        if count is not None and count <= _FEW:
+            return _copied(reading)
+        self._taken += _MAYBE if count is None else count
+        return await _finished(self._copy(reading, client, count or 0))
+
+    def _count(self, context: Any, before: int | None) -> int | None:
+        """Return how many bytes came since there were `before`, or at all if that is not known."""
+        now = self._received(context)
+        return None if now is None else now - (before or 0)
+
+    async def _arrived(
+        self,
+        reading: Coroutine[Any, Any, Any],
+        whole: "asyncio.Future[None]",
+        count: Callable[[], int | None],
+        most: int | None,
+    ) -> None:
+        """Wait until a message is whole, or its call has ended."""
+        try:
+            if most is None:
+                with suppress(grpc.aio.InternalError):  # of which `reading` knows
+                    await whole
+                return
+            while not whole.done():
+                await asyncio.wait([whole], timeout=_LOOK_S)
+                if not whole.done() and (count() or 0) > most + _FEW:
+                    raise PayloadTooLargeError(
+                        f"the message has more than {most} bytes, the most allowed here"
+                    )
+        except BaseException:
+            self._taken += _MAYBE
+            whole.cancel()
+            reading.close()
+            raise
+
+    async def _copy(self, reading: Coroutine[Any, Any, Any], client: str, count: int) -> Any:
+        loop = asyncio.get_running_loop()
+        async with self._turn(client) as turn:
+            await asyncio.sleep(max(0.0, turn.free_at - loop.time()))
+            message, took_s = await loop.run_in_executor(self._thread, _timed, reading, count)
+            if took_s > _LONG_S:
+                turn.free_at = loop.time() + _PAUSES * took_s
+            return message
+
+    @asynccontextmanager
+    async def _turn(self, client: str) -> AsyncIterator[_Turn]:
+        now = asyncio.get_running_loop().time()
+        for name, turn in tuple(self._turns.items()):
+            if not turn.waiting and turn.free_at <= now:
+                del self._turns[name]
+        mine = self._turns.setdefault(client, _Turn())
+        mine.waiting += 1
+        try:
+            async with mine.lock:
+                yield mine
+        finally:
+            mine.waiting -= 1
+
+
+async def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """Return what work returns that must not be left undone: grpcio would keep the message. If this
+    is cancelled, it raises that when the work has ended."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    return task.result()
+
+
+def _copied(reading: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine returns that awaits nothing more."""
+    try:
+        reading.send(None)
+    except StopIteration as read:
+        result: T = read.value
+        return result
+    raise RuntimeError("grpcio awaits something else than the message")
+
+
+def _timed(reading: Coroutine[Any, Any, T], count: int) -> tuple[T, float]:
+    """Return the message, and how long this thread took to copy it."""
+    _touch(count)
+    started = time.thread_time()
+    message = _copied(reading)
+    return message, time.thread_time() - started
+
+
+def _touch(count: int) -> None:
+    """Have so many bytes of memory ready for the next that ask for them, without the lock.
+
+    glibc returns what it got for a long block to the system, but keeps as much from then on.
+    """
+    _libc.free(_libc.malloc(count))
+    block = _libc.malloc(count)
+    if block:
+        _libc.memset(block, 0, count)
+        _libc.free(block)
