@@ -116,7 +116,7 @@ def test_a_product_of_bytes_is_exact_where_pairs_saturate() -> None:
 @pytest.mark.parametrize(
     ("size", "groups"),
     [(3, 1), (3, C), (1, 4)],
-    ids=["3×3", "depthwise", "groups"],
+    ids=["3×3 of few filters", "depthwise", "groups"],
 )
 def test_the_filter_of_any_other_is_constant_floats(size: int, groups: int, tmp_path: Path) -> None:
     model = _residual(size, bias="bd", groups=groups)
@@ -127,6 +127,54 @@ def test_the_filter_of_any_other_is_constant_floats(size: int, groups: int, tmp_
     kept = [node for node in optimised.graph.node if node.op_type == "DequantizeLinear"]
     assert weights.isdisjoint(node.input[0] for node in kept)
     _check_codes(served, model)
+
+
+WINDOWS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+    "3×3": ((3, 3), {"pads": [1, 1, 1, 1]}),
+    "3×3, every second": ((3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    "3×3, apart": ((3, 3), {"pads": [2, 2, 2, 2], "dilations": [2, 2]}),
+    "1×3": ((1, 3), {"pads": [0, 0, 0, 2], "strides": [2, 1]}),
+    "2×2": ((2, 2), {"pads": [1, 0, 0, 1]}),
+    "1×1, every second": ((1, 1), {"strides": [2, 2]}),
+    "1×1, padded": ((1, 1), {"pads": [1, 1, 1, 1]}),
+    "inside": ((3, 2), {}),
+}
+
+
+@pytest.mark.parametrize("zero", [0, 7])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_the_bytes_of_windows_are_laid_out_side_by_side(name: str, zero: int) -> None:
+    """For a layer of many filters, whose scores are not quantized."""
+    window, given = WINDOWS[name]
+    rng = np.random.default_rng(4)
+    filters = 64
+    constants: dict[str, Any] = {
+        "step": np.float32(0.03),
+        "zero": np.uint8(zero),
+        "w": rng.integers(-127, 128, (filters, C, *window)).astype(np.int8),
+        "s": np.linspace(0.0005, 0.001, filters).astype(np.float32),
+        "z": np.zeros(filters, np.int8),
+        "b": rng.normal(size=filters).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "step", "zero"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "step", "zero"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["wd"], axis=0),
+        helper.make_node("Conv", ["xd", "wd", "b"], ["y"], name="layer", **given),
+    ]
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", C, W, W])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    tensors = [numpy_helper.from_array(np.asarray(a), key) for key, a in constants.items()]
+    graph = helper.make_graph(nodes, "layer", [image], [result], tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    served = on_integers(model, pairs_saturate=True)
+    assert "Conv" not in {node.op_type for node in served.graph.node}
+    (y,) = open_session(served.SerializeToString(), 1).run(None, {"x": X})
+    expected = run_node_by_node(model, X)
+    assert y.shape == expected.shape
+    # Sums of whole numbers are exact, and are rounded in another order.
+    assert np.abs(y - expected).max() < 1e-5 * np.abs(expected).max()
 
 
 def test_a_value_that_is_read_from_outside_stays() -> None:
