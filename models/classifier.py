@@ -33,9 +33,9 @@ from models.onnx_loader import (
     take_outputs,
     weighs_halves,
 )
-from models.onnx_loader.own_normalisation import takes_pixels_up_to
+from models.onnx_loader.own_normalisation import own_normalisation
 from models.precision import at_precision, kept_in_float
-from models.preprocessing import Preprocessing, checked_labels, normalised
+from models.preprocessing import Layout, Preprocessing, checked_labels, normalised
 from models.readers import TRITONS
 from models.rewrite import (
     RULES,
@@ -159,7 +159,7 @@ def load_classifier(
         overrides,
         metadata,
         takes_bytes=image.takes_bytes,
-        pixels_up_to=takes_pixels_up_to(proto, image.name),
+        own=own_normalisation(proto, image.name),
     )
     preprocessing, precision = description.preprocessing, description.precision
     try:
@@ -176,6 +176,13 @@ def load_classifier(
         )
     except NotScoresError as error:
         raise UnsupportedModelError(f"{path}: {error}") from error
+    except UnsupportedModelError as error:
+        if preprocessing.layout is Layout.NHWC or image.shape[0] or image.shape[-1]:
+            raise
+        raise UnsupportedModelError(
+            f"{error}\nIts input leaves open which axis has the channels; if the last one, set"
+            ' layout = "nhwc" in model.toml, or --set layout=nhwc'
+        ) from error
     if precision is None:
         precision = _own_precision(proto, network)
     if precision is Precision.INT8 and not network.quantized:

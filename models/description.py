@@ -42,12 +42,13 @@ from glob import escape
 from os.path import relpath
 from pathlib import Path, PurePath
 from textwrap import shorten
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
 from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
 from models.preprocessing import (
+    GREY_OF_OWN,
     OF_OWN_NORMALISATION,
     ChannelOrder,
     CropMode,
@@ -68,6 +69,9 @@ from models.readers.metadata import read_metadata
 from models.readers.reading import read_text
 from models.scores import OutputKind
 from models.served import Serving
+
+if TYPE_CHECKING:  # it brings what reads ONNX
+    from models.onnx_loader.own_normalisation import OwnNormalisation
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +125,7 @@ def load_description(
     metadata: Mapping[str, str] | None = None,
     *,
     takes_bytes: bool = False,
-    pixels_up_to: float | None = None,
+    own: "OwnNormalisation | None" = None,
 ) -> Description:
     """Return the description of the model at `model_path`, read from the files beside it and the
     `metadata` in its own.
@@ -130,8 +134,8 @@ def load_description(
     16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves open.
     `overrides` are flags under the keys of model.toml, None where not given; a preset among them
     replaces the file's preset. A guess is logged as a warning. A model that `takes_bytes` gets
-    pixels as they are, whatever is said of their scale, mean and std. `pixels_up_to` is the largest
-    value, 255 or 1, of the pixels that its first operations normalise; None if they do not tell.
+    pixels as they are, whatever is said of their scale, mean and std. `own` is what its first
+    operations tell of its pixels; None if they do not tell.
 
     Raises PreprocessingError where a file or a flag is invalid or does not fit `input_shape`.
     """
@@ -146,14 +150,15 @@ def load_description(
     unread: list[str] = []
     _add("the flags", flags, given, sources)
     _add(_shown_file(path, model_path) if path else "", described, given, sources)
+    channels = shape[-1] if _layout(shape, given) is Layout.NHWC else shape[0]
     read = [
         *read_beside(model_path),
         read_metadata(
             model_path,
             metadata or {},
             _sides(shape, given),
-            shape[-1] if _layout(shape, given) is Layout.NHWC else shape[0],
-            normalises=pixels_up_to is not None,
+            channels,
+            normalises=own is not None,
         ),
     ]
     readings = [(_shown_file(one.file, model_path), one) for one in read if one is not None]
@@ -174,10 +179,9 @@ def load_description(
             _add(name, parse_keys(file, reading.pixels()), given, sources)
             source = f"{source} with {file}" if described else file
             trained = True
-    told = pixels_up_to if not {"preset", *_NORMALISING} & given.keys() else None
-    own = OF_OWN_NORMALISATION[told][0] if told else ""
+    of_own = _of_own(own, channels, given, sources)
     preprocessing = _settle(
-        source, model_path, input_shape, shape, given, own, as_bytes=takes_bytes
+        source, model_path, input_shape, shape, given, of_own, as_bytes=takes_bytes
     )
     serving = Serving(**{key: given[key] for key in _OF_SERVING if key in given})
     if not preprocessing.labels:
@@ -191,7 +195,7 @@ def load_description(
             line = f"its input takes pixels as they are (uint8): {', '.join(others)} {are} not used"
             _log.warning("%s: %s", model_path.name, line)
             unread.append(line)
-    origin = [*_origin(preprocessing, serving, sources, readings, own), *unread]
+    origin = [*_origin(preprocessing, serving, sources, readings, of_own), *unread]
     labels_from = next((name for name, keys in sources.items() if "labels" in keys), "")
     return Description(
         preprocessing,
@@ -203,6 +207,23 @@ def load_description(
         given.get("output"),
         given.get("scores"),
     )
+
+
+def _of_own(
+    own: "OwnNormalisation | None",
+    channels: int,
+    given: dict[str, Any],
+    sources: dict[str, list[str]],
+) -> str:
+    """Return the preset by which a network that normalises pixels itself gets them, and add the
+    order of its channels, if it tells this; empty for any other, and where a source says it."""
+    if own is None or {"preset", *_NORMALISING} & given.keys():
+        return ""
+    if channels == 1:
+        return GREY_OF_OWN[own.most]
+    if own.order:
+        _add("its first operations", {"channels": ChannelOrder(own.order)}, given, sources)
+    return OF_OWN_NORMALISATION[own.most][0]
 
 
 def _add(
@@ -298,7 +319,7 @@ def _settle(
     *depth, height, width = spatial
     name, guess = given.get("preset"), ""
     if name is None:
-        name = "digits" if channels == 1 else "raw" if as_bytes else own or "imagenet"
+        name = own or ("digits" if channels == 1 else "raw" if as_bytes else "imagenet")
         if not as_bytes:
             if name != own:
                 _say_guess(model_path, name, given)

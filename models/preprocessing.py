@@ -255,7 +255,10 @@ OF_OWN_NORMALISATION: Mapping[float, tuple[str, str]] = {
     1: ("unit", "bgr-unit"),
 }
 """The presets of a network that normalises pixels itself, by the largest value of these: one for
-RGB and one for BGR, because its operations do not tell the order of channels."""
+RGB and one for BGR, because its operations may not tell the order of channels."""
+
+GREY_OF_OWN: Mapping[float, str] = {255: "grey-raw", 1: "digits"}
+"""The same for a network of one channel."""
 
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:

@@ -2,19 +2,24 @@
 
 A network that multiplies its input by 1 / 255, or subtracts means of about 120, normalises pixels
 of 0 to 255 itself, as Keras' Rescaling does; one that subtracts 0.485 and divides by 0.229 takes
-pixels of 0 to 1. What the first operations leave open is not guessed here.
+pixels of 0 to 1. A BatchNormalization, or a convolution of each pixel's channels by themselves, is
+such a line, too. ImageNet's means tell the order of the channels, and what reverses them ahead of
+these is seen. What the first operations leave open is not guessed here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-# What moves or retypes pixels, and changes no number.
-_MOVES = frozenset({"Cast", "Identity", "Transpose"})
+Floats = NDArray[np.float64]
 
-_ARITHMETIC: Mapping[str, Callable[..., NDArray[np.float64]]] = {
+# What retypes pixels, and changes no number.
+_MOVES = frozenset({"Cast", "Identity"})
+
+_ARITHMETIC: Mapping[str, Callable[..., Floats]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -26,56 +31,165 @@ _MOST_NUMBERS = 4
 
 # The mean of natural images' channels, in parts of the largest value, is within these.
 _LEAST_MEAN, _MOST_MEAN = 0.25, 0.75
+_MEAN_OF_RGB, _NEAR = np.array((0.485, 0.456, 0.406)), 0.01  # of ImageNet's photographs
 
 
-def takes_pixels_up_to(proto: ModelProto, name: str) -> float | None:
-    """Return the largest value of the pixels that input `name` takes, 255 or 1.
+@dataclass(frozen=True, slots=True)
+class OwnNormalisation:
+    """Holds the facts about a network's pixels that its first operations tell."""
 
-    None if the first operations on it do not tell: a network whose first operation is a
-    convolution may have been trained on either.
+    most: float  # the largest value of a pixel, 255 or 1
+    order: str = ""  # of the channels, "rgb" or "bgr"; empty: they do not tell
+
+
+def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
+    """Return what the first operations on input `name` tell of its pixels.
+
+    None if they do not tell: a network whose first operation is a convolution may have been trained
+    on any.
     """
     line = _line(proto.graph, name)
-    if line is None:
+    if line is None or (line.scale <= 0).any():
         return None
-    scale, shift = line
-    if (scale <= 0).any():
-        return None
-    if (shift < 0).all():
-        zero = -shift / scale  # the pixel that becomes 0, near the mean of the images
+    if (line.shift < 0).all():
+        zero = -line.shift / line.scale  # the pixel that becomes 0, near the mean of the images
         for most in (255.0, 1.0):
             if ((zero >= _LEAST_MEAN * most) & (zero <= _MOST_MEAN * most)).all():
-                return most
+                return OwnNormalisation(most, _order(zero / most, line))
         return None
     # Without a mean only a division by about the largest byte, or half of it, tells.
-    return 255.0 if (1 / scale >= 100).all() and (1 / scale <= 300).all() else None
+    factor = 1 / line.scale
+    return OwnNormalisation(255.0) if (factor >= 100).all() and (factor <= 300).all() else None
 
 
-def _line(graph: GraphProto, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Return the scale and the shift by which the first operations change pixels; None if they
-    change none."""
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Holds how the first operations change pixels; the channels are in the order that they have
+    behind these."""
+
+    scale: Floats
+    shift: Floats
+    axes: int
+    channels: int | None  # their axis, if one axis has three entries
+    is_reversed: bool = False  # the channels, compared with those of the input
+
+    def then(self, scale: Floats, shift: Floats) -> "_Line":
+        """Return the line with another behind it."""
+        return replace(self, scale=self.scale * scale, shift=self.shift * scale + shift)
+
+    def reversed(self) -> "_Line":
+        """Return the line with its channels in the opposite order."""
+        scale, shift = self.scale[::-1], self.shift[::-1]
+        return replace(self, scale=scale, shift=shift, is_reversed=not self.is_reversed)
+
+
+def _order(mean: Floats, line: _Line) -> str:
+    """Return the order of the input's channels, of which this is the mean behind the line."""
+    names = ("bgr", "rgb") if line.is_reversed else ("rgb", "bgr")
+    for name, one in zip(names, (_MEAN_OF_RGB, _MEAN_OF_RGB[::-1]), strict=True):
+        if mean.size == one.size and (np.abs(mean - one) < _NEAR).all():
+            return name
+    return ""
+
+
+def _line(graph: GraphProto, name: str) -> _Line | None:
+    """Return how the first operations change pixels; None if they change none."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
             constants[node.output[0]] = node.attribute[0].t
-    scale, shift, computed = np.ones(1), np.zeros(1), False
+    (image,) = (value for value in graph.input if value.name == name)
+    sizes = [dim.dim_value for dim in image.type.tensor_type.shape.dim]
+    axis = sizes.index(3, 1) if sizes[1:].count(3) == 1 else None
+    line = _Line(np.ones(1), np.zeros(1), len(sizes), axis)
+    computed = False
     while node := _only_reader(graph, name):
-        if node.op_type in _ARITHMETIC and not node.domain:
-            other = [each for each in node.input if each != name]
-            found = constants.get(other[0]) if len(other) == 1 else None
-            if found is None or np.prod(found.dims) > _MOST_NUMBERS:
-                break
-            if node.op_type in ("Sub", "Div") and node.input[0] != name:
-                break  # a constant minus the pixels, or over them
-            number = numpy_helper.to_array(found).astype(np.float64).ravel()
-            apply = _ARITHMETIC[node.op_type]
-            if node.op_type in ("Mul", "Div"):
-                scale = apply(scale, number)
-            shift = apply(shift, number)
-            computed = True
-        elif node.op_type not in _MOVES:
+        if node.domain:
+            break
+        if (moved := _moved(node, line, constants)) is not None:
+            line = moved
+        elif (own := _own_line(node, name, constants)) is not None:
+            if len({part.size for part in (line.scale, line.shift, *own)} - {1}) > 1:
+                break  # along two axes
+            line, computed = line.then(*own), True
+        else:
             break
         name = node.output[0]
-    return (scale, shift) if computed and np.isfinite(scale).all() else None
+    return line if computed and np.isfinite(line.scale).all() else None
+
+
+_Constants = Mapping[str, TensorProto]
+
+
+def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[Floats] | None:
+    """Return constant inputs of a normalisation; None if one is computed or larger."""
+    names = [node.input[index] for index in at]
+    found = [constants.get(name) for name in names]
+    if any(tensor is None or not 0 < np.prod(tensor.dims) <= _MOST_NUMBERS for tensor in found):
+        return None
+    return [numpy_helper.to_array(t).astype(np.float64).ravel() for t in found if t is not None]
+
+
+def _moved(node: NodeProto, line: _Line, constants: _Constants) -> _Line | None:
+    """Return the line behind a node that only moves pixels; None for any other."""
+    if node.op_type in _MOVES:
+        return line
+    given = {part.name: helper.get_attribute_value(part) for part in node.attribute}
+    if node.op_type == "Transpose" and "perm" in given:
+        axes = list(given["perm"])
+        return replace(line, channels=axes.index(line.channels) if line.channels in axes else None)
+    if line.channels is None:
+        return None
+    numbers = _numbers(node, range(1, len(node.input)), constants)
+    if numbers is None:
+        return None
+    if node.op_type == "Gather" and given.get("axis", 0) % line.axes == line.channels:
+        return line.reversed() if numbers[0].tolist() == [2, 1, 0] else None
+    if node.op_type == "Slice" and len(numbers) == 4:
+        starts, ends, axes, steps = (part.tolist() for part in numbers)
+        whole = starts[:1] not in ([0], [1], [-2], [-3]) and ends[0] < -len(_MEAN_OF_RGB)
+        if [axis % line.axes for axis in axes] == [line.channels] and steps == [-1] and whole:
+            return line.reversed()
+    return None
+
+
+def _own_line(node: NodeProto, name: str, constants: _Constants) -> tuple[Floats, Floats] | None:
+    """Return the factor and the number that a node multiplies each channel by and adds to it; None
+    for other nodes."""
+    if node.op_type in _ARITHMETIC:
+        return _of_arithmetic(node, name, constants)
+    if node.op_type == "BatchNormalization":
+        numbers = _numbers(node, range(1, 5), constants)
+        if numbers is None:
+            return None
+        gamma, beta, mean, variance = numbers
+        epsilon = next((part.f for part in node.attribute if part.name == "epsilon"), 1e-5)
+        factor = gamma / np.sqrt(np.maximum(variance, 0) + epsilon)
+        return factor, beta - mean * factor
+    if node.op_type == "Conv":
+        filters, parts = constants.get(node.input[1]), {p.name: set(p.ints) for p in node.attribute}
+        if filters is None or set(filters.dims[1:]) != {1}:
+            return None
+        if parts.get("pads", {0}) != {0} or parts.get("strides", {1}) != {1}:
+            return None
+        numbers = _numbers(node, range(1, len(node.input)), constants)
+        return None if numbers is None else (numbers[0], numbers[1] if numbers[1:] else np.zeros(1))
+    return None
+
+
+def _of_arithmetic(
+    node: NodeProto, name: str, constants: _Constants
+) -> tuple[Floats, Floats] | None:
+    other = [index for index, each in enumerate(node.input) if each != name]
+    if len(other) != 1 or (node.op_type in ("Sub", "Div") and other == [0]):
+        return None  # as of a constant minus the pixels, or over them
+    numbers = _numbers(node, other, constants)
+    if numbers is None:
+        return None
+    apply = _ARITHMETIC[node.op_type]
+    if node.op_type in ("Mul", "Div"):
+        return apply(np.ones(1), numbers[0]), np.zeros(1)
+    return np.ones(1), apply(np.zeros(1), numbers[0])
 
 
 def _only_reader(graph: GraphProto, name: str) -> NodeProto | None:

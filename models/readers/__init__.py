@@ -45,8 +45,8 @@ _LABELS = (
 
 # Names of files that probably list labels, though no reader has them.
 _LIKE_LABELS = re.compile(
-    r"(?i).*(label|class|synset|categor|names).*"
-    r"\.(txt|json|ya?ml|[ct]sv|xml|pbtxt|names|labels|pkl|npy|pth?)"
+    r"(?i).*(label|class|synset|categor|names|mapping).*"
+    r"\.(txt|json|ya?ml|[ct]sv|xml|toml|jsonl|xlsx?|pbtxt|names|labels|pkl|npy|pth?)"
     r"|.*\.(names|labels)"
 )
 _AS_THE_MODEL = (".txt", ".json", ".csv", ".names", ".labels", ".yaml")

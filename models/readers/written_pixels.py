@@ -67,6 +67,8 @@ _CROP_MODES = {"standard": "squash", "fit_to_window_letterbox": "pad", "crop": "
 _FILTERS = {"nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"}
 
 _BYTE = 255.0
+# No channel's mean over images is a smaller part of the largest value.
+_LEAST_OF_RANGE = 0.02
 # The mean of ImageNet's photographs, in the order of channels that OpenCV has.
 _MEAN_OF_BGR = (0.406, 0.456, 0.485)
 _NEAR = 0.01
@@ -155,7 +157,7 @@ def _value(role: str, name: str, value: object) -> object:
     """Return a value as what its role takes; None if it is nothing of the kind."""
     if role in ("mean", "std", "scale"):
         numbers = _numbers(value)
-        if numbers is None or (role != "mean" and min(numbers) <= 0):
+        if numbers is None or min(numbers) < 0 or (role != "mean" and not all(numbers)):
             return None
         if role == "scale":
             return numbers[0] if len(set(numbers)) == 1 else None
@@ -225,7 +227,10 @@ def _scale(
 ) -> tuple[float | None, str]:
     """Return by which factor pixels are multiplied first, and what is doubtful of that."""
     if isinstance(given, float):
-        return (given if given <= 1 else 1 / given), ""  # a divisor, as 255
+        scale = given if given <= 1 else 1 / given  # a divisor, as 255
+        if any(mean) and max(map(abs, mean)) < _LEAST_OF_RANGE * scale * _BYTE:
+            return None, f"and its scale is {given:g}, by which that mean is next to no pixel"
+        return scale, ""
     if of_bytes:
         return 1.0, ""
     small, wide = max(map(abs, mean)) <= 1, max(std) > 1

@@ -84,3 +84,18 @@ def test_metadata_that_are_no_text_are_left_out(tmp_path: Path) -> None:
     helper.set_model_props(model, {"names": "ABC", "classes": "a,b,c"})
     path.write_bytes(model.SerializeToString().replace(b"ABC", b"\xff,\xff"))
     assert load_classifier(path).preprocessing.labels == ("a", "b", "c")
+
+
+def test_a_layout_that_the_file_leaves_open_is_the_key_that_an_error_names(tmp_path: Path) -> None:
+    """As of a network of N×H×W×C whose axes are all open."""
+    path = save(tmp_path / "m.onnx", "t = Transpose<perm = [0, 3, 1, 2]>(x) y = Conv(t, w)", 1)
+    made = load(path)
+    for axis, name in enumerate("abcd"):
+        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    save_model(made, path)
+    given = {"preset": "unit", "size": 8}
+    with pytest.raises(UnsupportedModelError, match=r"which axis has the channels.*layout=nhwc"):
+        load_classifier(path, overrides=given)
+    made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros((4, 3, 8, 8), "f"), "w"))
+    save_model(made, path)
+    assert load_classifier(path, overrides={**given, "layout": "nhwc"}).classes == 4

@@ -4,17 +4,24 @@ import logging
 from pathlib import Path
 
 import pytest
-from onnx import ModelProto, parser
+from onnx import ModelProto, TensorProto, parser
 
 from models import load_classifier
-from models.onnx_loader.own_normalisation import takes_pixels_up_to
+from models.onnx_loader.own_normalisation import own_normalisation
+from models.preprocessing import ChannelOrder
 
 HEAD = "p = GlobalAveragePool(t) y = Flatten(p)"
 CONSTANTS = """
 float byte = {0.003921569}, float[1] half_byte = {0.00784314}, float one = {1}, float two = {2},
 float[1,3,1,1] mean = {0.485, 0.456, 0.406}, float[1,3,1,1] deviation = {0.229, 0.224, 0.225},
 float[1,3,1,1] mean_of_bytes = {123.7, 116.8, 103.9}, float of_bytes = {255}, float minus = {-1},
-float[1,3,1,1] mixed = {0.485, 120, 0.4}, float[1,3,8,8] image, float zero = {0}
+float[1,3,1,1] mixed = {0.485, 120, 0.4}, float[1,3,8,8] image, float zero = {0},
+float[1,3,1,1] mean_of_bgr = {103.939, 116.779, 123.68}, int64[3] backwards = {2, 1, 0},
+float[3] ones = {1, 1, 1}, float[3] zeros = {0, 0, 0}, float[3] means = {123.7, 116.3, 103.5},
+float[3] variances = {3411, 3265, 3294}, float[3,1,1,1] factors = {0.01712, 0.01751, 0.01743},
+float[3] shifts = {-2.1179, -2.0357, -1.8044}, float[3,3,1,1] mixing,
+float[4] columns = {1, 2, 3, 4},
+int64[1] minus_one = {-1}, int64[1] far = {-9}, int64[1] axis = {1}, int64[1] last = {3}
 """
 
 
@@ -46,12 +53,73 @@ def model(body: str) -> ModelProto:
         ("t = Sub(x, mixed)", None),
         ("t = Add(x, image)", None),
         ("t = Add(x, x)", None),
+        ("t = BatchNormalization(x, ones, zeros, means, variances)", 255),
+        ("t = BatchNormalization(x, ones, zeros, zeros, ones)", None),
+        ("t = Conv<group = 3>(x, factors, shifts)", 255),
+        ("t = Conv(x, mixing, shifts)", None),
+        ("t = Conv<group = 3, pads = [1, 1, 1, 1]>(x, factors, shifts)", None),
+        ("a = Gather<axis = 1>(x, backwards) t = Mul(a, byte)", 255),
+        ("a = Mul(x, byte) b = Sub(a, mean) t = Mul(b, columns)", 255),
         ("a = Relu(x) t = Mul(a, byte)", None),
         ("a = Mul(x, byte) b = Relu(x) t = Add(a, b)", None),
     ],
 )
 def test_the_first_operations_tell_or_leave_it_open(body: str, most: float | None) -> None:
-    assert takes_pixels_up_to(model(body), "x") == most
+    found = own_normalisation(model(body), "x")
+    assert (None if found is None else found.most) == most
+
+
+REVERSED = "a = Slice(x, minus_one, far, axis, minus_one)"
+
+
+@pytest.mark.parametrize(
+    ("body", "order"),
+    [
+        ("t = Sub(x, mean_of_bytes)", "rgb"),
+        ("t = Sub(x, mean_of_bgr)", "bgr"),
+        ("a = Gather<axis = 1>(x, backwards) t = Sub(a, mean_of_bgr)", "rgb"),
+        ("a = Sub(x, mean_of_bgr) t = Gather<axis = -3>(a, backwards)", "bgr"),
+        (f"{REVERSED} t = Sub(a, mean_of_bgr)", "rgb"),
+        ("a = Slice(x, minus_one, far, last, minus_one) t = Sub(a, mean_of_bgr)", ""),
+        ("a = Mul(x, byte) b = Sub(a, mean) t = Div(b, deviation)", "rgb"),
+        ("t = BatchNormalization(x, ones, zeros, means, variances)", "rgb"),
+        ("t = Conv<group = 3>(x, factors, shifts)", "rgb"),
+        ("t = Mul(x, byte)", ""),
+        ("a = Gather<axis = 1>(x, backwards) t = Mul(a, byte)", ""),
+    ],
+)
+def test_the_means_of_imagenet_tell_the_order_of_the_channels(body: str, order: str) -> None:
+    found = own_normalisation(model(body), "x")
+    assert ("" if found is None else found.order) == order
+
+
+@pytest.mark.parametrize("kind", ["float", "uint8"])
+def test_an_order_that_they_tell_is_no_guess(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.onnx"
+    made = model("c = Cast<to = 1>(x) t = Sub(c, mean_of_bgr)")
+    if kind == "uint8":
+        made.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
+    file.write_bytes(made.SerializeToString())
+    classifier = load_classifier(file)
+    found = classifier.preprocessing
+    assert (found.channels, found.scale, found.guess) == (ChannelOrder.BGR, 1.0, "")
+    assert "its first operations: channels" in classifier.origin
+    found = load_classifier(file, overrides={"channels": "rgb"}).preprocessing
+    assert found.channels is ChannelOrder.RGB
+
+
+@pytest.mark.parametrize(
+    ("body", "scale"), [("t = Mul(x, byte)", 1.0), ("a = Mul(x, two) t = Add(a, minus)", 1 / 255)]
+)
+def test_a_network_of_one_channel_normalises_itself_too(
+    body: str, scale: float, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.onnx"
+    made = model(body)
+    made.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1
+    made.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 1
+    file.write_bytes(made.SerializeToString())
+    assert load_classifier(file).preprocessing.scale == scale
 
 
 @pytest.mark.parametrize(
@@ -66,8 +134,9 @@ def test_what_they_tell_is_taken_and_said(
     with caplog.at_level(logging.INFO):
         classifier = load_classifier(file)
     assert classifier.preprocessing.scale == {"raw": 1.0, "unit": 1 / 255}[preset]
-    assert classifier.preprocessing.guess == preset
-    assert f"the preset {preset}, a guess; its first operations normalise" in classifier.origin
+    assert classifier.preprocessing.guess == ("" if "mean" in body else preset)
+    assert f"its first operations normalise pixels as the preset {preset}" in classifier.origin
+    assert ("a guess" in classifier.origin) is ("mean" not in body)
     assert "guessed" not in caplog.text
 
 

@@ -182,7 +182,16 @@ def test_a_file_without_labels_is_named_and_a_flag_for_it_refused(
 
 @pytest.mark.parametrize(
     "file",
-    ["labels.pkl", "my_classes.json", "label_map.pbtxt", "m.txt", "coco.names", "_darknet.labels"],
+    [
+        "labels.pkl",
+        "my_classes.json",
+        "label_map.pbtxt",
+        "mapping.json",
+        "labels.toml",
+        "m.txt",
+        "coco.names",
+        "_darknet.labels",
+    ],
 )
 def test_a_file_whose_name_alone_speaks_of_labels_is_named(
     tmp_path: Path, file: str, caplog: pytest.LogCaptureFixture

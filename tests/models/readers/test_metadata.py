@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from models.description import Description, load_description
 from models.errors import PreprocessingError
+from models.onnx_loader.own_normalisation import OwnNormalisation
 from models.preprocessing import ChannelOrder, CropMode
 from models.readers.metadata import read_metadata
 from models.scores import OutputKind
@@ -238,8 +239,10 @@ def test_mean_and_std_as_others_write_them(
         ({"mean": "123.675", "std": "0.229"}, "one of pixels from 0 to 1 and one of pixels from 0"),
         ({"mean": "0.485", "std": "58"}, "one of pixels from 0 to 1 and one of pixels from 0"),
         ({"mean": "123.675", "std": "58.4", "scale": "0.00392"}, "no pixel reaches that mean"),
+        ({"mean": "0.485", "std": "0.229", "scale": "1"}, "that mean is next to no pixel"),
         ({"mean": "a, b, c", "std": "0.5 0.5 0.5"}, "not used: mean = 'a, b, c'"),
         ({"mean": "0.5", "std": "0"}, "not used: std = '0'"),
+        ({"mean": "-0.5", "std": "0.5"}, "not used: mean = '-0.5'"),
         ({"mean": "0.91"}, "not used: mean = '0.91'"),
         ({"mean": "0.1 0.2 0.3 0.4", "std": "1"}, "not used: mean = '0.1 0.2 0.3 0.4'"),
     ],
@@ -282,7 +285,9 @@ def test_a_mean_of_three_contradicts_an_input_of_one_channel() -> None:
 
 def test_a_network_that_normalises_itself_is_described_by_its_mean() -> None:
     metadata = {"mean": "123.675 116.28 103.53", "std": "58.395 57.12 57.375"}
-    described = load_description(Path("m.onnx"), (3, 64, 64), None, metadata, pixels_up_to=255)
+    described = load_description(
+        Path("m.onnx"), (3, 64, 64), None, metadata, own=OwnNormalisation(255)
+    )
     assert described.preprocessing.mean == (0,) * 3
     assert described.preprocessing.scale == 1.0
     assert "are taken as theirs, and not used" in described.origin

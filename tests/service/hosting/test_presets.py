@@ -205,7 +205,8 @@ def test_a_network_that_names_nothing_by_any_preset_warns(tmp_path: Path) -> Non
 TAKEN = {
     "caffe": "caffe",
     "rgb-caffe": "raw",
-    **{name: name for name in ("raw", "bgr", "unit", "bgr-unit")},
+    # Their first operations tell them, so that they are no guess.
+    **dict.fromkeys(("raw", "bgr", "unit", "bgr-unit"), ""),
 }
 
 
@@ -245,7 +246,11 @@ def test_a_trained_network_made_for_a_preset_gets_its_pixels_or_the_guess_names_
     path = tmp_path / "made.onnx"
     onnx.save(proto, path)
     found = model(path)
-    assert (found.preprocessing.guess, found.warning) == (TAKEN.get(made_for, "imagenet"), "")
+    p = found.preprocessing
+    assert (p.guess, found.warning) == (TAKEN.get(made_for, "imagenet"), "")
+    if not p.guess:
+        pixels = (p.channels, p.scale, p.mean, p.std)
+        assert pixels == (preset.channels, preset.scale, preset.mean, preset.std)
 
 
 def write_scores(path: Path, body: str, classes: int) -> None:
