@@ -20,6 +20,7 @@ from models.onnx_loader.outputs import expose
 from models.onnx_loader.subnormal import flush_proto
 
 _UNBOUNDED = {"Loop", "Scan"}
+_OTHER_FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 
 def as_it_is(
@@ -109,7 +110,7 @@ def _take_floats(proto: ModelProto, image: str) -> None:
 
 def _give_floats(proto: ModelProto) -> None:
     (scores,) = proto.graph.output
-    if scores.type.tensor_type.elem_type not in (TensorProto.FLOAT16, TensorProto.DOUBLE):
+    if scores.type.tensor_type.elem_type not in _OTHER_FLOATS:
         return
     half, scores.name = scores.name, f"{scores.name}/float32"
     scores.type.tensor_type.elem_type = TensorProto.FLOAT

@@ -25,6 +25,8 @@ _OVER_IMAGES = "a softmax over the images of a batch"
 
 # How far sums may be from 1, as Clip and label smoothing leave them.
 _NEAR = 1e-3
+# And the largest of numbers that a bound cuts off.
+_CUT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Range:
     total: float | None = None  # what `size` of them add up to
     size: int = 0
     is_log: bool = False  # they are logarithms of numbers with that sum, or of 0 to 1
-    is_part: bool = False  # of numbers with a sum, all but some of which were left out
+    is_part: bool = False  # of numbers with a sum, some of which were left out or cut off
     is_known: bool = True  # False: something may bound them that is not understood
     is_each: bool = False  # each is bounded by a function of its own, as by a sigmoid
     is_fixed: bool = False  # they are the same for every image that is alone in its batch
@@ -105,8 +107,8 @@ def _meaning(found: Range, classes: int, name: str) -> Meaning:
     if found.is_log and found.is_each:
         one = OutputKind.LOG_PROBABILITIES if classes == 1 else OutputKind.INDEPENDENT_LOG
         return Meaning(one, by)
-    if found.is_part and isclose(found.high, 1, rel_tol=_NEAR):
-        return Meaning(OutputKind.PROBABILITIES, f"{by}, of which it has a part")
+    if found.is_part and found.low >= 0 and isclose(found.high, 1, rel_tol=_CUT):
+        return Meaning(OutputKind.PROBABILITIES, f"{by}, some of it cut off or left out")
     if found.low >= 0 and isfinite(found.high) and found.by:
         if found.is_each or classes == 1:
             if found.high <= 1 + _NEAR:
@@ -158,7 +160,7 @@ _BOUNDED: Mapping[str, tuple[float, float]] = {
     "Erf": (-1, 1),
     "Softplus": (0, inf),
 }
-_PICKS = frozenset({"ArgMax", "ArgMin", "TopK", "NonZero", "NonMaxSuppression"})
+_PICKS = frozenset({"ArgMax", "ArgMin", "Hardmax", "TopK", "NonZero", "NonMaxSuppression"})
 
 
 class _Ranges:
@@ -247,8 +249,8 @@ class _Ranges:
         return Range(0, 1, 1, shape[axis], by=kind)
 
     def _by_hand(self, node: OnnxNode, inputs: list[Range]) -> Range | None:
-        """Return the range of x / sum(x) for an x that is never negative, or of x - log(sum(e^x));
-        None for others."""
+        """Return the range of x / sum(x) for an x that is never negative, of x - log(sum(e^x)), or
+        of x - min(x); None for others."""
         x, divisor = node.input(0), _origin(node.input(1))
         by = "a division by the sum"
         if node.node.op_type == "Sub":
@@ -258,6 +260,10 @@ class _Ranges:
                 summed = "Exp"
             elif divisor is not None and divisor.op_type == "ReduceLogSumExp":
                 summed = ""
+            elif divisor is not None and divisor.op_type == "ReduceMin":
+                least = divisor.inputs[0]
+                is_own = least is not None and _root(least) is _root(x)
+                return Range(0, inf, by="a subtraction of the least") if is_own else None
             else:
                 return None
         else:
@@ -455,6 +461,8 @@ def _scalar(node: OnnxNode, index: int) -> float | None:
 
 
 def _mul(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
+    if node.input(0) is node.input(1):
+        return _squared(inputs[0], "Mul")
     for index in (0, 1):
         if (factor := _scalar(node, index)) is not None:
             return _times(inputs[1 - index], factor)
@@ -467,9 +475,11 @@ def _div(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
     if (divisor := _scalar(node, 1)) is not None and divisor:
         return _times(inputs[0], 1 / divisor)
     a, b = inputs
-    if b.low <= 0:
-        return _mixed(inputs, -inf, inf)
-    ends = [_product(x, y) for x in (a.low, a.high) for y in (1 / b.low, 1 / b.high)]
+    if b.low < 0:
+        made = _mixed(inputs, -inf, inf)
+        return replace(made, is_known=made.is_known and not a.by)
+    least, most = 1 / b.high if b.high else inf, 1 / b.low if b.low else inf
+    ends = [_product(x, y) for x in (a.low, a.high) for y in (least, most)]
     made = _mixed(inputs, min(ends), max(ends))
     # A number by itself, as 1 / (1 + e^-x) is.
     is_each = constant_of(node.input(0)) is not None and not made.by
@@ -489,7 +499,7 @@ def _exp(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
     low, high = (exp(min(bound, 700)) if bound < 700 else inf for bound in (x.low, x.high))
     if x.is_log:
         return replace(x, low=0, high=1, is_log=False)
-    return replace(x, low=low, high=high, total=None)
+    return _from_0(x, low, high, "Exp")
 
 
 def _log(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
@@ -497,7 +507,9 @@ def _log(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
     low, high = (log(bound) if bound > 0 else -inf for bound in (x.low, x.high))
     whole = x.total is not None and isclose(x.total, 1, rel_tol=_NEAR) and not x.is_log
     is_log = whole or (x.is_each and x.low >= 0 and x.high <= 1 + _NEAR)
-    return replace(x, low=low, high=high, total=1 if whole else None, is_log=is_log)
+    is_softplus = x.by == "Exp" and x.is_each and (low, high) == (0, inf)  # log(1 + e^z)
+    by = "Softplus" if is_softplus else x.by
+    return replace(x, low=low, high=high, total=1 if whole else None, is_log=is_log, by=by)
 
 
 def _neg(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
@@ -515,12 +527,13 @@ def _between(seen: Range, low: float, high: float) -> Range:
     # A sum that bounds which hardly bite leave nearly as it was.
     is_kept = seen.total is not None and low <= seen.low + _NEAR and high >= seen.high - _NEAR
     by = seen.by if seen.by or not (isfinite(low) and isfinite(high)) else "Clip"
+    is_cut = seen.total is not None and not seen.is_log and not is_kept
     return replace(
         seen,
         low=min(max(seen.low, low), high),
         high=max(min(seen.high, high), low),
         total=seen.total if is_kept or seen.is_log else None,
-        is_each=seen.is_each or (seen.total is not None and not is_kept),
+        is_part=seen.is_part or is_cut,
         by=by,
     )
 
@@ -585,19 +598,32 @@ def _where(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
     return replace(_mixed(chosen, low, high), is_each=False, is_fixed=False, is_known=False)
 
 
-def _square(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
-    x = inputs[0]
-    return replace(x, total=None, is_each=False, low=max(0.0, x.low), high=max(1.0, x.high))
+def _pow(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
+    exponent = _scalar(node, 1)
+    if exponent is None or exponent <= 0 or (inputs[0].low < 0 and exponent % 2):
+        return _mixed(inputs[:1], -inf, inf)
+    return _squared(inputs[0], "Pow")
+
+
+def _squared(x: Range, by: str) -> Range:
+    """Return the range of an even power, or of any power of numbers from 0 on."""
+    return _from_0(x, 0, 1 if max(-x.low, x.high) <= 1 else inf, by)
 
 
 def _sqrt(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
     (x,) = inputs
-    return replace(x, total=None, low=max(0.0, x.low) ** 0.5, high=max(0.0, x.high) ** 0.5)
+    return _from_0(x, max(0, x.low) ** 0.5, max(0, x.high) ** 0.5, "Sqrt")
 
 
 def _abs(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
     (x,) = inputs
-    return x if x.low >= 0 else replace(x, total=None, low=0.0, high=max(-x.low, x.high))
+    return x if x.low >= 0 else _from_0(x, 0, max(-x.low, x.high), "Abs")
+
+
+def _from_0(x: Range, low: float, high: float, by: str) -> Range:
+    """Return the range of a function of each number, which is nowhere below 0."""
+    is_each = x.is_each or not x.by
+    return replace(x, low=low, high=high, total=None, is_log=False, is_each=is_each, by=x.by or by)
 
 
 _RULES: Mapping[str, _Rule] = {
@@ -613,7 +639,7 @@ _RULES: Mapping[str, _Rule] = {
     "Min": _min,
     "Mul": _mul,
     "Neg": _neg,
-    "Pow": _square,
+    "Pow": _pow,
     "Reciprocal": _reciprocal,
     "ReduceMax": lambda _, inputs, value: _moved(replace(inputs[0], total=None), value),
     "ReduceMin": lambda _, inputs, value: _moved(replace(inputs[0], total=None), value),

@@ -136,6 +136,27 @@ def _prelu(to: Importer, node: OnnxNode) -> None:
         _binary(BinaryOp.PRELU)(to, node)
 
 
+def _swish(to: Importer, node: OnnxNode) -> None:
+    """Import x · sigmoid(alpha x)."""
+    alpha = node.number("alpha", 1.0)
+    if alpha == 1:
+        _activate(to, node, Activation(ActivationKind.SILU))
+        return
+    output, x = to.declare(node.output), node.x()
+    names = [to.temporary(f"{output}/{part}", to.shape(x)) for part in ("scaled", "gate")]
+    weight = to.weight(f"{node.name}/alpha", np.array(alpha))
+    to.nodes += [
+        Binary(name=names[0], output=names[0], a=x, b=weight, op=BinaryOp.MUL),
+        Activate(
+            name=names[1],
+            output=names[1],
+            x=names[0],
+            activation=Activation(ActivationKind.SIGMOID),
+        ),
+        Binary(name=node.name, output=output, a=x, b=names[1], op=BinaryOp.MUL),
+    ]
+
+
 def _elu(to: Importer, node: OnnxNode) -> None:
     _activate(to, node, Activation(ActivationKind.ELU, node.number("alpha", 1.0), 1.0))
 
@@ -392,7 +413,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Squeeze": moving.reshape,
     "Sub": _binary(BinaryOp.SUB),
     "Sum": _all_of(BinaryOp.ADD),
-    "Swish": _activation(ActivationKind.SILU),
+    "Swish": _swish,
     "Tanh": _activation(ActivationKind.TANH),
     "Transpose": moving.transpose,
     "Unsqueeze": moving.reshape,

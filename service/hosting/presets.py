@@ -153,7 +153,8 @@ def _with_kind(classifier: "Classifier", engine: Engine, decode: Decode) -> "Cla
         raise UnsupportedModelError(
             f"{classifier.name}: neither its graph ({classifier.why}) nor its scores of"
             f" photographs, {rows.min():.3g} to {rows.max():.3g}, show what they are; set output ="
-            ' "probabilities", "sigmoid", "percent" or another in model.toml, or by --set'
+            ' "probabilities", "sigmoid", "percent" or another in model.toml, or by --set. If less'
+            " is likelier, as of distances, export their negative"
         )
     why = "; ".join(filter(None, ("as those of built-in photographs are", classifier.why)))
     made = replace(classifier, preprocessing=replace(meaning, output=kind), shown=True, why=why)

@@ -28,6 +28,9 @@ def network(body: str, *, classes: int = 4, opset: int = 17, linear: str = LINEA
         "lo": np.float32(1e-7),
         "hi": np.float32(1 - 1e-7),
         "zero": np.float32(0),
+        "three": np.float32(3),
+        "few": np.float32(0.01),
+        "most": np.float32(0.99),
         "flat": np.array([-1], np.int64),
         "last": np.array([1], np.int64),
         "ends": np.array([2], np.int64),
@@ -96,6 +99,14 @@ P = OutputKind.PROBABILITIES
         ("p = Sigmoid(z) y = Sub(one, p)", OutputKind.INDEPENDENT),
         ("p = Sigmoid(z) y = Log(p)", OutputKind.INDEPENDENT_LOG),
         ("n = Neg(z) s = Softplus(n) y = Neg(s)", OutputKind.INDEPENDENT_LOG),
+        ("n = Neg(z) e = Exp(n) a = Add(e, one) s = Log(a) y = Neg(s)", OutputKind.INDEPENDENT_LOG),
+        ("p = Softmax<axis=-1>(z) y = Clip(p, few, most)", P),
+        ("d = Mul(z, z) a = Add(d, one) r = Reciprocal(a) s = ReduceSum<keepdims=1>(r, last)"
+         " y = Div(r, s)", P),
+        ("d = Mul(z, z) n = Neg(d) y = Exp(n)", OutputKind.INDEPENDENT),
+        ("d = Mul(z, z) y = Neg(d)", OutputKind.LOGITS),
+        ("y = Pow(z, three)", OutputKind.LOGITS),
+        ("m = ReduceMax<axes=[1], keepdims=1>(z) y = Sub(z, m)", OutputKind.LOGITS),
         # A part of what adds up to 1, as without TensorFlow's class for everything else.
         ("p = Softmax<axis=-1>(z) y = Slice(p, last, ends, last)", P),
         ("p = Softmax<axis=-1>(z) d = Sub(p, lo) y = Identity(d)", P),
@@ -114,6 +125,16 @@ P = OutputKind.PROBABILITIES
         ("p = Sigmoid(z) d = Mul(p, two) y = Sub(d, one)", None),
         ("l = LogSoftmax<axis=-1>(z) y = Neg(l)", None),
         ("y = Softplus(z)", None),
+        ("e = Exp(z) a = Add(e, one) y = Log(a)", None),
+        ("p = Softmax<axis=-1>(z) m = ReduceMax<axes=[1], keepdims=1>(p) y = Div(p, m)", None),
+        ("a = ReduceMin<axes=[1], keepdims=1>(z) b = ReduceMax<axes=[1], keepdims=1>(z)"
+         " c = Sub(z, a) d = Sub(b, a) y = Div(c, d)", None),
+        # Distances, of which the least is that of the likeliest class, and powers of e.
+        ("y = Abs(z)", None),
+        ("y = Mul(z, z)", None),
+        ("y = Pow(z, two)", None),
+        ("d = Pow(z, two) y = Sqrt(d)", None),
+        ("y = Exp(z)", None),
         ("p = Softmax<axis=-1>(z) b = Less(z, zero) y = Where(b, p, z)", None),
         ("p = Sigmoid(z) n = Sub(one, p) y = Concat<axis=1>(n, p)", None),
     ],
@@ -196,6 +217,13 @@ def test_class_numbers_are_refused_with_what_is_before_them(tmp_path: Path, body
     assert f'set scores = "{before}" in model.toml, or --set scores={before}' in str(refused.value)
     found = load_classifier(path, overrides={"preset": "unit", "scores": before})
     assert (found.classes, found.network.graph.outputs) == (4, (before,))
+
+
+def test_a_one_for_the_likeliest_class_is_no_score(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(network("y = Hardmax<axis=-1>(z)").SerializeToString())
+    with pytest.raises(UnsupportedModelError, match=r"which Hardmax chose.*set scores = .z."):
+        load_classifier(path, overrides={"preset": "unit"})
 
 
 def test_a_file_that_asks_for_a_softmax_of_probabilities_is_overruled(

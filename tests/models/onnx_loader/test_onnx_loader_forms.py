@@ -35,6 +35,8 @@ def load(
         "y = Sum(x)",
         "y = Mul(s, x)",
         "y = Swish(x)",
+        "y = Swish<alpha = 1.702>(x)",
+        "y = Swish<alpha = 0.0>(x)",
         "p = Swish(x) y = Sum(p, w)",
         "y = ReduceMean(x, hw)",
         "y = ReduceMean<keepdims = 0>(x, wh)",
