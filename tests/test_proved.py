@@ -85,7 +85,7 @@ def test_files_of_a_proof_have_their_turns_apart() -> None:
         (BATCHING, "tests/service/batching/test_policy_urgency.py"),
         (IMAGES, "tests/service/images/test_file.py"),
         (IMAGES, "tests/service/images/test_decode_time.py"),
-        (APPLICATION, "tests/service/cli/test_cli.py"),
+        (APPLICATION, "tests/service/cli/test_cli_process.py"),
         (APPLICATION, "tests/service/images/test_file.py"),
     ],
 )
@@ -101,6 +101,25 @@ def test_nothing_else_that_the_digest_is_of_reads_more(proof: Proof) -> None:
     assert len(sources) > 150
     more = {file for file in sources if proof.reads_more(file)}
     assert {file for file in more if not file.name.startswith("test_")} == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "reads_more"),
+    [
+        ("from tests.support import PATIENCE_S", False),
+        ("from tests.support import tolerance", False),
+        ("from tests.support import ROOT, networks", True),
+        ("from tests.support.networks import SHARED", True),
+        ("import service.settings", True),
+        ("from service.images import decode", True),
+    ],
+)
+def test_a_name_of_a_package_is_its_own_or_a_modules(
+    line: str, reads_more: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "test_it.py"
+    file.write_text(f"{line}\n", encoding="utf-8")
+    assert KERNELS.reads_more(file) is reads_more
 
 
 def test_any_change_of_a_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +140,20 @@ def test_any_change_of_a_source_is_noticed(tmp_path: Path, monkeypatch: pytest.M
     assert proof.holds()
     source.rename(source.with_name("b.cu"))
     assert not proof.holds()
+
+
+def test_the_proofs_that_are_named_are_written_and_the_others_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proved, "PROVED", tmp_path / "proved.txt")
+    proved.write(["images", "kernels"])
+    assert [proof.name for proof in PROOFS if proof.holds()] == ["kernels", "images"]
+    text = proved.PROVED.read_text(encoding="utf-8")
+    monkeypatch.setattr(proved, "version", lambda library: f"another {library}")
+    proved.write(["images"])
+    assert [proof.name for proof in PROOFS if proof.holds()] == ["images"]
+    first, _ = proved.PROVED.read_text(encoding="utf-8").splitlines()
+    assert first == text.splitlines()[0]
 
 
 def test_another_version_of_a_library_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,15 @@
-"""Checks families of classifiers: whether they load, their launches and errors.
+"""Checks families of classifiers: whether they run on kernels, their launches and errors.
 
-    python -m benchmarks.families export [FOLDER] [--family NAME]...    with torch and timm
-    python -m benchmarks.families check [FOLDER] [--family NAME]... [--simulate]
+    python -m benchmarks.families export [FOLDER] [--family NAME]... [--exporter NAME]
+    python -m benchmarks.families check [FOLDER] [--family NAME]... [--no-plans] [--simulate]
     python -m benchmarks.families table
 
-Exports one small member of each of 51 families of timm, by both exporters of PyTorch, for batch 1
-and for any, and checks what Convoy makes of them. Rows go to benchmarks/results/families.jsonl; the
-models stay in FOLDER, outside the repository. --simulate also runs the newest export of each family
-named on Convoy's kernels, on the CPU: minutes each.
+Exports one small member of each of 65 families of timm and Ultralytics, by both exporters of
+PyTorch, for batch 1 and for any, and checks what Convoy makes of them. `export` needs torch, timm,
+onnxscript, and for YOLO ultralytics. Rows go to benchmarks/results/families.jsonl; the models stay
+in FOLDER, outside the repository. Without plans, whose estimates take most of the time, a file's
+row says whether kernels run it, or which node keeps it off them, and its scores' error. --simulate
+runs the newest export of each family named on Convoy's kernels, on the CPU: minutes each.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.families.check import check, simulate
-from benchmarks.families.export import FAMILIES, export
+from benchmarks.families.export import EXPORTERS, FAMILIES, export
 from benchmarks.families.table import table
 from benchmarks.rows import RESULTS, append, read
 
@@ -30,23 +32,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=("export", "check", "table"))
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--family", action="append", choices=FAMILIES)
+    parser.add_argument("--exporter", action="append", choices=EXPORTERS)
+    parser.add_argument("--no-plans", action="store_true")
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    console = Console(width=160)
+    console, families = Console(width=160), options.family or FAMILIES
     if options.what == "export":
         try:
-            for done in export(options.folder, options.family or FAMILIES):
+            for done in export(options.folder, families, options.exporter or tuple(EXPORTERS)):
                 console.print(done)
         except ImportError as missing:
-            parser.exit(1, f"skipped: {missing}; pip install torch timm onnxscript\n")
+            needed = "pip install torch timm onnxscript ultralytics"
+            parser.exit(1, f"skipped: {missing}; {needed}\n")
         return
     if options.what == "table":
         rows = read(options.out / "families.jsonl")
         (options.out / "families.md").write_text(table(rows), encoding="utf-8")
         return
-    run = simulate if options.simulate else check
-    for row in run(options.folder, options.family or FAMILIES):
+    there = [name for name in families if (options.folder / f"{name}.npz").exists()]
+    if absent := [name for name in families if name not in there]:
+        console.print("not exported, and not checked:", ", ".join(absent))
+    if options.simulate:
+        found = simulate(options.folder, there)
+    else:
+        found = check(options.folder, there, planned=not options.no_plans)
+    for row in found:
         append(options.out / "families.jsonl", [row])
         console.print(*(f"{key}={value}" for key, value in row.items() if key != "reason"))
 

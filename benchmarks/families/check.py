@@ -52,32 +52,42 @@ class ReferenceScores:
     scores: NDArray[np.float32]
 
 
-def check(folder: Path, families: Sequence[str] = FAMILIES) -> Iterator[Row]:
-    """Yield a row for each of the families' exports in the folder that `export` wrote."""
+def check(
+    folder: Path, families: Sequence[str] = FAMILIES, *, planned: bool = True
+) -> Iterator[Row]:
+    """Yield a row for each of the families' exports in the folder that `export` wrote.
+
+    What is `planned`, launches and estimates, takes most of the time.
+    """
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         expected = ReferenceScores(kept["images"], kept["scores"])
         for file in sorted(folder.glob(f"{name}.*.onnx")):
             _, exporter, batch, _ = file.name.rsplit(".", 3)
             row = {"family": name, "exporter": exporter, "batch": batch, "commit": commit()}
-            yield row | _checked(file, expected)
+            yield row | _checked(file, expected, planned=planned)
 
 
-def _checked(file: Path, expected: ReferenceScores) -> dict[str, Any]:
+def _checked(file: Path, expected: ReferenceScores, *, planned: bool) -> dict[str, Any]:
     proto = onnx.load(file)
-    found: dict[str, Any] = {"file_error": _error_of(proto, expected, at_once=False)}
+    found: dict[str, Any] = {
+        "file_error": relative_error(_scores(proto, expected, at_once=False), expected.scores)
+    }
     try:
         loaded = load_proto(file.stem, proto, expected.images.shape[1:])
     except ModelError as error:
         return found | {"loads": False, "reason": str(error)}
     preprocessing = plain(expected.images.shape[-1])
     classifier = Classifier(file.stem, loaded, preprocessing, expected.scores.shape[1])
+    scores = _scores(loaded.proto, expected, at_once=True)
+    best, wanted = (each.argmax(axis=1) for each in (scores, expected.scores))
     return found | {
         "loads": True,
         "nodes": len(proto.graph.node),
-        **_planned(classifier),
+        **(_planned(classifier) if planned else {}),
         "unfused": len([node for node in loaded.graph.nodes if _computes(node)]),
-        "cpu_error": _error_of(loaded.proto, expected, at_once=True),
+        "cpu_error": relative_error(scores, expected.scores),
+        "top_1": bool((best == wanted).all()),
     }
 
 
@@ -98,7 +108,9 @@ def _computes(node: Node) -> bool:
     return not isinstance(node, Reshape)
 
 
-def _error_of(proto: onnx.ModelProto, expected: ReferenceScores, *, at_once: bool) -> float:
+def _scores(
+    proto: onnx.ModelProto, expected: ReferenceScores, *, at_once: bool
+) -> NDArray[np.float32]:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
@@ -107,7 +119,7 @@ def _error_of(proto: onnx.ModelProto, expected: ReferenceScores, *, at_once: boo
     scores = [
         session.run(None, {name: expected.images[i : i + size]})[0] for i in range(0, N, size)
     ]
-    return relative_error(np.concatenate(scores).reshape(N, -1), expected.scores)
+    return np.concatenate(scores).reshape(N, -1)
 
 
 def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:

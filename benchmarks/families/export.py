@@ -1,9 +1,10 @@
-"""Exports one small member of each family of timm from PyTorch: convolutions, then attention.
+"""Exports one small member of each family of timm and Ultralytics from PyTorch: convolutions, then
+attention.
 
 Weights are random, and normalisations are as if they had seen data: a network whose every scale is
 1 and every shift 0 hides mistakes in both. Where the scores would no longer depend on the image, as
-behind ConvMixer's 64 layers, filters are larger. PyTorch and timm are imported only here, when
-needed.
+behind ConvMixer's 64 layers, filters are larger. PyTorch, timm and Ultralytics are imported only
+here, when needed.
 """
 
 import io
@@ -68,8 +69,23 @@ FAMILIES = (
     "efficientformer_l1",
     "vit_small_patch14_dinov2",
     "vit_base_patch16_siglip_224",
+    "vit_small_patch16_224",
+    "swinv2_tiny_window8_256",
+    "efficientformerv2_s0",
+    "efficientvit_b0",
+    "efficientvit_m0",
+    "fastvit_t8",
+    "pvt_v2_b0",
+    "twins_svt_small",
+    "xcit_nano_12_p16_224",
+    "mixer_s16_224",
+    "visformer_tiny",
+    "yolo11n-cls",
+    "yolo12n-cls",
+    "yolo26n-cls",
 )
-"""The smallest model that timm has of each family."""
+"""The smallest model of each family, of those with attention perhaps a second; the last three are
+Ultralytics', the others timm's."""
 
 SIZE = 128
 """The side of an image, where the family takes any size: a smaller one is checked sooner."""
@@ -83,6 +99,12 @@ MADE_FOR = {
     "efficientformer_l1": 224,  # timm makes it for no other
     "vit_small_patch14_dinov2": 112,  # 8 × 8 patches of 14
     "vit_base_patch16_siglip_224": SIZE,
+    "vit_small_patch16_224": SIZE,
+    "swinv2_tiny_window8_256": SIZE,
+    "efficientformerv2_s0": 224,
+    "efficientvit_m0": 224,
+    "mixer_s16_224": SIZE,
+    "visformer_tiny": SIZE,
 }
 """The side that a network is made for, where it is made for one."""
 
@@ -106,41 +128,49 @@ def side_of(family: str) -> int:
     return MADE_FOR.get(family, SIZE)
 
 
-def export(folder: Path, families: Sequence[str] = FAMILIES) -> Iterator[str]:
+def export(
+    folder: Path,
+    families: Sequence[str] = FAMILIES,
+    exporters: Sequence[str] = tuple(EXPORTERS),
+) -> Iterator[str]:
     """Write each network's exports, images and PyTorch's scores, and yield a line about each.
 
-    Existing files are kept. Raises ImportError where torch or timm is not installed.
+    Files that are there, or failed, are left as they are. Raises ImportError where torch, timm or
+    ultralytics is needed and not installed.
     """
-    import timm  # noqa: PLC0415  hundreds of megabytes, which only this needs
-    import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415  hundreds of megabytes, which only this needs
 
     folder.mkdir(parents=True, exist_ok=True)
     for name in families:
-        if (folder / f"{name}.npz").exists():
+        files = {
+            (exporter, batch): folder / f"{name}.{exporter}.{batch}.onnx"
+            for exporter in exporters
+            for batch in ("1", "dynamic")
+        }
+        missing = {
+            at: file
+            for at, file in files.items()
+            if not file.exists() and not file.with_suffix(".error").exists()
+        }
+        if not missing:
             continue
-        network = _seeded(timm, torch, name)
+        network = _seeded(torch, name)
         side = side_of(name)
         images = torch.randn(N, 3, side, side) * 0.5 + torch.randn(N, 3, 1, 1)
         scores = _scores(torch, network, images)
         if _alike(scores):
             _strengthen(torch, network)
             scores = _scores(torch, network, images)
-        for exporter, options in EXPORTERS.items():
-            for batch in ("1", "dynamic"):
-                yield f"{name}, {exporter}, batch {batch}"
-                file = folder / f"{name}.{exporter}.{batch}.onnx"
-                try:
-                    file.write_bytes(
-                        _exported(torch, network, images[:1], exporter, options, batch)
-                    )
-                except Exception as error:  # noqa: BLE001  PyTorch's exporters raise anything
-                    file.with_suffix(".error").write_text(f"{type(error).__name__}: {error}"[:2000])
+        for (exporter, batch), file in missing.items():
+            yield f"{name}, {exporter}, batch {batch}"
+            try:
+                file.write_bytes(_exported(torch, network, images[:1], exporter, batch))
+            except Exception as error:  # noqa: BLE001  PyTorch's exporters raise anything
+                file.with_suffix(".error").write_text(f"{type(error).__name__}: {error}"[:2000])
         np.savez(folder / f"{name}.npz", images=images.numpy(), scores=scores)
 
 
-def _exported(
-    torch: Any, network: Any, image: Any, exporter: str, options: dict[str, Any], batch: str
-) -> bytes:
+def _exported(torch: Any, network: Any, image: Any, exporter: str, batch: str) -> bytes:
     open_batch: dict[str, Any] = {}
     if batch == "dynamic":
         if exporter == "dynamo":
@@ -150,7 +180,7 @@ def _exported(
             open_batch = {"dynamic_axes": {"image": {0: "batch"}, "scores": {0: "batch"}}}
     names = {"input_names": ["image"], "output_names": ["scores"]}
     buffer = io.BytesIO()
-    torch.onnx.export(network, (image,), buffer, **names, **open_batch, **options)
+    torch.onnx.export(network, (image,), buffer, **names, **open_batch, **EXPORTERS[exporter])
     return buffer.getvalue()
 
 
@@ -176,11 +206,25 @@ def _strengthen(torch: Any, network: Any) -> None:
             torch.nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
 
-def _seeded(timm: Any, torch: Any, name: str) -> Any:
+def _of_timm(name: str) -> Any:
+    import timm  # noqa: PLC0415
+
+    size = {"img_size": MADE_FOR[name]} if name in MADE_FOR else {}
+    return timm.create_model(name, pretrained=False, num_classes=CLASSES, **size)
+
+
+def _of_ultralytics(name: str) -> Any:
+    from ultralytics.nn.tasks import ClassificationModel  # noqa: PLC0415
+
+    network = ClassificationModel(f"{name}.yaml", nc=CLASSES, verbose=False)
+    network.model[-1].export = True  # as its own exporter sets, else it returns logits, too
+    return network
+
+
+def _seeded(torch: Any, name: str) -> Any:
     """Return the network in inference mode with weights drawn from a fixed seed."""
     torch.manual_seed(0)
-    size = {"img_size": MADE_FOR[name]} if name in MADE_FOR else {}
-    network = timm.create_model(name, pretrained=False, num_classes=CLASSES, **size).eval()
+    network = (_of_ultralytics if name.startswith("yolo") else _of_timm)(name).eval()
     for module in network.modules():
         if getattr(module, "running_var", None) is not None:
             module.running_mean.normal_(0, 0.1)

@@ -8,18 +8,20 @@ from benchmarks.rows import Row
 _HEAD = """\
 # Families of classifiers
 
-One small member of each of {families} families of timm, random weights, {size}×{size} pixels, or
-the size that timm makes it for, exported by both of PyTorch's exporters for batch 1 and for any:
-four files each. Written by `python -m benchmarks.families table` from `families.jsonl`, whose rows
-`python -m benchmarks.families check` appends.
+One small member of each of {families} families of timm and Ultralytics, random weights,
+{size}×{size} pixels, or the size that it is made for, exported by both of PyTorch's exporters for
+batch 1 and for any: up to four files each. Written by `python -m benchmarks.families table` from
+`families.jsonl`, whose rows `python -m benchmarks.families check` appends.
 
-An error is the largest of a score, relative to the image's largest score, against PyTorch: of ONNX
-Runtime on the loader's normal form (the worst of the files), and of Convoy's kernels on the
-simulator. Launches are those of the CUDA engine's plan for one image; a family whose files all load
-runs on the kernels whole. The last columns are for an H200 in fp16, by the model of time, and
-beside it each launch's arithmetic or traffic at the card's peak rates: estimates, not measured.
+A file runs on the kernels whole, or not at all: a node that they do not compute leaves it to ONNX
+Runtime, and is named below. An error is the largest of a score, relative to the image's largest
+score, against PyTorch: of ONNX Runtime on the loader's normal form (the worst of the files), and of
+Convoy's kernels on the simulator; of {top_1} files the best classes were compared, too. Launches
+are those of the CUDA engine's plan for one image. The last columns are for an H200 in fp16, by the
+model of time, and beside it each launch's arithmetic or traffic at the card's peak rates:
+estimates, not measured.
 
-| family | files that load | nodes in the file | launches | CPU | simulator | µs, N = 1 | N = 8 |
+| family | files on kernels | nodes in the file | launches | CPU | simulator | µs, N = 1 | N = 8 |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 
@@ -33,7 +35,8 @@ def table(rows: Iterable[Row]) -> str:
         if "simulated_error" in row:
             simulated[row["family"]] = row["simulated_error"]
         else:
-            newest[row["family"], row["exporter"], row["batch"]] = row
+            at = row["family"], row["exporter"], row["batch"]
+            newest[at] = {**newest.get(at, {}), **row}  # a row without plans leaves those before
     lines = []
     for family in FAMILIES:
         found = [row for (name, *_), row in newest.items() if name == family]
@@ -41,17 +44,21 @@ def table(rows: Iterable[Row]) -> str:
             lines.append(_line(family, found, simulated))
     refused = {at: row["reason"] for at, row in newest.items() if not row["loads"]}
     loading = len(lines) - len({family for family, *_ in refused})
-    head = _HEAD.format(families=len(lines), size=SIZE)
+    compared = [at for at, row in newest.items() if "top_1" in row]
+    other = [" ".join(at) for at in compared if not newest[at]["top_1"]]
+    head = _HEAD.format(families=len(lines), size=SIZE, top_1=len(compared))
     told = [
         f"- {family}, {exporter}, batch {batch}: {' '.join(why.split())}\n"
         for (family, exporter, batch), why in refused.items()
     ]
-    return "".join((head, *lines, f"\n{loading} of {len(lines)} families load.\n", *told))
+    summary = f"\n{loading} of {len(lines)} families run on the kernels"
+    summary += f"; another class is the best of {', '.join(other)}.\n" if other else ".\n"
+    return "".join((head, *lines, summary, *told))
 
 
 def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> str:
     loaded = [row for row in rows if row["loads"]]
-    launches = sorted({row["launches"] for row in loaded})
+    launches = sorted({row["launches"] for row in loaded if "launches" in row})
     cells = [
         family,
         f"{len(loaded)} of {len(rows)}",

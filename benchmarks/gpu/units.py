@@ -9,6 +9,7 @@ from statistics import median
 
 from benchmarks.kernels.report import CONVOY
 from benchmarks.kernels.suites import MEASURED, NAMED, SUITES
+from benchmarks.networks.recorded import RECORDED
 from benchmarks.networks.switches import CONVOYS, SWITCHES, UNTUNED, switched
 from benchmarks.rows import Row
 from kernels.problems.conv import ConvProblem
@@ -55,6 +56,7 @@ _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
 _NETWORKS = (*_SQUEEZENET, *_OTHERS)
 _VIT = ("ViT-S/16",)
 _ATTENTION = (*_VIT, "DeiT-Ti/16", "Swin-T", "YOLO11n-cls")
+_RECORDED = tuple(RECORDED)
 
 
 def at_precision(network: str, precision: Precision) -> str:
@@ -64,7 +66,7 @@ def at_precision(network: str, precision: Precision) -> str:
 
 AT_PRECISIONS: Mapping[str, tuple[str, Precision]] = {
     at_precision(network, precision): (network, precision)
-    for network in (*_NETWORKS, *_ATTENTION)
+    for network in (*_NETWORKS, *_ATTENTION, *_RECORDED)
     for precision in Precision
 }
 """Every subject of NETWORK: which network, and at which precision."""
@@ -102,6 +104,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
     (LAYER, ("cuconv",), (1,), ("convoy", "torch")),
     (NETWORK, _at(_ATTENTION, (Precision.FP32, Precision.FP16)), (1, 8), (UNTUNED, *_TORCH[1:])),
     (NETWORK, ("GoogLeNet", "VGG-19"), (1, 8), ("convoy", *_TORCH)),
+    (NETWORK, _at(_RECORDED, (Precision.FP16,)), (1, 8), (UNTUNED, *_TORCH[1:])),
     (NETWORK, ("ResNet-50", "GoogLeNet"), (1, 8), _SWITCHED),
     (LAYER, ("vgg-e", "c3d"), (1, 8), ("cudnn",)),
     (NETWORK, (*_NETWORKS, *_at(_ATTENTION, (Precision.FP16,))), (1, 8), ("torch.compile",)),
@@ -115,6 +118,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
     (LAYER, ("vgg-e",), (16, 32, 64), ("cudnn",)),
     (LAYER, ("c3d",), (32,), ("cudnn",)),
     (LAYER, ("cuconv",), (16, 32, 64, 128, 256), ("convoy", "torch", "cudnn")),
+    (NETWORK, _at(_RECORDED, (Precision.FP16,)), (1, 8), ("torch.compile",)),
 )
 
 

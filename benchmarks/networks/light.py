@@ -1,4 +1,4 @@
-"""Loads networks: C3D, four with attention, and the onnx package's nine with seeded weights.
+"""Loads networks with seeded weights: C3D, twelve with attention, and the onnx package's nine.
 
 The onnx package ships well-known classifiers whose weights are all `ConstantOfShape(0.02)`. With
 those every image would give the same scores, so each such constant is replaced by seeded noise,
@@ -7,7 +7,7 @@ scaled (He et al. 2015) so that activations neither vanish nor explode on the wa
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.networks.c3d import c3d
+from benchmarks.networks.recorded import RECORDED, recorded
 from benchmarks.networks.swin import swin
 from benchmarks.networks.vit import DEIT_TINY, vit
 from benchmarks.networks.yolo import yolo
@@ -99,6 +100,7 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "DeiT-Ti/16": lambda: vit(DEIT_TINY),
     "Swin-T": swin,
     "YOLO11n-cls": yolo,
+    **{name: partial(recorded, name) for name in RECORDED},
 }
 """The networks that are timed whole, by name."""
 

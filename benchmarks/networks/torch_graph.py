@@ -6,7 +6,7 @@ benchmarks/networks/light.py; another raises TypeError. PyTorch is imported only
 made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -15,12 +15,15 @@ import numpy as np
 from kernels.problems.activation import Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.reduction import ReduceKind
 from models.graph import (
+    Activate,
     Attention,
     Binary,
     Concat,
     Constant,
     Conv,
+    Expand,
     Gemm,
     GlobalPool,
     Graph,
@@ -29,13 +32,42 @@ from models.graph import (
     Node,
     Normalise,
     Pool,
+    Product,
+    Reduce,
+    Resample,
     Reshape,
+    ScaleShift,
+    Shape,
     Slice,
     Softmax,
     Transpose,
+    Weight,
 )
 
 Values = dict[str, Any]
+
+_ACTIVATIONS: Mapping[ActivationKind, Callable[[Any, Any], Any]] = {
+    ActivationKind.RELU: lambda torch, x: torch.relu(x),
+    ActivationKind.GELU: lambda torch, x: torch.nn.functional.gelu(x),
+    ActivationKind.GELU_TANH: lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
+    ActivationKind.SILU: lambda torch, x: torch.nn.functional.silu(x),
+    ActivationKind.HARD_SWISH: lambda torch, x: torch.nn.functional.hardswish(x),
+    ActivationKind.SIGMOID: lambda torch, x: torch.sigmoid(x),
+}
+
+_OPERATIONS: Mapping[BinaryOp, Callable[[Any, Any, Any], Any]] = {
+    BinaryOp.ADD: lambda _, a, b: a + b,
+    BinaryOp.SUB: lambda _, a, b: a - b,
+    BinaryOp.MUL: lambda _, a, b: a * b,
+    BinaryOp.DIV: lambda _, a, b: a / b,
+    BinaryOp.MAX: lambda torch, a, b: torch.maximum(a, b),
+}
+
+_REDUCTIONS: Mapping[ReduceKind, Callable[[Any, Any, tuple[int, ...]], Any]] = {
+    ReduceKind.SUM: lambda _, x, axes: x.sum(axes, keepdim=True),
+    ReduceKind.MEAN: lambda _, x, axes: x.mean(axes, keepdim=True),
+    ReduceKind.L2: lambda torch, x, axes: torch.linalg.vector_norm(x, dim=axes, keepdim=True),
+}
 
 
 def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any, dtype: Any = None) -> Any:
@@ -45,6 +77,8 @@ def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any, dtype: 
     x = pixel · multiplier + offset, one of each a channel.
     """
     numbers = dtype or torch.float32
+    resampled = [node for node in graph.nodes if isinstance(node, Resample)]
+    tables = {name for node in resampled for name in node.taps}
 
     class Network(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -55,7 +89,7 @@ def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any, dtype: 
             )
             self.weights = torch.nn.ParameterDict()
             for name, weight in graph.weights.items():
-                tensor = torch.tensor(weight)
+                tensor = torch.tensor(weight if name not in tables else _positions(name, weight))
                 if tensor.ndim >= 4:
                     tensor = tensor.contiguous(memory_format=_channels_last(torch, tensor.ndim))
                 self.weights[_key(name)] = torch.nn.Parameter(tensor, requires_grad=False)
@@ -134,8 +168,22 @@ class _Run:
                 return functional.scaled_dot_product_attention(
                     read(node.q), read(node.k), read(node.v), bias, scale=node.scale
                 )
-            case Binary(op=BinaryOp.ADD):
-                return self._activate(read(node.a) + read(node.b), node.activation)
+            case Product():
+                return self.torch.matmul(read(node.a), read(node.b))
+            case Binary(op=op) if op in _OPERATIONS:
+                y = _OPERATIONS[op](self.torch, read(node.a), read(node.b))
+                return self._activate(y, node.activation)
+            case Activate():
+                return self._activate(read(node.x), node.activation)
+            case ScaleShift():
+                axes = (1,) * (len(self.graph.shape(node.x)) - 1)
+                scale, shift = (read(name).reshape(-1, *axes) for name in (node.scale, node.shift))
+                return self._activate(read(node.x) * scale + shift, node.activation)
+            case Reduce(kind=kind) if kind in _REDUCTIONS:
+                axes = tuple(axis + 1 for axis in node.axes)
+                return _REDUCTIONS[kind](self.torch, read(node.x), axes)
+            case Expand():
+                return read(node.x).expand(-1, *self.graph.shape(node.output))
             case Concat():
                 return self.torch.cat([read(part) for part in node.parts], node.axis + 1)
             case Constant():
@@ -145,6 +193,13 @@ class _Run:
                 factors = read(node.scale), read(node.shift)
                 y = self._normalised(read(node.x), *factors, node.epsilon, axis + 1)
                 return self._activate(y, node.activation)
+            case Normalise(axes=axes, groups=groups) if len(axes) == len(self.graph.shape(node.x)):
+                scale, shift = (read(name).flatten() for name in (node.scale, node.shift))
+                normalise = self.torch.nn.functional.group_norm
+                y = normalise(read(node.x), groups, scale, shift, node.epsilon)
+                return self._activate(y, node.activation)
+            case Resample(x=x, taps=taps):
+                return self._gathered(read(x), self.graph.shape(x), taps)
             case Identity():
                 return read(node.x)
             case Transpose():
@@ -158,6 +213,13 @@ class _Run:
                 return function(read(node.x), node.axis + 1)
             case _:
                 raise TypeError(f"{node.name}: no PyTorch for this {type(node).__name__}")
+
+    def _gathered(self, x: Any, shape: Shape, taps: Sequence[str]) -> Any:
+        for axis, table in enumerate(taps, 1):
+            positions = _positions(table, self.graph.weights[table])
+            if not np.array_equal(positions, np.arange(shape[axis])):  # else it would be a copy
+                x = x.index_select(axis + 1, self.read(table))
+        return x
 
     def _conv(self, node: Conv) -> Any:
         window, functional = node.problem.window, self.torch.nn.functional
@@ -215,15 +277,9 @@ class _Run:
     def _activate(self, x: Any, activation: Activation | None) -> Any:
         if activation is None:
             return x
-        match activation.kind:
-            case ActivationKind.RELU:
-                return self.torch.relu(x)
-            case ActivationKind.GELU:
-                return self.torch.nn.functional.gelu(x)
-            case ActivationKind.SILU:
-                return self.torch.nn.functional.silu(x)
-            case _:
-                raise TypeError(f"no PyTorch for {activation}")
+        if activation.kind not in _ACTIVATIONS:
+            raise TypeError(f"no PyTorch for {activation}")
+        return _ACTIVATIONS[activation.kind](self.torch, x)
 
     def _normalised(
         self, x: Any, scale: Any, shift: Any, epsilon: float | None, axis: int = 1
@@ -250,3 +306,11 @@ def _key(name: str) -> str:
     """Return a weight's name as a ParameterDict accepts it, without dots and unlike its
     attributes."""
     return "weight_" + name.replace(".", "_")
+
+
+def _positions(name: str, table: Weight) -> Any:
+    """Return which position of an axis each of a Resample's is. Raises TypeError where it mixes
+    several."""
+    if table.shape[1] > 1 or (table[..., 1] != 1).any():
+        raise TypeError(f"{name}: no PyTorch for a Resample that mixes positions")
+    return table[:, 0, 0].astype(np.int64)

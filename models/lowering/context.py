@@ -1,7 +1,7 @@
 """Holds the state of a lowering: where values lie, what may be overwritten, and the launches so
 far."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -56,7 +56,8 @@ class Context:
         self.values_in: dict[str, list[str]] = {}  # root: the values that lie in it
         self.last_read = _last_reads(graph)
         self.flags: dict[str, Operand] = {}  # of the images, where a device decodes files
-        self.of_tokens = _values_of_tokens(graph)
+        self._readers = _readers(graph)
+        self.of_tokens = _values_of_tokens(graph, self._readers)
 
     # --- where values lie ------------------------------------------------------------------------
 
@@ -108,6 +109,20 @@ class Context:
         return self.settle(
             value, BufferView(value, 0, lies.transposed((*outer, head, row, column)), None)
         )
+
+    def output_as_read(self, node: Reshape) -> BufferView:
+        """Return the view to write a copy to: where one Transpose alone reads it, so that this is a
+        view of pixels."""
+        settled, readers = self.graph.values[node.output], self._readers.get(node.output, [])
+        turn = readers[0] if len(readers) == 1 and node.output not in self.graph.outputs else None
+        if not isinstance(turn, Transpose) or self.is_near_tokens(turn) or settled.inside:
+            return self.output(node.output)
+        shape = self.graph.shape(turn.output)
+        if len(shape) not in buffer_view.PIXEL_RANKS:
+            return self.output(node.output)
+        pixels = self.fresh(node.output, shape, settled.stored)
+        back = [turn.axes.index(axis) for axis in range(len(shape))]
+        return self.settle(node.output, buffer_view.transposed(pixels, back))
 
     def is_near_tokens(self, node: Node) -> bool:
         """Return whether a node moves a value that only products of computed matrices read, or that
@@ -337,17 +352,23 @@ def pixels_of(view: BufferView) -> Pixels:
 _MOVES = Identity | Reshape | Slice | Transpose
 
 
-def _values_of_tokens(graph: Graph) -> frozenset[str]:
+def _readers(graph: Graph) -> Mapping[str, Sequence[Node]]:
+    """Return the nodes that read each value or weight."""
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in node.operands():
+            readers.setdefault(name, []).append(node)
+    return readers
+
+
+def _values_of_tokens(graph: Graph, readers: Mapping[str, Sequence[Node]]) -> frozenset[str]:
     """Return the values that a product's output becomes by moves, and those that only products
     and moves read.
 
     A move that is a view costs nothing, and where the next cannot be one, it copies.
     """
     read, written = set[str](), set[str]()
-    readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
-        for name in node.operands():
-            readers.setdefault(name, []).append(node)
         if isinstance(node, Attention | Product) or (
             isinstance(node, _MOVES) and node.x in written
         ):

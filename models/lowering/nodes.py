@@ -329,7 +329,7 @@ def _reshape(to: Context, node: Reshape) -> None:
     if seen is not None:
         to.alias(node.output, seen)
     else:
-        to.reshape_copy(strided, at(x), to.output(node.output))
+        to.reshape_copy(strided, at(x), to.output_as_read(node))
 
 
 _LOWER: Mapping[type[Node], Callable[[Context, Any], None]] = {

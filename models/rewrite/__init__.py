@@ -24,6 +24,8 @@ from models.rewrite.fuse_activation import fuse_activation
 from models.rewrite.fuse_attention import fuse_attention
 from models.rewrite.fuse_prologue import fuse_prologue
 from models.rewrite.fuse_residual import fuse_residual
+from models.rewrite.gather_ahead import gather_ahead
+from models.rewrite.gather_pixels import gather_pixels
 from models.rewrite.global_pool import global_pool
 from models.rewrite.group_normalisation import group_normalisation
 from models.rewrite.integer_conv import integer_conv
@@ -40,7 +42,9 @@ from models.rewrite.project_residual import project_residual
 from models.rewrite.recognise_activation import recognise_activation
 from models.rewrite.recognise_normalisation import recognise_normalisation
 from models.rewrite.rule import Refusal, Rewrite, Rule
+from models.rewrite.sink_gather import sink_gather
 from models.rewrite.sink_transpose import sink_transpose
+from models.rewrite.sum_of_gathered import sum_of_gathered
 from models.rewrite.sum_of_parts import sum_of_parts
 
 _FOLDING: tuple[Rule, ...] = (
@@ -58,6 +62,10 @@ _FOLDING: tuple[Rule, ...] = (
     group_normalisation,
     fuse_attention,
     sink_transpose,
+    gather_pixels,
+    gather_ahead,
+    sum_of_gathered,
+    sink_gather,
     canonical_scale_shift,
     merge_scale_shifts,
     join_slices,

@@ -219,3 +219,15 @@ def test_weights_are_made_as_the_kernels_read_them() -> None:
     made = {key: make() for key, make in plan_of(graph).weights.items()}
     assert all(array.dtype == np.float32 for array in made.values())
     assert {"convoy/multiplier", "convoy/offset"} <= made.keys()
+
+
+def test_pixels_that_become_channels_are_copied_once() -> None:
+    """As Swin merges 2 × 2 tokens: the copy lies as the convolution behind it reads it."""
+    b = GraphBuilder(x=(8, 4, 4))
+    apart = b.reshape("r", b.transpose("t", b.conv("c", "x"), 1, 2, 0), (2, 2, 2, 2, 8))
+    joined = b.reshape("j", b.transpose("u", apart, 0, 2, 1, 3, 4), (2, 2, 32))
+    b.conv("y", b.transpose("v", joined, 2, 0, 1), kernel=1)
+    plan = plan_of(rewrite(b.build("y")).graph)
+    copies = [step for step in plan.steps if step.launch.instantiation.kernel == "map"]
+    assert [step.name for step in copies if step.name.startswith("reshape")] == ["reshape_j"]
+    assert not [step for step in copies if step.name.startswith("transpose")]

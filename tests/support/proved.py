@@ -252,9 +252,14 @@ _PAPERS = (
 _IN_PROCESS = {
     "api": ("app", "app_scores", "app_under_stress", "embeddings", "explain"),
     "api/v2": ("infer_endpoint", "interpretation", "long_json", "parse", "parse_tensors"),
-    "cli": ("check", "check_by_newcomers", "inspect", "pull", "quantize", "tune"),
-    "hosting": ("catalogue", "comparison", "loading", "opening", "presets", "trial"),
-    "whole": ("clips", "cusim_server", "trainers"),
+    "cli": ("check", "check_by_newcomers", "cli", "inspect", "pull", "quantize", "tune"),
+    "edge": ("call_turns", "edge", "keys"),
+    "engine": ("ranking", "runner", "runner_max_batch", "runner_several"),
+    "grpc": ("infer_request", "port"),
+    "hosting": ("admission", "catalogue", "comparison", "loading", "opening", "presets", "trial"),
+    "http": ("asgi", "connection_hostile", "exchange", "parser"),
+    "telemetry": ("counts", "logs"),
+    "whole": ("clips", "cusim_server", "mistakes_of_commands", "trainers"),
 }
 
 PROOFS = (

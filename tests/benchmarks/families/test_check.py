@@ -32,6 +32,10 @@ def test_a_file_that_loads_and_one_that_does_not(tmp_path: Path) -> None:
     assert loaded["loads"]
     assert loaded["launches"] == loaded["launches_at_8"] == 4
     assert loaded["cpu_error"] < 1e-5
+    assert loaded["top_1"]
+    _, quick = check(tmp_path, ["small"], planned=False)
+    assert loaded.items() > quick.items(), "all but launches and estimates"
+    assert not {"launches", "fp16_us"} & quick.keys()
 
 
 def test_exports_need_torch_and_timm(tmp_path: Path) -> None:

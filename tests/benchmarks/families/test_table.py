@@ -22,11 +22,27 @@ def test_a_family_is_a_line_of_its_newest_rows() -> None:
     )
     line = "| convnext_atto | 2 of 2 | 70 | 60 to 61 | 3.0e-07 | 5.0e-07 | 12 (3) |  |"
     assert line in text
-    assert "1 of 1 families load." in text
+    assert "1 of 1 families run on the kernels." in text
     assert "One small member of each of 1 families of timm" in text, "those that have rows"
+
+
+def test_a_row_without_plans_leaves_the_launches_of_the_row_before() -> None:
+    text = table([row("1", **loading(1e-6)), row("1", loads=True, nodes=70, cpu_error=3e-7)])
+    assert "| convnext_atto | 1 of 1 | 70 | 61 | 3.0e-07 |" in text
+
+
+def test_a_file_with_another_best_class_is_named() -> None:
+    same, other = ({**loading(1e-7), "top_1": equal} for equal in (True, False))
+    text = table([row("1", **same), row("dynamic", **other)])
+    assert "of 2 files the best classes were compared" in text
+    assert (
+        "run on the kernels; another class is the best of convnext_atto dynamo dynamic.\n" in text
+    )
 
 
 def test_a_refused_file_is_a_family_that_does_not_load() -> None:
     text = table([row("1", loads=False, reason="no\nnode"), row("dynamic", **loading(1e-7))])
     assert "| convnext_atto | 1 of 2 | 70 | 61 | 1.0e-07 |  |  |  |" in text
-    assert "0 of 1 families load.\n- convnext_atto, dynamo, batch 1: no node\n" in text
+    assert (
+        "0 of 1 families run on the kernels.\n- convnext_atto, dynamo, batch 1: no node\n" in text
+    )

@@ -1,12 +1,7 @@
 """The command line: what it prints, and how it fails."""
 
-import http.client
 import json
-import os
 import re
-import subprocess
-import sys
-import time
 from importlib import import_module
 from pathlib import Path
 
@@ -19,10 +14,7 @@ from service import cli
 from service.cli import listen as serving
 from service.http.server import ListenError, bind
 from service.settings import Settings, SettingsError
-from tests.support import PATIENCE_S
 from tests.support.command_line import Run
-from tests.support.servers.control import until
-from tests.support.servers.forked import CONVOY, Forked
 from tests.support.servers.several_models import make_models
 
 SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
@@ -43,94 +35,11 @@ def test_the_version_is_that_of_the_package(convoy: Run) -> None:
     assert re.fullmatch(r"convoy \d+\.\d+\.\d+\n", out)
 
 
-def test_the_version_takes_less_than_three_tenths_of_a_second_of_a_core() -> None:
-    command = [sys.executable, "-c", "from service.cli import main; main()", "--version"]
-    times = []
-    for _ in range(3):  # the best: other work shares the caches
-        before = os.times()
-        subprocess.run(command, capture_output=True, check=True)
-        after = os.times()
-        times.append(
-            after.children_user
-            + after.children_system
-            - before.children_user
-            - before.children_system
-        )
-    assert min(times) < 0.3
-
-
-def test_the_version_is_printed_without_what_a_model_needs() -> None:
-    look = (
-        "import sys\nfrom service.cli import main\nsys.argv = ['convoy', '--version']\n"
-        "try: main()\nfinally: print([m for m in sys.modules if m in ('onnx', 'numpy', 'fastapi')])"
-    )
-    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines()[1:] == ["[]"]
-
-
 def test_every_command_in_the_list_can_be_imported_and_says_what_it_does(convoy: Run) -> None:
     for name in cli._COMMANDS:
         status, out, _ = convoy(name, "--help")
         assert status == 0
         assert f"convoy {name} [" in out
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_commands_flags_and_their_values(shell: str) -> None:
-    script = _complete(shell, f"source_{shell}", "")
-    assert "_CONVOY_COMPLETE" in script
-    assert {"demo", "loadtest"} <= set(
-        re.findall(r"\w+", _complete(shell, f"complete_{shell}", ""))
-    )
-    assert "--device" in _complete(shell, f"complete_{shell}", "serve --dev")
-    values = _complete(shell, f"complete_{shell}", "serve --device c")
-    assert re.search(r"\bcuda\b", values)
-    assert not re.search(r"\bauto\b", values)
-    assert "caffe" in _complete(shell, f"complete_{shell}", "serve --preset caf")
-    for command in ("serve", "pull", "check"):
-        assert "squeezenet1.1" in _complete(shell, f"complete_{shell}", f"{command} squee")
-
-
-def _complete(shell: str, instruction: str, line: str) -> str:
-    """What the shell gets for a line after `convoy `, whose last word is incomplete."""
-    words = ["convoy", *line.split(" ")]
-    instruction, _, kind = instruction.partition("_")
-    asked = {
-        "_CONVOY_COMPLETE": f"{instruction}_{kind}",
-        "COMP_WORDS": " ".join(words),
-        "COMP_CWORD": str(len(words) - 1),
-        "_TYPER_COMPLETE_ARGS": " ".join(words),
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-        "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1],
-    }
-    done = Forked(CONVOY, stderr=subprocess.DEVNULL, environ=asked)
-    return done.communicate()[0]
-
-
-def test_a_demo_opens_the_page_in_a_browser(tmp_path: Path) -> None:
-    opened = tmp_path / "opened"
-    browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.new && mv {opened}.new {opened}\n')
-    browser.chmod(0o700)
-    process = Forked(
-        CONVOY,
-        "demo",
-        "--port",
-        "0",
-        environ={"BROWSER": f"{browser} %s"},
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        assert process.stdout is not None
-        address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        assert address
-        until(opened.exists)
-        assert opened.read_text() == f"{address[0]}/\n"
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.parametrize("command", [(), ("serve",), ("classify",)])
@@ -284,15 +193,6 @@ def test_a_name_that_is_no_utf8_is_printed_as_well_as_can_be(convoy: Run, tmp_pa
     assert failed["error"] == "No such file or directory"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_output_that_cannot_be_written_is_one_line_and_status_1() -> None:
-    with Path("/dev/full").open("w") as full:
-        done = Forked(CONVOY, "inspect", "digits", stdout=full)
-        _, error = done.communicate(60)
-    assert done.returncode == 1
-    assert error.splitlines()[0] == "Error: [Errno 28] No space left on device"
-
-
 def test_classify_takes_a_folder_and_says_as_many_labels_as_asked(convoy: Run) -> None:
     status, out, _ = convoy("classify", "digits", SAMPLES[0].parent, "--top-k", "3")
     assert status == 0
@@ -328,33 +228,6 @@ def test_classify_prints_json_a_line_an_image(convoy: Run, tmp_path: Path) -> No
     first, _ = good["predictions"]
     assert first["label"] == SAMPLES[7].name[0]
     assert list(failed) == ["file", "error"]
-
-
-def test_serve_says_where_it_serves_and_the_line_to_try_works() -> None:
-    process = Forked(CONVOY, "serve", "--port", "0", "--threads", "1", stderr=subprocess.DEVNULL)
-    try:
-        assert process.stdout is not None
-        serving, trying = process.stdout.readline(), process.stdout.readline()
-        found = re.match(r"Convoy serves digits at http://127\.0\.0\.1:(\d+) on cpu", serving)
-        assert found, serving
-        port = int(found[1])
-        assert f"Open http://127.0.0.1:{port}/ in a browser" in serving
-        curl = re.fullmatch(rf"  curl -F file=@(\S+) http://127\.0\.0\.1:{port}(/\S+)\n", trying)
-        assert curl, trying
-        picture = Path(curl[1])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
-        began = time.monotonic()
-        connection.request("POST", curl[2], picture.read_bytes())
-        response = connection.getresponse()
-        answer = json.loads(response.read())
-        assert response.status == 200, answer
-        assert answer["results"][0]["predictions"][0]["label"] == picture.name[0]
-        assert answer["timing_ms"]["total"] <= (time.monotonic() - began) * 1e3
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_compile_fills_the_cache_and_says_how_many(

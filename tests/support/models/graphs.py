@@ -143,8 +143,38 @@ class GraphBuilder:
         return self.add(Concat, output, tuple(shape), parts=parts, axis=axis)
 
     def slice(self, output: str, x: str, start: int, stop: int) -> str:
-        shape = (stop - start, *self.shapes[x][1:])
-        return self.add(Slice, output, shape, x=x, axis=0, start=start, stop=stop)
+        return self.part(output, x, 0, start, stop)
+
+    def part(self, output: str, x: str, axis: int, start: int, stop: int) -> str:
+        """Add a slice along any axis."""
+        shape = (*self.shapes[x][:axis], stop - start, *self.shapes[x][axis + 1 :])
+        return self.add(Slice, output, shape, x=x, axis=axis, start=start, stop=stop)
+
+    def roll(self, output: str, x: str, by: int, *axes: int) -> str:
+        """Add slices and concatenations that move an image back by `by`, around its edges."""
+        for axis in axes:
+            y = output if axis == axes[-1] else f"{output}.{axis}"
+            last = self.part(f"{y}.last", x, axis, by, self.shapes[x][axis])
+            x = self.concat(y, last, self.part(f"{y}.first", x, axis, 0, by), axis=axis)
+        return x
+
+    def windows(self, output: str, x: str, size: int) -> str:
+        """Add what makes size² tokens of each window of an image: windows × tokens × C."""
+        c, side, _ = self.shapes[x]
+        many = side // size
+        last = self.transpose(f"{output}.last", x, 1, 2, 0)
+        apart = self.reshape(f"{output}.apart", last, (many, size, many, size, c))
+        turned = self.transpose(f"{output}.turned", apart, 0, 2, 1, 3, 4)
+        return self.reshape(output, turned, (many**2, size**2, c))
+
+    def joined(self, output: str, x: str, side: int) -> str:
+        """Add what makes an image of `windows` again."""
+        many, tokens, c = self.shapes[x]
+        rows, size = int(many**0.5), int(tokens**0.5)
+        apart = self.reshape(f"{output}.apart", x, (rows, rows, size, size, c))
+        turned = self.transpose(f"{output}.turned", apart, 0, 2, 1, 3, 4)
+        image = self.reshape(f"{output}.image", turned, (side, side, c))
+        return self.transpose(output, image, 2, 0, 1)
 
     def reshape(self, output: str, x: str, shape: Shape) -> str:
         return self.add(Reshape, output, shape, x=x)

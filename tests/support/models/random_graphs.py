@@ -191,10 +191,24 @@ def reflect(d: Draw, y: str, x: str) -> None:
     d.b.add(Resample, y, d.b.shapes[x], x=x, taps=names)
 
 
+def roll(d: Draw, y: str, x: str) -> None:
+    d.b.roll(y, x, d.one_of((1, 2)), *d.one_of(((1,), (2,), (1, 2))))
+
+
+def residual_of_rolled(d: Draw, y: str, x: str) -> None:
+    c, *_ = d.b.shapes[x]
+    by = d.one_of((1, 2))
+    scale, shift = (d.b.noise(f"{y}.{role}", (c, 1, 1)) for role in ("g", "b"))
+    fields = {"x": x, "axes": (0,), "epsilon": 0.5, "scale": scale, "shift": shift}
+    normal = d.b.add(Normalise, f"{y}.n", d.b.shapes[x], **fields)
+    there = d.b.conv(f"{y}.c", d.b.roll(f"{y}.there", normal, by, 1, 2), c, d.one_of((1, 3)))
+    d.b.binary(y, BinaryOp.ADD, x, d.b.roll(f"{y}.back", there, 3 - by, 1, 2))
+
+
 STEPS: tuple[Callable[[Draw, str, str], None], ...] = (
     # What rules look for most is drawn more often.
     *(conv, conv, scale_shift, scale_shift, activate, activate, add, add, concat, concat),
     *(arithmetic, add_constants, list_again, identity, split, scale_channels_apart),
     *(pad, pool, shuffle, silu, hard_swish),
-    *(normalise, mlp_channels_last, sum_of_parts, reduce, reflect),
+    *(normalise, mlp_channels_last, sum_of_parts, reduce, reflect, roll, residual_of_rolled),
 )

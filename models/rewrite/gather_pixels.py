@@ -1,0 +1,204 @@
+"""Moves that only put whole pixels elsewhere become one.
+
+    y[c, q] = x[c, p(q)]        p a table
+
+A network rolls an image, cuts it into windows or patches, and joins these again (Swin, MobileViT)
+by Slices, Concats, Transposes and Reshapes, which are several copies. A Resample of one tap, factor
+1, is one copy; where p(q) = q none is left. Where other nodes read an inner value it stays for
+them. Refused for bytes, and for so many pixels that tables and their proof would take long.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.graph import Concat, Node, Resample, Reshape, Shape, Slice, Transpose, Value
+from models.quantized_filters import is_quantized
+from models.rewrite.folding import weight_of
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+Places = NDArray[np.int64]
+"""For each pixel of a value, in its order, the pixel of another that it is."""
+
+_MOST_PIXELS, _MOST_NUMBERS = 2**14, 2**21
+"""Of an image whose moves are looked at: 128 × 128 pixels, each of 128 channels."""
+
+_MOST_MOVES = 16
+"""In a row that are looked at; Swin has 7."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Says that a value's pixels are those of `x` at `places`."""
+
+    x: str
+    places: Places
+
+    @property
+    def stays(self) -> bool:
+        """Return whether no pixel is elsewhere."""
+        return np.array_equal(self.places, np.arange(len(self.places)))
+
+    def undoes(self, other: "Moved") -> bool:
+        """Return whether both moves, one after the other, leave every pixel where it was."""
+        if len(self.places) != len(other.places):
+            return False
+        return np.array_equal(other.places[self.places], np.arange(len(self.places)))
+
+
+def gather_pixels(view: GraphView, node: Node) -> Outcome:
+    """Apply the rule at the last of the moves."""
+    if not isinstance(node, Concat | Resample | Reshape | Transpose):
+        return None
+    steps = _steps(view, node.output)
+    copies = sum(step.copies for step in steps)
+    if not copies:
+        return None
+    shape = view.shape(node.output)
+    if copies > 1 and not _is_small(shape):
+        size = f"{prod(shape[1:])} pixels of {shape[0]} channels"
+        return Refusal(f"it moves {size}; up to {_MOST_PIXELS} of {_MOST_NUMBERS} numbers are one")
+    moved = moved_pixels(view, node.output)
+    if moved is None:
+        return None
+    if moved.stays:
+        return Rewrite(nodes=(Reshape(name=node.name, output=node.output, x=moved.x),))
+    if copies == 1:
+        return None
+    if is_quantized(view.value(moved.x).stored):
+        return Refusal(f"{moved.x} is of bytes, and a Resample is of floats")
+    return gathered(view, view.value(moved.x), moved.places, node.output)
+
+
+def gathered(view: GraphView, x: Value, places: Places, y: str) -> Rewrite:
+    """Return the nodes that make `y`, of any spatial axes, of x's pixels at `places`."""
+    channels, *spatial = x.shape
+    before = Value(view.fresh(f"{y}.before"), (channels, 1, prod(spatial)))
+    after = Value(view.fresh(f"{y}.after"), (channels, 1, len(places)))
+    row, table = view.fresh(f"{y}.row"), view.fresh(f"{y}.places")
+    return Rewrite(
+        nodes=(
+            Reshape(name=before.name, output=before.name, x=x.name),
+            Resample(name=y, output=after.name, x=before.name, taps=(row, table)),
+            Reshape(name=after.name, output=y, x=after.name),
+        ),
+        values=(before, after),
+        weights={
+            name: np.stack([at, np.ones_like(at)], -1)[:, None].astype(np.float32)
+            for name, at in ((row, np.zeros(1, np.int64)), (table, places))
+        },
+    )
+
+
+def moved_pixels(view: GraphView, name: str) -> Moved | None:
+    """Return of which value's pixels a value consists, the farthest such, or None if of none."""
+    steps, shape = _steps(view, name), view.shape(name)
+    if not steps or not _is_small(shape):
+        return None
+    # Where the first axis stays as it is, all channels move as one does.
+    channels = 1 if all(step.keeps_first for step in steps) else shape[0]
+    area = prod(shape[1:])
+    at = np.arange(channels * area).reshape(channels, area)
+    for step in steps:
+        at = step.source(at)
+    return Moved(steps[-1].x, at[0]) if _are_whole(at, area) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Says of which value a value's numbers are, and which of them: numbers are counted in order of
+    the axes."""
+
+    x: str
+    source: Callable[[Places], Places]
+    copies: int  # at most
+    keeps_first: bool  # whether the first axis stays as it is
+
+
+def _steps(view: GraphView, name: str) -> list[_Step]:
+    """Return the moves, last first, that probably move whole pixels of a value to make another.
+
+    Only some pixels are followed.
+    """
+    shape = view.shape(name)
+    if not _is_of_pixels(shape):
+        return []
+    channels, area = shape[0], prod(shape[1:])
+    at = np.array([[0], [area // 3], [area - 1]]) + area * np.arange(channels)
+    x, steps, found = name, list[_Step](), 0
+    while len(steps) < _MOST_MOVES and (step := _step(view, x)) is not None:
+        x, at = step.x, step.source(at)
+        steps.append(step)
+        before = view.shape(x)
+        is_alike = before[:1] == shape[:1] and prod(before) == prod(shape)
+        if is_alike and _is_of_pixels(before) and _are_whole(at.T, area):
+            found = len(steps)
+    return steps[:found]
+
+
+def _step(view: GraphView, name: str) -> _Step | None:
+    """Return how a value is moved from another, or None where it is computed."""
+    node, shape = view.producer(name), view.shape(name)
+    match node:
+        case Reshape(x=x, channels_last=False):
+            return _Step(x, lambda at: at, 0, view.shape(x)[:1] == shape[:1])
+        case Transpose(x=x, axes=axes):
+            before = view.shape(x)
+
+            def turned(at: Places) -> Places:
+                indices = np.unravel_index(at, shape)
+                return _number([indices[axes.index(axis)] for axis in range(len(axes))], before)
+
+            return _Step(x, turned, 1, axes[0] == 0)
+        case Concat(parts=parts, axis=axis):
+            cuts = [cut for cut in map(view.producer, parts) if isinstance(cut, Slice)]
+            if len(cuts) < len(parts) or {(cut.x, cut.axis) for cut in cuts} != {(cuts[0].x, axis)}:
+                return None
+            runs = [np.arange(cut.start, cut.stop, cut.step) for cut in cuts]
+            return _taken(view, cuts[0].x, shape, {axis: np.concatenate(runs)}, len(cuts))
+        case Resample(x=x, taps=taps):
+            tables = [weight_of(view, table) for table in taps]
+            if any(table.shape[1] > 1 or (table[..., 1] != 1).any() for table in tables):
+                return None
+            places = {
+                axis: table[:, 0, 0].astype(np.int64) for axis, table in enumerate(tables, start=1)
+            }
+            return _taken(view, x, shape, places, 1)
+        case _:
+            return None
+
+
+def _taken(
+    view: GraphView, x: str, shape: Shape, places: Mapping[int, Places], copies: int
+) -> _Step:
+    """Return the step that takes x's numbers at places along some axes."""
+    before = view.shape(x)
+
+    def source(at: Places) -> Places:
+        indices = list(np.unravel_index(at, shape))
+        for axis, table in places.items():
+            indices[axis] = table[indices[axis]]
+        return _number(indices, before)
+
+    return _Step(x, source, copies, 0 not in places)
+
+
+def _number(indices: Sequence[Places], shape: Shape) -> Places:
+    return np.asarray(np.ravel_multi_index(tuple(indices), shape))
+
+
+def _is_of_pixels(shape: Shape) -> bool:
+    return len(shape) in (3, 4)
+
+
+def _is_small(shape: Shape) -> bool:
+    return prod(shape[1:]) <= _MOST_PIXELS and prod(shape) <= _MOST_NUMBERS
+
+
+def _are_whole(at: Places, area: int) -> bool:
+    """Return whether numbers, C × some pixels of `area`, are those of whole pixels."""
+    whole = at[0] + area * np.arange(len(at))[:, None]
+    return bool((at[0] < area).all()) and np.array_equal(at, whole)

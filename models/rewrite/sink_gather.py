@@ -1,0 +1,125 @@
+"""Pixels are brought back behind what computes each of them alone, where they are moved again.
+
+    f(P(x)) = P(f(x)),  Q(P(x)) = (Q·P)(x)     f an activation, a normalisation of channels, a 1×1
+                                               Conv, a ScaleShift, or a sum of such values
+
+So between two blocks of Swin pixels go from one order of windows to the next in one gather. Done
+only where all that f computes is gathered again: elsewhere no gather is saved.
+"""
+
+from dataclasses import replace
+from math import prod
+
+from models.graph import (
+    Activate,
+    Binary,
+    Conv,
+    Node,
+    Normalise,
+    Resample,
+    Reshape,
+    ScaleShift,
+    Value,
+)
+from models.rewrite.gather_ahead import is_of_pixels
+from models.rewrite.gather_pixels import gathered, moved_pixels
+from models.rewrite.rule import GraphView, Outcome, Rewrite
+
+
+def sink_gather(view: GraphView, node: Node) -> Outcome:
+    """Apply the rule at the last node of the gather."""
+    if not isinstance(node, Resample | Reshape):
+        return None
+    moved = moved_pixels(view, node.output)
+    if moved is None or moved.stays or view.value(node.output).inside is not None:
+        return None
+    if len(view.shape(moved.x)) != len(view.shape(node.output)):
+        return None
+    nodes = _of_pixels(view, node.output)
+    ends = _ends(view, node.output, nodes)
+    if not nodes or ends is None:
+        return None
+    size = view.shape(moved.x)[1:]
+    made, values = list[Node](), dict[str, Value]()
+    names = {node.output: moved.x}
+    for each in nodes:
+        shape = (view.shape(each.output)[0], *size)
+        name = view.fresh(f"{each.output}.ahead")
+        value = replace(view.value(each.output), name=name, shape=shape)
+        names[each.output], values[each.output] = value.name, value
+        made.append(replace(_of_size(each, size).renamed(names), output=value.name))
+    whole = Rewrite(nodes=tuple(made), values=tuple(values.values()))
+    for end in ends:
+        back = gathered(view, values[end], moved.places, end)
+        whole = Rewrite(
+            nodes=(*whole.nodes, *back.nodes),
+            values=(*whole.values, *back.values),
+            weights={**whole.weights, **back.weights},
+        )
+    return whole
+
+
+def _of_pixels(view: GraphView, name: str) -> list[Node]:
+    """Return the nodes that compute each pixel alone, of a value and of each other, in order."""
+    known, found = {name}, list[Node]()
+    pending = [name]
+    while pending:
+        for node in view.readers(pending.pop()):
+            if node.output not in known and _computes_pixels(view, node, known):
+                known.add(node.output)
+                found.append(node)
+                # What waited for this value may now be next.
+                pending = list(known)
+    return found
+
+
+def _computes_pixels(view: GraphView, node: Node, known: set[str]) -> bool:
+    values = [name for name in node.operands() if view.weight(name) is None]
+    if not known.issuperset(values) or view.value(node.output).inside is not None:
+        return False
+    match node:
+        case Activate() | ScaleShift():
+            return True
+        case Normalise():
+            return is_of_pixels(view, node)
+        case Conv():
+            return node.problem.window.is_pointwise and node.problem.projection is None
+        case Binary():
+            rest = [view.shape(name) for name in node.operands() if name not in values]
+            return all(prod(shape) == 1 for shape in rest) and all(
+                view.shape(name) == view.shape(node.output) for name in values
+            )
+        case _:
+            return False
+
+
+def _ends(view: GraphView, name: str, nodes: list[Node]) -> list[str] | None:
+    """Return the values that other nodes read, or None unless these all gather."""
+    inner = {node.output for node in nodes}
+    ends = []
+    for value in (name, *(node.output for node in nodes)):
+        others = [node for node in view.readers(value) if node.output not in inner]
+        if value in view.outputs or not all(_gathers(view, node) for node in others):
+            return None
+        if others:
+            ends.append(value)
+    return None if name in ends else ends
+
+
+def _gathers(view: GraphView, node: Node) -> bool:
+    if isinstance(node, Reshape) and node.output not in view.outputs:
+        readers = view.readers(node.output)
+    else:
+        readers = (node,)
+    return bool(readers) and all(
+        isinstance(each, Resample) and all(view.shape(table)[1] == 1 for table in each.taps)
+        for each in readers
+    )
+
+
+def _of_size(node: Node, size: tuple[int, ...]) -> Node:
+    """Return the node for images of another size."""
+    if not isinstance(node, Conv):
+        return node
+    window = replace(node.problem.window, input=size, output=size)
+    return replace(node, problem=replace(node.problem, window=window))

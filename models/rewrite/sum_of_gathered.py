@@ -1,0 +1,70 @@
+"""A sum with pixels that were brought back is done before they are.
+
+    x + P⁻¹(y) = P⁻¹(P(x) + y)      where P(x) is at hand
+
+P(x) + y is then a residual of the Conv that computes y. Refused where P⁻¹(y) is needed itself.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kernels.problems.binary_operation import BinaryOp
+from models.graph import Binary, Node, Resample, Reshape, Value
+from models.rewrite.gather_pixels import Moved, gathered, moved_pixels
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+
+def sum_of_gathered(view: GraphView, node: Node) -> Outcome:
+    """Apply the rule at the sum."""
+    if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
+        return None
+    if view.weight(node.a) is not None or view.weight(node.b) is not None:
+        return None
+    for x, back in ((node.a, node.b), (node.b, node.a)):
+        moved = _brought_back(view, back) if view.shape(x) == view.shape(back) else None
+        there = None if moved is None else _moved_there(view, node, x, moved)
+        if moved is None or there is None:
+            continue
+        if tie := view.tie(back, node):
+            return Refusal(tie)
+        return _summed(view, node, there, moved)
+    return None
+
+
+def _brought_back(view: GraphView, name: str) -> Moved | None:
+    moved = moved_pixels(view, name)
+    return None if moved is None or moved.stays else moved
+
+
+def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | None:
+    """Return the value that has x's pixels where `moved` has not yet brought them back, or None."""
+    for name in _gathers(view, x):
+        other, writer = moved_pixels(view, name), view.producer(name)
+        is_ahead = writer is not None and view.precedes(writer, node)
+        if is_ahead and other is not None and other.x == x and moved.undoes(other):
+            return name
+    return None
+
+
+def _gathers(view: GraphView, name: str) -> Iterator[str]:
+    """Yield the values that Reshapes and Resamples make of one, the farthest first."""
+    for reader in view.readers(name):
+        if isinstance(reader, Resample | Reshape):
+            yield from _gathers(view, reader.output)
+            yield reader.output
+
+
+def _summed(view: GraphView, node: Binary, there: str, moved: Moved) -> Rewrite:
+    shape = view.shape(moved.x)
+    aligned = Value(view.fresh(f"{node.output}.aligned"), shape)
+    total = Value(view.fresh(f"{node.output}.ahead"), shape)
+    back = gathered(view, total, moved.places, node.output)
+    return replace(
+        back,
+        nodes=(
+            Reshape(name=aligned.name, output=aligned.name, x=there),
+            replace(node, a=aligned.name, b=moved.x, output=total.name),
+            *back.nodes,
+        ),
+        values=(aligned, total, *back.values),
+    )
