@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from kernels.problems.binary_operation import BinaryOp
 from models.graph import Binary, Node, Normalise, Resample, Reshape, Value
-from models.rewrite.gather_pixels import Moved, gathered, moved_pixels
+from models.rewrite.gather_pixels import Moved, gathered, moved_pixels, source_of_pixels
 from models.rewrite.rule import GraphView, Outcome
 
 
@@ -18,11 +18,12 @@ def gather_ahead(view: GraphView, node: Node) -> Outcome:
     """Apply the rule at the last node of the gather."""
     if not isinstance(node, Resample | Reshape):
         return None
+    source = source_of_pixels(view, node.output)
+    norm = None if source is None else view.producer(source)
+    if not isinstance(norm, Normalise) or not is_of_pixels(view, norm):
+        return None
     moved = moved_pixels(view, node.output)
     if moved is None or moved.stays:
-        return None
-    norm = view.producer(moved.x)
-    if not isinstance(norm, Normalise) or not is_of_pixels(view, norm):
         return None
     first, shape = view.readers(norm.output)[0], view.shape(node.output)
     if view.tie(norm.output, first) is not None or len(shape) != len(view.shape(norm.x)):

@@ -9,7 +9,7 @@ them. Refused for bytes, and for so many pixels that tables and their proof woul
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -53,9 +53,11 @@ def gather_pixels(view: GraphView, node: Node) -> Outcome:
     """Apply the rule at the last of the moves."""
     if not isinstance(node, Concat | Resample | Reshape | Transpose):
         return None
-    steps = _steps(view, node.output)
+    if isinstance(node, Transpose) and (seen := _seen_last(view, node)) is not None:
+        return seen
+    steps = _steps(view, view.shape(node.output), node.output)
     copies = sum(step.copies for step in steps)
-    if not copies:
+    if not copies or (copies == 1 and all(step.keeps_first for step in steps)):
         return None
     shape = view.shape(node.output)
     if copies > 1 and not _is_small(shape):
@@ -93,9 +95,38 @@ def gathered(view: GraphView, x: Value, places: Places, y: str) -> Rewrite:
     )
 
 
+def _seen_last(view: GraphView, node: Transpose) -> Rewrite | None:
+    """Return the gather of pixels that a Transpose shows with their channels last, or None."""
+    shape, rank = view.shape(node.output), len(node.axes)
+    last = (*range(1, rank), 0)
+    if not _is_of_pixels(shape) or node.axes[-1] != 0 or node.axes == last:
+        return None
+    pixels = Value(view.fresh(f"{node.output}.pixels"), (shape[-1], *shape[:-1]))
+    ahead = _turned(view, node.x, pixels.shape, (0, *node.axes[:-1]))
+    steps = _steps(view, pixels.shape, node.x, ahead)
+    moved = _moved(pixels.shape, steps) if sum(step.copies for step in steps) > 1 else None
+    if moved is None or is_quantized(view.value(moved.x).stored):
+        return None
+    made = gathered(view, view.value(moved.x), moved.places, pixels.name)
+    turn = Transpose(name=node.name, output=node.output, x=pixels.name, axes=last)
+    return replace(made, nodes=(*made.nodes, turn), values=(*made.values, pixels))
+
+
+def source_of_pixels(view: GraphView, name: str) -> str | None:
+    """Return of which value's pixels a value probably consists, as `moved_pixels` proves it."""
+    steps = _steps(view, view.shape(name), name)
+    return steps[-1].x if steps else None
+
+
 def moved_pixels(view: GraphView, name: str) -> Moved | None:
     """Return of which value's pixels a value consists, the farthest such, or None if of none."""
-    steps, shape = _steps(view, name), view.shape(name)
+    shape = view.shape(name)
+    return _moved(shape, _steps(view, shape, name))
+
+
+def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
+    """Return how steps, last first, move the pixels of a value of this shape, or None if not
+    whole."""
     if not steps or not _is_small(shape):
         return None
     # Where the first axis stays as it is, all channels move as one does.
@@ -118,25 +149,26 @@ class _Step:
     keeps_first: bool  # whether the first axis stays as it is
 
 
-def _steps(view: GraphView, name: str) -> list[_Step]:
+def _steps(view: GraphView, shape: Shape, x: str, *steps: _Step) -> list[_Step]:
     """Return the moves, last first, that probably move whole pixels of a value to make another.
 
-    Only some pixels are followed.
+    Behind `x` there may be `steps` that are no nodes. Only some pixels are followed.
     """
-    shape = view.shape(name)
     if not _is_of_pixels(shape):
         return []
     channels, area = shape[0], prod(shape[1:])
     at = np.array([[0], [area // 3], [area - 1]]) + area * np.arange(channels)
-    x, steps, found = name, list[_Step](), 0
-    while len(steps) < _MOST_MOVES and (step := _step(view, x)) is not None:
+    for unmade in steps:
+        at = unmade.source(at)
+    every, found = list(steps), 0
+    while len(every) < _MOST_MOVES and (step := _step(view, x)) is not None:
         x, at = step.x, step.source(at)
-        steps.append(step)
+        every.append(step)
         before = view.shape(x)
         is_alike = before[:1] == shape[:1] and prod(before) == prod(shape)
         if is_alike and _is_of_pixels(before) and _are_whole(at.T, area):
-            found = len(steps)
-    return steps[:found]
+            found = len(every)
+    return every[:found]
 
 
 def _step(view: GraphView, name: str) -> _Step | None:
@@ -144,15 +176,10 @@ def _step(view: GraphView, name: str) -> _Step | None:
     node, shape = view.producer(name), view.shape(name)
     match node:
         case Reshape(x=x, channels_last=False):
-            return _Step(x, lambda at: at, 0, view.shape(x)[:1] == shape[:1])
+            keeps_first = view.shape(x)[:1] == shape[:1]
+            return _Step(x, lambda at: at, int(not keeps_first), keeps_first)
         case Transpose(x=x, axes=axes):
-            before = view.shape(x)
-
-            def turned(at: Places) -> Places:
-                indices = np.unravel_index(at, shape)
-                return _number([indices[axes.index(axis)] for axis in range(len(axes))], before)
-
-            return _Step(x, turned, 1, axes[0] == 0)
+            return _turned(view, x, shape, axes)
         case Concat(parts=parts, axis=axis):
             cuts = [cut for cut in map(view.producer, parts) if isinstance(cut, Slice)]
             if len(cuts) < len(parts) or {(cut.x, cut.axis) for cut in cuts} != {(cuts[0].x, axis)}:
@@ -169,6 +196,17 @@ def _step(view: GraphView, name: str) -> _Step | None:
             return _taken(view, x, shape, places, 1)
         case _:
             return None
+
+
+def _turned(view: GraphView, x: str, shape: Shape, axes: Sequence[int]) -> _Step:
+    """Return the step that makes axis `axes[i]` of x the axis i of a value of this shape."""
+    before = view.shape(x)
+
+    def source(at: Places) -> Places:
+        indices = np.unravel_index(at, shape)
+        return _number([indices[axes.index(axis)] for axis in range(len(axes))], before)
+
+    return _Step(x, source, 1, axes[0] == 0)
 
 
 def _taken(

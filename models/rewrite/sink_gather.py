@@ -22,7 +22,7 @@ from models.graph import (
     Value,
 )
 from models.rewrite.gather_ahead import is_of_pixels
-from models.rewrite.gather_pixels import gathered, moved_pixels
+from models.rewrite.gather_pixels import gathered, moved_pixels, source_of_pixels
 from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
@@ -30,14 +30,15 @@ def sink_gather(view: GraphView, node: Node) -> Outcome:
     """Apply the rule at the last node of the gather."""
     if not isinstance(node, Resample | Reshape):
         return None
-    moved = moved_pixels(view, node.output)
-    if moved is None or moved.stays or view.value(node.output).inside is not None:
-        return None
-    if len(view.shape(moved.x)) != len(view.shape(node.output)):
+    source = source_of_pixels(view, node.output)
+    if source is None or len(view.shape(source)) != len(view.shape(node.output)):
         return None
     nodes = _of_pixels(view, node.output)
     ends = _ends(view, node.output, nodes)
-    if not nodes or ends is None:
+    if not nodes or ends is None or view.value(node.output).inside is not None:
+        return None
+    moved = moved_pixels(view, node.output)
+    if moved is None or moved.stays:
         return None
     size = view.shape(moved.x)[1:]
     made, values = list[Node](), dict[str, Value]()

@@ -6,8 +6,9 @@ from importlib import import_module
 import numpy as np
 import pytest
 
+from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.precision import BYTE
-from models.graph import Graph, Resample
+from models.graph import Graph, Resample, Softmax
 from models.rewrite import rewrite
 from tests.support.models.graphs import GraphBuilder, kinds, refusals, rewritten
 
@@ -118,3 +119,28 @@ def test_many_pixels_are_moved_by_copies(limit: str, monkeypatch: pytest.MonkeyP
     assert "Resample" not in kinds(result)
     (said,) = refusals(result, "gather_pixels").values()
     assert said.startswith("it moves 16 pixels of 8 channels; up to ")
+
+
+def test_patches_that_are_seen_with_their_channels_last_are_one_gather() -> None:
+    """As MobileViT unfolds them: C × windows × tokens becomes tokens × windows × C."""
+    b = image()
+    apart = b.transpose("t", b.reshape("a", "x", (2 * C, 2, 2, 2)), 0, 2, 1, 3)
+    patches = b.transpose("p", b.reshape("b", apart, (C, 4, 4)), 2, 1, 0)
+    inner = b.gemm("g", patches, C)
+    total = b.binary("s", BinaryOp.ADD, patches, inner)
+    b.add(Softmax, "y", b.shapes[total], x=total, axis=1)
+    result = rewritten(b.build("y"))
+    assert kinds(result).count("Resample") == 1
+    assert "Binary" not in kinds(result), "both are seen of C × windows × tokens"
+    assert np.array_equal(places(result.graph), WINDOWS)
+
+
+def test_patches_in_another_order_than_what_is_added_to_them_are_gathered_in_it() -> None:
+    b = image()
+    apart = b.transpose("t", b.reshape("a", "x", (2 * C, 2, 2, 2)), 0, 2, 1, 3)
+    patches = b.transpose("p", b.reshape("b", apart, (C, 4, 4)), 2, 1, 0)
+    seen = b.transpose("q", b.conv("c", "x"), 1, 2, 0)
+    b.conv("y", b.transpose("u", b.binary("s", BinaryOp.ADD, patches, seen), 2, 0, 1))
+    result = rewritten(b.build("y"))
+    assert not {"Binary", "Transpose"} & set(kinds(result))
+    assert np.array_equal(places(result.graph), WINDOWS.reshape(4, 4).T.ravel())
